@@ -1,0 +1,1 @@
+"""What the machine has (a Driver) and what this process can do (a Runtime)."""

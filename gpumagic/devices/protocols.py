@@ -1,0 +1,188 @@
+"""The two questions asked of hardware, and the records that answer them.
+
+A `Driver` says what the machine has, whatever this process may see of it.
+A `Runtime` says what this process can do on one kind of device. Asking either
+never initialises CUDA and never imports torch; what a device cannot answer is
+`None`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpumagic.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+
+# ---------------------------------------------------------------- the machine
+
+
+@dataclass(frozen=True)
+class GpuProcess(Record):
+    """A process that the driver reports on a GPU."""
+
+    pid: int | None
+    used_bytes: int | None
+    kind: str  # "compute" or "graphics"
+
+
+@dataclass(frozen=True)
+class MigSlice(Record):
+    """A part of a GPU in MIG mode, with an identity of its own."""
+
+    uuid: str | None
+    gpu_instance: int | None
+    compute_instance: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Gpu(Record):
+    """One GPU as the driver knows it. Every figure may be unknown."""
+
+    index: int  # NVML's number: neither CUDA's nor stable over reboots
+    name: str | None = None
+    uuid: str | None = None
+    pci_address: str | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None  # kept by the driver for itself
+    utilisation_share: float | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    compute_capability: tuple[int, int] | None = None
+    compute_mode: str | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    mig_enabled: bool | None = None
+    mig: tuple[MigSlice, ...] = ()
+    problem: str | None = None  # why this GPU cannot be asked, if it cannot
+
+
+@dataclass(frozen=True)
+class Inventory(Record):
+    """All that the driver says of the machine at one moment."""
+
+    driver_version: str | None = None
+    cuda_version: str | None = None  # the newest CUDA this driver can run
+    nvml_version: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    problem: str | None = None  # why the driver could not be asked
+    hint: str | None = None  # what to do about it
+
+
+class Initialisation(enum.Enum):
+    """How far CUDA has come in this process."""
+
+    NOT_LOADED = "not loaded"  # no driver library in this process
+    UNTOUCHED = "not initialised"  # loaded, and nobody has called cuInit
+    INITIALISED = "initialised"  # the visible GPUs are fixed
+    FORKED_CHILD = "forked child"  # the parent had CUDA; it is lost here
+    FAILED = "failed"  # cuInit was called and did not succeed
+    UNKNOWN = "unknown"  # the driver library cannot be asked
+
+
+@dataclass(frozen=True)
+class CudaState(Record):
+    """What a probe of the driver library found, without changing anything."""
+
+    state: Initialisation
+    code: int | None = None  # what cuDeviceGetCount answered
+    device_count: int | None = None  # visible to this process, once initialised
+    library: str | None = None  # the file that is mapped
+
+
+class Driver(Protocol):
+    """What the machine has."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the machine is a software one."""
+
+    def inventory(self) -> Inventory:
+        """The machine's GPUs now; a failure is a `problem`, never an exception."""
+
+    def cuda_state(self) -> CudaState:
+        """Whether CUDA has been initialised in this process."""
+
+
+# ---------------------------------------------------------------- the process
+
+
+class Runtime(Protocol):
+    """What this process can do on one kind of device.
+
+    Streams and events are the library's own objects (`torch.cuda.Stream`, ...),
+    opaque to callers, who only hand them back. `None` for one of them means that
+    this kind of device has none.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The word in front of the colon of a torch device: "cuda", "cpu"."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its times and bytes come from a model."""
+
+    def started(self) -> bool:
+        """Whether the device has been used, so that asking it starts nothing."""
+
+    def device_count(self) -> int | None:
+        """How many devices there are, if that can be told without starting."""
+
+    def device_name(self, device: int) -> str | None:
+        """What the maker calls it."""
+
+    def devices_in_use(self) -> tuple[int, ...]:
+        """The devices on which this process has a context."""
+
+    def current_device(self) -> int | None:
+        """The device that work goes to by default; None before the start."""
+
+    def synchronize(self) -> None:
+        """Wait until every device in use is idle; start none that is not."""
+
+    def current_stream(self, device: int) -> Any | None:
+        """The stream that work on this device goes to by default."""
+
+    def new_stream(self, device: int) -> Any | None:
+        """A stream of its own, concurrent with the default one."""
+
+    def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
+        """Send the work of a `with` block to this stream."""
+
+    def record(self, stream: Any | None) -> Any | None:
+        """A timing event behind all the work that this stream has so far."""
+
+    def reached(self, event: Any) -> bool:
+        """Whether the device has passed this event."""
+
+    def wait(self, event: Any) -> None:
+        """Block until the device has passed this event."""
+
+    def elapsed_s(self, start: Any, end: Any) -> float | None:
+        """Device time between two events; waits for the second."""
+
+    def memory_stats(self, device: int) -> Mapping[str, Any] | None:
+        """The caching allocator's counters under torch's own flat keys."""
+
+    def memory_snapshot(self) -> list[dict[str, Any]] | None:
+        """The caching allocator's segments in torch's own shape."""
+
+    def memory_bytes(self, device: int) -> tuple[int, int] | None:
+        """Free and total bytes of the device, as it tells itself."""
+
+    def can_pin(self) -> bool:
+        """Whether host memory can be page-locked for this device, now."""
+
+    def pin(self, tensor: Any) -> Any:
+        """A page-locked copy of a host tensor; DeviceError where impossible."""
+
+    def is_pinned(self, tensor: Any) -> bool:
+        """Whether a host tensor lies in page-locked memory."""

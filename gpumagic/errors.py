@@ -1,0 +1,54 @@
+"""Failures that are expected: what is wrong, what was found, what to type next."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class GpuMagicError(Exception):
+    """An expected failure, drawn as two lines instead of a traceback.
+
+    Args:
+        problem: What is wrong and what was found, in one sentence.
+
+        hint: What to do or to type next, in one sentence.
+    """
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
+        self.problem = problem
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The error as the user reads it: the problem, then the hint."""
+        return [self.problem, f"  -> {self.hint}"] if self.hint else [self.problem]
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows these lines in place of a traceback."""
+        first, *rest = self.lines()
+        return [f"{type(self).__name__}: {first}", *rest]
+
+
+class UsageProblem(GpuMagicError):
+    """The words after a magic or a command do not fit its options."""
+
+
+class DeviceError(GpuMagicError):
+    """A device is not there, or cannot do what was asked of it."""
+
+
+class MissingPackage(GpuMagicError):
+    """A package that this answer needs is not installed."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence offering the nearest known word, or the empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else ""

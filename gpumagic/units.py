@@ -1,0 +1,149 @@
+"""Bytes, seconds and shares as text, and back. Pure; `None` is "unknown"."""
+
+from __future__ import annotations
+
+import re
+
+from gpumagic.errors import GpuMagicError
+
+UNKNOWN = "unknown"
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL_BYTES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LONG_SECONDS = {"m": 60.0, "min": 60.0, "h": 3600.0}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zµ]*)\s*", re.IGNORECASE)
+
+
+def bytes_text(count: float | None) -> str:
+    """A number of bytes in binary units.
+
+    >>> bytes_text(1536), bytes_text(85899345920), bytes_text(None)
+    ('1.50 KiB', '80.0 GiB', 'unknown')
+    """
+    if count is None:
+        return UNKNOWN
+    size, sign = abs(count), "-" if count < 0 else ""
+    for unit in _BINARY:
+        # Compare what will be printed: 1023.9996 KiB reads better as 1.00 MiB.
+        if float(_three_digits(size)) < 1024 or unit == _BINARY[-1]:
+            break
+        size /= 1024
+    number = str(int(size)) if unit == "B" else _three_digits(size)
+    return f"{sign}{number} {unit}"
+
+
+def change_text(count: float | None) -> str:
+    """A difference in bytes, always with its sign.
+
+    >>> change_text(2048), change_text(-1), change_text(0)
+    ('+2.00 KiB', '-1 B', '0 B')
+    """
+    text = bytes_text(count)
+    return f"+{text}" if count is not None and count > 0 else text
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A duration in the unit that keeps three digits readable.
+
+    >>> seconds_text(0.0000123), seconds_text(75), seconds_text(0)
+    ('12.3 us', '1 min 15 s', '0 s')
+    """
+    if seconds is None:
+        return UNKNOWN
+    size, sign = abs(seconds), "-" if seconds < 0 else ""
+    if size == 0:
+        return "0 s"
+    if size >= 59.5:
+        return sign + _clock_text(round(size))
+    for unit, scale in (("ns", 1e9), ("us", 1e6), ("ms", 1e3), ("s", 1.0)):
+        if unit == "s" or float(_three_digits(size * scale)) < 1000:
+            break
+    return f"{sign}{_three_digits(size * scale)} {unit}"
+
+
+def share_text(share: float | None) -> str:
+    """A share of one as a percentage.
+
+    >>> share_text(0.1234), share_text(1.0), share_text(0.0004)
+    ('12.3 %', '100 %', '0.04 %')
+    """
+    if share is None:
+        return UNKNOWN
+    sign = "-" if share < 0 else ""
+    percent = abs(share) * 100
+    if percent == 0:
+        return "0 %"
+    if percent < 0.01:
+        return f"{sign}<0.01 %"
+    return f"{sign}{_three_digits(percent, decimals=2 if percent < 0.1 else 1)} %"
+
+
+def count_text(count: int | None, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> count_text(1, "GPU"), count_text(0, "process", "processes")
+    ('1 GPU', 'no processes')
+    """
+    if count is None:
+        return f"unknown number of {plural or noun + 's'}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count or 'no'} {plural or noun + 's'}"
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that "20GiB", "512 MB" or "1024" mean.
+
+    >>> parse_bytes("20GiB") == 20 * 1024**3, parse_bytes("2kB")
+    (True, 2000)
+    """
+    number, unit = _split(text, "a size", "20GiB, 512MiB or 1000000")
+    if unit in ("", "b"):
+        return round(number)
+    scale, rest = unit[0], unit[1:]
+    if scale in _DECIMAL_BYTES and rest in ("i", "ib"):
+        return round(number * 1024 ** (1 + "kmgt".index(scale)))
+    if scale in _DECIMAL_BYTES and rest in ("", "b"):
+        return round(number * _DECIMAL_BYTES[scale])
+    raise _malformed(text, "a size", "20GiB, 512MiB or 1000000")
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds that "10m", "1.5s", "300ms" or "2" mean.
+
+    >>> parse_seconds("10m"), parse_seconds("300ms"), parse_seconds("2")
+    (600.0, 0.3, 2.0)
+    """
+    number, unit = _split(text, "a duration", "2s, 300ms or 10m")
+    scale = {"": 1.0, **_SECONDS, **_LONG_SECONDS}.get(unit)
+    if scale is None:
+        raise _malformed(text, "a duration", "2s, 300ms or 10m")
+    return number * scale
+
+
+def _three_digits(number: float, decimals: int = 2) -> str:
+    """Three significant digits, never in scientific notation."""
+    for places, limit in ((min(decimals, 2), 10), (1, 100)):
+        text = f"{number:.{places}f}"
+        if float(text) < limit:
+            return text
+    return f"{number:.0f}"
+
+
+def _clock_text(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _split(text: str, kind: str, examples: str) -> tuple[float, str]:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if match is None:
+        raise _malformed(text, kind, examples)
+    return float(match[1]), match[2].lower()
+
+
+def _malformed(text: str, kind: str, examples: str) -> GpuMagicError:
+    return GpuMagicError(f"{text!r} is not {kind}", f"write {examples}")
