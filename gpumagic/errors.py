@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,5 +49,7 @@ class MissingPackage(GpuMagicError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence offering the nearest known word, or the empty string."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else ""

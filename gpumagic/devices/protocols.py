@@ -62,6 +62,7 @@ class Gpu(Record):
     mig_enabled: bool | None = None
     mig: tuple[MigSlice, ...] = ()
     problem: str | None = None  # why this GPU cannot be asked, if it cannot
+    hint: str | None = None  # what to do about it
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Inventory(Record):
     cuda_version: str | None = None  # the newest CUDA this driver can run
     nvml_version: str | None = None
     gpus: tuple[Gpu, ...] = ()
+    absent: bool = False  # there is no driver at all, which is no fault
     problem: str | None = None  # why the driver could not be asked
     hint: str | None = None  # what to do about it
 
@@ -117,9 +119,14 @@ class Driver(Protocol):
 class Runtime(Protocol):
     """What this process can do on one kind of device.
 
+    Asking never starts a device: before the start the answers are `None`, empty or
+    False. Four words do start it, because they make something there: `new_stream`,
+    `on_stream` with a stream, `record` on a stream, and `pin`.
+
     Streams and events are the library's own objects (`torch.cuda.Stream`, ...),
-    opaque to callers, who only hand them back. `None` for one of them means that
-    this kind of device has none.
+    opaque to callers, who only hand them back. `None` in the place of a stream is
+    where work goes by default; `None` in the place of an event is one that was
+    never needed: it has been reached, and no time is known from it.
     """
 
     @property
@@ -134,7 +141,7 @@ class Runtime(Protocol):
         """Whether the device has been used, so that asking it starts nothing."""
 
     def device_count(self) -> int | None:
-        """How many devices there are, if that can be told without starting."""
+        """How many devices this process sees, if that can be told without starting."""
 
     def device_name(self, device: int) -> str | None:
         """What the maker calls it."""
@@ -149,25 +156,25 @@ class Runtime(Protocol):
         """Wait until every device in use is idle; start none that is not."""
 
     def current_stream(self, device: int) -> Any | None:
-        """The stream that work on this device goes to by default."""
+        """The stream that work on this device goes to; None if there is none yet."""
 
     def new_stream(self, device: int) -> Any | None:
-        """A stream of its own, concurrent with the default one."""
+        """A stream concurrent with the default one; None where there are none."""
 
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
         """Send the work of a `with` block to this stream."""
 
     def record(self, stream: Any | None) -> Any | None:
-        """A timing event behind all the work that this stream has so far."""
+        """A timing event behind the stream's work; None where it cannot be exact."""
 
-    def reached(self, event: Any) -> bool:
+    def reached(self, event: Any | None) -> bool:
         """Whether the device has passed this event."""
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Any | None) -> None:
         """Block until the device has passed this event."""
 
-    def elapsed_s(self, start: Any, end: Any) -> float | None:
-        """Device time between two events; waits for the second."""
+    def elapsed_s(self, start: Any | None, end: Any | None) -> float | None:
+        """Device time between two events of one device; waits for both."""
 
     def memory_stats(self, device: int) -> Mapping[str, Any] | None:
         """The caching allocator's counters under torch's own flat keys."""
@@ -176,13 +183,13 @@ class Runtime(Protocol):
         """The caching allocator's segments in torch's own shape."""
 
     def memory_bytes(self, device: int) -> tuple[int, int] | None:
-        """Free and total bytes of the device, as it tells itself."""
+        """Free and total bytes of a device in use, as it tells itself."""
 
     def can_pin(self) -> bool:
         """Whether host memory can be page-locked for this device, now."""
 
     def pin(self, tensor: Any) -> Any:
-        """A page-locked copy of a host tensor; DeviceError where impossible."""
+        """The tensor in page-locked memory (itself if it is); else DeviceError."""
 
     def is_pinned(self, tensor: Any) -> bool:
-        """Whether a host tensor lies in page-locked memory."""
+        """Whether a host tensor lies in memory page-locked for this kind."""

@@ -1,0 +1,78 @@
+"""`python -m gpumagic`: what the magics do, for a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from gpumagic import __version__
+from gpumagic.errors import GpuMagicError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains as our magics do: what is wrong, what to type next."""
+
+    def error(self, message: str) -> NoReturn:
+        raise GpuMagicError(f"{self.prog}: {message}", f"type {self.prog} --help")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    try:
+        options = _read(sys.argv[1:] if words is None else list(words))
+        return int(options.run(options))
+    except GpuMagicError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _read(words: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="python -m gpumagic", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"gpumagic {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    doctor = commands.add_parser(
+        "doctor", help="say what is here for GPU work and whether it fits together"
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(run=_doctor)
+    demo = commands.add_parser(
+        "demo", help="run the tour notebook on this machine and write it as HTML"
+    )
+    demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
+    demo.set_defaults(run=_demo)
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        hint = did_you_mean(words[0], commands.choices) or f"type {parser.prog} --help"
+        raise GpuMagicError(f"{parser.prog} has no command {words[0]}", hint)
+    return parser.parse_args(words)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from gpumagic.gpu_doctor import examine
+
+    report = examine()
+    if options.json:
+        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
+        return 0
+    from gpumagic.gpu_doctor.view import draw
+
+    sys.stdout.write(draw(report).terminal() + "\n")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from gpumagic import demo
+
+    sys.stdout.write(demo.run(options.out) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The words after a magic: options as argparse reads them, code untouched.
+
+Only options ever reach an argument parser. Code is cut off by position and kept
+to the letter: joined from words again, `print("a    b")` would become another
+program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A word: runs of plain characters and of quoted text, up to a blank.
+_WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
+_HELP = ("-h", "--help")
+
+
+def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Namespace:
+    """Read a line that holds options and plain words only.
+
+    Args:
+        parser: The parser that IPython's `@magic_arguments` has made.
+
+        name: What the user typed, such as `%gpu_doctor`, for the messages.
+
+        line: The rest of the line; a `# comment` at its end does not count.
+    """
+    words = [_unquoted(word) for word in _words(_without_comment(line), name)]
+    try:
+        namespace, unknown = parser.parse_known_args(words)
+    except GpuMagicError as error:  # raised by an option's own `type`
+        raise UsageProblem(error.problem, error.hint) from None
+    except Exception as error:
+        # argparse's own verdict arrives as IPython's UsageError, which is not
+        # imported here: this module serves the command line as well.
+        if type(error).__name__ != "UsageError":
+            raise
+        raise UsageProblem(f"{name}: {error}", usage_hint(name)) from None
+    if unknown:
+        raise _unknown_word(parser, name, unknown[0])
+    return namespace
+
+
+def split_code(
+    parser: argparse.ArgumentParser, name: str, line: str
+) -> tuple[argparse.Namespace, str]:
+    """Read the options at the front of a line, and hand back the code behind them.
+
+    The first word that is no known option, or a `--`, ends the options.
+    """
+    end = 0
+    words = _option_words(parser, line)
+    for word in words:
+        end = word.end()
+    options, code = line[:end], line[end:]
+    if re.match(r"\s*--(\s|$)", code):
+        code = code.lstrip()[2:]
+    elif re.match(r"\s*-", code) and _looks_like_option(code.split()[0]):
+        raise _unknown_word(parser, name, code.split()[0])
+    return parse(parser, name, options), code.strip()
+
+
+def wants_help(line: str) -> bool:
+    """Whether the first word asks how the magic is used."""
+    return line.split(maxsplit=1)[:1] in ([word] for word in _HELP)
+
+
+def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Every option by each of its spellings, such as `-o` and `--output`."""
+    return {
+        spelling: action
+        for action in parser._actions  # noqa: SLF001 - argparse has no public list
+        for spelling in action.option_strings
+    }
+
+
+def usage_hint(name: str) -> str:
+    """What to type to see all options."""
+    return f"type {name} --help to see all options"
+
+
+def _option_words(
+    parser: argparse.ArgumentParser, line: str
+) -> Iterator[re.Match[str]]:
+    """The leading words that are options or the values of options."""
+    options, awaited = options_of(parser), 0
+    for word in _WORD.finditer(line):
+        spelling, _, attached = word[0].partition("=")
+        if awaited:
+            awaited -= 1
+        elif spelling not in options:
+            return
+        elif not attached:
+            awaited = _values_taken(options[spelling])
+        yield word
+
+
+def _values_taken(action: argparse.Action) -> int:
+    return action.nargs if isinstance(action.nargs, int) else int(action.nargs is None)
+
+
+def _looks_like_option(word: str) -> bool:
+    """`-x` and `--words`, but not the code `-x.sum()` or `-1`."""
+    return re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", word) is not None and (
+        word.startswith("--") or len(word) == len("-x")
+    )
+
+
+def _words(line: str, name: str) -> list[str]:
+    words = _WORD.findall(line)
+    left_over = _WORD.sub("", line).strip()
+    if left_over:
+        raise UsageProblem(
+            f"{name}: the quotation mark {left_over[0]} is not closed",
+            f"close it, or leave it out: {line.strip()}",
+        )
+    return words
+
+
+def _without_comment(line: str) -> str:
+    for word in _WORD.finditer(line):
+        if word[0].startswith("#"):
+            return line[: word.start()]
+    return line
+
+
+def _unquoted(word: str) -> str:
+    """`--label='a b'` as the program should see it: `--label=a b`."""
+    return re.sub(r"\"([^\"]*)\"|'([^']*)'", lambda m: m[1] or m[2] or "", word)
+
+
+def _unknown_word(
+    parser: argparse.ArgumentParser, name: str, word: str
+) -> UsageProblem:
+    spelling = word.partition("=")[0]
+    kind = "option" if spelling.startswith("-") else "word"
+    near = did_you_mean(spelling, _known_words(parser)) if len(spelling) > 1 else ""
+    hint = near or usage_hint(name)
+    return UsageProblem(f"{name} has no {kind} {spelling}", hint)
+
+
+def _known_words(parser: argparse.ArgumentParser) -> list[str]:
+    choices: list[Any] = [
+        choice
+        for action in parser._actions  # noqa: SLF001 - argparse has no public list
+        for choice in (action.choices or () if not action.option_strings else ())
+    ]
+    return [*options_of(parser), *_HELP, *map(str, choices)]

@@ -1,0 +1,83 @@
+"""Runs the tour notebook in a real kernel on whatever device is here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError, MissingPackage
+from gpumagic.units import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_DEFAULT_OUT = "build/tour.html"
+
+
+def run(out: str | None = None) -> str:
+    """Run the tour, write it as HTML, and return a summary with the path.
+
+    Raises:
+        GpuMagicError: a cell of the tour failed; the page is written all the same.
+    """
+    nbformat, nbclient, nbconvert = _packages()
+    notebook = nbformat.read(tour_path(), as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    started = time.monotonic()
+    try:
+        client.execute()
+        failure = None
+    except nbclient.exceptions.CellExecutionError as error:
+        failure = f"{error.ename}: {error.evalue}"
+    page = Path(out or _DEFAULT_OUT).resolve()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    html, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+    page.write_text(html, encoding="utf-8")
+    if failure is not None:
+        raise GpuMagicError(f"a cell of the tour failed: {failure}", f"look at {page}")
+    return _summary(notebook, page, time.monotonic() - started)
+
+
+def tour_path() -> Path:
+    """The tour: in the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    for folder in (package, package.parent):
+        path = folder / "notebooks" / "tour.ipynb"
+        if path.exists():
+            return path
+    raise GpuMagicError("the tour notebook is not installed", "reinstall gpumagic")
+
+
+def _packages() -> tuple[ModuleType, ModuleType, ModuleType]:
+    try:
+        import nbclient
+        import nbconvert
+        import nbformat
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"the demo needs the package {error.name}",
+            "pip install 'gpumagic[demo]'",
+        ) from None
+    return nbformat, nbclient, nbconvert
+
+
+def _summary(notebook: Any, page: Path, elapsed_s: float) -> str:
+    cells = sum(cell.cell_type == "code" for cell in notebook.cells)
+    first_lines = [line for cell in notebook.cells for line in _first_lines(cell)]
+    return "\n".join(
+        [
+            f"The tour ran: {count_text(cells, 'cell')} in {seconds_text(elapsed_s)}.",
+            *(f"  {line}" for line in first_lines),
+            f"Open it in a browser: {page}",
+        ]
+    )
+
+
+def _first_lines(cell: Any) -> list[str]:
+    """The answer of each report in a cell: the first line of its text form."""
+    return [
+        output.data["text/plain"].splitlines()[0]
+        for output in cell.get("outputs", [])
+        if output.output_type == "display_data" and "text/plain" in output.data
+    ]

@@ -1,0 +1,55 @@
+"""Where this code is running: a script, a terminal IPython, which notebook."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def is_terminal(shell: Any) -> bool:
+    """Whether output goes to a terminal and not to a notebook."""
+    return _has_base(shell, "TerminalInteractiveShell")
+
+
+def front_end(shell: Any | None) -> str:
+    """The front end by name, as far as it can be told from inside."""
+    if shell is None:
+        return "Python, without IPython"
+    if is_terminal(shell):
+        return "IPython in a terminal"
+    for name, is_it in _NOTEBOOKS:
+        if is_it(shell):
+            return name
+    return "a Jupyter kernel (which front end cannot be told)"
+
+
+def _has_base(shell: Any, name: str) -> bool:
+    return any(base.__name__ == name for base in type(shell).__mro__)
+
+
+def _cell_metadata(shell: Any) -> dict[str, Any]:
+    """What the front end sent along with the running cell."""
+    parent = getattr(shell, "parent_header", None) or {}
+    if not parent and hasattr(shell, "get_parent"):
+        parent = shell.get_parent()
+    metadata = parent.get("metadata", {}) if isinstance(parent, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _is_vscode(shell: Any) -> bool:
+    return "__vsc_ipynb_file__" in shell.user_ns or "VSCODE_PID" in os.environ
+
+
+def _is_jupyter(shell: Any) -> bool:
+    return "cellId" in _cell_metadata(shell) or "JPY_SESSION_NAME" in os.environ
+
+
+# The first that fits: services that wrap a Jupyter kernel come before Jupyter.
+_NOTEBOOKS = (
+    ("Google Colab", lambda _: "google.colab" in sys.modules),
+    ("Kaggle", lambda _: "KAGGLE_KERNEL_RUN_TYPE" in os.environ),
+    ("VS Code", _is_vscode),
+    ("Spyder", lambda shell: _has_base(shell, "SpyderShell")),
+    ("JupyterLab or Notebook", _is_jupyter),
+)

@@ -1,0 +1,19 @@
+"""What is there and whether it fits together: `%gpu_doctor`, `examine()`, `watch()`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.gpu_doctor.measure import examine, watch
+
+__all__ = ["examine", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Measuring is imported when it is asked for: loading the magic stays cheap."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gpumagic.gpu_doctor import measure
+
+    return getattr(measure, name)

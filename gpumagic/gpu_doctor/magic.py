@@ -1,0 +1,42 @@
+"""`%gpu_doctor` examines this process; `%%gpu_doctor` examines what a cell changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import magic_arguments
+
+from gpumagic.magic import GpuMagics, gpu_magic, output_options
+
+if TYPE_CHECKING:
+    from gpumagic.cells import Outcome
+
+
+@magics_class
+class DoctorMagics(GpuMagics):
+    """The magic of this room."""
+
+    @gpu_magic
+    @magic_arguments()
+    @output_options
+    def gpu_doctor(self, line: str, cell: str | None = None) -> Any:
+        """Say what is here for GPU work, whether it fits together, and what to do.
+
+        Nothing is started or imported by looking. In front of a cell, say what the
+        cell changed: whether it started CUDA, imported torch or set a variable.
+        """
+        __tracebackhide__ = True
+        from gpumagic.gpu_doctor import measure
+
+        options = self.read(self.gpu_doctor, line, cell)
+        driver, shell = self.session.driver, self.shell
+        if cell is None:
+            return self.show(measure.examine(driver, shell), options)
+        before = measure.gather(driver, shell)
+
+        def report(_: Outcome) -> Any:
+            after = measure.gather(driver, shell)
+            return self.show(measure.compare(before, after), options)
+
+        return self.run_body(f"%%gpu_doctor {line}", cell, after=report)

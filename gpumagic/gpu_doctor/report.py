@@ -1,0 +1,79 @@
+"""What `%gpu_doctor` found: raw facts, and a verdict on each topic."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.record import Record
+
+if TYPE_CHECKING:
+    from gpumagic.devices.protocols import CudaState, Inventory
+
+
+class Verdict(enum.Enum):
+    """How a finding is to be taken, from best to worst."""
+
+    OK = "ok"
+    NOTE = "note"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class TorchBuild(Record):
+    """The torch that is installed, read from its files where it is not imported."""
+
+    version: str
+    cuda: str | None  # the CUDA it was built for
+    hip: str | None  # the ROCm it was built for
+    imported: bool
+    accelerator: str | None = None  # what torch itself offers, once imported
+
+
+@dataclass(frozen=True)
+class Facts(Record):
+    """What was seen, before any verdict."""
+
+    python: str
+    ipython: str | None
+    front_end: str
+    torch: TorchBuild | None
+    inventory: Inventory
+    cuda: CudaState
+    environment: dict[str, str]  # the variables that steer CUDA, where set
+    distributions: dict[str, str]  # those that supply the module pynvml
+    platform: str
+    compiler: str | None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Finding(Record):
+    """One line: what was found, how to take it, what to type next."""
+
+    topic: str
+    found: str
+    verdict: Verdict
+    next_step: str = ""
+
+
+@dataclass(frozen=True)
+class Change(Record):
+    """One thing that is different after a cell."""
+
+    topic: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class DoctorReport(Record):
+    """The answer in a sentence, the findings behind it, the facts behind them."""
+
+    headline: str
+    findings: tuple[Finding, ...]
+    facts: Facts
+    changes: tuple[Change, ...] | None = None  # only where a cell was watched

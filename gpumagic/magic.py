@@ -1,0 +1,110 @@
+"""What all our magics share: reading options, showing a report, running a body.
+
+A magic is arguments, one call, return. It never prints: a report is displayed
+through IPython, which finds its view by the report's type.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+from IPython.core import magic as ipython_magic
+from IPython.core.magic import Magics, line_cell_magic, no_var_expand
+from IPython.core.magic_arguments import argument
+from IPython.display import display
+
+from gpumagic import arguments
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from gpumagic.cells import Outcome
+    from gpumagic.record import Record
+    from gpumagic.session import Session
+
+Method = Any  # a method of a Magics class; IPython's decorators are untyped
+
+# A trailing `;` silences a magic that asks for it; IPython knows that since 8.10.
+_can_be_silenced = getattr(ipython_magic, "output_can_be_silenced", lambda f: f)
+
+
+class GpuMagics(Magics):
+    """Base of the class in every room's `magic.py`."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell)
+        self.session = session
+
+    def read(
+        self, method: Method, line: str, cell: str | None = None
+    ) -> argparse.Namespace:
+        """The options of a line without code."""
+        return arguments.parse(method.parser, typed_name(method, cell), line)
+
+    def show(self, report: Record, options: argparse.Namespace) -> Record | None:
+        """Display a report as the options ask, and return it where `-o` asks."""
+        if options.json and not options.quiet:
+            show_text(json.dumps(report.to_dict(), indent=2))
+        elif not options.quiet:
+            display(report)
+            if options.output:
+                self.session.remember_shown(report, self.shell.execution_count)
+        return report if options.output else None
+
+    def run_body(
+        self,
+        typed: str,
+        body: str,
+        *,
+        before: Callable[[], object] | None = None,
+        after: Callable[[Outcome], object] | None = None,
+    ) -> Any:
+        """Run the body of a cell magic; an awaitable where the body awaits."""
+        __tracebackhide__ = True
+        from gpumagic import cells
+
+        return cells.run(self.shell, body, magic_line=typed, before=before, after=after)
+
+
+_OUTPUT_OPTIONS = (
+    argument("-o", "--output", action="store_true", help="Return the report as well."),
+    argument("-q", "--quiet", action="store_true", help="Show nothing."),
+    argument("--json", action="store_true", help="Show the report as JSON."),
+)
+
+
+def gpu_magic(method: Method) -> Method:
+    """Make a method a magic in line and cell form.
+
+    `--help` shows what `?` shows. The text behind the name is left as it was typed:
+    `{x}` in it may be code.
+    """
+
+    @functools.wraps(method)
+    def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
+        __tracebackhide__ = True
+        if arguments.wants_help(line):
+            return show_text(method.__doc__)
+        return method(self, line, cell)
+
+    return line_cell_magic(no_var_expand(_can_be_silenced(magic)))
+
+
+def output_options(method: Method) -> Method:
+    """The options that every magic has for what becomes of its report."""
+    for option in reversed(_OUTPUT_OPTIONS):  # as decorators apply: the last first
+        method = option(method)
+    return method
+
+
+def typed_name(method: Method, cell: str | None) -> str:
+    """The magic as the user typed it, with one percent sign or two."""
+    return ("%" if cell is None else "%%") + str(method.__name__)
+
+
+def show_text(text: str) -> None:
+    """Display plain text as it is."""
+    display({"text/plain": text}, raw=True)

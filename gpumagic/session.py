@@ -1,0 +1,61 @@
+"""What one loaded extension remembers: the only mutable object of the package."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.devices.protocols import Driver
+
+
+def _driver_of_this_machine() -> Driver:
+    from gpumagic.devices.nvidia import NvidiaDriver
+
+    return NvidiaDriver()
+
+
+class Session:
+    """Opened devices and what is to be undone when the extension is unloaded."""
+
+    def __init__(
+        self, open_driver: Callable[[], Driver] = _driver_of_this_machine
+    ) -> None:
+        self._open_driver = open_driver
+        self._driver: Driver | None = None
+        self._shown: tuple[int, int] | None = None
+        self._environment: dict[str, str | None] = {}
+
+    @property
+    def driver(self) -> Driver:
+        """What the machine has; opened at the first question."""
+        if self._driver is None:
+            self._driver = self._open_driver()
+        return self._driver
+
+    def set_variable(self, name: str, value: str | None) -> None:
+        """Set (or with None remove) an environment variable until unload."""
+        self._environment.setdefault(name, os.environ.get(name))
+        _put(name, value)
+
+    def restore_environment(self) -> None:
+        """Put back every variable that `set_variable` has touched."""
+        while self._environment:
+            _put(*self._environment.popitem())
+
+    def remember_shown(self, report: Any, cell_number: int) -> None:
+        """Note that this cell has displayed a report that it also returns."""
+        self._shown = (id(report), cell_number)
+
+    def was_shown(self, report: Any, cell_number: int) -> bool:
+        """Whether showing the report now would repeat it within its cell."""
+        return self._shown == (id(report), cell_number)
+
+
+def _put(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
