@@ -1,0 +1,1 @@
+"""What gpumagic costs, beside its peers. `python -m benchmarks` runs all of it."""

@@ -1,0 +1,28 @@
+"""`python -m benchmarks [NAME ...]`: runs the comparisons and keeps their results."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from benchmarks.runner import table, write
+
+# Each is a module of this package with a function `run() -> Comparison`.
+BENCHMARKS = (
+    "load_time",  # what %load_ext costs, and what it brings along
+    "cell_floor",  # what is left of an empty cell, beside %%time
+)
+
+
+def main() -> None:
+    """Run those named on the command line, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    for name in parser.parse_args().names or BENCHMARKS:
+        comparison = importlib.import_module(f"benchmarks.{name}").run()
+        print(table(comparison))
+        print(f"  -> {write(comparison)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What this process can do on an accelerator, through torch's module for its kind.
+
+torch gives each kind of device a module of its own (`torch.cuda`, `torch.xpu`,
+`torch.mps`) with the same words in it, but not all of them everywhere and not in
+every version. Each word is looked up when it is needed; a missing one is `None`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from contextlib import AbstractContextManager
+
+# MPS events hung or ran backwards until September 2026 (pytorch PR 196395), and
+# nothing tells from outside whether they are mended: wait and use the host clock.
+_WITHOUT_EVENTS = ("mps",)
+_WITHOUT_PINNING = ("mps",)  # torch itself forces pinning off there
+
+
+def is_available(torch: Any, kind: str) -> bool:
+    """Whether torch finds such a device. Never ask it of "cuda": that starts CUDA."""
+    module = getattr(torch, kind, None)
+    # torch 2.4 says it for MPS under `backends` only.
+    home = module if hasattr(module, "is_available") else None
+    home = home or getattr(torch.backends, kind, None)
+    return home is not None and bool(home.is_available())
+
+
+class AcceleratorRuntime:
+    """A `Runtime` on the devices of one torch module.
+
+    Args:
+        torch: The torch module itself.
+
+        kind: The word in front of the colon of its devices.
+    """
+
+    simulated = False
+
+    def __init__(self, torch: Any, kind: str) -> None:
+        self.kind = kind
+        self._torch = torch
+        self._module = getattr(torch, kind)
+        # torch.mps.synchronize() takes no device. Looked up here: it costs as much
+        # as the shortest wait.
+        self._waits_by_device = bool(_parameters(self._module.synchronize))
+
+    def started(self) -> bool:
+        """Whether the device has been used, so that asking it starts nothing."""
+        ask = self._word("is_initialized")
+        # MPS has no such word: being there is all that it can tell.
+        return bool(ask()) if ask else is_available(self._torch, self.kind)
+
+    def device_count(self) -> int | None:
+        """How many devices there are; None before the start."""
+        return int(self._module.device_count()) if self.started() else None
+
+    def device_name(self, device: int) -> str | None:
+        """What the maker calls it; None before the start."""
+        name = self._ask_of(device, "get_device_name")
+        return None if name is None else str(name)
+
+    def devices_in_use(self) -> tuple[int, ...]:
+        """The devices with a context; empty before the start."""
+        return tuple(i for i in range(self.device_count() or 0) if self._in_use(i))
+
+    def current_device(self) -> int | None:
+        """The device that work goes to by default; None before the start."""
+        if not self.started():
+            return None
+        ask = self._word("current_device")
+        return int(ask()) if ask else 0  # without the word there is only one
+
+    def synchronize(self) -> None:
+        """Wait until every device in use is idle; start none that is not."""
+        wait = self._module.synchronize
+        for device in self.devices_in_use():
+            wait(device) if self._waits_by_device else wait()
+
+    def current_stream(self, device: int) -> Any | None:
+        """The stream that work on this device goes to; None before the start."""
+        return self._ask_of(device, "current_stream")
+
+    def new_stream(self, device: int) -> Any | None:
+        """A stream of its own; asking for one starts the device."""
+        make = self._word("Stream")
+        return make(device=device) if make else None
+
+    def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
+        """Send the work of a `with` block to this stream; None changes nothing."""
+        if stream is None:
+            return contextlib.nullcontext()
+        block: AbstractContextManager[Any] = self._module.stream(stream)
+        return block
+
+    def record(self, stream: Any | None) -> Any | None:
+        """A timing event on a stream, or where work goes now; None before the start."""
+        make = self._word("Event")
+        if make is None or self.kind in _WITHOUT_EVENTS or not self.started():
+            return None
+        event = make(enable_timing=True)
+        event.record() if stream is None else event.record(stream)
+        return event
+
+    def reached(self, event: Any | None) -> bool:
+        """Whether the device has passed this event."""
+        return event is None or bool(event.query())
+
+    def wait(self, event: Any | None) -> None:
+        """Block until the device has passed this event."""
+        if event is not None:
+            event.synchronize()
+
+    def elapsed_s(self, start: Any | None, end: Any | None) -> float | None:
+        """Device time between two events of one device; waits for both."""
+        if start is None or end is None:
+            return None
+        self.wait(start)  # otherwise torch raises "device not ready"
+        self.wait(end)
+        try:
+            return float(start.elapsed_time(end)) / 1000
+        except NotImplementedError:  # XPU before torch 2.6
+            return None
+
+    def memory_stats(self, device: int) -> Mapping[str, Any] | None:
+        """The caching allocator's counters under torch's own flat keys."""
+        return self._ask_of(device, "memory_stats") or None
+
+    def memory_snapshot(self) -> list[dict[str, Any]] | None:
+        """The caching allocator's segments in torch's own shape."""
+        ask = self._word("memory_snapshot")
+        if ask is None or not self.started():
+            return None
+        # Newer versions add the recorded history: seconds of work, unused here.
+        leave_out = "include_traces" in _parameters(ask)
+        return list(ask(include_traces=False) if leave_out else ask())
+
+    def memory_bytes(self, device: int) -> tuple[int, int] | None:
+        """Free and total bytes; None unless the device is already in use."""
+        ask = self._word("mem_get_info")
+        if ask is None or device not in self.devices_in_use():
+            return None  # asking would make a context there
+        try:
+            free, total = ask(device)
+        except RuntimeError:  # some XPU drivers cannot tell what is free
+            return None
+        return int(free), int(total)
+
+    def can_pin(self) -> bool:
+        """Whether host memory can be page-locked now; False before the start."""
+        return self.started() and self.kind not in _WITHOUT_PINNING
+
+    def pin(self, tensor: Any) -> Any:
+        """The tensor in page-locked memory; starts the device.
+
+        Raises:
+            DeviceError: This kind of device, this machine or this tensor cannot.
+        """
+        if self.kind in _WITHOUT_PINNING:
+            raise _cannot_pin(f"torch does not page-lock memory for {self.kind}")
+        try:
+            pinned = self._pinned(tensor)
+        except (RuntimeError, AssertionError) as error:
+            raise _cannot_pin(_first_line(error)) from error
+        if not pinned.is_pinned():
+            raise _cannot_pin("torch returned memory that is not page-locked")
+        return pinned
+
+    def is_pinned(self, tensor: Any) -> bool:
+        """Whether a host tensor lies in page-locked memory."""
+        return self.started() and bool(tensor.is_pinned())
+
+    def _pinned(self, tensor: Any) -> Any:
+        return tensor.pin_memory()
+
+    def _in_use(self, device: int) -> bool:
+        """Ask after the start; a kind that tells nothing uses its current device."""
+        reserved = self._word("memory_reserved")
+        holds_memory = reserved is not None and reserved(device) > 0
+        return holds_memory or device == self.current_device()
+
+    def _word(self, name: str) -> Callable[..., Any] | None:
+        return getattr(self._module, name, None)
+
+    def _ask_of(self, device: int, name: str) -> Any | None:
+        """What the module answers for a device that exists, after the start."""
+        ask = self._word(name)
+        if ask is None or not 0 <= device < (self.device_count() or 0):
+            return None
+        return ask(device)
+
+
+def _parameters(function: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # written in C, and silent about it
+        return ("device",)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _cannot_pin(reason: str) -> DeviceError:
+    return DeviceError(
+        f"this memory cannot be page-locked: {reason}",
+        "leave pin_memory off here, or pin a dense tensor that lies in host memory",
+    )

@@ -1,0 +1,177 @@
+"""Opens the runtime that was asked for, or the best that is there.
+
+Whether CUDA can be used cannot always be told without starting it, and starting
+it would freeze which GPUs are visible. What is done instead, in this order:
+
+1. A torch built without CUDA, and a forked child whose parent had it: no.
+2. torch has started CUDA: yes.
+3. cuInit has been called by anybody: CUDA's own count is exact and free by now.
+4. torch's count by NVML (on ROCm: AMD SMI), which starts nothing.
+5. That cannot tell (a MIG device, Jetson, no NVML): yes if a driver is installed.
+   torch then says at the first use what is wrong, if anything is.
+
+The environment is neither read nor changed by us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices import torch_private
+from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.cuda import CudaRuntime, driver_initialised
+from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.devices.protocols import Runtime
+
+_ROCM_DRIVER = Path("/dev/kfd")
+_CUDA_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_OTHER_WORDS = {
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "amd": "cuda",
+    "hip": "cuda",
+    "rocm": "cuda",
+    "intel": "xpu",
+    "apple": "mps",
+    "metal": "mps",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kind of device that could be used.
+
+    Args:
+        kind: The word in front of the colon of a torch device.
+
+        why_not: Why it cannot be used with this torch; None if it can.
+
+        open: Makes the runtime; called only where `why_not` has nothing to say.
+    """
+
+    kind: str
+    why_not: Callable[[Any], str | None]
+    open: Callable[[Any], Runtime]
+
+
+def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
+    """The runtime for a kind of device; it is not started by this.
+
+    Args:
+        kind: "cuda", "xpu", "mps", "cpu" or what an extension of torch has
+            registered. None takes an accelerator that has been started, or else
+            the first that can be used, or else the CPU.
+
+        torch: The torch module; imported if it is not given. "cpu" needs none.
+
+    Raises:
+        DeviceError: There is no such device; the text has a reason for each kind.
+        MissingPackage: torch is not installed.
+    """
+    if kind == "cpu":
+        return CpuRuntime()
+    torch = torch or _import_torch()
+    known = candidates(torch)
+    return _best(known, torch) if kind is None else _named(kind, known, torch)
+
+
+def candidates(torch: Any) -> tuple[Candidate, ...]:
+    """Every kind of device that this torch knows of, best first."""
+    return (
+        # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
+        Candidate("cuda", why_no_cuda, CudaRuntime),
+        # Intel's and Apple's never share a machine, so their order is free.
+        _accelerator("xpu"),
+        _accelerator("mps"),
+        # Whatever an extension has registered: after torch's own, as it may be
+        # there only to try something out.
+        *map(_accelerator, filter(None, [torch_private.registered_backend(torch)])),
+        # Always there, so it ends the search.
+        Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
+    )
+
+
+def why_no_cuda(torch: Any) -> str | None:
+    """Why CUDA cannot be used; None if it can, as far as that can be told."""
+    if not torch.backends.cuda.is_built():
+        return "this torch is built without CUDA"
+    if torch_private.lost_by_fork(torch):
+        return "this process was forked from one that had started CUDA"
+    if torch.cuda.is_initialized():
+        return None
+    if driver_initialised():
+        count: int | None = torch_private.cuda_count_latched(torch)
+    else:
+        count = torch_private.cuda_count_unstarted(torch)
+    if count is None:
+        return None if _driver_installed(torch) else "no GPU driver is installed"
+    return None if count else "torch sees no GPU (hidden by CUDA_VISIBLE_DEVICES?)"
+
+
+def _accelerator(kind: str) -> Candidate:
+    def why_not(torch: Any) -> str | None:
+        # Without a way to wait for it no figure of ours would be true.
+        if not hasattr(getattr(torch, kind, None), "synchronize"):
+            return f"this torch has no torch.{kind}.synchronize"
+        return None if is_available(torch, kind) else "torch finds no such device"
+
+    return Candidate(kind, why_not, lambda torch: AcceleratorRuntime(torch, kind))
+
+
+def _best(known: Sequence[Candidate], torch: Any) -> Runtime:
+    usable = [each.open(torch) for each in known if each.why_not(torch) is None]
+    # The CPU counts as started whatever is there: it is only the last resort.
+    accelerators = usable[:-1]
+    return next((each for each in accelerators if each.started()), usable[0])
+
+
+def _named(kind: str, known: Sequence[Candidate], torch: Any) -> Runtime:
+    reasons = {each.kind: each.why_not(torch) for each in known}
+    for each in known:
+        if each.kind == kind and reasons[kind] is None:
+            return each.open(torch)
+    found = "; ".join(f"{word}: {why or 'there'}" for word, why in reasons.items())
+    raise DeviceError(f"no device {kind!r} to use here ({found})", _hint(kind, reasons))
+
+
+def _hint(kind: str, reasons: dict[str, str | None]) -> str:
+    if kind not in reasons:
+        meant = _OTHER_WORDS.get(kind.lower())
+        guess = f"did you mean {meant}?" if meant else did_you_mean(kind, reasons)
+        if guess:
+            return guess
+    usable = ", ".join(word for word, why in reasons.items() if why is None)
+    return f"to use what is there, say {usable}"
+
+
+def _driver_installed(torch: Any) -> bool:
+    if torch.version.hip:
+        return _ROCM_DRIVER.exists()
+    try:
+        # Loads the library, as torch itself does on import; cuInit is not called.
+        ctypes.CDLL(_CUDA_DRIVER)
+    except OSError:
+        return False
+    return True
+
+
+def _import_torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise  # torch is there but broken: its own words say more
+        raise MissingPackage(
+            "torch is not installed for this Python",
+            f"{sys.executable} -m pip install torch",
+        ) from error

@@ -1,0 +1,67 @@
+"""torch's private names: each behind a feature test, with what is done without it.
+
+Every function takes the torch module. Nothing here starts a device, except where
+its docstring says from when on it may be asked.
+"""
+
+# ruff: noqa: SLF001 -- the one module that is meant to look inside torch
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+_UNNAMED = "privateuseone"  # what torch calls the free place for a new backend
+
+
+def has_cuda_context(torch: Any, device: int) -> bool:
+    """Whether this process has a context on a CUDA device; ask after the start.
+
+    Without torch's own answer, which also sees the contexts of other libraries,
+    a device counts when it is the current one or when torch holds memory on it.
+    """
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if ask is not None:
+        return bool(ask(device))
+    current: int = torch.cuda.current_device()
+    return device == current or torch.cuda.memory_reserved(device) > 0
+
+
+def cuda_count_latched(torch: Any) -> int:
+    """The GPUs that CUDA itself counts; ask only once CUDA is initialised.
+
+    The public `device_count()` may read CUDA_VISIBLE_DEVICES anew and then tells
+    what a changed variable would give, not what the driver has fixed.
+    """
+    ask = getattr(torch._C, "_cuda_getDeviceCount", None)
+    return int(ask() if ask is not None else torch.cuda.device_count())
+
+
+def cuda_count_unstarted(torch: Any) -> int | None:
+    """The GPUs that torch would see, counted without CUDA; None if it cannot be.
+
+    It is the part of the public `device_count()` that asks NVML (on ROCm: AMD SMI).
+    The public one goes on to initialise CUDA where that fails: for a MIG device,
+    on Jetson, with a broken NVML.
+    """
+    name = "_device_count_amdsmi" if torch.version.hip else "_device_count_nvml"
+    count = getattr(torch.cuda, name, None)
+    if count is None:
+        return None
+    with warnings.catch_warnings():  # it warns when NVML fails: so we say None
+        warnings.simplefilter("ignore")
+        found = int(count())
+    return None if found < 0 else found
+
+
+def lost_by_fork(torch: Any) -> bool:
+    """Whether a parent process had CUDA, so that this one can never have it."""
+    ask = getattr(torch.cuda, "_is_in_bad_fork", None)
+    return ask is not None and bool(ask())
+
+
+def registered_backend(torch: Any) -> str | None:
+    """The kind of device that an extension of torch has registered, if one has."""
+    ask = getattr(torch._C, "_get_privateuse1_backend_name", None)
+    name = str(ask()) if ask is not None else _UNNAMED
+    return None if name == _UNNAMED else name

@@ -1,0 +1,125 @@
+"""Other accelerators: XPU keeps the contract whole, MPS without streams and events."""
+
+# ruff: noqa: D102, D103 -- a fixture's name says what it gives
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
+from gpumagic.errors import DeviceError
+from tests.devices.contract import QUESTIONS, RuntimeContract
+from tests.devices.standin_torch import Event, Machine, Tensor, torch_with
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def workload(machine):
+    return machine
+
+
+@pytest.fixture
+def tensor(machine):
+    return Tensor(machine)
+
+
+class TestXpu(RuntimeContract):
+    """Intel's has all the words of CUDA but for the snapshot."""
+
+    @pytest.fixture
+    def unused(self, machine):
+        return AcceleratorRuntime(torch_with(xpu=machine), "xpu")
+
+    @pytest.fixture
+    def runtime(self, unused, machine):
+        machine.start("the test")
+        return unused
+
+    @pytest.mark.parametrize("question", QUESTIONS)
+    def test_no_question_reaches_the_driver(self, unused, machine, tensor, question):
+        """Before the start nothing that is asked goes any further."""
+        QUESTIONS[question](unused, tensor)
+
+        assert machine.reached_driver == []
+
+    def test_in_use_are_the_current_device_and_those_with_memory(
+        self, runtime, machine
+    ):
+        """Without a word for contexts, memory on a device shows that it is used."""
+        machine.current = 1
+        assert runtime.devices_in_use() == (1,)
+
+        machine.submit(3, machine.stream_of(0))
+        runtime.synchronize()
+
+        assert machine.waited_for == [0, 1]
+
+    def test_events_that_cannot_be_compared(self, runtime, monkeypatch):
+        """Before torch 2.6 XPU events know no times: the time is unknown."""
+
+        def refuse(*_):
+            raise NotImplementedError
+
+        monkeypatch.setattr(Event, "elapsed_time", refuse)
+
+        start, end = runtime.record(None), runtime.record(None)
+
+        assert runtime.elapsed_s(start, end) is None
+
+    def test_a_driver_that_cannot_tell_what_is_free(self, runtime, monkeypatch):
+        """Free memory that the driver does not know is unknown."""
+
+        def refuse(_):
+            raise RuntimeError
+
+        monkeypatch.setattr(runtime._module, "mem_get_info", refuse)
+
+        assert runtime.memory_bytes(0) is None
+
+    def test_it_has_no_snapshot(self, runtime):
+        """A word that its module lacks is unknown."""
+        assert runtime.memory_snapshot() is None
+
+
+class TestMps(RuntimeContract):
+    """Apple's has one device, no streams, and events that cannot be trusted."""
+
+    @pytest.fixture
+    def machine(self):
+        return Machine(devices=1)
+
+    @pytest.fixture
+    def runtime(self, machine):
+        return AcceleratorRuntime(torch_with(mps=machine), "mps")
+
+    @pytest.fixture
+    def unused(self, runtime):
+        return runtime
+
+    def test_it_has_no_events_though_its_module_has(self, runtime):
+        """None instead of a time that may run backwards."""
+        assert runtime.record(None) is None
+
+    def test_it_has_no_pinned_memory(self, runtime, tensor):
+        """The error names the kind."""
+        with pytest.raises(DeviceError, match="for mps"):
+            runtime.pin(tensor)
+
+    def test_it_has_one_device(self, runtime):
+        """The only device is the current one, and in use."""
+        assert runtime.current_device() == 0
+        assert runtime.devices_in_use() == (0,)
+        assert runtime.device_name(0) is None
+
+
+def test_availability_is_found_where_this_torch_says_it():
+    """XPU's module says it itself; torch 2.4 says it of MPS elsewhere."""
+    torch = torch_with(mps=Machine(devices=1))
+
+    assert is_available(torch, "mps")
+    assert not is_available(torch, "xpu")
+    assert not is_available(torch, "npu")

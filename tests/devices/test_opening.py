@@ -1,0 +1,190 @@
+"""Which runtime is opened, and what is said when there is none."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.devices import opening
+from gpumagic.devices.accelerator import AcceleratorRuntime
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.cuda import CudaRuntime
+from gpumagic.devices.opening import open_runtime
+from gpumagic.errors import DeviceError, MissingPackage
+from tests.devices.standin_torch import DeviceModule, Machine, torch_with
+
+
+@pytest.fixture(autouse=True)
+def untouched_driver(monkeypatch):
+    """These tests decide for themselves what the driver of this machine is like."""
+    monkeypatch.setattr(opening, "driver_initialised", lambda: False)
+    monkeypatch.setattr(opening, "_driver_installed", lambda torch: False)  # noqa: ARG005
+
+
+def test_cuda_is_the_first_choice_and_is_not_started():
+    """With GPUs that NVML counts, CUDA is taken without touching it."""
+    machine = Machine()
+
+    runtime = open_runtime(torch=torch_with(cuda=machine, xpu=Machine()))
+
+    assert isinstance(runtime, CudaRuntime)
+    assert machine.reached_driver == []
+
+
+def test_an_accelerator_that_was_started_comes_first():
+    """Whoever has started one means to use it."""
+    machine = Machine()
+    machine.start("the user")
+
+    runtime = open_runtime(torch=torch_with(cuda=Machine(), xpu=machine))
+
+    assert runtime.kind == "xpu"
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_another_accelerator_is_taken_where_cuda_is_not(kind):
+    """The next best is the one that is there."""
+    runtime = open_runtime(torch=torch_with(**{kind: Machine()}))
+
+    assert isinstance(runtime, AcceleratorRuntime)
+    assert runtime.kind == kind
+
+
+def test_the_cpu_is_the_last_resort():
+    """Without any accelerator there is always the CPU."""
+    assert isinstance(open_runtime(torch=torch_with()), CpuRuntime)
+
+
+def test_a_backend_that_an_extension_has_registered():
+    """A kind that torch does not know by itself is found under its own name."""
+    torch = torch_with()
+    torch._C._get_privateuse1_backend_name = lambda: "npu"
+    torch.npu = DeviceModule(Machine())
+
+    assert open_runtime("npu", torch=torch).kind == "npu"
+    assert open_runtime(torch=torch).kind == "npu"
+
+
+def test_a_backend_that_cannot_be_waited_for_is_not_taken():
+    """Without synchronize() no time would be true, so it counts as missing."""
+    torch = torch_with()
+    torch._C._get_privateuse1_backend_name = lambda: "npu"
+    torch.npu = SimpleNamespace(is_available=lambda: True)
+
+    with pytest.raises(DeviceError, match=r"npu: this torch has no torch\.npu\.sync"):
+        open_runtime("npu", torch=torch)
+
+
+def test_a_missing_device_has_a_reason_for_each_kind():
+    """The error lists what was tried, and the hint what is there."""
+    with pytest.raises(DeviceError) as caught:
+        open_runtime("cuda", torch=torch_with(mps=Machine(devices=1)))
+
+    assert caught.value.problem == (
+        "no device 'cuda' to use here (cuda: this torch is built without CUDA; "
+        "xpu: torch finds no such device; mps: there; cpu: there)"
+    )
+    assert caught.value.hint == "to use what is there, say mps, cpu"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("cuad", "cuda"), ("gpu", "cuda"), ("ROCm", "cuda"), ("xpuu", "xpu")],
+)
+def test_a_misspelt_kind_is_guessed(word, meant):
+    """The hint offers the nearest kind; "gpu" is not a misspelt "cpu"."""
+    with pytest.raises(DeviceError) as caught:
+        open_runtime(word, torch=torch_with())
+
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
+def test_a_forked_child_cannot_have_the_cuda_of_its_parent():
+    """The reason says so."""
+    reason = opening.why_no_cuda(torch_with(cuda=Machine(forked=True)))
+
+    assert reason == "this process was forked from one that had started CUDA"
+
+
+def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
+    """On MIG or Jetson nobody can count without starting: the driver is trusted."""
+    machine = Machine()
+    torch = torch_with(cuda=machine)
+    torch.cuda._device_count_nvml = lambda: -1
+    assert opening.why_no_cuda(torch) == "no GPU driver is installed"
+
+    monkeypatch.setattr(opening, "_driver_installed", lambda _: True)
+    assert opening.why_no_cuda(torch) is None
+
+    torch.cuda._device_count_nvml = None  # a torch that has renamed it
+    assert opening.why_no_cuda(torch) is None
+    assert machine.reached_driver == []
+
+
+def test_hidden_gpus_are_no_gpus():
+    """A count of zero is an answer, whatever driver is installed."""
+    torch = torch_with(cuda=Machine())
+    torch.cuda._device_count_nvml = lambda: 0
+
+    assert "sees no GPU" in opening.why_no_cuda(torch)
+
+
+def test_once_cuda_is_initialised_its_own_count_decides(monkeypatch):
+    """NVML sees a GPU that this CUDA cannot use, as with a driver too old for it."""
+    monkeypatch.setattr(opening, "driver_initialised", lambda: True)
+    torch = torch_with(cuda=Machine())
+    torch._C._cuda_getDeviceCount = lambda: 0
+
+    assert "sees no GPU" in opening.why_no_cuda(torch)
+
+
+def test_the_warnings_of_a_failing_nvml_stay_inside():
+    """When NVML fails torch warns; for us it is only an unknown count."""
+
+    def warn():
+        warnings.warn("Can't initialize NVML", stacklevel=1)
+        return -1
+
+    torch = torch_with(cuda=Machine())
+    torch.cuda._device_count_nvml = warn
+
+    assert opening.why_no_cuda(torch) == "no GPU driver is installed"
+
+
+def test_the_cpu_needs_no_torch(monkeypatch):
+    """It is opened where torch is not installed."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert isinstance(open_runtime("cpu"), CpuRuntime)
+
+
+def test_without_torch_the_error_is_a_command_to_run(monkeypatch):
+    """The hint installs torch for this very Python."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(MissingPackage) as caught:
+        open_runtime()
+
+    assert caught.value.hint == f"{sys.executable} -m pip install torch"
+
+
+def test_a_broken_torch_speaks_for_itself(monkeypatch):
+    """A module that torch lacks is not taken for a missing torch."""
+
+    def fail(_):
+        raise ModuleNotFoundError("No module named 'sympy'", name="sympy")
+
+    monkeypatch.setattr(opening, "importlib", SimpleNamespace(import_module=fail))
+
+    with pytest.raises(ModuleNotFoundError, match="sympy"):
+        open_runtime()
+
+
+def test_the_torch_of_this_machine_can_be_asked():
+    """The real torch opens something, whatever this machine has."""
+    pytest.importorskip("torch")
+
+    assert open_runtime().kind

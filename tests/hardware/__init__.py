@@ -1,0 +1,1 @@
+"""What only a real GPU can show. `pytest -m hardware` runs it; elsewhere it skips."""

@@ -1,0 +1,91 @@
+"""Marks this folder's tests, skips them without a GPU, and keeps what they measure."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.runner import write_measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[1]
+_LOOK = "import torch; print(torch.__version__, torch.cuda.is_available())"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m hardware` selects by the marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder; the hook is handed those of all folders."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.hardware)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
+    """Skip a test of this folder where it cannot run, before its fixtures."""
+    reason = _why_no_gpu()
+    if reason:
+        pytest.skip(reason)
+
+
+@functools.cache
+def _why_no_gpu() -> str | None:
+    """Asked in a process of its own: here it would start CUDA for all other tests."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _LOOK],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+    )
+    if answer.returncode:
+        return f"torch cannot be imported: {answer.stderr.strip().splitlines()[-1]}"
+    version, usable = answer.stdout.split()
+    return None if usable == "True" else f"torch {version} finds no usable CUDA device"
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """The real torch, in a session that has a GPU."""
+    import torch
+
+    return torch
+
+
+@pytest.fixture(scope="session")
+def cycles_per_ms(torch: Any) -> float:
+    """How fast the GPU spins at full clock, so that tests can ask for milliseconds."""
+    cycles = 100_000_000
+    torch.cuda._sleep(cycles)  # from the idle clock to the full one
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.cuda._sleep(cycles)
+    end.record()
+    end.synchronize()
+    return cycles / start.elapsed_time(end)
+
+
+@pytest.fixture
+def spin(torch: Any, cycles_per_ms: float) -> Callable[..., None]:
+    """A kernel that keeps one stream of the current device busy for milliseconds."""
+
+    def submit(milliseconds: float, stream: Any | None = None) -> None:
+        with torch.cuda.stream(stream or torch.cuda.current_stream()):
+            torch.cuda._sleep(int(milliseconds * cycles_per_ms))
+
+    return submit
+
+
+@pytest.fixture
+def record_measurement() -> Callable[[str, dict[str, Any]], Path]:
+    """Writes figures to $OUT, or to build/hardware, with device, versions and date."""
+    folder = Path(os.environ.get("OUT") or _ROOT / "build" / "hardware")
+    return functools.partial(write_measurement, folder)
