@@ -36,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _read(words: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="python -m gpumagic", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"gpumagic {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"gpumagic {__version__}"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     doctor = commands.add_parser(
         "doctor", help="say what is here for GPU work and whether it fits together"

@@ -7,13 +7,13 @@ program.
 
 from __future__ import annotations
 
-import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
 # A word: runs of plain characters and of quoted text, up to a blank.

@@ -10,6 +10,8 @@ What `magic.py` hands to IPython may be awaitable: `cell_transform.py` sees to i
 that such a cell is awaited on the shell's own loop.
 """
 
+# ruff: noqa: S102, S307 - evaluating the user's own code is what a cell is for
+
 from __future__ import annotations
 
 import ast

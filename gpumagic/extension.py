@@ -75,14 +75,13 @@ def _settings(shell: Any) -> list[Any]:
     return [each for each in shell.configurables if type(each).__name__ == "GpuMagic"]
 
 
-def _add_magics(
-    shell: Any, room: Room, session: Session, undo: ExitStack
-) -> set[str]:
+def _add_magics(shell: Any, room: Room, session: Session, undo: ExitStack) -> set[str]:
     module = importlib.import_module(f"gpumagic.{room.folder}.magic")
     magics = getattr(module, room.magics)(shell, session)
     manager = shell.magics_manager
     manager.register(magics)
     undo.callback(manager.registry.pop, room.magics, None)
+    undo.callback(_take_out, shell.configurables, magics)  # IPython 9 adds it
     for kind, methods in magics.magics.items():
         for name, method in methods.items():
             undo.callback(_remove_if_ours, manager.magics[kind], name, method)

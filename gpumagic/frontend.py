@@ -37,6 +37,18 @@ def _cell_metadata(shell: Any) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
+def _is_colab(_: Any) -> bool:
+    return "google.colab" in sys.modules
+
+
+def _is_kaggle(_: Any) -> bool:
+    return "KAGGLE_KERNEL_RUN_TYPE" in os.environ
+
+
+def _is_spyder(shell: Any) -> bool:
+    return _has_base(shell, "SpyderShell")
+
+
 def _is_vscode(shell: Any) -> bool:
     return "__vsc_ipynb_file__" in shell.user_ns or "VSCODE_PID" in os.environ
 
@@ -47,9 +59,9 @@ def _is_jupyter(shell: Any) -> bool:
 
 # The first that fits: services that wrap a Jupyter kernel come before Jupyter.
 _NOTEBOOKS = (
-    ("Google Colab", lambda _: "google.colab" in sys.modules),
-    ("Kaggle", lambda _: "KAGGLE_KERNEL_RUN_TYPE" in os.environ),
+    ("Google Colab", _is_colab),
+    ("Kaggle", _is_kaggle),
     ("VS Code", _is_vscode),
-    ("Spyder", lambda shell: _has_base(shell, "SpyderShell")),
+    ("Spyder", _is_spyder),
     ("JupyterLab or Notebook", _is_jupyter),
 )

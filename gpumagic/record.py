@@ -21,18 +21,21 @@ class Record:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
-        return value.to_dict()
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted(_plain(each) for each in value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no NaN or infinity: such a figure is unknown
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
+    match value:
+        case Record():
+            plain: Any = value.to_dict()
+        case enum.Enum():
+            plain = value.value
+        case dict():
+            plain = {str(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            plain = [_plain(each) for each in value]
+        case set() | frozenset():
+            plain = sorted(_plain(each) for each in value)
+        case float() if not math.isfinite(value):
+            plain = None  # JSON has no NaN or infinity: such a figure is unknown
+        case None | bool() | int() | float() | str():
+            plain = value
+        case _:
+            plain = str(value)
+    return plain

@@ -9,7 +9,8 @@ from gpumagic.errors import GpuMagicError
 UNKNOWN = "unknown"
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL_BYTES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SCALES = "kmgtp"  # by powers of 1000, or with an i of 1024
+_BASES = {"": 1000, "b": 1000, "i": 1024, "ib": 1024}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _LONG_SECONDS = {"m": 60.0, "min": 60.0, "h": 3600.0}
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zµ]*)\s*", re.IGNORECASE)
@@ -101,11 +102,9 @@ def parse_bytes(text: str) -> int:
     number, unit = _split(text, "a size", "20GiB, 512MiB or 1000000")
     if unit in ("", "b"):
         return round(number)
-    scale, rest = unit[0], unit[1:]
-    if scale in _DECIMAL_BYTES and rest in ("i", "ib"):
-        return round(number * 1024 ** (1 + "kmgt".index(scale)))
-    if scale in _DECIMAL_BYTES and rest in ("", "b"):
-        return round(number * _DECIMAL_BYTES[scale])
+    power, base = 1 + _SCALES.find(unit[0]), _BASES.get(unit[1:], 0)
+    if power and base:
+        return round(number * float(base**power))
     raise _malformed(text, "a size", "20GiB, 512MiB or 1000000")
 
 

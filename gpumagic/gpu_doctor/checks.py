@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Gpu, Initialisation
 from gpumagic.gpu_doctor.report import Finding, Verdict
-from gpumagic.units import bytes_text, count_text
+from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.gpu_doctor.report import Facts, TorchBuild
 
+_GET_TORCH = "https://pytorch.org/get-started/locally"
 _OLDEST_PYTHON, _NEWEST_PYTHON = (3, 11), (3, 14)
 
 
@@ -26,11 +27,11 @@ def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
     problems = [each for each in findings if each.verdict is Verdict.PROBLEM]
     if problems:
         return f"{problems[0].topic}: {problems[0].found}."
-    usable = [gpu for gpu in facts.inventory.gpus if gpu.problem is None]
-    if usable:
-        return f"Ready: {_gpus_in_words(usable)}. {_CHOICE[facts.cuda.state]}"
-    if facts.torch is not None and facts.torch.accelerator not in (None, "cuda"):
-        return f"Ready: torch offers the accelerator {facts.torch.accelerator!r}."
+    if answering := _answering(facts):
+        return f"Ready: {_in_words(answering)}. {_CHOICE[facts.cuda.state]}"
+    accelerator = facts.torch.accelerator if facts.torch else None
+    if accelerator not in (None, "cuda"):
+        return f"Ready: torch can use the accelerator {accelerator!r}."
     return "No GPU here: work runs on the CPU."
 
 
@@ -44,7 +45,11 @@ _CHOICE = {
 }
 
 
-def _gpus_in_words(gpus: list[Gpu]) -> str:
+def _answering(facts: Facts) -> tuple[Gpu, ...]:
+    return tuple(gpu for gpu in facts.inventory.gpus if gpu.problem is None)
+
+
+def _in_words(gpus: tuple[Gpu, ...]) -> str:
     names = sorted({gpu.name or "unknown model" for gpu in gpus})
     return f"{count_text(len(gpus), 'GPU')} ({', '.join(names)})"
 
@@ -63,7 +68,9 @@ def _python(facts: Facts) -> Iterator[Finding]:
 
 def _ipython(facts: Facts) -> Iterator[Finding]:
     if facts.ipython is None:
-        yield Finding("IPython", "not installed", Verdict.WARNING, "pip install ipython")
+        yield Finding(
+            "IPython", "not installed", Verdict.WARNING, "pip install ipython"
+        )
     else:
         yield Finding("IPython", facts.ipython, Verdict.OK)
     yield Finding("Front end", facts.front_end, Verdict.OK)
@@ -73,18 +80,16 @@ def _torch(facts: Facts) -> Iterator[Finding]:
     torch, driver = facts.torch, facts.inventory.cuda_version
     if torch is None:
         verdict = Verdict.PROBLEM if facts.inventory.gpus else Verdict.WARNING
-        hint = "install it: https://pytorch.org/get-started/locally"
-        yield Finding("torch", "not installed", verdict, hint)
+        yield Finding("torch", "not installed", verdict, f"install it: {_GET_TORCH}")
         return
     found = f"{torch.version}, {_built_for(torch)}"
     if facts.inventory.gpus and torch.cuda is None:
-        hint = (
-            "install a CUDA build of torch: https://pytorch.org/get-started/locally"
-            + (f" (this driver runs CUDA up to {driver})" if driver else "")
-        )
-        yield Finding("torch", f"{found}: it cannot use the GPU", Verdict.PROBLEM, hint)
+        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
+        hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
+        found += ", so it cannot use the GPU"
+        yield Finding("torch", found, Verdict.PROBLEM, hint)
     elif _major(torch.cuda) > (_major(driver) or _major(torch.cuda)):
-        found += f", but the driver only runs CUDA up to {driver}"
+        found += f", but this driver only runs CUDA up to {driver}"
         hint = f"update the driver, or install a torch built for CUDA {_major(driver)}"
         yield Finding("torch", found, Verdict.PROBLEM, hint)
     else:
@@ -92,11 +97,9 @@ def _torch(facts: Facts) -> Iterator[Finding]:
 
 
 def _built_for(torch: TorchBuild) -> str:
-    if torch.hip is not None:
-        return f"built for ROCm {torch.hip}"
-    if torch.cuda is not None:
-        return f"built for CUDA {torch.cuda}"
-    return "built without CUDA"
+    kinds = (("CUDA", torch.cuda), ("ROCm", torch.hip), ("Intel GPUs,", torch.xpu))
+    built = [f"{kind} {version}" for kind, version in kinds if version]
+    return f"built for {' and '.join(built)}" if built else "built without CUDA"
 
 
 def _major(version: str | None) -> int:
@@ -181,44 +184,46 @@ def _environment(facts: Facts) -> Iterator[Finding]:
 
 
 def _gpus(facts: Facts) -> Iterator[Finding]:
+    answering = _answering(facts)
+    # One GPU out of reach is no problem for who has others.
+    verdict = Verdict.WARNING if answering else Verdict.PROBLEM
     for gpu in facts.inventory.gpus:
-        topic, found = f"GPU {gpu.index}", gpu.name or "unknown model"
         if gpu.problem is not None:
-            yield Finding(topic, f"{found}: {gpu.problem}", Verdict.PROBLEM, gpu.hint or "")
-        elif gpu.memory_total_bytes is None:
-            hint = "host memory is shared with it: watch the free memory of the machine"
-            yield Finding(
-                topic, f"{found}, memory not told by the driver", Verdict.NOTE, hint
-            )
-        else:
-            memory = (
-                f"{bytes_text(gpu.memory_free_bytes)} of "
-                f"{bytes_text(gpu.memory_total_bytes)} free"
-            )
-            yield Finding(topic, f"{found}, {memory}", Verdict.OK)
-    if any(gpu.problem is None and gpu.processes is None for gpu in facts.inventory.gpus):
-        found = "the driver does not list processes here (as under WSL)"
-        hint = "judge by free memory whether a GPU is in use"
+            yield Finding(f"GPU {gpu.index}", gpu.problem, verdict, gpu.hint or "")
+    if answering:
+        yield Finding("GPUs", _in_words(answering), Verdict.OK)
+    if any(gpu.memory_total_bytes is None for gpu in answering):
+        found = "not told by the driver: the GPU may share the memory of the host"
+        hint = "watch the free memory of the machine instead"
+        yield Finding("GPU memory", found, Verdict.NOTE, hint)
+    if any(gpu.processes is None for gpu in answering):
+        found = "not listed by the driver here (as under WSL)"
+        hint = "judge by the memory in use whether a GPU is free"
         yield Finding("GPU processes", found, Verdict.NOTE, hint)
 
 
 def _accelerators(facts: Facts) -> Iterator[Finding]:
     topic, torch = "Other accelerators", facts.torch
-    if torch is not None and torch.imported:
+    if torch is None:
+        yield Finding(topic, "unknown without torch", Verdict.UNKNOWN)
+    elif torch.imported:
         other = torch.accelerator if torch.accelerator != "cuda" else None
         yield Finding(topic, other or "none", Verdict.OK)
     elif facts.platform == "darwin arm64":
-        yield Finding(topic, "Apple GPU (mps)", Verdict.OK)
+        yield Finding(topic, "the Apple GPU (mps)", Verdict.OK)
+    elif torch.hip or torch.xpu:
+        found = "this torch is built for them; only torch itself can tell"
+        hint = "import torch, then look again"
+        yield Finding(topic, found, Verdict.UNKNOWN, hint)
     else:
-        hint = "import torch, then ask again" if torch is not None else ""
-        yield Finding(topic, "unknown: only torch can tell", Verdict.UNKNOWN, hint)
+        yield Finding(topic, "none that this build of torch could use", Verdict.OK)
 
 
 def _compiler(facts: Facts) -> Iterator[Finding]:
     if facts.compiler is not None:
         yield Finding("C compiler", facts.compiler, Verdict.OK)
     else:
-        found = "none (torch.compile, triton and gpumagic's own tests need one)"
+        found = "none; torch.compile, triton and gpumagic's own tests need one"
         yield Finding("C compiler", found, Verdict.NOTE, "install gcc")
 
 

@@ -83,7 +83,9 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         torch=_torch_build(),
         inventory=driver.inventory(),
         cuda=driver.cuda_state(),
-        environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        environment={
+            name: os.environ[name] for name in _VARIABLES if name in os.environ
+        },
         distributions=_pynvml_suppliers(),
         platform=f"{sys.platform} {platform.machine()}",
         compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
@@ -119,6 +121,7 @@ def _torch_build() -> TorchBuild | None:
         version=said.get("__version__") or _version_of("torch") or "unknown version",
         cuda=said.get("cuda"),
         hip=said.get("hip"),
+        xpu=said.get("xpu"),
         imported="torch" in sys.modules,
         accelerator=_accelerator(sys.modules.get("torch")),
     )
@@ -174,6 +177,8 @@ def _import_state(facts: Facts) -> str:
 
 def _headline_of_change(changes: tuple[Change, ...]) -> str:
     if not changes:
-        return "This cell changed nothing here: CUDA, torch and environment are as before."
+        return (
+            "This cell changed nothing here: CUDA, torch and environment are as before."
+        )
     said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
     return f"With this cell, {'; '.join(said)}."

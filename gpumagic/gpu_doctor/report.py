@@ -29,6 +29,7 @@ class TorchBuild(Record):
     version: str
     cuda: str | None  # the CUDA it was built for
     hip: str | None  # the ROCm it was built for
+    xpu: str | None  # the Intel GPU support it was built with
     imported: bool
     accelerator: str | None = None  # what torch itself offers, once imported
 

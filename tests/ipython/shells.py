@@ -18,7 +18,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_USERS_FILE = re.compile(r"^(Cell |Input |File )?(In ?\[|<ipython-input)|ipykernel_\d+/")
+_USERS_FILE = re.compile(
+    r"^(Cell |Input |File )?(In ?\[|<ipython-input)|ipykernel_\d+/"
+)
 _FRAME = re.compile(r"^(\S*Cell |Input |File |<ipython-input|/|~)")
 _ARROW = re.compile(r"^-+> ?(\d+) ?(.*)$")
 
@@ -85,9 +87,7 @@ def see_in_kernel(cells: list[str]) -> list[Seen]:
     with tempfile.TemporaryDirectory() as folder:
         manager = KernelManager()
         manager.kernel_spec.argv[0] = sys.executable
-        manager.start_kernel(
-            cwd=folder, env=environment(), stderr=subprocess.DEVNULL
-        )
+        manager.start_kernel(cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
         client = manager.client()
         client.start_channels()
         try:
@@ -116,7 +116,8 @@ def _see_reply(client: object, cell: str) -> Seen:
             None,
         ),
         printed="".join(each["text"] for kind, each in content if kind == "stream"),
-        error="; ".join(f"{each['ename']}: {each['evalue']}" for each in errors) or None,
+        error="; ".join(f"{each['ename']}: {each['evalue']}" for each in errors)
+        or None,
         frames=users_frames(traceback),
         traceback=_ESCAPES.sub("", traceback),
     )

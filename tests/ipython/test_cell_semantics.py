@@ -107,9 +107,7 @@ CASES: dict[str, str] = {
     "the history is what was typed": "len(In), len(Out)",
     "a walrus at top level": "(w := 3) + w",
     "a pasted prompt": ">>> 3 + 4",
-    "the namespace is clean": (
-        "sorted(n for n in globals() if not n.startswith('_'))"
-    ),
+    "the namespace is clean": ("sorted(n for n in globals() if not n.startswith('_'))"),
     "the folder is clean": "sorted(os.listdir())",
 }
 

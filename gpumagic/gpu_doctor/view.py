@@ -1,0 +1,111 @@
+"""Draws what `%gpu_doctor` found: the answer, what to do, then what was seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gpumagic.drawing.badge import Badge
+from gpumagic.drawing.details import Details
+from gpumagic.drawing.document import Drawing
+from gpumagic.drawing.meter import Meter
+from gpumagic.drawing.note import Note
+from gpumagic.drawing.table import Column, Table
+from gpumagic.gpu_doctor.report import Verdict
+from gpumagic.units import bytes_text, count_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.devices.protocols import Gpu
+    from gpumagic.drawing.cell import Cell
+    from gpumagic.drawing.part import Part
+    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding
+
+
+def draw(report: DoctorReport) -> Drawing:
+    """The whole examination; for a watched cell, what it changed comes first."""
+    parts = tuple(_examined(report))
+    if report.changes is not None:
+        parts = (*_changes(report.changes), Details("Everything examined", parts))
+    label = "simulated machine" if report.facts.simulated else ""
+    return Drawing(report.headline, parts, label)
+
+
+def _examined(report: DoctorReport) -> Iterator[Part]:
+    yield from _steps(report.findings, Verdict.PROBLEM, Verdict.WARNING)
+    yield _findings(report.findings)
+    if report.facts.inventory.gpus:
+        yield _gpus(report.facts.inventory.gpus)
+    yield from _steps(report.findings, Verdict.NOTE, Verdict.UNKNOWN)
+
+
+def _steps(findings: tuple[Finding, ...], *verdicts: Verdict) -> Iterator[Note]:
+    """What to do about each finding that needs something done, the worst first."""
+    for verdict in verdicts:
+        for each in findings:
+            if each.verdict is verdict and each.next_step:
+                text = f"{each.topic}: {each.found}"
+                yield Note(_KINDS[verdict], text, each.next_step)
+
+
+_KINDS: dict[Verdict, Literal["note", "warning", "problem"]] = {
+    Verdict.PROBLEM: "problem",
+    Verdict.WARNING: "warning",
+    Verdict.NOTE: "note",
+    Verdict.UNKNOWN: "note",
+}
+
+
+def _findings(findings: tuple[Finding, ...]) -> Table:
+    columns = (Column("Topic"), Column("Verdict"), Column("Found"))
+    rows = tuple(
+        (each.topic, Badge(each.verdict.value, each.verdict.value), each.found)
+        for each in findings
+    )
+    return Table("What is here", columns, rows)
+
+
+def _gpus(gpus: tuple[Gpu, ...]) -> Table:
+    """The GPUs, with their model in the caption where all are alike."""
+    models = {gpu.name for gpu in gpus}
+    alike = len(models) == 1 and None not in models
+    title = f"{count_text(len(gpus), 'GPU')} of this machine"
+    model = () if alike else (Column("Model"),)
+    columns = (
+        Column("GPU"),
+        *model,
+        Column("Memory in use"),
+        Column("Busy", number=True),
+        Column("Processes", number=True),
+        Column("PCI address"),
+    )
+    rows = tuple(
+        (str(gpu.index), *((gpu.name,) if model else ()), *_figures(gpu))
+        for gpu in gpus
+    )
+    return Table(f"{title}: {gpus[0].name}" if alike else title, columns, rows)
+
+
+def _figures(gpu: Gpu) -> tuple[Cell, ...]:
+    busy, processes = gpu.utilisation_share, gpu.processes
+    return (
+        _memory(gpu),
+        None if busy is None else share_text(busy),
+        None if processes is None else str(len(processes)),
+        gpu.pci_address,
+    )
+
+
+def _memory(gpu: Gpu) -> Meter | None:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    if used is None or not total:
+        return None
+    return Meter(used / total, f"{bytes_text(used)} of {bytes_text(total)}")
+
+
+def _changes(changes: tuple[Change, ...]) -> tuple[Table, ...]:
+    if not changes:
+        return ()
+    columns = (Column("Topic"), Column("Before"), Column("After"))
+    rows = tuple((each.topic, each.before, each.after) for each in changes)
+    return (Table("What this cell changed", columns, rows),)

@@ -1,0 +1,145 @@
+"""Reports written by hand: what `%gpu_doctor` looks like on machines we do not have."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpumagic.devices.protocols import (
+    CudaState,
+    Gpu,
+    GpuProcess,
+    Initialisation,
+    Inventory,
+)
+from gpumagic.gpu_doctor.checks import findings_of, headline_of
+from gpumagic.gpu_doctor.measure import compare
+from gpumagic.gpu_doctor.report import DoctorReport, Facts, TorchBuild
+
+GIB = 2**30
+NOT_STARTED = CudaState(Initialisation.UNTOUCHED, code=3)
+TORCH = TorchBuild("2.11.0+cu130", cuda="13.0", hip=None, xpu=None, imported=False)
+H100 = Gpu(
+    index=0,
+    name="NVIDIA H100 80GB HBM3",
+    uuid="GPU-11111111-aaaa-4aaa-8aaa-111111111111",
+    pci_address="0000:18:00.0",
+    memory_total_bytes=80 * GIB,
+    memory_free_bytes=60 * GIB,
+    memory_used_bytes=20 * GIB,
+    memory_reserved_bytes=0,
+    utilisation_share=0.37,
+    temperature_c=41,
+    power_w=123.4,
+    compute_capability=(9, 0),
+    compute_mode="default",
+    processes=(GpuProcess(4242, 19 * GIB, "compute"),),
+    mig_enabled=False,
+)
+LAPTOP = Facts(
+    python="3.11.7",
+    ipython="9.18.1",
+    front_end="JupyterLab or Notebook",
+    torch=dataclasses.replace(TORCH, version="2.13.0+cpu", cuda=None),
+    inventory=Inventory(
+        absent=True,
+        problem="there is no NVIDIA driver here",
+        hint="install the driver if there is an NVIDIA GPU",
+    ),
+    cuda=CudaState(Initialisation.NOT_LOADED),
+    environment={},
+    distributions={"nvidia-ml-py": "13.615.71"},
+    platform="linux x86_64",
+    compiler="/usr/bin/cc",
+)
+ONE_GPU = dataclasses.replace(
+    LAPTOP,
+    torch=TORCH,
+    inventory=Inventory("580.65.06", "13.0", "13.580.65.06", (H100,)),
+    cuda=NOT_STARTED,
+)
+
+
+def on(facts: Facts, **changes: object) -> Facts:
+    """The same machine with some facts changed."""
+    return dataclasses.replace(facts, **changes)
+
+
+def with_gpus(facts: Facts, *gpus: Gpu) -> Facts:
+    """The same machine with other GPUs in it."""
+    return on(facts, inventory=dataclasses.replace(facts.inventory, gpus=gpus))
+
+
+def report(facts: Facts) -> DoctorReport:
+    """The examination that these facts lead to."""
+    findings = findings_of(facts)
+    return DoctorReport(headline_of(facts, findings), findings, facts)
+
+
+EIGHT = with_gpus(
+    ONE_GPU,
+    *(
+        dataclasses.replace(
+            H100,
+            index=index,
+            pci_address=f"0000:{16 * index + 24:02x}:00.0",
+            memory_used_bytes=index * 11 * GIB,
+            memory_free_bytes=(80 - index * 11) * GIB,
+            utilisation_share=index / 8,
+            processes=(GpuProcess(100 + index, None, "compute"),) * (index % 3),
+        )
+        for index in range(8)
+    ),
+)
+MIXED = with_gpus(
+    ONE_GPU,
+    dataclasses.replace(H100, index=0, name="NVIDIA RTX A6000"),
+    dataclasses.replace(H100, index=1, name="<script>alert('gpu')</script>"),
+    Gpu(2, problem="this user may not use this GPU", hint="ask for access"),
+)
+UNIFIED = with_gpus(ONE_GPU, Gpu(0, name="NVIDIA GB10"))
+
+SAMPLES = (
+    ("laptop", report(LAPTOP)),
+    ("one-gpu", report(ONE_GPU)),
+    ("eight-gpus", report(EIGHT)),
+    ("mixed-and-out-of-reach", report(MIXED)),
+    ("nothing-told", report(UNIFIED)),
+    ("torch-without-cuda", report(on(ONE_GPU, torch=LAPTOP.torch))),
+    (
+        "driver-too-old",
+        report(on(ONE_GPU, inventory=Inventory("535.104", "12.2", "12.535", (H100,)))),
+    ),
+    (
+        "everything-wrong",
+        report(
+            on(
+                LAPTOP,
+                python="3.9.1",
+                ipython=None,
+                torch=None,
+                inventory=Inventory(
+                    problem="the NVIDIA library and the kernel module differ",
+                    hint="reboot",
+                ),
+                cuda=CudaState(Initialisation.FAILED, code=3),
+                environment={"CUDA_VISIBLE_DEVICES": "", "CUDA_LAUNCH_BLOCKING": "1"},
+                distributions={"pynvml": "13.0.1"},
+                compiler=None,
+            )
+        ),
+    ),
+    ("cell-that-changed-nothing", compare(ONE_GPU, ONE_GPU)),
+    (
+        "cell-that-started-cuda",
+        compare(
+            ONE_GPU,
+            on(
+                ONE_GPU,
+                torch=dataclasses.replace(TORCH, imported=True, accelerator="cuda"),
+                cuda=CudaState(Initialisation.INITIALISED, code=0, device_count=1),
+                environment={"CUDA_VISIBLE_DEVICES": "0"},
+            ),
+        ),
+    ),
+    ("simulated", report(on(ONE_GPU, simulated=True))),
+)

@@ -1,0 +1,260 @@
+"""Each fact leads to the right verdict, and to what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpumagic.devices.protocols import CudaState, Gpu, Initialisation, Inventory
+from gpumagic.gpu_doctor.measure import compare
+from gpumagic.gpu_doctor.report import Verdict
+from tests.gpu_doctor.samples import (
+    H100,
+    LAPTOP,
+    NOT_STARTED,
+    ONE_GPU,
+    SAMPLES,
+    TORCH,
+    on,
+    report,
+    with_gpus,
+)
+
+READY = "Ready: 1 GPU (NVIDIA H100 80GB HBM3)."
+
+
+def finding(facts, topic):
+    """The one finding on a topic."""
+    (found,) = [each for each in report(facts).findings if each.topic == topic]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("facts", "topic", "verdict", "says", "hint"),
+    [
+        (on(LAPTOP, python="3.10.1"), "Python", "warning", "3.10.1", "3.11 or newer"),
+        (on(LAPTOP, python="3.14.0"), "Python", "ok", "3.14.0", ""),
+        (on(LAPTOP, python="3.15.0"), "Python", "note", "3.15.0", "not been tested"),
+        (
+            on(LAPTOP, ipython=None),
+            "IPython",
+            "warning",
+            "not installed",
+            "pip install",
+        ),
+        (LAPTOP, "torch", "ok", "built without CUDA", ""),
+        (ONE_GPU, "torch", "ok", "built for CUDA 13.0", ""),
+        (on(LAPTOP, torch=None), "torch", "warning", "not installed", "pytorch.org"),
+        (on(ONE_GPU, torch=None), "torch", "problem", "not installed", "pytorch.org"),
+        (
+            on(ONE_GPU, torch=LAPTOP.torch),
+            "torch",
+            "problem",
+            "so it cannot use the GPU",
+            "up to 13.0",
+        ),
+        (LAPTOP, "NVIDIA driver", "note", "no NVIDIA driver", "install the driver"),
+        (ONE_GPU, "NVIDIA driver", "ok", "580.65.06, runs CUDA up to 13.0", ""),
+        (ONE_GPU, "GPUs", "ok", "1 GPU (NVIDIA H100 80GB HBM3)", ""),
+        (
+            with_gpus(ONE_GPU, Gpu(0, name="NVIDIA GB10")),
+            "GPU memory",
+            "note",
+            "not told",
+            "free memory of the machine",
+        ),
+        (
+            with_gpus(ONE_GPU, dataclasses.replace(H100, processes=None)),
+            "GPU processes",
+            "note",
+            "not listed",
+            "memory in use",
+        ),
+        (
+            with_gpus(ONE_GPU, Gpu(0, problem="lost", hint="reboot")),
+            "GPU 0",
+            "problem",
+            "lost",
+            "reboot",
+        ),
+        (
+            with_gpus(ONE_GPU, H100, Gpu(1, problem="lost", hint="reboot")),
+            "GPU 1",
+            "warning",
+            "lost",
+            "reboot",
+        ),
+        (on(LAPTOP, compiler=None), "C compiler", "note", "none", "install gcc"),
+        (
+            on(LAPTOP, distributions={"nvidia-ml-py": "13", "pynvml": "13.0.1"}),
+            "NVML for Python",
+            "warning",
+            "deprecated beside it: pynvml",
+            "pip uninstall pynvml",
+        ),
+        (
+            on(LAPTOP, distributions={}),
+            "NVML for Python",
+            "warning",
+            "not installed",
+            "pip install nvidia-ml-py",
+        ),
+        (
+            on(LAPTOP, environment={"CUDA_VISIBLE_DEVICES": " "}),
+            "CUDA_VISIBLE_DEVICES",
+            "warning",
+            "hides every GPU",
+            "unset",
+        ),
+        (
+            on(LAPTOP, environment={"CUDA_VISIBLE_DEVICES": "1,0"}),
+            "CUDA_VISIBLE_DEVICES",
+            "note",
+            "1,0",
+            "",
+        ),
+        (
+            on(LAPTOP, environment={"CUDA_LAUNCH_BLOCKING": "1"}),
+            "CUDA_LAUNCH_BLOCKING",
+            "warning",
+            "1",
+            "every launch",
+        ),
+    ],
+)
+def test_a_fact_and_its_verdict(facts, topic, verdict, says, hint):
+    """What is wrong is said with its weight and with the next step."""
+    found = finding(facts, topic)
+    assert found.verdict.value == verdict
+    assert says in found.found
+    assert hint in found.next_step
+    assert bool(hint) == bool(found.next_step)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver_runs", "verdict"),
+    [
+        ("13.0", "12.4", Verdict.PROBLEM),
+        ("12.8", "12.4", Verdict.OK),  # any 12.x runs on a driver for 12.0
+        ("12.4", "13.0", Verdict.OK),
+        ("13.0", None, Verdict.OK),  # unknown is no evidence against it
+    ],
+)
+def test_torch_needs_a_driver_of_its_major_version(built_for, driver_runs, verdict):
+    """A newer major CUDA in torch than in the driver is the problem, a minor is not."""
+    torch = dataclasses.replace(TORCH, cuda=built_for)
+    inventory = Inventory("1", driver_runs, "1", (H100,))
+    facts = on(ONE_GPU, torch=torch, inventory=inventory)
+    assert finding(facts, "torch").verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "says"),
+    [
+        (Initialisation.NOT_LOADED, "ok", "not started (driver library not loaded)"),
+        (Initialisation.UNTOUCHED, "ok", "not started (driver library loaded"),
+        (Initialisation.INITIALISED, "note", "started, 1 GPU visible"),
+        (Initialisation.FORKED_CHILD, "problem", "forked"),
+        (Initialisation.FAILED, "problem", "failed (code 3)"),
+        (Initialisation.UNKNOWN, "unknown", "cannot be asked"),
+    ],
+)
+def test_every_state_of_cuda_has_its_words(state, verdict, says):
+    """How far CUDA has come is told, and whether that matters."""
+    facts = on(ONE_GPU, cuda=CudaState(state, code=3, device_count=1))
+    found = finding(facts, "CUDA in this process")
+    assert found.verdict.value == verdict
+    assert says in found.found
+
+
+@pytest.mark.parametrize(
+    ("torch", "platform", "says"),
+    [
+        (None, "linux x86_64", "unknown without torch"),
+        (TORCH, "linux x86_64", "none that this build"),
+        (TORCH, "darwin arm64", "the Apple GPU (mps)"),
+        (
+            dataclasses.replace(TORCH, xpu="20250302"),
+            "linux x86_64",
+            "this torch is built",
+        ),
+        (dataclasses.replace(TORCH, imported=True), "linux x86_64", "none"),
+        (
+            dataclasses.replace(TORCH, imported=True, accelerator="xpu"),
+            "linux x86_64",
+            "xpu",
+        ),
+    ],
+)
+def test_other_accelerators_are_told_as_far_as_they_are_known(torch, platform, says):
+    """What only torch knows is unknown until torch is there to be asked."""
+    facts = on(LAPTOP, torch=torch, platform=platform)
+    assert finding(facts, "Other accelerators").found.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("facts", "headline"),
+    [
+        (LAPTOP, "No GPU here: work runs on the CPU."),
+        (
+            ONE_GPU,
+            f"{READY} CUDA has not started: you can still choose.",
+        ),
+        (
+            on(ONE_GPU, cuda=CudaState(Initialisation.INITIALISED, 0, 1)),
+            f"{READY} CUDA has started: the choice of GPUs is fixed.",
+        ),
+        (on(ONE_GPU, torch=None), "torch: not installed."),
+        (
+            on(
+                LAPTOP,
+                torch=dataclasses.replace(TORCH, imported=True, accelerator="mps"),
+            ),
+            "Ready: torch can use the accelerator 'mps'.",
+        ),
+        (
+            with_gpus(ONE_GPU, H100, Gpu(1, problem="lost")),
+            f"{READY} CUDA has not started: you can still choose.",
+        ),
+    ],
+)
+def test_the_first_line_is_the_answer(facts, headline):
+    """Whether a GPU can be used, or the problem that prevents it."""
+    assert report(facts).headline == headline
+
+
+def test_a_cell_that_changes_nothing_is_told_so():
+    """No change is an answer, too."""
+    found = compare(ONE_GPU, ONE_GPU)
+    assert found.changes == ()
+    assert "changed nothing" in found.headline
+
+
+def test_what_a_cell_changed_is_in_the_headline():
+    """An import, a start of CUDA and a variable are told with before and after."""
+    before = on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    after = on(
+        ONE_GPU,
+        torch=dataclasses.replace(TORCH, imported=True),
+        cuda=CudaState(Initialisation.INITIALISED, 0, 1),
+    )
+    found = compare(before, after)
+    assert [(each.topic, each.before, each.after) for each in found.changes] == [
+        ("torch", "not imported", "imported"),
+        ("CUDA in this process", "not initialised", "initialised"),
+        ("CUDA_VISIBLE_DEVICES", "0", "unset"),
+    ]
+    for change in found.changes:
+        assert f"{change.topic} went from {change.before} to {change.after}" in (
+            found.headline
+        )
+    assert NOT_STARTED.state is before.cuda.state
+
+
+def test_every_problem_says_what_to_do():
+    """No sample report leaves its reader alone with a problem or a warning."""
+    for _, each in SAMPLES:
+        for found in each.findings:
+            if found.verdict in (Verdict.PROBLEM, Verdict.WARNING):
+                assert found.next_step, found

@@ -1,0 +1,155 @@
+"""`%gpu_doctor` is right on machines of every kind, and starts nothing on any."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fakes.run import run_module, run_python
+
+# A process with a torch built for CUDA, which this machine does not have: the files
+# that are read, without the package. Only what the doctor reads is in it.
+CUDA_TORCH = """
+import pathlib, sys, tempfile
+folder = pathlib.Path(tempfile.mkdtemp()) / "torch"
+folder.mkdir()
+(folder / "__init__.py").write_text("raise ImportError('only to be read')")
+said = {"__version__": "2.11.0+cu130", "cuda": "13.0", "hip": None}
+lines = (f"{name} = {value!r}" for name, value in said.items())
+(folder / "version.py").write_text("\\n".join(lines))
+sys.path.insert(0, str(folder.parent))
+"""
+NO_TORCH = "import sys; sys.modules['torch'] = None\n"
+EXAMINE = """
+import json
+from gpumagic.gpu_doctor import examine
+report = examine()
+from gpumagic.gpu_doctor.view import draw
+print(json.dumps([report.to_dict(), draw(report).text(), "torch" in sys.modules]))
+"""
+
+
+def examine(scenario, prelude=CUDA_TORCH, **machine):
+    """The report on a machine, as a dict, and its text."""
+    run = run_python(prelude + EXAMINE, scenario=scenario, **machine)
+    report, text, _ = run.json()
+    assert run.cuinit_calls() == [], "looking has started CUDA"
+    report["by_topic"] = {each["topic"]: each for each in report["findings"]}
+    return report, text
+
+
+@pytest.mark.parametrize(
+    ("scenario", "machine", "headline", "says"),
+    [
+        ("no_gpus", {"load": ()}, "No GPU here", "there is no NVIDIA driver here"),
+        ("one_gpu", {}, "Ready: 1 GPU (NVIDIA H100 80GB HBM3)", "20.0 GiB of 79.6 GiB"),
+        ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs of this machine"),
+        ("sixteen_gpus", {}, "Ready: 16 GPUs", "16 GPUs of this machine"),
+        ("mixed_models", {}, "Ready: 3 GPUs", "Tesla T4"),
+        ("mismatch", {}, "NVIDIA driver: ", "reboot"),
+        ("driver_not_loaded", {}, "NVIDIA driver: ", "-> "),
+        ("wsl", {}, "Ready: 1 GPU", "not listed by the driver"),
+        ("container_foreign_pids", {}, "Ready: ", "Processes"),
+        ("no_permission", {}, "Ready: 1 GPU", "may not use this GPU"),
+        ("gpu_lost", {}, "Ready: ", "! warning: GPU "),
+        ("nothing_supported", {}, "Ready: 1 GPU (NVIDIA GB10)", "unknown"),
+        ("mig_with_holes", {}, "Ready: ", "GPUs of this machine"),
+        ("old_driver", {}, "torch: 2.11.0+cu130, built for CUDA 13.0, but", "update"),
+    ],
+)
+def test_the_doctor_is_right_on_this_machine(scenario, machine, headline, says):
+    """The answer comes first, the reason and the next step are in the text."""
+    report, text = examine(scenario, **machine)
+    assert report["headline"].startswith(headline), text
+    assert text.startswith(headline)
+    assert says in " ".join(text.split())
+    json.dumps(report, allow_nan=False)
+
+
+def test_a_driver_without_torch_is_a_problem_with_a_way_out():
+    """Four GPUs and no torch: that is the first line, and where to get it follows."""
+    report, text = examine("four_gpus", prelude=NO_TORCH)
+    assert report["headline"] == "torch: not installed."
+    assert "https://pytorch.org/get-started/locally" in text
+
+
+def test_the_cpu_torch_of_this_machine_is_recognised_beside_a_gpu():
+    """The build is read from torch's files: torch itself is not imported."""
+    run = run_python("import sys\n" + EXAMINE, scenario="one_gpu")
+    report, _, imported = run.json()
+    pytest.importorskip("torch")
+    assert not imported
+    assert report["facts"]["torch"]["version"].startswith("2.")
+    assert "cannot use the GPU" in report["headline"]
+
+
+def test_unknown_figures_are_unknown_in_the_report_and_in_the_picture():
+    """A machine that tells nothing gets no zeros."""
+    report, text = examine("nothing_supported")
+    (gpu,) = report["facts"]["inventory"]["gpus"]
+    assert gpu["memory_total_bytes"] is gpu["utilisation_share"] is None
+    assert gpu["processes"] is None
+    row = text.splitlines()[-1] if "unknown" in text.splitlines()[-1] else text
+    assert "0 B" not in row
+    assert " 0 %" not in text
+
+
+def test_started_cuda_is_noticed_and_not_counted_as_ours():
+    """After a foreign cuInit the doctor says that the choice is fixed."""
+    start = "fakes[1].cuInit(0)\n"
+    run = run_python(CUDA_TORCH + start + EXAMINE, scenario="four_gpus")
+    report, _, _ = run.json()
+    assert len(run.cuinit_calls()) == 1
+    assert report["facts"]["cuda"]["state"] == "initialised"
+    assert report["facts"]["cuda"]["device_count"] == 4
+    assert "the choice of GPUs is fixed" in report["headline"]
+
+
+def test_the_magic_in_front_of_a_cell_names_what_started_cuda():
+    """`%%gpu_doctor` says that this cell initialised CUDA, and shows its value."""
+    run = run_python(
+        """
+        import json
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance()
+        shell.run_line_magic("load_ext", "gpumagic")
+        shell.user_ns["cuda"] = fakes[1]
+        shown = []
+        shell.display_pub.publish = lambda data, **_: shown.append(data)
+        run = shell.run_cell("%%gpu_doctor\\ncuda.cuInit(0)")
+        print(json.dumps([run.result, shown[0]["text/plain"].splitlines()[0]]))
+        """,
+        scenario="four_gpus",
+    )
+    value, headline = run.json()
+    assert value == 0
+    assert headline.startswith("With this cell, CUDA in this process went from not ini")
+
+
+def test_the_command_line_says_the_same_as_the_magic():
+    """`python -m gpumagic doctor` draws the table, with --json the plain values."""
+    text = run_module("gpumagic", "doctor", scenario="wsl").stdout
+    plain = json.loads(
+        run_module("gpumagic", "doctor", "--json", scenario="wsl").stdout
+    )
+    assert plain["headline"] in " ".join(text.split())
+    assert "What is here" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (["doctr"], "has no command doctr", "did you mean doctor?"),
+        (["xyzzy"], "has no command xyzzy", "python -m gpumagic --help"),
+        (["doctor", "--jsn"], "--jsn", "--help"),
+        ([], "required", "python -m gpumagic --help"),
+    ],
+)
+def test_a_wrong_command_gives_two_lines(words, problem, hint):
+    """What is wrong, and what to type next; exit status 2."""
+    run = run_module("gpumagic", *words, scenario="no_gpus", load=(), check=False)
+    lines = run.stderr.strip().splitlines()
+    assert (run.returncode, len(lines)) == (2, 2)
+    assert problem in lines[0]
+    assert hint in lines[1]

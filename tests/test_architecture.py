@@ -1,0 +1,76 @@
+"""The rooms are complete, wired, and named after what they do."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gpumagic
+from gpumagic.extension import ROOMS
+from gpumagic.record import Record
+
+PACKAGE = Path(gpumagic.__file__).parent
+REPOSITORY = PACKAGE.parent
+ROOM_FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("*/magic.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_every_room_is_wired_and_nothing_else():
+    """A folder with a magic is one line in ROOMS, and the other way round."""
+    assert sorted(room.folder for room in ROOMS) == ROOM_FOLDERS
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.folder)
+def test_a_room_has_all_its_parts(room):
+    """Report, measure, view and magic carry the names that the wiring expects."""
+    parts = ("report", "measure", "view", "magic")
+    report, _, view, magic = (
+        importlib.import_module(f"gpumagic.{room.folder}.{part}") for part in parts
+    )
+    assert issubclass(getattr(report, room.report), Record)
+    assert callable(view.draw)
+    assert room.folder in getattr(magic, room.magics).magics["line"]
+    assert room.folder in getattr(magic, room.magics).magics["cell"]
+
+
+@pytest.mark.parametrize("folder", ROOM_FOLDERS)
+def test_a_room_has_samples_and_a_contract(folder):
+    """Its reports are drawn in the gallery, and its imports are held by a contract."""
+    samples = importlib.import_module(f"tests.{folder}.samples").SAMPLES
+    assert samples
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    rooms = next(each for each in contracts if each["name"].startswith("A room never"))
+    assert f"gpumagic.{folder}" in rooms["source_modules"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.name))
+def test_a_module_keeps_no_state_and_prints_nothing(path):
+    """No `global`, no call of print, and a docstring that says what it is."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = [
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
+    assert "print" not in calls
+    assert ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize("name", ["no_such_room", "_private"])
+def test_an_unknown_name_is_an_attribute_error(name):
+    """`gpumagic.x` finds rooms by name and says so where there is none."""
+    with pytest.raises(AttributeError, match=name):
+        getattr(gpumagic, name)
+
+
+def test_a_room_is_there_after_importing_the_package_alone():
+    """`import gpumagic; gpumagic.gpu_doctor.examine` needs no second import."""
+    assert callable(gpumagic.gpu_doctor.examine)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = gpumagic.gpu_doctor.nothing

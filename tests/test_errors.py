@@ -1,0 +1,36 @@
+"""An expected failure is two lines: what is wrong, and what to type next."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+from gpumagic.errors import DeviceError, GpuMagicError, did_you_mean
+
+
+def test_an_error_is_its_two_lines():
+    """In a shell and in a script the same two lines are read."""
+    error = DeviceError("there is no cuda:3", "type cuda:0")
+    assert str(error) == "there is no cuda:3\n  -> type cuda:0"
+    assert error._render_traceback_() == [
+        "DeviceError: there is no cuda:3",
+        "  -> type cuda:0",
+    ]
+
+
+def test_an_error_without_a_hint_is_one_line():
+    """Nothing to type means no arrow."""
+    assert str(GpuMagicError("no")) == "no"
+
+
+def test_an_error_survives_a_process_border():
+    """Errors from worker processes arrive whole."""
+    error = GpuMagicError("a", "b")
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
+        assert (twin.problem, twin.hint) == ("a", "b")
+
+
+def test_the_nearest_word_is_offered_and_a_far_one_is_not():
+    """A guess is only made where it is likely."""
+    assert did_you_mean("doctr", ["doctor", "demo"]) == "did you mean doctor?"
+    assert did_you_mean("xyzzy", ["doctor", "demo"]) == ""
