@@ -1,0 +1,74 @@
+# Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c constraints.txt
+
+# The newest IPython is in .venv; these are the oldest we support, and the last
+# release of the line in between.
+OLD_IPYTHONS := 7.34.0 8.37.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit ipython hardware bench gallery golden browser clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## run the tour in a real kernel on whatever device is here
+	@$(BIN)/python -m gpumagic demo
+
+test: check unit ipython  ## set up for development, then run every check
+
+check: $(VENV)/.dev  ## format, lint, types, imports, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
+	$(BIN)/python -m pytest
+
+ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
+
+ipython-%: .venv-ipython-%/.ready
+	.venv-ipython-$*/bin/python -m pytest -q tests/ipython
+
+hardware: $(VENV)/.dev  ## the tests that need a GPU
+	$(BIN)/python -m pytest tests/hardware -m hardware
+
+bench: $(VENV)/.dev  ## put us beside our peers; writes benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+gallery: $(VENV)/.dev  ## draw every part and every view for the eye
+	@$(BIN)/python -m tests.gallery build/gallery
+
+golden: gallery  ## accept what is drawn now; look at the gallery first
+	$(BIN)/python -m pytest tests/gallery --snapshot-update -q
+
+browser: $(VENV)/.browser  ## drive a real JupyterLab in Chromium
+	$(BIN)/python -m pytest tests/browser -m browser
+
+clean:  ## remove everything that the other targets have made
+	rm -rf $(VENV) .venv-ipython-* build dist .*_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[torch,demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) -e '.[torch,demo,dev]'
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) -e '.[torch,demo,dev,browser]'
+	@touch $@
+
+.venv-ipython-%/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-ipython-$*
+	.venv-ipython-$*/bin/python -m pip install -q ipython==$* ipykernel nvidia-ml-py rich pytest
+	@touch $@
