@@ -1,0 +1,1 @@
+"""Fake NVIDIA libraries, and how to run Python on the machines they make up."""

@@ -1,0 +1,483 @@
+"""The fakes themselves: layouts, the latch, the mask, and the helper around them."""
+
+import signal
+
+import pytest
+
+from tests.fakes.build import SCENARIOS
+from tests.fakes.run import CuInitCall, run_module, run_python
+
+CUDA = """
+    import ctypes, json, os, uuid
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def show(found):
+        print(json.dumps(found), flush=True)
+
+    def uuid_of(device):
+        raw = (ctypes.c_ubyte * 16)()
+        code = cuda.cuDeviceGetUuid_v2(raw, device)
+        return str(uuid.UUID(bytes=bytes(raw))) if code == 0 else code
+
+    def count():
+        number = ctypes.c_int(-1)
+        code = cuda.cuDeviceGetCount(ctypes.byref(number))
+        return number.value if code == 0 else -code
+
+    def visible():
+        return [uuid_of(device) for device in range(count())]
+"""
+
+
+# ---------------------------------------------------------------- NVML
+
+
+def test_structures_have_the_layout_of_pynvml():
+    """Every structure that crosses the border has pynvml's size and offsets."""
+    run = run_python("""
+        import ctypes, json, pynvml
+
+        class Layout(ctypes.Structure):
+            _fields_ = [("name", ctypes.c_char_p), ("bytes", ctypes.c_int)]
+
+        def in_pynvml(name):
+            structure, _, field = name.partition(".")
+            known = getattr(pynvml, structure)
+            return getattr(known, field).offset if field else ctypes.sizeof(known)
+
+        table = (Layout * 100).in_dll(ctypes.CDLL("libnvidia-ml.so.1"), "fake_layouts")
+        found = {}
+        for row in table:
+            if row.name is None:
+                break
+            found[row.name.decode()] = row.bytes
+        print(json.dumps([found, {name: in_pynvml(name) for name in found}]))
+    """)
+
+    found, known = run.json()
+    assert found == known
+    assert (len(found), found["nvmlPciInfo_t"], found["c_nvmlMemory_v2_t"]) == (
+        44,
+        68,
+        40,
+    )
+
+
+def test_pynvml_finds_everything_it_may_ask_of_a_gpu():
+    """Handles, MIG devices and processes answer through every call we imitate."""
+    run = run_python(
+        """
+        import json
+        from pynvml import *
+        nvmlInit()
+        gpu = nvmlDeviceGetHandleByUUID("GPU-22222222-cccc-4ccc-8ccc-222222222222")
+        same = nvmlDeviceGetHandleByPciBusId("00000000:86:00.0")
+        part = nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1)
+        parent = nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+        busy = nvmlDeviceGetHandleByIndex(0)
+        version = nvmlProcessDetailList_v1
+        detail = nvmlDeviceGetRunningProcessDetailList(busy, version, 0)
+        print(json.dumps([
+            nvmlDeviceGetIndex(gpu), nvmlDeviceGetMinorNumber(same),
+            nvmlDeviceGetIndex(parent),
+            bool(nvmlDeviceIsMigDeviceHandle(part)),
+            bool(nvmlDeviceIsMigDeviceHandle(gpu)),
+            nvmlDeviceGetMemoryInfo(part).total, nvmlDeviceGetName(part)[-4:],
+            [row.pid for row in detail], nvmlDeviceGetDisplayActive(gpu),
+            nvmlDeviceGetPciInfo(gpu).busId, nvmlDeviceGetPciInfo(gpu).busIdLegacy,
+        ] , default=bytes.decode))
+        """,
+        scenario="mig_with_holes",
+    )
+
+    assert run.json() == [
+        *(2, 2, 2, True, False, 9856 * 2**20, " MIG", [4242], 0),
+        *("00000000:86:00.0", "0000:86:00.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("nvmlDeviceGetMemoryInfo(gpu, version=0x02000027)", "ArgumentVersionMismatch"),
+        ("nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)", "NotFound"),
+        ("nvmlDeviceGetHandleByIndex(16)", "InvalidArgument"),
+        ("nvmlDeviceGetHandleByUUID('GPU-1')", "NotFound"),
+        ("nvmlDeviceGetGpuInstanceId(gpu)", "NotSupported"),
+        ("nvmlShutdown() or nvmlDeviceGetCount()", "Uninitialized"),
+    ],
+)
+def test_pynvml_meets_the_errors_of_the_real_library(call, error):
+    """A wrong version, a missing device or a closed library fail as they do there."""
+    run = run_python(f"""
+        from pynvml import *
+        nvmlInit()
+        gpu = nvmlDeviceGetHandleByIndex(1)
+        try:
+            {call}
+        except NVMLError as failure:
+            print('"' + type(failure).__name__ + '"')
+    """)
+
+    assert run.json() == f"NVMLError_{error}"
+
+
+def test_pynvml_misses_what_an_old_driver_lacks():
+    """A hidden function is truly not found, as pynvml finds it on an old driver."""
+    run = run_python(
+        """
+        import json
+        from pynvml import *
+        nvmlInit()
+        gpu = nvmlDeviceGetHandleByIndex(0)
+        failures = []
+        for attempt in (
+            lambda: nvmlDeviceGetComputeRunningProcesses_v3(gpu),
+            lambda: nvmlDeviceGetComputeRunningProcesses(gpu),
+            lambda: nvmlDeviceGetMemoryInfo(gpu, version=nvmlMemory_v2),
+        ):
+            try:
+                attempt()
+            except Exception as failure:
+                failures.append(type(failure).__name__)
+        print(json.dumps(failures))
+        """,
+        scenario="old_driver",
+    )
+
+    assert run.json() == [
+        "NVMLError_FunctionNotFound",
+        "NVMLLibraryMismatchError",
+        "NVMLError_FunctionNotFound",
+    ]
+
+
+# ---------------------------------------------------------------- the latch
+
+
+def test_the_choice_of_gpus_is_latched_by_the_first_success():
+    """Before cuInit all calls say 3; after it, the variable has no effect."""
+    run = run_python(
+        CUDA
+        + """
+    name, number = ctypes.create_string_buffer(99), ctypes.c_int()
+    before = [
+        cuda.cuDeviceGetCount(ctypes.byref(number)),
+        cuda.cuDeviceGet(ctypes.byref(number), 0),
+        cuda.cuDeviceGetName(name, 99, 0),
+        cuda.cuCtxGetCurrent(ctypes.byref(ctypes.c_void_p())),
+        uuid_of(0),
+    ]
+    os.putenv("CUDA_VISIBLE_DEVICES", "3,1")  # C's environment is what counts
+    first = cuda.cuInit(0)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    show([before, first, cuda.cuInit(0), count(), cuda.cuDeviceGetName(name, 99, 2)])
+    """,
+    )
+
+    assert run.json() == [[3, 3, 3, 3, 3], 0, 0, 2, 101]
+    assert [call.code for call in run.cuinit_calls()] == [0, 0]
+
+
+def test_without_a_visible_gpu_the_start_fails_and_stays_undone():
+    """Where nothing is visible cuInit answers 100, and the probe 3 after it."""
+    run = run_python(
+        CUDA + "    show([cuda.cuInit(0), count()])", env={"CUDA_VISIBLE_DEVICES": "-1"}
+    )
+
+    assert run.json() == [100, -3]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [("no_gpus", 100), ("mismatch", 803), ("driver_not_loaded", 100)],
+)
+def test_a_broken_driver_does_not_start(scenario, code):
+    """The scenario's failure reaches CUDA as it reaches NVML."""
+    run = run_python(CUDA + "    show([cuda.cuInit(0), count()])", scenario=scenario)
+
+    assert run.json() == [code, -3]
+
+
+def test_a_forked_child_has_lost_the_parents_cuda():
+    """In the child every call says 3, cuInit too; the parent goes on."""
+    run = run_python(
+        CUDA
+        + """
+    cuda.cuInit(0)
+    child = os.fork()
+    if child == 0:
+        found = [cuda.cuInit(0), count(), uuid_of(0)]
+        show([os.getpid(), os.getppid(), found])
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert count() == 4
+    """
+    )
+
+    child, parent, found = run.json()
+    assert found == [3, -3, 3]
+    assert run.cuinit_calls() == [CuInitCall(parent, 0), CuInitCall(child, 3)]
+
+
+# ---------------------------------------------------------------- the mask
+
+MACHINE_A = {
+    "11111111-aaaa-4aaa-8aaa-111111111111": 0,
+    "11111111-bbbb-4bbb-8bbb-111111111111": 1,
+    "22222222-cccc-4ccc-8ccc-222222222222": 2,
+    "33333333-dddd-4ddd-8ddd-333333333333": 3,
+    "aaaa1111-2222-4333-8444-555566667777": "M0",
+    "bbbb1111-2222-4333-8444-555566667777": "M1",
+}
+
+M0, M1 = (f"MIG-{uuid}" for uuid, name in MACHINE_A.items() if name in ("M0", "M1"))
+
+
+def visible_with(mask, scenario="four_gpus", **env):
+    """Which devices CUDA sees, by the names above, and what cuInit said."""
+    run = run_python(
+        CUDA + "    show([cuda.cuInit(0), visible()])",
+        scenario=scenario,
+        env={"CUDA_VISIBLE_DEVICES": mask} | env,
+    )
+    code, uuids = run.json()
+    assert code == (0 if uuids else 100)
+    return [MACHINE_A.get(each, each) for each in uuids]
+
+
+# What is disputed or unknown about the real driver is left out.
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("2,1", [2, 1]),
+        ("4", []),
+        ("0,4,1", [0]),
+        ("-1", []),
+        ("0,1,0", []),
+        (" 1 , 0 ", [1, 0]),
+        ("0 1", [0]),
+        ("+1", [1]),
+        ("+", []),
+        ("-", []),
+        ("1,+", [1]),
+        ("0,,1", [0]),
+        ("none", []),
+        ("GPU-22222222", [2]),
+        ("GPU-1", []),
+        ("GPU-11111111-b", [1]),
+        ("GPU-2,GPU-22", []),
+        ("GPU-33333333,GPU-22222222", [3, 2]),
+        ("GPU-33333333,GPU-9,GPU-22222222", [3]),
+        ("22222222-cccc-4ccc-8ccc-222222222222", []),
+        ("\N{ARABIC-INDIC DIGIT ONE}", []),
+    ],
+)
+def test_the_mask_is_read_as_the_driver_reads_it(mask, expected):
+    """Order is kept, the first invalid entry ends the list, duplicates hide all."""
+    assert visible_with(mask) == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (M1, ["M1"]),
+        ("MIG-GPU-22222222-cccc-4ccc-8ccc-222222222222/1/0", ["M0"]),
+        ("MIG-GPU-22222222-cccc-4ccc-8ccc-222222222222/2/0", ["M1"]),
+        ("MIG-GPU-22222222-cccc-4ccc-8ccc-222222222222/3/0", []),
+        ("2", ["M0"]),
+        ("GPU-22222222", ["M0"]),
+        ("3,1", [3, 1]),
+        (f"{M1},{M0}", ["M1"]),
+    ],
+)
+def test_slices_are_chosen_by_their_names(mask, expected):
+    """A slice is named by its UUID or in the old way; its GPU gives the first one."""
+    assert visible_with(mask, "mig_with_holes") == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        (None, ["9999", "6666", "4444"]),
+        ("PCI_BUS_ID", ["4444", "9999", "6666"]),
+        ("pci_bus_id", ["9999", "6666", "4444"]),
+    ],
+)
+def test_numbers_follow_the_order_that_is_asked_for(order, names):
+    """The fastest comes first, unless the PCI order is asked for in its exact word."""
+    found = visible_with("0,1,2", "mixed_models", CUDA_DEVICE_ORDER=order)
+
+    assert [each[:4] for each in found] == names
+
+
+def test_cuda_counts_only_gpus_it_may_use():
+    """A denied GPU has a number in NVML and none in CUDA."""
+    assert visible_with("0,1", "no_permission") == [1]
+
+
+# ---------------------------------------------------------------- both libraries
+
+
+@pytest.mark.parametrize(
+    "scenario", ["four_gpus", "sixteen_gpus", "mixed_models", "container_foreign_pids"]
+)
+def test_both_libraries_describe_the_same_gpus(scenario):
+    """Address, UUID, name, memory and capability agree, zero bytes included."""
+    run = run_python(
+        CUDA
+        + """
+    from gpumagic.devices.nvml import read_inventory
+
+    def attribute(number, device):
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    def row(device):
+        name, address = (ctypes.create_string_buffer(99) for _ in range(2))
+        size = ctypes.c_size_t()
+        cuda.cuDeviceGetName(name, 99, device)
+        cuda.cuDeviceGetPCIBusId(address, 99, device)
+        cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+        return [address.value.decode(), "GPU-" + uuid_of(device), name.value.decode(),
+                size.value, [attribute(75, device), attribute(76, device)]]
+
+    cuda.cuInit(0)
+    by_nvml = [[gpu.pci_address, gpu.uuid, gpu.name, gpu.memory_total_bytes,
+                list(gpu.compute_capability)] for gpu in read_inventory().gpus]
+    show([sorted(row(device) for device in range(count())), sorted(by_nvml)])
+    """,
+        scenario=scenario,
+        env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    )
+
+    by_cuda, by_nvml = run.json()
+    assert by_cuda == by_nvml
+    assert by_cuda
+
+
+def test_the_driver_offers_its_functions_by_name():
+    """Known names lead to the functions, unknown ones to a stub, tables nowhere."""
+    run = run_python(
+        CUDA
+        + """
+    found, status, text = ctypes.c_void_p(), ctypes.c_int(9), ctypes.c_char_p()
+
+    def call(name):
+        cuda.cuGetProcAddress_v2(name, ctypes.byref(found), 13000, ctypes.c_uint64(0),
+                                 ctypes.byref(status))
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(found.value)(0)
+
+    table = cuda.cuGetExportTable(ctypes.byref(found), None)
+    cuda.cuGetErrorName(100, ctypes.byref(text))
+    name = text.value.decode()
+    cuda.cuGetErrorString(3, ctypes.byref(text))
+    version = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    show([call(b"cuNothing"), call(b"cuInit"), call(b"cuNothing"), status.value, table,
+          name, text.value.decode(), version.value])
+    """
+    )
+
+    assert run.json() == [
+        *(3, 0, 500, 0, 500, "CUDA_ERROR_NO_DEVICE", "initialization error", 13000)
+    ]
+
+
+# ---------------------------------------------------------------- the helper
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda p: p.stem)
+def test_every_scenario_is_understood(path):
+    """Each file is read to its end by both libraries."""
+    assert run_python("", scenario=path).returncode == 0
+
+
+def test_a_misspelt_scenario_cannot_pass(tmp_path):
+    """An unknown key ends the process, and an unknown name names the known ones."""
+    wrong = tmp_path / "scenario.txt"
+    wrong.write_text("driver_versoin=1\n")
+
+    run = run_python("print('unreached')", scenario=wrong, check=False)
+
+    assert (run.returncode, run.stdout) == (86, "")
+    assert "driver_versoin" in run.stderr
+    with pytest.raises(ValueError, match=r"there are .*four_gpus"):
+        run_python("", scenario="for_gpus")
+
+
+def test_what_is_installed_can_be_loaded_here_and_by_children():
+    """What is loaded, what can be found and what is absent are three things."""
+    code = """
+        import ctypes, subprocess, sys
+        def found(name):
+            try:
+                return bool(ctypes.CDLL(name))
+            except OSError:
+                return False
+        names = "libnvidia-ml.so.1", "libcuda.so.1"
+        print([found(name) for name in names])
+        if len(sys.argv) == 1:
+            source = open("/proc/self/cmdline").read().split(chr(0))[3]
+            subprocess.run([sys.executable, "-c", source, "child"])
+    """
+
+    def lines(**options):
+        return run_python(code, **options).stdout.splitlines()
+
+    assert lines(load=()) == ["[False, False]"] * 2
+    assert lines(load=["nvml"]) == ["[True, False]"] * 2
+    assert lines(load=(), install=["libcuda"]) == ["[False, True]"] * 2
+    assert lines(load=["libcuda"], install=()) == ["[False, True]", "[False, False]"]
+
+
+def test_the_surroundings_stay_outside(monkeypatch):
+    """A mask in the test run's own environment does not reach the fake machine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("Y", "removed by the call")
+
+    run = run_python(
+        CUDA
+        + '    show([os.getenv(name) for name in ("CUDA_VISIBLE_DEVICES", "X", "Y")])',
+        env={"X": "x", "Y": None},
+    )
+
+    assert run.json() == [None, "x", None]
+
+
+def test_a_module_runs_on_the_fake_machine():
+    """`python -m` works with its arguments, and its exit status comes back."""
+    run = run_module("json.tool", "--sort-keys", "/nonexistent", check=False)
+
+    assert run.returncode != 0
+    assert "/nonexistent" in run.stderr
+
+
+def test_a_shell_runs_on_the_fake_machine():
+    """An IPython shell in the snippet sees the GPUs and keeps to its own folder."""
+    run = run_python("""
+        import json, os
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance()
+        shell.run_cell("import pynvml; pynvml.nvmlInit()").raise_error()
+        shell.run_cell("count = pynvml.nvmlDeviceGetCount()").raise_error()
+        inside = shell.ipython_dir.startswith(os.environ["IPYTHONDIR"])
+        print(json.dumps([shell.user_ns["count"], inside]))
+    """)
+
+    assert run.json() == [4, True]
+
+
+def test_a_failing_snippet_fails_the_test_with_its_errors():
+    """What went wrong on the fake machine is in the message of the assertion."""
+    with pytest.raises(AssertionError, match="NameError: name 'unheard' is not"):
+        run_python("unheard")
+
+    killed = run_python(
+        f"import os; os.kill(os.getpid(), {signal.SIGKILL})", check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
