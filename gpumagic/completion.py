@@ -103,7 +103,8 @@ class Completion:
         def match(text: str) -> list[str]:
             found = self.candidates(self.shell.Completer.text_until_cursor)
             begun, words = found or ("", [])
-            return words if text.endswith(begun) else []
+            # `text` is what IPython takes for the begun word: `cuda:` ends one.
+            return [word[len(begun) - len(text) :] for word in words]
 
         return match
 

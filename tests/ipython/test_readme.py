@@ -41,8 +41,9 @@ def test_the_output_shown_is_what_a_run_gives():
 
 def test_every_make_target_in_the_readme_exists():
     """`make x` is typed nowhere without a target x."""
-    targets = set(re.findall(r"^(\w+):", (REPOSITORY / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"make (\w+)(?: |`|$)", README, re.M)) <= targets
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    assert set(re.findall(r"make (\w+)(?: |`|$)", README, re.MULTILINE)) <= targets
 
 
 def test_every_local_link_leads_somewhere():
@@ -60,4 +61,5 @@ def test_every_local_link_leads_somewhere():
 
 
 def _topics(text: str) -> list[str]:
-    return re.findall(r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)", text, re.M)
+    row = r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)"
+    return re.findall(row, text, re.MULTILINE)
