@@ -20,8 +20,10 @@ from gpumagic import arguments
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from gpumagic.cells import Outcome
+    from gpumagic.drawing.progress import Progress
     from gpumagic.record import Record
     from gpumagic.session import Session
 
@@ -53,6 +55,12 @@ class GpuMagics(Magics):
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
+
+    def progress(self, total: int, label: str) -> AbstractContextManager[Progress]:
+        """Steps of something long, counted in one place of this shell."""
+        from gpumagic import live
+
+        return live.progress(self.shell, total, label)
 
     def run_body(
         self,
