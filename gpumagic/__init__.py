@@ -7,9 +7,24 @@ imports nothing heavy; torch comes in when a question needs it.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
+
+
+def _forget_submodules() -> None:
+    """Make a reload of this package, as `%reload_ext` does it, reload all of it.
+
+    Python itself would go on finding the old submodules, in `sys.modules` and as
+    attributes. At the first import there are none yet.
+    """
+    for name in [name for name in sys.modules if name.startswith(f"{__name__}.")]:
+        del sys.modules[name]
+        globals().pop(name.removeprefix(f"{__name__}."), None)
+
+
+_forget_submodules()
 
 
 def __getattr__(name: str) -> Any:
@@ -35,4 +50,3 @@ def unload_ipython_extension(shell: Any) -> None:
     from gpumagic import extension
 
     extension.unload(shell)
-    extension.forget_modules()

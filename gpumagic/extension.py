@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,19 +54,6 @@ def unload(shell: Any) -> None:
     """Take out of a shell whatever `load` has put in."""
     for settings in _settings(shell):
         settings.unload()
-
-
-def forget_modules() -> None:
-    """Drop our submodules, so that a `%reload_ext` really reads them again.
-
-    IPython reloads the top-level module alone, and an import statement would go
-    on finding the old submodules as its attributes.
-    """
-    package = sys.modules["gpumagic"]
-    for name in [name for name in sys.modules if name.startswith("gpumagic.")]:
-        del sys.modules[name]
-        if name.count(".") == 1:
-            vars(package).pop(name.partition(".")[2], None)
 
 
 def _settings(shell: Any) -> list[Any]:
