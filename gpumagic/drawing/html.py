@@ -1,0 +1,83 @@
+"""HTML elements as strings, escaped by construction.
+
+Whatever becomes `Html` went through `escape` or was built by `element`; a name
+with a `<` in it cannot become markup by being forgotten.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING, NewType
+
+from gpumagic.drawing.clean import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Html = NewType("Html", str)
+
+# What stands beside tables begins where the text in their cells does.
+INSET = ".45em"
+
+_LONG_WORD = 32
+
+# Up to 16 characters, or less where a separator offers itself.
+_PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
+
+_VOID = frozenset({"br", "img", "path", "polyline", "circle"})
+
+
+def escape(text: str) -> Html:
+    """Any text as safe HTML, on one line.
+
+    >>> escape("<b> & 'c'")
+    '&lt;b&gt; &amp; &#x27;c&#x27;'
+    """
+    return Html(html.escape(clean(text)))
+
+
+def words(text: str) -> Html:
+    """Text to be read: like `escape`, with places where a very long word may break.
+
+    Names of tensors and kernels run to a hundred characters without a blank;
+    unbroken, one of them pushes all numbers of its table out of sight.
+    """
+    return Html(" ".join(map(_breakable, clean(text).split(" "))))
+
+
+def _breakable(word: str) -> str:
+    if len(word) <= _LONG_WORD:
+        return escape(word)
+    return "<wbr/>".join(map(escape, _PIECE.findall(word)))
+
+
+def unbroken(text: str) -> Html:
+    """Like `escape`, with a number kept on one line with its unit.
+
+    `white-space: nowrap` would do, were it not 25 bytes for each cell.
+    """
+    if len(text) > _LONG_WORD:
+        return words(text)
+    return Html(escape(text).replace(" ", "\N{NO-BREAK SPACE}"))
+
+
+def element(name: str, *children: Html, **attributes: str | int) -> Html:
+    """One element; an attribute with an empty value is left out.
+
+    >>> element("td", escape("1 < 2"), align="right")
+    '<td align="right">1 &lt; 2</td>'
+    """
+    start = name + "".join(
+        f' {key.replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
+        if value != ""
+    )
+    if name in _VOID:
+        return Html(f"<{start}/>")
+    return Html(f"<{start}>{''.join(children)}</{name}>")
+
+
+def lines(pieces: Iterable[str]) -> Html:
+    """Pieces of HTML under each other, so that a stored output can be compared."""
+    return Html("\n".join(piece for piece in pieces if piece))

@@ -1,0 +1,123 @@
+"""How far something long has come."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Self
+
+from gpumagic.drawing.document import Drawing
+from gpumagic.drawing.meter import Meter
+from gpumagic.units import seconds_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+
+class Progress:
+    """Counts steps, and publishes a drawing of them four times a second at most.
+
+    A notebook updates one output with what is published; a terminal redraws one
+    line with `line`. Front ends flicker, and lag, with more updates than that.
+
+    Args:
+        total: How many steps there are.
+
+        label: What is being done, as the beginning of a sentence.
+
+        publish: Shows a drawing in place of the one before.
+
+        clock: Seconds that never go back.
+
+        fewest_s_between: The time between two drawings; the first and the last
+            one are always published.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        label: str,
+        publish: Callable[[Drawing], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        fewest_s_between: float = 0.25,
+    ) -> None:
+        self.total = total
+        self.label = label
+        self.done = 0
+        self._publish = publish
+        self._clock = clock
+        self._fewest_s_between = fewest_s_between
+        self._started_s = self._published_s = clock()
+        self._note = ""
+        self._outcome = ""
+
+    def __enter__(self) -> Self:
+        self._started_s = self._clock()
+        self._show()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        took = seconds_text(self._elapsed_s)
+        if kind is None:
+            self._outcome = f"finished in {took}"
+            self._show()
+            return
+        self._outcome = f"stopped at {share_text(self.share)} after {took}"
+        # What went wrong in the work is what the user must see, not what
+        # went wrong in drawing it.
+        with contextlib.suppress(Exception):
+            self._show()
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        """Count steps as done.
+
+        Args:
+            n: How many.
+
+            note: What is being done now; stays until there is another.
+        """
+        self.done += n
+        self._note = note or self._note
+        if self._clock() - self._published_s >= self._fewest_s_between:
+            self._show()
+
+    @property
+    def share(self) -> float:
+        """How much is done; nothing to do is all done."""
+        return min(self.done / self.total, 1.0) if self.total > 0 else 1.0
+
+    def line(self) -> str:
+        """All there is to say, in one line for a terminal."""
+        return f"{self.label}: {self._state()}"
+
+    def drawing(self) -> Drawing:
+        """All there is to say, with a meter."""
+        return Drawing(self.line(), (Meter(self.share, share_text(self.share)),))
+
+    def _show(self) -> None:
+        self._published_s = self._clock()
+        self._publish(self.drawing())
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._started_s
+
+    def _state(self) -> str:
+        count = f"{self.done:,} of {self.total:,}"
+        if self._outcome:
+            return f"{self._outcome}, {count}"
+        said = (share_text(self.share), count, self._left(), self._note)
+        return ", ".join(part for part in said if part)
+
+    def _left(self) -> str:
+        if not 0 < self.done < self.total:
+            return ""
+        left_s = self._elapsed_s / self.done * (self.total - self.done)
+        return f"an estimated {seconds_text(left_s)} left"

@@ -1,0 +1,184 @@
+"""What ran beside what: lanes of spans, drawn to scale by time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from gpumagic.drawing.columns import widest
+from gpumagic.drawing.glyphs import glyphs_for
+from gpumagic.drawing.html import INSET, Html, element, lines, words
+from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.lanes import KIND_FILLS, LINE_WIDTH, lane_html, lane_ink, too_fine
+from gpumagic.drawing.spans import Lane, Scale
+from gpumagic.drawing.tabular import (
+    INDENT,
+    caption_ink,
+    head_html,
+    indented,
+    table_html,
+)
+from gpumagic.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from gpumagic.drawing.glyphs import Glyphs
+
+MOST_LANES = 12
+
+# About 20 bytes of HTML each: the picture stays well under 10 KB.
+MOST_STROKES = 240
+
+# A span and its gap need as many pixels to be seen apart.
+_PITCH = 4
+
+_TOO_FINE = (
+    "where spans are too fine to draw one by one,"
+    " the height is the share of time that was busy"
+)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Lanes of spans on one scale.
+
+    Args:
+        caption: What is shown.
+
+        lanes: From top to bottom.
+
+        kinds: The kinds of spans in the order of their colours, where two
+            timelines are to be compared; by default as they appear.
+    """
+
+    caption: str
+    lanes: tuple[Lane, ...]
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Lane, ...]:
+        """The lanes that are drawn."""
+        return self.lanes[:MOST_LANES]
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The time that they share."""
+        return Scale.of(self.shown)
+
+    def one_by_one(self, lane: Lane) -> bool:
+        """Whether the picture has room for each of the lane's spans."""
+        most = min(LINE_WIDTH // _PITCH, MOST_STROKES // len(self.shown))
+        return len(lane.drawn) <= most
+
+    @cached_property
+    def kind_numbers(self) -> dict[str, int]:
+        """For each kind the number of its colour; all others share the last."""
+        spans = (span for lane in self.shown for span in lane.drawn)
+        kinds = dict.fromkeys((*self.kinds, *(span.kind for span in spans)))
+        return {kind: min(at, len(KIND_FILLS) - 1) for at, kind in enumerate(kinds)}
+
+    def legend(self) -> Iterator[tuple[int, str]]:
+        """Each colour's number, with the kinds that are drawn in it."""
+        used = {span.kind for lane in self.shown for span in lane.drawn if span.kind}
+        for number in range(len(KIND_FILLS)):
+            its = [kind for kind, at in self.kind_numbers.items() if at == number]
+            if names := ", ".join(kind for kind in its if kind in used):
+                yield number, names
+
+    def remarks(self, *, heights: bool) -> Iterator[str]:
+        """What the picture does not show as it was."""
+        spans = sum(len(lane.spans) for lane in self.shown)
+        drawable = sum(len(lane.drawn) for lane in self.shown)
+        if not drawable:
+            yield "nothing to draw"
+        if heights:
+            yield _TOO_FINE
+        if drawable < spans:
+            yield f"{count_text(spans - drawable, 'span')} left out: no usable times"
+        if more := len(self.lanes) - len(self.shown):
+            yield f"... and {count_text(more, 'lane')} more"
+
+    def html(self) -> Html:
+        """A table with one picture for each lane, then what the colours mean."""
+        rows = [
+            lane_html(
+                lane, self.scale, self.kind_numbers, one_by_one=self.one_by_one(lane)
+            )
+            for lane in self.shown
+        ]
+        names = (words("lane"), self._axis_html(), words("spans"), words("busy"))
+        head = head_html(zip(names, (False, False, True, True), strict=True))
+        return lines((table_html(self.caption, rows, head=head), self._foot_html()))
+
+    def _axis_html(self) -> Html:
+        marks = (element("span", words(mark)) for mark in self.scale.ticks())
+        style = "display:flex;justify-content:space-between;font-weight:normal"
+        return element("div", Html(" ".join(marks)), style=style)
+
+    def _foot_html(self) -> str:
+        legend = (_swatch(number) + words(names) for number, names in self.legend())
+        heights = not all(map(self.one_by_one, self.shown))
+        remarks = map(words, self.remarks(heights=heights))
+        said = [line for line in (" &nbsp; ".join(legend), *remarks) if line]
+        style = f"margin:0 0 .9em {INSET}"
+        return element("p", Html("<br/>".join(said)), style=style) if said else ""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        names = [ink(lane.name, options) for lane in self.shown]
+        shares = [Text(self.scale.share(lane)) for lane in self.shown]
+        widths = _widths(names, shares, options.max_width - INDENT - 2 * len(GAP))
+        lanes = self._lanes_ink(widths[1], glyphs_for(options))
+        axis = Text(_axis_text(self.scale.ticks(), widths[1]))
+        rows = [*zip(names, lanes, shares, strict=True), (Text(), axis, Text())]
+        for row in rows:
+            for line in side_by_side(row, widths, console, right=(False, False, True)):
+                yield indented(line)
+        yield from map(indented, self._told(options, widths[1]))
+
+    def _lanes_ink(self, width: int, glyphs: Glyphs) -> Iterator[Text]:
+        for lane in self.shown:
+            yield lane_ink(lane, self.scale, self.kind_numbers, width, glyphs)
+
+    def _told(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
+        if legend := self._legend_ink(options):
+            yield legend
+        heights = any(too_fine(lane, width) for lane in self.shown)
+        told = (lane.words(self.scale) for lane in self.shown)
+        for sentence in (*told, *self.remarks(heights=heights)):
+            yield ink(sentence, options)
+
+    def _legend_ink(self, options: ConsoleOptions) -> Text:
+        marks = glyphs_for(options).kinds
+        return Text(GAP).join(
+            Text.assemble((marks[number], KIND_FILLS[number]), " ", ink(names, options))
+            for number, names in self.legend()
+        )
+
+
+def _swatch(number: int) -> Html:
+    style = f"color:{KIND_FILLS[number]}"
+    return Html(element("span", words("■"), style=style) + " ")
+
+
+def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:
+    share = widest(text.plain for text in shares)
+    name = max(min(widest(text.plain for text in names), room // 3), 2)
+    return name, max(room - name - share, 1), share
+
+
+def _axis_text(marks: list[str], width: int) -> str:
+    if len(marks) == 1:
+        return marks[0]
+    first, *middle, last = marks
+    room = max(width - len(first) - len(last), 0)
+    row = f"{first}{' '.join(middle):^{room}}{last}"
+    return row if len(row) <= width else f"{first} to {last}"

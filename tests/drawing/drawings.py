@@ -1,0 +1,64 @@
+"""Drawings of any content, for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from gpumagic.drawing import (
+    Badge,
+    Bar,
+    BarPair,
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Lane,
+    Meter,
+    Note,
+    Paragraph,
+    Span,
+    Sparkline,
+    Table,
+    Timeline,
+)
+from gpumagic.drawing.tone import TONES
+
+# Anything that a str can hold, with what breaks layouts in good supply.
+_NASTY = (
+    "\x00\x07\x1b\x7f\x9b\n\r\t\u2028\u202e\u200b\ufeff\ud800\ufffe<>&\"'中🚀e\u0301"
+)
+TEXTS = st.text(max_size=40) | st.text(alphabet=_NASTY, max_size=20)
+NUMBERS = st.none() | st.floats()
+BADGES = st.builds(Badge, TEXTS, st.sampled_from(sorted(TONES)))
+METERS = st.builds(Meter, NUMBERS, TEXTS)
+CELLS = st.none() | TEXTS | BADGES | METERS
+COLUMNS = st.builds(Column, TEXTS, st.booleans())
+
+
+@st.composite
+def tables(draw):
+    """Tables with up to eight columns, some of them numbers."""
+    columns = tuple(draw(st.lists(COLUMNS, min_size=1, max_size=8)))
+    row = st.tuples(*[CELLS] * len(columns))
+    rows = tuple(draw(st.lists(row, max_size=6)))
+    total = draw(st.none() | st.integers(0, 10**12))
+    return Table(draw(TEXTS), columns, rows, total)
+
+
+GRIDS = st.builds(Grid, TEXTS, st.lists(st.tuples(TEXTS, CELLS), max_size=6).map(tuple))
+BARS = st.builds(
+    BarPair,
+    TEXTS,
+    st.lists(st.builds(Bar, TEXTS, NUMBERS, TEXTS), max_size=5).map(tuple),
+)
+SPARKLINES = st.builds(Sparkline, TEXTS, st.lists(NUMBERS, max_size=80))
+TIMES = st.floats() | st.floats(0, 1)
+SPANS = st.builds(Span, TIMES, TIMES, TEXTS, st.sampled_from("abcdefg") | TEXTS)
+LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
+TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
+NOTES = st.builds(Note, st.sampled_from(("note", "warning", "problem")), TEXTS, TEXTS)
+PLAIN = st.one_of(
+    tables(), GRIDS, BARS, SPARKLINES, TIMELINES, NOTES, st.builds(Paragraph, TEXTS)
+)
+PARTS = PLAIN | st.builds(Details, TEXTS, st.lists(PLAIN, max_size=2).map(tuple))
+DRAWINGS = st.builds(Drawing, TEXTS, st.lists(PARTS, max_size=4).map(tuple), TEXTS)

@@ -1,0 +1,167 @@
+"""The HTML of a drawing: what survives, what it says, what can be read."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from gpumagic.drawing import Drawing, Meter
+from gpumagic.drawing.html import element, escape, unbroken, words
+from gpumagic.drawing.palette import contrast
+from tests.drawing.drawings import DRAWINGS
+from tests.drawing.survives import assert_numbers_agree, assert_survives, read
+from tests.gallery.samples import HOSTILE, LONG, PARTS
+
+SAMPLES = dict(PARTS)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@patient
+@given(drawing=DRAWINGS)
+def test_any_content_survives_and_says_no_number_that_the_text_does_not(drawing):
+    """Hostile names stay names, and both forms tell the same."""
+    html = drawing.html()
+
+    assert_survives(html)
+    assert_numbers_agree(drawing)
+    html.encode()
+
+
+@patient
+@given(drawing=DRAWINGS)
+def test_any_picture_is_well_formed(drawing):
+    """An image that cannot be parsed would be shown as broken."""
+    for svg in pictures(drawing.html()):
+        ET.fromstring(svg)  # noqa: S314  # made by ourselves, a line above
+
+
+def pictures(html):
+    """The SVG documents in some HTML."""
+    data = re.findall(r"data:image/svg\+xml;base64,([^\"]*)", html)
+    return [base64.b64decode(each).decode() for each in data]
+
+
+def test_hostile_text_is_shown_as_text():
+    """A script as the name of a tensor is read, not run."""
+    html = SAMPLES["table-hostile"].html()
+
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "alert(1)" in read(html)[1]
+
+
+def test_table_has_caption_and_headings_for_columns_and_rows():
+    """A screen reader can say what each number is."""
+    html = SAMPLES["table"].html()
+
+    assert re.search(r"<table[^>]*>\s*<caption[^>]*>8 GPUs of this machine", html)
+    assert html.count('<th scope="col"') == 5
+    assert html.count('<th scope="row"') == 2
+    assert html.index("<thead>") < html.index("</thead>") < html.index("<tbody>")
+
+
+def test_grid_has_a_heading_for_each_row():
+    """A grid is a table as well, read as name and value."""
+    html = SAMPLES["grid"].html()
+
+    assert html.count('<th scope="row"') == html.count("<tr>") == 6
+
+
+def test_numbers_are_aligned_where_no_style_is_left():
+    """GitHub strips styles and keeps `align`."""
+    assert '<td align="right">2.00\xa0KiB</td>' in SAMPLES["table-200-rows"].html()
+
+
+def test_long_table_is_cut_and_says_how_much_is_missing():
+    """Fifty rows are shown; the count of the rest is in both forms."""
+    drawing = SAMPLES["table-200-rows"]
+
+    assert drawing.html().count('<th scope="row"') == 50
+    assert "... and 150 more" in drawing.html()
+    assert "... and 150 more" in drawing.text()
+
+
+def test_rows_cut_by_the_caller_are_counted_too():
+    """A report may hold only the first rows of very many."""
+    assert "... and 1,234,564 more" in SAMPLES["table-numbers"].text()
+
+
+def test_label_is_always_there():
+    """What was simulated says so in the first line of both forms."""
+    html = SAMPLES["title-label"].html()
+
+    assert html.index("[simulated H100 SXM]") < html.index("</p>")
+
+
+def test_very_long_words_may_break():
+    """A name of two hundred characters does not push numbers out of sight."""
+    assert "<wbr/>" in words(LONG)
+    assert words(LONG).replace("<wbr/>", "") == escape(LONG)
+    assert "<wbr/>" in unbroken(LONG)
+    assert "<wbr/>" not in words("layer.0.weight")
+
+
+def test_attributes_are_escaped():
+    """A quote in a name does not end an attribute."""
+    assert element("img", alt='"><script>') == '<img alt="&quot;&gt;&lt;script&gt;"/>'
+
+
+@pytest.mark.parametrize(
+    ("share", "end"),
+    [
+        (-1.0, "0.0%"),
+        (1e-9, "1.0%"),
+        (0.5, "50.0%"),
+        (0.9999, "99.0%"),
+        (7.0, "100.0%"),
+    ],
+)
+def test_meter_is_empty_only_when_nothing_and_full_only_when_all_is_used(share, end):
+    """Rounding never says "none" or "all"; what is out of range is held."""
+    assert f"#0072B2 {end}" in Meter(share, "").html()
+
+
+def test_unknown_meter_has_no_bar():
+    """An empty track would say zero."""
+    assert Meter(None, "").html() == "unknown"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_is_readable_wherever_a_colour_is_set(name):
+    """Text has its colour from the theme, or from a pair with enough contrast."""
+    for style in re.findall(r'style="([^"]*)"', SAMPLES[name].html()):
+        its = dict(each.split(":", 1) for each in style.split(";"))
+        if "background" in its and "color" in its:
+            assert contrast(its["background"], its["color"]) >= 4.5
+        elif "color" in its:
+            backgrounds = ("#ffffff", "#111111")
+            assert all(contrast(its["color"], each) >= 3 for each in backgrounds)
+
+
+def test_picture_says_what_it_shows():
+    """The alternative text has the essentials in numbers."""
+    html = SAMPLES["timeline"].html()
+
+    assert (
+        'alt="copy: busy 1.50 ms of 3.90 ms, 3 spans: in (0 s to 300 us),'
+        ' in (1.00 ms to 1.40 ms), out (3.10 ms to 3.90 ms)"'
+    ) in html
+
+
+def test_mimebundle_holds_both_forms():
+    """What a notebook stores is the two forms and nothing else."""
+    drawing = Drawing(HOSTILE)
+
+    assert drawing.mimebundle(60) == {
+        "text/plain": drawing.text(60),
+        "text/html": drawing.html(),
+    }
+
+
+def test_badge_is_not_broken_between_mark_and_word():
+    """In a narrow column a badge stays one piece."""
+    assert "✓\xa0free" in SAMPLES["table"].html()

@@ -1,0 +1,117 @@
+"""Progress: published rarely, first and last always, and failures pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.drawing import Progress
+
+
+class Clock:
+    """A clock that goes when told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        """Seconds that go only when set."""
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """Time in the hands of the test."""
+    return Clock()
+
+
+@pytest.fixture
+def published():
+    """The titles of all drawings that were published."""
+    return []
+
+
+@pytest.fixture
+def progress(clock, published):
+    """Forty steps of something."""
+    return Progress(40, "Timing", lambda it: published.append(it.title), clock=clock)
+
+
+def test_first_and_last_are_published(progress, published, clock):
+    """Even work that takes no time is seen to begin and to end."""
+    with progress:
+        progress.advance(40)
+        clock.now += 0.1
+
+    assert published == [
+        "Timing: 0 %, 0 of 40",
+        "Timing: finished in 100 ms, 40 of 40",
+    ]
+
+
+def test_at_most_four_drawings_a_second(progress, published, clock):
+    """A thousand steps in two seconds make ten drawings, not a thousand."""
+    with progress:
+        for _ in range(1000):
+            clock.now += 0.002
+            progress.advance()
+
+    assert len(published) in (9, 10)
+
+
+def test_time_left_is_said_to_be_estimated(progress, published, clock):
+    """After a quarter of the steps, three times as long is left."""
+    with progress:
+        clock.now += 2
+        progress.advance(10, "matmul")
+
+    assert published[1] == "Timing: 25.0 %, 10 of 40, an estimated 6.00 s left, matmul"
+
+
+def test_line_is_the_title(progress):
+    """A terminal's one line says what the notebook's panel says."""
+    progress.advance(4)
+
+    assert progress.line() == progress.drawing().title
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_stopping_is_shown_and_the_exception_passes(progress, published, clock, error):
+    """An interrupt reaches the user, with how far the work had come."""
+
+    def work():
+        with progress:
+            clock.now += 1
+            progress.advance(16)
+            raise error
+
+    with pytest.raises(error):
+        work()
+
+    assert published[-1] == "Timing: stopped at 40.0 % after 1.00 s, 16 of 40"
+
+
+def test_failure_to_publish_does_not_hide_why_the_work_stopped(clock):
+    """The user's own error is the one that is seen."""
+
+    def publish(drawing):
+        if "stopped" in drawing.title:
+            raise OSError
+
+    with pytest.raises(ZeroDivisionError), Progress(1, "x", publish, clock=clock):
+        raise ZeroDivisionError
+
+
+def test_nothing_to_do_is_all_done(clock, published):
+    """A total of zero divides nothing."""
+    with Progress(0, "Empty", lambda it: published.append(it.title), clock=clock):
+        pass
+
+    assert published[0] == "Empty: 100 %, 0 of 0"
+
+
+def test_ending_early_says_how_many_were_done(progress, published):
+    """A `with` left by `break` or `return` does not claim all steps."""
+    with progress:
+        progress.advance(3)
+
+    assert published[-1] == "Timing: finished in 0 s, 3 of 40"

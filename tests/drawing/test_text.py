@@ -1,0 +1,187 @@
+"""The text of a drawing, in notebooks and in terminals."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from gpumagic.drawing import (
+    Badge,
+    Bar,
+    BarPair,
+    Column,
+    Drawing,
+    Grid,
+    Meter,
+    Note,
+    Table,
+)
+from tests.drawing.drawings import DRAWINGS
+from tests.gallery.samples import PARTS
+
+SAMPLES = dict(PARTS)
+UNSAFE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\ud800-\udfff]"
+)
+
+any_drawing = given(drawing=DRAWINGS, width=st.sampled_from((30, 60, 88)))
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def terminal(encoding="utf-8", **options):
+    """A console with a terminal's manners that writes to memory."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    defaults = {"width": 70, "force_terminal": True, "color_system": "standard"}
+    return Console(file=file, legacy_windows=False, **(defaults | options))
+
+
+@patient
+@any_drawing
+def test_any_content_is_drawn_within_the_width_and_without_escapes(drawing, width):
+    """Whatever names and numbers there are, the text is plain, whole and narrow."""
+    text = drawing.text(width)
+
+    assert not UNSAFE.search(text)
+    assert all(cell_len(line) <= width for line in text.split("\n"))
+    assert all(line == line.rstrip(" ") for line in text.split("\n"))
+
+
+@patient
+@given(drawing=DRAWINGS)
+def test_any_content_is_drawn_in_ascii_where_the_console_has_no_more(drawing):
+    """A terminal with a C locale gets question marks, never an encoding error."""
+    shown = drawing.terminal(terminal("ascii", color_system=None))
+
+    assert shown.isascii()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_does_not_depend_on_the_surroundings(name, monkeypatch):
+    """The text form of a report is the same wherever it is made."""
+    before = SAMPLES[name].text()
+
+    monkeypatch.setenv("COLUMNS", "31")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+    assert SAMPLES[name].text() == before
+
+
+def test_terminal_has_colour_where_the_console_has():
+    """A colour terminal shows tones in colours of its own theme."""
+    assert "\x1b[1;31m" in SAMPLES["notes"].terminal(terminal())
+
+
+@pytest.mark.parametrize(
+    "variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"]
+)
+def test_terminal_without_colour_gets_no_escapes_at_all(variables):
+    """NO_COLOR and TERM=dumb leave no escape, not even for bold."""
+    options = {"color_system": "auto"} if "TERM" in variables else {}
+
+    shown = SAMPLES["whole"].terminal(terminal(_environ=variables, **options))
+
+    assert "\x1b" not in shown
+    assert "118 times" in shown
+
+
+def test_terminal_without_colour_shows_the_text_of_that_width():
+    """A terminal and a notebook's text differ by colour and width only."""
+    console = terminal(color_system=None, width=60)
+
+    for drawing in SAMPLES.values():
+        assert drawing.terminal(console) == drawing.text(60)
+
+
+def test_ascii_console_still_says_everything():
+    """Marks, bars and rules have forms in ASCII."""
+    drawing = SAMPLES["badges"]
+
+    shown = drawing.terminal(terminal("ascii", color_system=None))
+
+    marks = ("+ free", "i idle", "! busy", "x lost", "? no answer")
+    assert all(mark in shown for mark in marks)
+
+
+def test_narrow_table_becomes_one_grid_for_each_row():
+    """No number is broken or cut: columns that do not fit go under each other."""
+    text = SAMPLES["table"].text(30)
+
+    assert "  power" in text.lower()
+    assert "310 W" in text
+    assert all(cell_len(line) <= 30 for line in text.split("\n"))
+
+
+def test_label_stands_beside_the_title_or_below_it():
+    """Where numbers are not real, the first lines say so."""
+    drawing = Drawing("The answer.", (), "simulated H100 SXM")
+
+    assert drawing.text() == "The answer.  [simulated H100 SXM]"
+    assert drawing.text(25) == "The answer.\n[simulated H100 SXM]"
+
+
+def test_notes_stand_together_and_other_parts_apart():
+    """A blank line separates parts, but not one note from the next."""
+    note = Note("note", "A remark.")
+
+    text = Drawing("Title.", (note, note, Grid("", (("a", "1"),)))).text()
+
+    assert text == "Title.\n\ni note: A remark.\ni note: A remark.\n\n  a  1"
+
+
+def test_unknown_is_written_as_unknown():
+    """None is drawn once and everywhere as the same word."""
+    assert Drawing("T.", (Grid("", (("power", None),)),)).text() == (
+        "T.\n\n  power  unknown"
+    )
+
+
+def test_row_with_too_few_cells_is_refused():
+    """A view that forgets a cell fails in its own test, not as a crooked table."""
+    with pytest.raises(ValueError, match="one cell for each column"):
+        Table("Crooked", (Column("a"), Column("b")), (("only one",),))
+
+
+def test_badge_reads_without_colour():
+    """The mark and the word say what the fill says."""
+    assert Drawing("T.", (Badge("free", "ok"),)).text() == "T.\n\n✓ free"
+
+
+@pytest.mark.parametrize("width", range(32, 100, 4))
+def test_number_is_never_broken(width):
+    """However narrow it gets, words wrap and numbers do not."""
+    columns = (Column("name"), Column("what it is"), Column("size", number=True))
+    rows = (("a name of many words " * 3, "float32 " * 5, "1,234,567,890 B"),)
+
+    assert "1,234,567,890 B" in Drawing("T.", (Table("C", columns, rows),)).text(width)
+
+
+def test_grid_too_narrow_for_two_columns_puts_values_below():
+    """Nothing is lost where not even one word fits beside another."""
+    grid = Grid("", (("a_name_of_twenty_one", "a_value_of_twenty_two_"),))
+
+    lines = Drawing("T.", (grid,)).text(28).split("\n")
+
+    assert lines[2:] == ["  a_name_of_twenty_one", "    a_value_of_twenty_two_"]
+
+
+def test_bar_stays_beside_a_very_long_label():
+    """A label wraps in a column of its own, and the bar keeps some room."""
+    bars = BarPair("C", (Bar("longlabel" * 9, 1.0, "1.00 s"),))
+
+    first = Drawing("T.", (bars,)).text(40).split("\n")[3]
+
+    assert first.endswith("1.00 s  " + "█" * 6)
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), -float("inf")])
+def test_share_that_is_no_number_draws_no_nonsense(share):
+    """A meter of something divided by nothing does not fail its view."""
+    assert "nan" not in Meter(share, "unclear").html()
+    assert "unclear" in Drawing("T.", (Meter(share, "unclear"),)).text()

@@ -1,0 +1,372 @@
+"""Every part of a drawing with its edge cases, and every room's own samples.
+
+All numbers are fixed here, so that golden files differ only where a view does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from gpumagic.drawing import (
+    Badge,
+    Bar,
+    BarPair,
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Lane,
+    Meter,
+    Note,
+    Paragraph,
+    Span,
+    Sparkline,
+    Table,
+    Timeline,
+)
+from gpumagic.drawing.palette import BLUE, VERMILLION
+from gpumagic.units import bytes_text, seconds_text
+
+MS = 1e-3
+GIB = 2**30
+SIMULATED = "simulated H100 SXM"
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
+LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
+WIDE = "データ転送 → 显存 🚀"
+
+_GPUS = Table(
+    "8 GPUs of this machine, 2 shown",
+    (
+        Column("GPU"),
+        Column("Model"),
+        Column("Memory in use"),
+        Column("Power", number=True),
+        Column("State"),
+    ),
+    (
+        (
+            "0",
+            "NVIDIA H100 80GB HBM3",
+            Meter(0.63, "50.4 of 80.0 GiB"),
+            "310 W",
+            Badge("busy", "warning"),
+        ),
+        (
+            "1",
+            "NVIDIA H100 80GB HBM3",
+            Meter(0.001, "0.1 of 80.0 GiB"),
+            None,
+            Badge("free", "ok"),
+        ),
+    ),
+    total_rows=8,
+)
+
+_TIMES = BarPair(
+    "What a clock around the call says, and what the GPU did",
+    (
+        Bar("without waiting", 0.000104, seconds_text(0.000104), VERMILLION),
+        Bar("until the GPU is done", 0.0123, seconds_text(0.0123), BLUE),
+    ),
+)
+
+
+def _kernels(count, every_s, busy_s, kind="kernel"):
+    return tuple(
+        Span(at * every_s, at * every_s + busy_s, f"gemm {at}", kind)
+        for at in range(count)
+    )
+
+
+_OVERLAP = Timeline(
+    "Copies beside kernels",
+    (
+        Lane("compute", _kernels(4, 1.0 * MS, 0.9 * MS)),
+        Lane(
+            "copy",
+            (
+                Span(0.0, 0.3 * MS, "in", "copy"),
+                Span(1.0 * MS, 1.4 * MS, "in", "copy"),
+                Span(3.1 * MS, 3.9 * MS, "out", "copy"),
+            ),
+        ),
+        Lane("host", (Span(0.3 * MS, 1.0 * MS, "wait", "waiting"),)),
+    ),
+)
+
+_MANY = Timeline(
+    "More spans than there are pixels",
+    (
+        Lane("compute", _kernels(5000, 20e-6, 8e-6)),
+        Lane("copy", _kernels(40, 2.5 * MS, 0.4 * MS, "copy")),
+    ),
+)
+
+
+def _one(title, *parts, label=""):
+    return Drawing(title, parts, label)
+
+
+PARTS: tuple[tuple[str, Drawing], ...] = (
+    (
+        "whole",
+        _one(
+            "The cell took 12.3 ms on the GPU, 118 times what a clock around it said.",
+            _TIMES,
+            _OVERLAP,
+            Sparkline(
+                "Memory in use",
+                [(at % 23) * GIB / 4 for at in range(120)],
+                bytes_text,
+            ),
+            _GPUS,
+            Note("warning", "The clock was read before the GPU was done."),
+            Note(
+                "note",
+                "Two streams ran side by side.",
+                "%cuda_sync_time --streams",
+            ),
+            Details("How it was measured", (Grid("", (("runs", "100"),)),)),
+            label=SIMULATED,
+        ),
+    ),
+    ("title-only", _one("No GPU was found, and none is needed for this.")),
+    ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
+    ("table", _one("GPU 1 is free.", _GPUS)),
+    (
+        "table-empty",
+        _one(
+            "Nothing holds memory on this GPU.",
+            Table("Processes", (Column("process"), Column("memory", True)), ()),
+        ),
+    ),
+    (
+        "table-200-rows",
+        _one(
+            "200 tensors hold 100 MiB.",
+            Table(
+                "Tensors",
+                (Column("name"), Column("dtype"), Column("size", True)),
+                tuple(
+                    (f"layer.{at}.weight", "float32", bytes_text(2048 * 2**at))
+                    for at in range(20)
+                )
+                * 10,
+            ),
+        ),
+    ),
+    (
+        "table-unknown",
+        _one(
+            "This driver tells little.",
+            Table(
+                "Devices",
+                (Column("GPU"), Column("power", number=True), Column("name")),
+                (("0", None, None), (None, "70 W", Badge("unknown", "unknown"))),
+            ),
+        ),
+    ),
+    (
+        "table-long-names",
+        _one(
+            f"{LONG} is the largest tensor.",
+            Table(
+                LONG,
+                (Column("name"), Column(LONG), Column("size", number=True)),
+                ((LONG, "float32", "1.00 GiB"), ("bias", LONG, "16 B")),
+            ),
+        ),
+    ),
+    (
+        "table-hostile",
+        _one(
+            HOSTILE,
+            Table(
+                HOSTILE,
+                (Column(HOSTILE), Column("size", number=True)),
+                ((HOSTILE, "1 B"), (Badge(HOSTILE, "problem"), HOSTILE)),
+            ),
+            label=HOSTILE,
+        ),
+    ),
+    (
+        "table-wide-unicode",
+        _one(
+            WIDE,
+            Table(
+                WIDE,
+                (Column("名前"), Column("大きさ", number=True)),
+                ((WIDE, "1.00 GiB"), ("é̄ combining", "22.0 MiB"), ("plain", "3 B")),
+            ),
+        ),
+    ),
+    (
+        "table-numbers",
+        _one(
+            "Zero, huge and negative numbers.",
+            Table(
+                "Changes",
+                (Column("what"), Column("change", number=True)),
+                (
+                    ("none", "0 B"),
+                    ("freed", "-1.25 GiB"),
+                    ("grown", "+98,765,432,109,876,543,210 B"),
+                ),
+                total_rows=1_234_567,
+            ),
+        ),
+    ),
+    (
+        "grid",
+        _one(
+            "A contiguous tensor on GPU 0.",
+            Grid(
+                "Tensor",
+                (
+                    ("shape", "64 x 1024 x 1024"),
+                    ("size", "256 MiB"),
+                    ("pinned", None),
+                    ("layout", Badge("contiguous", "ok")),
+                    ("share of the GPU", Meter(0.003, "0.3 %")),
+                    ("comment", "A value that is long enough to be wrapped. " * 4),
+                ),
+            ),
+        ),
+    ),
+    (
+        "badges",
+        _one(
+            "Each tone has a word, a mark and a fill.",
+            Grid(
+                "Tones",
+                (
+                    ("ok", Badge("free", "ok")),
+                    ("note", Badge("idle", "note")),
+                    ("warning", Badge("busy", "warning")),
+                    ("problem", Badge("lost", "problem")),
+                    ("unknown", Badge("no answer", "unknown")),
+                ),
+            ),
+        ),
+    ),
+    (
+        "meters",
+        _one(
+            "From empty to too full.",
+            Grid(
+                "Meters",
+                tuple(
+                    (name, Meter(share, text))
+                    for name, share, text in (
+                        ("empty", 0.0, "0 B of 80.0 GiB"),
+                        ("nearly empty", 0.0001, "8.19 MiB of 80.0 GiB"),
+                        ("half", 0.5, "40.0 of 80.0 GiB"),
+                        ("nearly full", 0.9999, "79.99 of 80.0 GiB"),
+                        ("full", 1.0, "80.0 of 80.0 GiB"),
+                        ("oversubscribed", 1.3, "104 of 80.0 GiB"),
+                        ("unknown", None, "unknown"),
+                    )
+                ),
+            ),
+        ),
+    ),
+    ("bars", _one("118 times longer than it looked.", _TIMES)),
+    (
+        "bars-edges",
+        _one(
+            "Bars that are no bars.",
+            BarPair(
+                "Edges",
+                (
+                    Bar("longest", 3.2e18, "3.2e18 FLOP/s"),
+                    Bar("shortest", 1.0, "1 FLOP/s"),
+                    Bar("zero", 0.0, "0 FLOP/s"),
+                    Bar("negative", -5.0, "-5 FLOP/s"),
+                    Bar("unknown", None, "unknown"),
+                    Bar(LONG, 1.6e18, "1.6e18 FLOP/s"),
+                ),
+            ),
+            BarPair("All zero", (Bar("a", 0.0, "0 s"), Bar("b", 0.0, "0 s"))),
+        ),
+    ),
+    (
+        "sparklines",
+        _one(
+            "Memory rises with every batch.",
+            Sparkline("Memory", [at**1.5 * 2**20 for at in range(400)], bytes_text),
+            Sparkline("With gaps", [3.0, None, 1.0, 4.0, float("nan"), 1.0, 5.0]),
+            Sparkline("Flat", [7.0] * 12),
+            Sparkline("Last is unknown", [1.0, 2.0, None]),
+            Sparkline("Nothing known", [None, None]),
+        ),
+    ),
+    ("timeline", _one("A third of the copies is hidden behind kernels.", _OVERLAP)),
+    ("timeline-many", _one("5,000 kernels kept the GPU 40 % busy.", _MANY)),
+    (
+        "timeline-edges",
+        _one(
+            "Timelines that show little.",
+            Timeline("No lanes", ()),
+            Timeline("An empty lane", (Lane("stream 7"),)),
+            Timeline("A moment", (Lane("stream 7", (Span(5.0, 5.0, "mark"),)),)),
+            Timeline(
+                "Broken times, a long name, six kinds",
+                (
+                    Lane("reversed", (Span(2.0, 1.0), Span(float("nan"), 1.0))),
+                    Lane(LONG, (Span(0.0, 2.0, LONG, "kind 0"),)),
+                    Lane(
+                        HOSTILE,
+                        tuple(
+                            Span(at, at + 1, HOSTILE, f"kind {at}") for at in range(6)
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        "notes",
+        _one(
+            "PyTorch cannot use this GPU.",
+            Note("problem", "The driver is older than CUDA 13 needs.", "pip install x"),
+            Note("warning", "GPU 0 is shared. " + "Words that wrap. " * 8),
+            Note("note", HOSTILE, HOSTILE),
+            Paragraph("A paragraph of two lines:\nthis is the second one."),
+        ),
+    ),
+    (
+        "details",
+        _one(
+            "More is below.",
+            Details("Devices", (_GPUS, Note("note", "Inside."))),
+            Details("Outer", (Details("Inner", (Paragraph("deep"),)),)),
+        ),
+    ),
+)
+
+
+# Samples that are pictures, and may be larger than the habit of 10 KB.
+PICTURES = frozenset({"whole"})
+
+
+def views() -> tuple[tuple[str, Drawing], ...]:
+    """Each room's samples, drawn; a room with `samples.py` is found by its folder."""
+    tests = Path(__file__).parents[1]
+    return tuple(
+        (f"{room}-{name}", drawing)
+        for room in sorted(path.parent.name for path in tests.glob("*/samples.py"))
+        if room != "gallery"
+        for name, drawing in _of_room(room)
+    )
+
+
+def _of_room(room):
+    samples = importlib.import_module(f"tests.{room}.samples").SAMPLES
+    draw = importlib.import_module(f"gpumagic.{room}.view").draw
+    return [(name, draw(report)) for name, report in samples]
+
+
+def everything() -> tuple[tuple[str, Drawing], ...]:
+    """All that the gallery shows, and that golden files hold."""
+    return (*PARTS, *views())

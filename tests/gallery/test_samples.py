@@ -1,0 +1,54 @@
+"""What holds for every sample of every room."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from tests.drawing.survives import assert_numbers_agree, assert_survives
+from tests.gallery.__main__ import main
+from tests.gallery.samples import PICTURES, everything
+
+SAMPLES = dict(everything())
+HABIT_BYTES, EXCEPTION_BYTES = 10_000, 40_000
+
+
+def test_names_are_unique():
+    """Two samples of one name would share a golden file."""
+    assert len(SAMPLES) == len(everything())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_html_survives_where_nobody_trusts_it(name):
+    """JupyterLab, nbviewer and GitHub keep all of it that matters."""
+    assert_survives(SAMPLES[name].html())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_both_forms_tell_the_same_numbers(name):
+    """Who reads the text knows all that the picture shows."""
+    assert_numbers_agree(SAMPLES[name])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_html_is_small(name):
+    """Ten kilobytes are the habit, forty the exception that is listed."""
+    most = EXCEPTION_BYTES if name in PICTURES else HABIT_BYTES
+
+    assert len(SAMPLES[name].html().encode()) <= most
+
+
+@pytest.mark.parametrize("width", [40, 60, 88, 120])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_keeps_to_its_width(name, width):
+    """No line is wider than the text was asked to be."""
+    assert max(map(cell_len, SAMPLES[name].text(width).split("\n"))) <= width
+
+
+def test_gallery_is_written(tmp_path, capsys):
+    """One page shows every sample, light and dark, with its text."""
+    main([str(tmp_path)])
+
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert all(f'<h2 id="{name}">' in page for name in SAMPLES)
+    assert capsys.readouterr().out.strip().endswith("index.html")
