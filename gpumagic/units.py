@@ -44,6 +44,17 @@ def change_text(count: float | None) -> str:
     return f"+{text}" if count is not None and count > 0 else text
 
 
+def part_text(part: float | None, whole: float | None) -> str:
+    """A size out of another, with the unit said once where it is the same.
+
+    >>> part_text(2 * 1024**3, 80 * 1024**3), part_text(1024, 1024**2)
+    ('2.00 of 80.0 GiB', '1.00 KiB of 1.00 MiB')
+    """
+    texts = bytes_text(part), bytes_text(whole)
+    number, _, unit = texts[0].partition(" ")
+    return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
+
+
 def seconds_text(seconds: float | None) -> str:
     """A duration in the unit that keeps three digits readable.
 

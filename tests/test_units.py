@@ -42,6 +42,15 @@ def test_bytes_never_read_as_1024_of_a_unit(count):
     assert len(number.replace(".", "")) <= 4
 
 
+@given(st.integers(0, 2**60), st.integers(0, 2**60))
+def test_a_part_of_a_whole_is_the_two_sizes(part, whole):
+    """The unit is left out only where the whole repeats it."""
+    left, right = units.part_text(part, whole).split(" of ")
+    assert right == units.bytes_text(whole)
+    unit = "" if " " in left else f" {right.split()[1]}"
+    assert left + unit == units.bytes_text(part)
+
+
 @given(st.integers(0, 2**60))
 def test_bytes_parse_back(count):
     """What was written can be typed."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from gpumagic.drawing.badge import Badge
-from gpumagic.drawing.details import Details
-from gpumagic.drawing.document import Drawing
-from gpumagic.drawing.meter import Meter
-from gpumagic.drawing.note import Note
-from gpumagic.drawing.table import Column, Table
+from gpumagic.drawing import Badge, Column, Details, Drawing, Meter, Note, Table
 from gpumagic.gpu_doctor.report import Verdict
-from gpumagic.units import bytes_text, count_text, share_text
+from gpumagic.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Gpu
-    from gpumagic.drawing.cell import Cell
-    from gpumagic.drawing.part import Part
+    from gpumagic.drawing import Cell, NoteKind, Part
     from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding
 
 
@@ -48,7 +42,7 @@ def _steps(findings: tuple[Finding, ...], *verdicts: Verdict) -> Iterator[Note]:
                 yield Note(_KINDS[verdict], text, each.next_step)
 
 
-_KINDS: dict[Verdict, Literal["note", "warning", "problem"]] = {
+_KINDS: dict[Verdict, NoteKind] = {
     Verdict.PROBLEM: "problem",
     Verdict.WARNING: "warning",
     Verdict.NOTE: "note",
@@ -100,7 +94,7 @@ def _memory(gpu: Gpu) -> Meter | None:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     if used is None or not total:
         return None
-    return Meter(used / total, f"{bytes_text(used)} of {bytes_text(total)}")
+    return Meter(used / total, part_text(used, total))
 
 
 def _changes(changes: tuple[Change, ...]) -> tuple[Table, ...]:

@@ -43,7 +43,7 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
     ("scenario", "machine", "headline", "says"),
     [
         ("no_gpus", {"load": ()}, "No GPU here", "there is no NVIDIA driver here"),
-        ("one_gpu", {}, "Ready: 1 GPU (NVIDIA H100 80GB HBM3)", "20.0 GiB of 79.6 GiB"),
+        ("one_gpu", {}, "Ready: 1 GPU (NVIDIA H100 80GB HBM3)", "20.0 of 79.6 GiB"),
         ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs of this machine"),
         ("sixteen_gpus", {}, "Ready: 16 GPUs", "16 GPUs of this machine"),
         ("mixed_models", {}, "Ready: 3 GPUs", "Tesla T4"),

@@ -1,0 +1,37 @@
+"""The Chromium of this machine, without a screen and without calling home."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def path() -> str | None:
+    """The program, if there is one."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def running():
+    """A browser for as long as it is needed."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path(), args=list(_ARGUMENTS)
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()

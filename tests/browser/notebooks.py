@@ -1,0 +1,85 @@
+"""Notebooks that were run and saved elsewhere: `python -m tests.browser.notebooks`.
+
+Jupyter trusts a notebook whose content it has signed, so the trusted one must
+differ from the other by more than its name.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.browser.lab import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHOW = """\
+from IPython.display import display
+from tests.gallery.samples import everything
+
+drawings = dict(everything())
+
+def show(name):
+    display(drawings[name].mimebundle(), raw=True)"""
+
+# An untrusted notebook loses the picture and keeps the word.
+SENTINEL = "display({'text/html': '<svg></svg>sentinel'}, raw=True)"
+
+REAL = (
+    "%load_ext gpumagic",
+    "%gpu_doctor",
+    "%%gpu_doctor\nimport os\n\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'",
+)
+
+
+def cells() -> list[str]:
+    """A cell for each sample of the gallery, then the magics themselves."""
+    from tests.gallery.samples import everything
+
+    samples = [f"show({name!r})" for name, _ in everything()]
+    return [SHOW, SENTINEL, *samples, *REAL]
+
+
+def save(folder: Path) -> None:
+    """Run the notebook once, and save it trusted and untrusted for a server.
+
+    In a process of its own: the browser's event loop and a kernel client's do
+    not go together.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "tests.browser.notebooks"],
+        env=environment(folder),
+        cwd=folder / "root",
+        check=True,
+    )
+
+
+def main() -> None:
+    """Write `untrusted.ipynb`, `trusted.ipynb` and an empty `live.ipynb` here."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbformat.sign import NotebookNotary
+    from nbformat.v4 import new_code_cell
+
+    notebook = notebook_of(map(new_code_cell, cells()))
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    NotebookClient(notebook, timeout=120, extra_arguments=quiet).execute()
+    nbformat.write(notebook, "untrusted.ipynb")
+    notebook.metadata["signed"] = True
+    nbformat.write(notebook, "trusted.ipynb")
+    NotebookNotary().sign(nbformat.read("trusted.ipynb", as_version=4))
+    nbformat.write(notebook_of([new_code_cell()]), "live.ipynb")
+
+
+def notebook_of(cells):
+    """A notebook for the kernel that is installed beside JupyterLab."""
+    from nbformat.v4 import new_notebook
+
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return new_notebook(cells=list(cells), metadata={"kernelspec": kernel})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""A notebook open in JupyterLab, and what can be seen of its outputs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.browser.lab import REPOSITORY
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, CDPSession, Page
+
+    from tests.browser.lab import Lab
+
+PICTURES = REPOSITORY / "build" / "browser"
+
+_LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+_PANEL = ".jp-WindowedPanel-outer"
+_TALLEST_PICTURE = 3000
+
+# What JupyterLab itself complains of, by a part of the address it comes from.
+NOISE = ("/lsp/status",)  # asks for language servers, which this server has none of
+
+
+class View(NamedTuple):
+    """How a page is looked at: its width in CSS pixels, and the pixels of each."""
+
+    width: int
+    scale: float = 1
+
+
+VIEWS = {
+    "wide": View(1400),
+    "narrow": View(700),
+    "zoomed": View(640, 2),  # a window 1280 wide at 200 %
+}
+
+
+@dataclass
+class Opened:
+    """One notebook on one page.
+
+    Args:
+        page: The page of the browser.
+
+        name: What its pictures are named after.
+
+        trusted: Whether Jupyter is to trust the notebook.
+
+        outputs: The HTML that its cells have stored, by what was displayed.
+
+        complaints: What the page has written to its console as errors.
+    """
+
+    page: Page
+    name: str
+    trusted: bool = False
+    outputs: dict[str, str] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+    def look(self, what: str) -> dict:
+        """What is to be said of each output, by the output's name."""
+        seen = self.page.evaluate(f"look.{what}()")
+        return dict(zip(self.outputs, seen, strict=True))
+
+    def faults(self, what: str) -> dict:
+        """The outputs of which there is something to be said."""
+        return {name: found for name, found in self.look(what).items() if found}
+
+    def view(self, view: View) -> None:
+        """Look at the page in another way, from its top to its end."""
+        self._measure(view, 800)
+        panel = f"document.querySelector('{_PANEL}')"
+        top, height = self.page.evaluate(
+            f"[{panel}.getBoundingClientRect().top, {panel}.scrollHeight]"
+        )
+        self._measure(view, int(top + height) + 40)
+        self.page.wait_for_function(f"{panel}.scrollHeight <= {panel}.clientHeight + 1")
+
+    def _measure(self, view: View, height: int) -> None:
+        # Playwright's own `set_viewport_size` cannot change the scale.
+        self._send(
+            "Emulation.setDeviceMetricsOverride",
+            width=view.width,
+            height=height,
+            deviceScaleFactor=view.scale,
+            mobile=False,
+        )
+        self.page.wait_for_function(f"innerHeight === {height}")
+        self.page.wait_for_timeout(300)  # JupyterLab lays out with a delay
+
+    def _send(self, command: str, **parameters: object) -> dict:
+        return self.session.send(command, parameters)
+
+    @cached_property
+    def session(self) -> CDPSession:
+        """What speaks to the browser itself."""
+        return self.page.context.new_cdp_session(self.page)
+
+    def audit(self) -> dict:
+        """What axe-core finds in our outputs."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        # JupyterLab's body is 0 pixels high and hides what overflows it. Browsers
+        # apply that to the window; axe takes all text for hidden and judges none.
+        self.page.add_style_tag(content="body { height: 100vh }")
+        outputs = self.page.evaluate("look.OUTPUT")
+        return Axe().run(self.page, context=outputs, options={}).response
+
+    def photograph(self, view: str) -> None:
+        """Write what is in view to `build/browser/`, in pieces that can be opened."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        width, height = self.page.evaluate("[innerWidth, innerHeight]")
+        for number, top in enumerate(range(0, height, _TALLEST_PICTURE), start=1):
+            piece = (0, top, width, min(_TALLEST_PICTURE, height - top))
+            path = PICTURES / f"{self.name}-{view}-{number}.png"
+            path.write_bytes(self.picture(*piece))
+
+    def picture(self, x: float, y: float, width: float, height: float) -> bytes:
+        """A part of the page as PNG."""
+        # Playwright's own `screenshot` does not know the size that `view` has set.
+        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+        taken = self._send("Page.captureScreenshot", clip=clip)
+        return base64.b64decode(taken["data"])
+
+
+def open_notebook(browser: Browser, lab: Lab, notebook: str, name: str) -> Opened:
+    """Open a notebook in a fresh window and wait for its outputs."""
+    page = browser.new_context(viewport={"width": 1400, "height": 800}).new_page()
+    stored = stored_outputs(lab.root / notebook)
+    opened = Opened(page, name, notebook == "trusted.ipynb", stored)
+    page.on("console", lambda message: _note(opened.complaints, message))
+    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.add_init_script(_LOOK)
+    page.goto(lab.address(notebook))
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    shown = f"document.querySelectorAll(look.OUTPUT).length >= {len(stored)}"
+    page.wait_for_function(shown)
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+    return opened
+
+
+def stored_outputs(notebook: Path) -> dict[str, str]:
+    """The HTML in a notebook file by the source of the cell that displayed it."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return {
+        _text(cell["source"]): _text(output["data"]["text/html"])
+        for cell in cells
+        for output in cell["outputs"]
+        if "text/html" in output.get("data", ())
+    }
+
+
+def _text(lines: str | list[str]) -> str:
+    return "".join(lines)
+
+
+def _note(complaints, message):
+    address = message.location.get("url", "")
+    if message.type == "error" and not any(each in address for each in NOISE):
+        complaints.append(f"{message.text} ({address})")
