@@ -7,6 +7,7 @@ clock stands round `%load_ext` only; what else the process does is not counted.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -20,16 +21,20 @@ from benchmarks.runner import Comparison, side_by_side
 _ROOT = Path(__file__).parents[1]
 _HEAVY = ("torch", "numpy", "rich", "pynvml")
 _EMPTY = "benchmarks.empty_extension"
-_OURS = ("gpumagic", "rich", "autoreload")
-_PEERS = (
-    "line_profiler",
-    "memory_profiler",
-    "memray",
-    "pyinstrument",
-    "scalene",
-    "autotime",
-    "cupyx",
-)
+# Each extension, and the distribution whose version is noted beside it.
+_EXTENSIONS = {
+    _EMPTY: None,
+    "gpumagic": None,  # its version is in every result
+    "autoreload": "ipython",
+    "rich": "rich",
+    "autotime": "ipython-autotime",
+    "line_profiler": "line_profiler",
+    "memory_profiler": "memory_profiler",
+    "memray": "memray",
+    "pyinstrument": "pyinstrument",
+    "scalene": "scalene",
+    "pytorch_memlab": "pytorch-memlab",
+}
 _LOAD = """
 import json, sys, time
 from IPython.core.interactiveshell import InteractiveShell
@@ -48,22 +53,27 @@ print(json.dumps({"seconds": seconds, "loaded": loaded, "new": new}))
 def run(rounds: int = 15) -> Comparison:
     """Load each extension in turn, each time in a fresh process."""
     with tempfile.TemporaryDirectory() as profile:
-        first = {name: _load(name, profile) for name in (_EMPTY, *_OURS, *_PEERS)}
+        first = {name: _load(name, profile) for name in _EXTENSIONS}
         subjects = {
             name: functools.partial(_seconds, name, profile)
             for name, loaded in first.items()
             if isinstance(loaded, dict)
         }
         found = side_by_side("load_time", subjects, rounds=rounds)
-    notes = {name: _note(loaded) for name, loaded in first.items()}
+    notes = {name: _note(name, loaded) for name, loaded in first.items()}
     return Comparison(found.name, found.samples_s, notes)
 
 
-def _note(loaded: dict | str) -> str:
+def _note(name: str, loaded: dict | str) -> str:
     if isinstance(loaded, str):
         return f"skipped: {loaded}"
-    heavy = [name for name in _HEAVY if name in loaded["new"]]
-    return f"{len(loaded['new'])} modules" + "".join(f", {name}" for name in heavy)
+    heavy = [each for each in _HEAVY if each in loaded["new"]]
+    return ", ".join([*_version(name), f"{len(loaded['new'])} modules", *heavy])
+
+
+def _version(name: str) -> list[str]:
+    distribution = _EXTENSIONS[name]
+    return [importlib.metadata.version(distribution)] if distribution else []
 
 
 def _seconds(name: str, profile: str) -> float:

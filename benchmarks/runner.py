@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+import os
 import platform
 import random
 import statistics
@@ -106,7 +107,8 @@ def environment() -> dict[str, Any]:
         "cuda_of_driver": inventory.cuda_version,
         "versions": {"gpumagic": gpumagic.__version__, **dict(_versions(_PACKAGES))},
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
     }
 
 
