@@ -56,7 +56,7 @@ class Completion:
         if previous in options and options[previous].nargs != 0:
             return self._values(options[previous])
         if begun.startswith("-"):
-            return [option for option in options if option.startswith("--")]
+            return [word for word in (*options, "--help") if word.startswith("--")]
         positional = [each for each in parser._actions if not each.option_strings]  # noqa: SLF001
         return [value for action in positional for value in self._values(action)]
 
@@ -90,7 +90,9 @@ class Completion:
         def match(context: Any) -> Any:
             begun, words = self.candidates(context.text_until_cursor) or ("", [])
             return {
-                "completions": [SimpleCompletion(text=word) for word in words],
+                "completions": [
+                    SimpleCompletion(word, type=_kind_of(word)) for word in words
+                ],
                 "matched_fragment": begun,
                 "suppress": bool(words),
             }
@@ -107,6 +109,11 @@ class Completion:
             return [word[len(begun) - len(text) :] for word in words]
 
         return match
+
+
+def _kind_of(word: str) -> str:
+    """What JupyterLab writes beside a completion."""
+    return "option" if word.startswith("-") else "value"
 
 
 def _knows_contexts() -> bool:

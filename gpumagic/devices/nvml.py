@@ -143,7 +143,7 @@ _FAILURES = {
         "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
     ),
     _LIBRARY_NOT_FOUND: (
-        "there is no NVIDIA driver here: its library libnvidia-ml was not found",
+        "there is no NVIDIA driver here (libnvidia-ml was not found)",
         "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
     ),
     13: (

@@ -38,19 +38,18 @@ class Note:
     def html(self) -> Html:
         """The kind as a badge, the sentence, and the hint on a line of its own."""
         return element(
-            "p",
+            "div",
             Badge(self.kind, self.kind).html(),
             Html(" "),
             words(self.text),
-            *self._hint_html(),
+            self._hint_html(),
             style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:48em",
         )
 
-    def _hint_html(self) -> tuple[Html, ...]:
-        return (element("br"), self._arrow()) if self.hint else ()
-
-    def _arrow(self) -> Html:
-        return element("span", words(f"-> {self.hint}"), style="padding-left:1.2em")
+    def _hint_html(self) -> Html:
+        if not self.hint:
+            return Html("")
+        return element("div", words(f"-> {self.hint}"), style="padding-left:1.2em")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

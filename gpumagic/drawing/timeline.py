@@ -20,6 +20,7 @@ from gpumagic.drawing.tabular import (
     head_html,
     indented,
     table_html,
+    wide_row_html,
 )
 from gpumagic.units import count_text
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing.glyphs import Glyphs
 
 MOST_LANES = 12
+_COLUMNS = 4
 
 # About 20 bytes of HTML each: the picture stays well under 10 KB.
 MOST_STROKES = 240
@@ -111,7 +113,7 @@ class Timeline:
                 lane, self.scale, self.kind_numbers, one_by_one=self.one_by_one(lane)
             )
             for lane in self.shown
-        ]
+        ] or [wide_row_html("none", _COLUMNS)]
         names = (words("lane"), self._axis_html(), words("spans"), words("busy"))
         head = head_html(zip(names, (False, False, True, True), strict=True))
         return lines((table_html(self.caption, rows, head=head), self._foot_html()))

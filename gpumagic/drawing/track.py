@@ -23,7 +23,7 @@ def track_html(share: float, fill: str, width_em: int) -> Html:
     return element(
         "span",
         style=f"display:inline-block;width:{width_em}em;max-width:100%;height:.9em;"
-        f"border-radius:.15em;"
+        f"border-radius:.15em;vertical-align:-.1em;"
         f"background:linear-gradient(90deg,{fill} {end},{TRACK} {end})",
     )
 

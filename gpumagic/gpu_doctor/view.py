@@ -26,20 +26,27 @@ def draw(report: DoctorReport) -> Drawing:
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
-    yield from _steps(report.findings, Verdict.PROBLEM, Verdict.WARNING)
+    yield from _steps(report, Verdict.PROBLEM, Verdict.WARNING)
     yield _findings(report.findings)
     if report.facts.inventory.gpus:
         yield _gpus(report.facts.inventory.gpus)
-    yield from _steps(report.findings, Verdict.NOTE, Verdict.UNKNOWN)
+    yield from _steps(report, Verdict.NOTE, Verdict.UNKNOWN)
 
 
-def _steps(findings: tuple[Finding, ...], *verdicts: Verdict) -> Iterator[Note]:
+def _steps(report: DoctorReport, *verdicts: Verdict) -> Iterator[Note]:
     """What to do about each finding that needs something done, the worst first."""
     for verdict in verdicts:
-        for each in findings:
+        for each in report.findings:
             if each.verdict is verdict and each.next_step:
-                text = f"{each.topic}: {each.found}"
-                yield Note(_KINDS[verdict], text, each.next_step)
+                yield Note(
+                    _KINDS[verdict], _what(each, report.headline), each.next_step
+                )
+
+
+def _what(finding: Finding, headline: str) -> str:
+    """The finding, unless the reader has just read it as the headline."""
+    sentence = f"{finding.topic}: {finding.found}"
+    return "what to do about it:" if headline == f"{sentence}." else sentence
 
 
 _KINDS: dict[Verdict, NoteKind] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.browser import notebooks
@@ -118,10 +120,7 @@ def _type(page, text):
 
 
 def _run(page, text):
-    """Run a cell, and wait for the empty one that JupyterLab adds below it."""
-    cells = page.locator(".jp-Notebook .cm-content")
-    before = cells.count()
+    """Run a cell, and wait for its number, which comes when it has ended."""
     _type(page, text)
     page.keyboard.press("Shift+Enter")
-    cells.nth(before).wait_for()
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+    page.locator(".jp-InputPrompt").get_by_text(re.compile(r"\[\d+\]:")).last.wait_for()

@@ -37,6 +37,7 @@ magic.parser.add_argument("--quick", action="store_true")
 magic.parser.add_argument("--device", metavar="DEVICE")
 magic.parser.add_argument("--unit", choices=["ms", "us"])
 magic.parser.add_argument("--count", type=int)
+OPTIONS = ["--count", "--device", "--help", "--quick", "--quiet", "--unit"]
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def shell():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("%probe --", ["--count", "--device", "--quick", "--quiet", "--unit"]),
+        ("%probe --", OPTIONS),
         ("%probe --qui", ["--quick", "--quiet"]),
-        ("%probe -", ["--count", "--device", "--quick", "--quiet", "--unit"]),
+        ("%probe -", OPTIONS),
         ("x = %probe --dev", ["--device"]),
         ("%probe --device c", ["cpu", "cuda:0", "cuda:1"]),
         ("%probe --device cuda:", ["cuda:0", "cuda:1"]),
