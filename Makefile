@@ -68,7 +68,9 @@ $(VENV)/.browser: $(VENV)/.dev
 	$(PIP) -e '.[torch,demo,dev,browser]'
 	@touch $@
 
-.venv-ipython-%/.ready: pyproject.toml
+.PRECIOUS: .venv-ipython-%/.ready
+.venv-ipython-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-ipython-$*
-	.venv-ipython-$*/bin/python -m pip install -q ipython==$* ipykernel nvidia-ml-py rich pytest
+	.venv-ipython-$*/bin/python -m pip install -q \
+	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest
 	@touch $@
