@@ -57,15 +57,16 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[torch,demo]'
+	@echo "Installing into $(VENV); the first time this takes a minute or more."
+	@$(PIP) -e '.[torch,demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) -e '.[torch,demo,dev]'
+	@$(PIP) -e '.[torch,demo,dev]'
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	$(PIP) -e '.[torch,demo,dev,browser]'
+	@$(PIP) -e '.[torch,demo,dev,browser]'
 	@touch $@
 
 .PRECIOUS: .venv-ipython-%/.ready

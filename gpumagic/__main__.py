@@ -8,10 +8,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpumagic import __version__
+from gpumagic.arguments import options_of
 from gpumagic.errors import GpuMagicError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
 
@@ -51,9 +52,19 @@ def _read(words: list[str]) -> argparse.Namespace:
     demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
     demo.set_defaults(run=_demo)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        hint = did_you_mean(words[0], commands.choices) or f"type {parser.prog} --help"
-        raise GpuMagicError(f"{parser.prog} has no command {words[0]}", hint)
-    return parser.parse_args(words)
+        raise _unknown(parser, "command", words[0], commands.choices)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        known = options_of(commands.choices[words[0]])
+        raise _unknown(commands.choices[words[0]], "option", unknown[0], known)
+    return options
+
+
+def _unknown(
+    parser: argparse.ArgumentParser, kind: str, word: str, known: Iterable[str]
+) -> GpuMagicError:
+    hint = did_you_mean(word, known) or f"type {parser.prog} --help"
+    return GpuMagicError(f"{parser.prog} has no {kind} {word}", hint)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -62,11 +73,9 @@ def _doctor(options: argparse.Namespace) -> int:
     report = examine()
     if options.json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
-        return 0
-    from gpumagic.gpu_doctor.view import draw
-
-    sys.stdout.write(draw(report).terminal() + "\n")
-    return 0
+    else:
+        sys.stdout.write(report.drawing().terminal() + "\n")
+    return int(any(each.verdict.value == "problem" for each in report.findings))
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -29,9 +29,11 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
 
         name: What the user typed, such as `%gpu_doctor`, for the messages.
 
-        line: The rest of the line; a `# comment` at its end does not count.
+        line: The rest of the line; a `# comment` at its end does not count, nor
+            does the `;` with which a cell is silenced.
     """
-    words = [_unquoted(word) for word in _words(_without_comment(line), name)]
+    said = _without_comment(line).rstrip().rstrip(";")
+    words = [_unquoted(word) for word in _words(said, name)]
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`

@@ -273,7 +273,11 @@ def _running_file(shell: Any) -> str | None:
 
 
 def _is_one_magic_call(lines: list[str]) -> bool:
-    return len(lines) == 1 and "get_ipython().run_cell_magic(" in lines[0]
+    """Whether a source is nothing but what IPython makes of a cell magic."""
+    match ast.parse("".join(lines)).body if len(lines) == 1 else []:
+        case [ast.Expr(ast.Call(func) | ast.Await(ast.Call(func)))]:
+            return ast.unparse(func) == "get_ipython().run_cell_magic"
+    return False
 
 
 def _is_coroutine(code: CodeType | None) -> bool:

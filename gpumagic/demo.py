@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def _packages() -> tuple[ModuleType, ModuleType, ModuleType]:
     except ModuleNotFoundError as error:
         raise MissingPackage(
             f"the demo needs the package {error.name}",
-            "pip install 'gpumagic[demo]'",
+            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
         ) from None
     return nbformat, nbclient, nbconvert
 
@@ -74,6 +75,7 @@ def _summary(notebook: Any, page: Path, elapsed_s: float) -> str:
     return "\n".join(
         [
             f"The tour ran: {count_text(cells, 'cell')} in {seconds_text(elapsed_s)}.",
+            "Its reports begin:",
             *(f"  {line}" for line in first_lines),
             f"Open it in a browser: {page}",
         ]

@@ -1,33 +1,27 @@
-"""The only wiring: shell, session, magics and views; all taken apart on unload."""
+"""The only wiring: shell, session, magics, completion; all undone on unload."""
 
 from __future__ import annotations
 
 import importlib
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpumagic.cell_transform import CellTransform
 from gpumagic.completion import Completion
-from gpumagic.frontend import is_terminal
 from gpumagic.session import Session
 from gpumagic.settings import GpuMagic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpumagic.record import Record
+from gpumagic.showing import settings_of
 
 
 class Room(NamedTuple):
-    """One magic: `gpumagic/<folder>/` with magic.py, report.py and view.py."""
+    """One magic: `gpumagic/<folder>/magic.py` with this class in it."""
 
     folder: str
     magics: str
-    report: str
 
 
 ROOMS = (
-    Room("gpu_doctor", "DoctorMagics", "DoctorReport"),  # what is there, to begin with
+    Room("gpu_doctor", "DoctorMagics"),  # what is there, to begin with
 )
 
 
@@ -37,12 +31,11 @@ def load(shell: Any) -> None:
     with ExitStack() as undo:
         session = Session()
         undo.callback(session.restore_environment)
-        settings = GpuMagic(parent=shell, unload=undo.close)
+        settings = GpuMagic(session, parent=shell, unload=undo.close)
         _put_in(shell.configurables, settings, undo)
         names: set[str] = set()
         for room in ROOMS:
             names |= _add_magics(shell, room, session, undo)
-            _add_view(shell, room, session, settings, undo)
         transform = CellTransform(shell, names)
         _put_in(shell.input_transformers_cleanup, transform, undo)
         Completion(shell, session, names).install(undo)
@@ -52,13 +45,8 @@ def load(shell: Any) -> None:
 
 def unload(shell: Any) -> None:
     """Take out of a shell whatever `load` has put in."""
-    for settings in _settings(shell):
+    if (settings := settings_of(shell)) is not None:
         settings.unload()
-
-
-def _settings(shell: Any) -> list[Any]:
-    """Ours among the shell's configurables, by name: a reload makes a new class."""
-    return [each for each in shell.configurables if type(each).__name__ == "GpuMagic"]
 
 
 def _add_magics(shell: Any, room: Room, session: Session, undo: ExitStack) -> set[str]:
@@ -78,37 +66,6 @@ def _remove_if_ours(magics: dict[str, Any], name: str, method: Any) -> None:
     """Leave a magic that the user has since defined under the same name."""
     if magics.get(name) == method:
         del magics[name]
-
-
-def _add_view(
-    shell: Any, room: Room, session: Session, settings: GpuMagic, undo: ExitStack
-) -> None:
-    formatter = shell.display_formatter.mimebundle_formatter
-    module = f"gpumagic.{room.folder}.report"
-    formatter.for_type_by_name(
-        module, room.report, _drawer(shell, room, session, settings)
-    )
-    undo.callback(formatter.pop, f"{module}.{room.report}", None)
-
-
-def _drawer(
-    shell: Any, room: Room, session: Session, settings: GpuMagic
-) -> Callable[[Record], dict[str, str]]:
-    """How IPython shows the report of a room: by its view, imported when needed."""
-
-    def draw(report: Record) -> dict[str, str]:
-        if session.was_shown(report, shell.execution_count):
-            return {"text/plain": f"<{type(report).__name__}: shown above>"}
-        view = importlib.import_module(f"gpumagic.{room.folder}.view")
-        drawing = view.draw(report)
-        if is_terminal(shell):
-            return {"text/plain": drawing.terminal()}
-        bundle: dict[str, str] = drawing.mimebundle(width=settings.width)
-        if not settings.html:
-            del bundle["text/html"]
-        return bundle
-
-    return draw
 
 
 def _put_in(items: list[Any], item: Any, undo: ExitStack) -> None:

@@ -7,6 +7,12 @@ import sys
 from typing import Any
 
 
+def running_shell() -> Any | None:
+    """The IPython shell of this process; IPython is not imported to find out."""
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython, "get_ipython", lambda: None)()
+
+
 def is_terminal(shell: Any) -> bool:
     """Whether output goes to a terminal and not to a notebook."""
     return _has_base(shell, "TerminalInteractiveShell")
@@ -50,11 +56,16 @@ def _is_spyder(shell: Any) -> bool:
 
 
 def _is_vscode(shell: Any) -> bool:
-    return "__vsc_ipynb_file__" in shell.user_ns or "VSCODE_PID" in os.environ
+    cell = str(_cell_metadata(shell).get("cellId", ""))
+    return "__vsc_ipynb_file__" in shell.user_ns or cell.startswith("vscode-")
 
 
 def _is_jupyter(shell: Any) -> bool:
     return "cellId" in _cell_metadata(shell) or "JPY_SESSION_NAME" in os.environ
+
+
+def _was_started_by_vscode(_: Any) -> bool:
+    return "VSCODE_PID" in os.environ
 
 
 # The first that fits: services that wrap a Jupyter kernel come before Jupyter.
@@ -64,4 +75,6 @@ _NOTEBOOKS = (
     ("VS Code", _is_vscode),
     ("Spyder", _is_spyder),
     ("JupyterLab or Notebook", _is_jupyter),
+    # Inherited by what is started in its terminal, JupyterLab for one: so it is last.
+    ("VS Code", _was_started_by_vscode),
 )

@@ -1,7 +1,7 @@
 """What all our magics share: reading options, showing a report, running a body.
 
 A magic is arguments, one call, return. It never prints: a report is displayed
-through IPython, which finds its view by the report's type.
+through IPython, and finds its own view.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cells import Outcome
     from gpumagic.drawing.progress import Progress
-    from gpumagic.record import Record
+    from gpumagic.record import Report
     from gpumagic.session import Session
 
 Method = Any  # a method of a Magics class; IPython's decorators are untyped
@@ -46,7 +46,7 @@ class GpuMagics(Magics):
         """The options of a line without code."""
         return arguments.parse(method.parser, typed_name(method, cell), line)
 
-    def show(self, report: Record, options: argparse.Namespace) -> Record | None:
+    def show(self, report: Report, options: argparse.Namespace) -> Report | None:
         """Display a report as the options ask, and return it where `-o` asks."""
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
@@ -78,8 +78,13 @@ class GpuMagics(Magics):
 
 
 _OUTPUT_OPTIONS = (
-    argument("-o", "--output", action="store_true", help="Return the report as well."),
-    argument("-q", "--quiet", action="store_true", help="Show nothing."),
+    argument(
+        "-o",
+        "--output",
+        action="store_true",
+        help="Return the report, too; from a cell, in place of its value.",
+    ),
+    argument("-q", "--quiet", action="store_true", help="Do not show the report."),
     argument("--json", action="store_true", help="Show the report as JSON."),
 )
 
@@ -95,7 +100,7 @@ def gpu_magic(method: Method) -> Method:
     def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
         __tracebackhide__ = True
         if arguments.wants_help(line):
-            return show_text(method.__doc__)
+            return show_text(method.__doc__.removeprefix("::\n\n"))
         return method(self, line, cell)
 
     return line_cell_magic(no_var_expand(_can_be_silenced(magic)))

@@ -10,6 +10,8 @@ from traitlets.config import Configurable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.session import Session
+
 
 class GpuMagic(Configurable):  # the name is what users type after %config
     """How gpumagic shows its reports in this shell."""
@@ -22,6 +24,13 @@ class GpuMagic(Configurable):  # the name is what users type after %config
         default_value=88, min=40, help="The width of the text form in a notebook."
     ).tag(config=True)
 
-    def __init__(self, *, unload: Callable[[], None], **kwargs: Any) -> None:
+    def __init__(
+        self, session: Session, *, unload: Callable[[], None], **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.session = session
         self.unload = unload
+
+    def was_shown(self, report: Any) -> bool:
+        """Whether the running cell has displayed this report already."""
+        return self.session.was_shown(report, self.parent.execution_count)

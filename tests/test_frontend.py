@@ -44,6 +44,7 @@ def nowhere(monkeypatch):
         (ZMQInteractiveShell(), "a Jupyter kernel (which front end cannot be told)"),
         (ZMQInteractiveShell({"cellId": "a"}), "JupyterLab or Notebook"),
         (ZMQInteractiveShell({"cellId": "a"}, __vsc_ipynb_file__="x"), "VS Code"),
+        (ZMQInteractiveShell({"cellId": "vscode-notebook-cell:/x"}), "VS Code"),
         (SpyderShell(), "Spyder"),
     ],
 )
@@ -65,6 +66,12 @@ def test_the_environment_tells(monkeypatch, variable, name):
     """What the surroundings say where the shell does not."""
     monkeypatch.setenv(variable, "1")
     assert front_end(ZMQInteractiveShell()) == name
+
+
+def test_a_notebook_server_started_from_vs_code_is_no_vs_code(monkeypatch):
+    """What VS Code's terminal hands down is the last thing to go by."""
+    monkeypatch.setenv("VSCODE_PID", "1")
+    assert front_end(ZMQInteractiveShell({"cellId": "a"})) == "JupyterLab or Notebook"
 
 
 def test_colab_comes_before_jupyter(monkeypatch):

@@ -44,7 +44,7 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-def probe(evidence: Evidence = NO_EVIDENCE, *, name_library: bool = False) -> CudaState:
+def probe(evidence: Evidence = NO_EVIDENCE) -> CudaState:
     """How far CUDA has come in this process.
 
     The driver library is neither loaded nor initialised by asking; it is asked in
@@ -54,13 +54,11 @@ def probe(evidence: Evidence = NO_EVIDENCE, *, name_library: bool = False) -> Cu
     Args:
         evidence: What the caller knows; without any, "not initialised" is taken to
             mean that nobody has tried.
-
-        name_library: Whether to look up the mapped file, which takes far longer.
     """
     try:
         answer = _device_count()
     except (AttributeError, NotImplementedError):
-        return CudaState(Initialisation.UNKNOWN, library=_named(name_library))
+        return CudaState(Initialisation.UNKNOWN)
     if answer is None:
         return CudaState(Initialisation.NOT_LOADED)
     code, count = answer
@@ -68,7 +66,6 @@ def probe(evidence: Evidence = NO_EVIDENCE, *, name_library: bool = False) -> Cu
         _state(code, evidence),
         code=code,
         device_count=count if code == _SUCCESS else None,
-        library=_named(name_library),
     )
 
 
@@ -95,10 +92,6 @@ def mapped_library() -> str | None:
         if line.rpartition("/")[2].startswith("libcuda.so"):
             return line[line.index("/") :]
     return None
-
-
-def _named(wanted: bool) -> str | None:  # noqa: FBT001 -- one flag passed through
-    return mapped_library() if wanted else None
 
 
 def _device_count() -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ def read_inventory() -> Inventory:
     try:
         nvml = _pynvml()
     except MissingPackage as missing:
-        return Inventory(problem=missing.problem, hint=missing.hint)
+        return Inventory(unasked=True, problem=missing.problem, hint=missing.hint)
     try:
         nvml.nvmlInit()
     except Exception as failure:  # noqa: BLE001 -- the contract: never raises
@@ -108,8 +108,8 @@ def _pynvml() -> Any:
         raise MissingPackage(
             f"the Python module pynvml from {origin} is not that of nvidia-ml-py 12 "
             f"or newer: it lacks {missing[0]}",
-            "pip uninstall pynvml nvidia-ml-py3, then pip install --upgrade "
-            "--force-reinstall nvidia-ml-py, and restart the kernel",
+            "rename that file if it is yours; else pip uninstall pynvml nvidia-ml-py3, "
+            "pip install --force-reinstall nvidia-ml-py, and restart the kernel",
         )
     return nvml
 

@@ -74,6 +74,7 @@ class Inventory(Record):
     nvml_version: str | None = None
     gpus: tuple[Gpu, ...] = ()
     absent: bool = False  # there is no driver at all, which is no fault
+    unasked: bool = False  # pynvml is missing or foreign: nothing is known
     problem: str | None = None  # why the driver could not be asked
     hint: str | None = None  # what to do about it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Gpu, Initialisation
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from gpumagic.gpu_doctor.report import Facts, TorchBuild
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
-_OLDEST_PYTHON, _NEWEST_PYTHON = (3, 11), (3, 14)
+_NEWEST_PYTHON = (3, 14)
+_OLDEST_TORCH = (2, 4)
+_PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
 
 
 def findings_of(facts: Facts) -> tuple[Finding, ...]:
@@ -22,44 +25,24 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
     return tuple(finding for check in CHECKS for finding in check(facts))
 
 
-def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
-    """The answer: can this process use a GPU, and if not, why not."""
-    problems = [each for each in findings if each.verdict is Verdict.PROBLEM]
-    if problems:
-        return f"{problems[0].topic}: {problems[0].found}."
-    if answering := _answering(facts):
-        return f"Ready: {_in_words(answering)}. {_CHOICE[facts.cuda.state]}"
-    accelerator = facts.torch.accelerator if facts.torch else None
-    if accelerator not in (None, "cuda"):
-        return f"Ready: torch can use the accelerator {accelerator!r}."
-    return "No GPU here: work runs on the CPU."
-
-
-_CHOICE = {
-    Initialisation.NOT_LOADED: "CUDA has not started: you can still choose.",
-    Initialisation.UNTOUCHED: "CUDA has not started: you can still choose.",
-    Initialisation.INITIALISED: "CUDA has started: the choice of GPUs is fixed.",
-    Initialisation.FORKED_CHILD: "CUDA was lost in a fork.",
-    Initialisation.FAILED: "CUDA could not start.",
-    Initialisation.UNKNOWN: "Whether CUDA has started cannot be told here.",
-}
-
-
-def _answering(facts: Facts) -> tuple[Gpu, ...]:
+def answering(facts: Facts) -> tuple[Gpu, ...]:
+    """The GPUs that the driver can reach."""
     return tuple(gpu for gpu in facts.inventory.gpus if gpu.problem is None)
 
 
-def _in_words(gpus: tuple[Gpu, ...]) -> str:
+def in_words(gpus: tuple[Gpu, ...]) -> str:
+    """How many GPUs, and of which models."""
     names = sorted({gpu.name or "unknown model" for gpu in gpus})
     return f"{count_text(len(gpus), 'GPU')} ({', '.join(names)})"
 
 
+def hides_all(mask: str) -> bool:
+    """Whether this value of CUDA_VISIBLE_DEVICES leaves no GPU."""
+    return mask.strip() in ("", "-1")
+
+
 def _python(facts: Facts) -> Iterator[Finding]:
-    version = tuple(int(part) for part in facts.python.split(".")[:2])
-    if version < _OLDEST_PYTHON:
-        hint = "use Python 3.11 or newer"
-        yield Finding("Python", facts.python, Verdict.WARNING, hint)
-    elif version > _NEWEST_PYTHON:
+    if _numbers(facts.python) > _NEWEST_PYTHON:
         hint = "gpumagic has not been tested with it"
         yield Finding("Python", facts.python, Verdict.NOTE, hint)
     else:
@@ -77,40 +60,56 @@ def _ipython(facts: Facts) -> Iterator[Finding]:
 
 
 def _torch(facts: Facts) -> Iterator[Finding]:
-    torch, driver = facts.torch, facts.inventory.cuda_version
+    torch = facts.torch
     if torch is None:
         verdict = Verdict.PROBLEM if facts.inventory.gpus else Verdict.WARNING
         yield Finding("torch", "not installed", verdict, f"install it: {_GET_TORCH}")
-        return
+    elif torch.hidden_by is not None:
+        found, hint = f"hidden by the file {torch.hidden_by}", "rename that file"
+        yield Finding("torch", found, Verdict.PROBLEM, hint)
+    else:
+        yield _fit(torch, facts)
+
+
+def _fit(torch: TorchBuild, facts: Facts) -> Finding:
+    """Whether this build of torch goes with the driver and with us."""
+    driver = facts.inventory.cuda_version
     found = f"{torch.version}, {_built_for(torch)}"
     if facts.inventory.gpus and torch.cuda is None:
         up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
         hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
         found += ", so it cannot use the GPU"
-        yield Finding("torch", found, Verdict.PROBLEM, hint)
-    elif _major(torch.cuda) > (_major(driver) or _major(torch.cuda)):
+        return Finding("torch", found, Verdict.PROBLEM, hint)
+    if torch.cuda and driver and _numbers(torch.cuda)[0] > _numbers(driver)[0]:
         found += f", but this driver only runs CUDA up to {driver}"
-        hint = f"update the driver, or install a torch built for CUDA {_major(driver)}"
-        yield Finding("torch", found, Verdict.PROBLEM, hint)
-    else:
-        yield Finding("torch", found, Verdict.OK)
+        newest = _numbers(driver)[0]
+        hint = f"update the driver, or install a torch built for CUDA {newest}"
+        return Finding("torch", found, Verdict.PROBLEM, hint)
+    if _numbers(torch.version) < _OLDEST_TORCH:
+        hint = "gpumagic is made for torch 2.4 and newer: update torch"
+        return Finding("torch", found, Verdict.WARNING, hint)
+    return Finding("torch", found, Verdict.OK)
 
 
 def _built_for(torch: TorchBuild) -> str:
-    kinds = (("CUDA", torch.cuda), ("ROCm", torch.hip), ("Intel GPUs,", torch.xpu))
+    kinds = (("CUDA", torch.cuda), ("ROCm", torch.hip), ("Intel GPUs", torch.xpu))
     built = [f"{kind} {version}" for kind, version in kinds if version]
     return f"built for {' and '.join(built)}" if built else "built without CUDA"
 
 
-def _major(version: str | None) -> int:
-    return int(version.split(".")[0]) if version else 0
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, for comparing."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _driver(facts: Facts) -> Iterator[Finding]:
     inventory = facts.inventory
+    if inventory.unasked:
+        found = "unknown: NVML for Python cannot ask it"
+        yield Finding("NVIDIA driver", found, Verdict.UNKNOWN)
+        return
     if inventory.problem is not None:
-        absent = inventory.absent
-        verdict = Verdict.NOTE if absent else Verdict.PROBLEM
+        verdict = Verdict.NOTE if inventory.absent else Verdict.PROBLEM
         hint = inventory.hint or ""
         yield Finding("NVIDIA driver", inventory.problem, verdict, hint)
         return
@@ -126,7 +125,10 @@ def _nvml(facts: Facts) -> Iterator[Finding]:
     found = f"nvidia-ml-py {supplier}" if supplier else "nvidia-ml-py is not installed"
     if facts.inventory.nvml_version:
         found += f", NVML {facts.inventory.nvml_version}"
-    if strays:
+    if facts.inventory.unasked and facts.inventory.problem is not None:
+        hint = facts.inventory.hint or ""
+        yield Finding("NVML for Python", facts.inventory.problem, Verdict.WARNING, hint)
+    elif strays:
         names = " ".join(strays)
         found += f"; deprecated beside it: {names}"
         hint = f"pip uninstall {names}, then pip install --force-reinstall nvidia-ml-py"
@@ -145,7 +147,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic, "not started (driver library not loaded)", Verdict.OK
         ),
         Initialisation.UNTOUCHED: Finding(
-            topic, "not started (driver library loaded, cuInit not called)", Verdict.OK
+            topic, "not started (driver library loaded)", Verdict.OK
         ),
         Initialisation.INITIALISED: Finding(
             topic,
@@ -163,7 +165,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"tried to start and failed (code {facts.cuda.code})",
             Verdict.PROBLEM,
-            "mend the cause below, then restart the kernel: torch remembers it",
+            "mend the cause, then restart the kernel: torch remembers the failure",
         ),
         Initialisation.UNKNOWN: Finding(
             topic, "the driver library cannot be asked here", Verdict.UNKNOWN
@@ -173,7 +175,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
 
 def _environment(facts: Facts) -> Iterator[Finding]:
     for name, value in facts.environment.items():
-        if name == "CUDA_VISIBLE_DEVICES" and value.strip() in ("", "-1"):
+        if name == "CUDA_VISIBLE_DEVICES" and hides_all(value):
             hint = f"unset {name} before the kernel starts to see the GPUs"
             yield Finding(name, f"{value!r} hides every GPU", Verdict.WARNING, hint)
         elif name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
@@ -184,39 +186,76 @@ def _environment(facts: Facts) -> Iterator[Finding]:
 
 
 def _gpus(facts: Facts) -> Iterator[Finding]:
-    answering = _answering(facts)
+    gpus = answering(facts)
     # One GPU out of reach is no problem for who has others.
-    verdict = Verdict.WARNING if answering else Verdict.PROBLEM
+    verdict = Verdict.WARNING if gpus else Verdict.PROBLEM
     for gpu in facts.inventory.gpus:
         if gpu.problem is not None:
             yield Finding(f"GPU {gpu.index}", gpu.problem, verdict, gpu.hint or "")
-    if answering:
-        yield Finding("GPUs", _in_words(answering), Verdict.OK)
-    if any(gpu.memory_total_bytes is None for gpu in answering):
+    if gpus:
+        yield Finding("GPUs", in_words(gpus), Verdict.OK)
+    elif not facts.inventory.gpus and facts.inventory.problem is None:
+        hint = "see that the GPUs are passed on to this machine or container"
+        yield Finding("GPUs", "none, though the driver runs", Verdict.NOTE, hint)
+
+
+def _numbering(facts: Facts) -> Iterator[Finding]:
+    """CUDA numbers the fastest GPU first, NVML and nvidia-smi do not."""
+    models = {gpu.name for gpu in answering(facts)}
+    if len(models) > 1 and facts.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        found = "the models differ, so cuda:0 need not be GPU 0 of nvidia-smi"
+        hint = "set CUDA_DEVICE_ORDER=PCI_BUS_ID before the kernel starts"
+        yield Finding("GPU numbers", found, Verdict.NOTE, hint)
+
+
+def _modes(facts: Facts) -> Iterator[Finding]:
+    """GPUs that are split, or that do not take every process."""
+    for gpu in answering(facts):
+        if gpu.mig_enabled:
+            found = f"split by MIG, with {count_text(len(gpu.mig), 'slice')}"
+            hint = "choose a slice by its UUID (nvidia-smi -L lists them)"
+            yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE, hint)
+        if gpu.compute_mode not in (None, "default"):
+            found = f"compute mode {gpu.compute_mode}: it does not take every process"
+            yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE)
+
+
+def _memory(facts: Facts) -> Iterator[Finding]:
+    if any(gpu.memory_total_bytes is None for gpu in answering(facts)):
         found = "not told by the driver: the GPU may share the memory of the host"
         hint = "watch the free memory of the machine instead"
         yield Finding("GPU memory", found, Verdict.NOTE, hint)
-    if any(gpu.processes is None for gpu in answering):
-        found = "not listed by the driver here (as under WSL)"
-        hint = "judge by the memory in use whether a GPU is free"
-        yield Finding("GPU processes", found, Verdict.NOTE, hint)
+
+
+def _processes(facts: Facts) -> Iterator[Finding]:
+    topic, hint = "GPU processes", "judge by the memory in use whether a GPU is free"
+    gpus = [gpu for gpu in answering(facts) if gpu.memory_total_bytes is not None]
+    if any(gpu.processes is None for gpu in answering(facts)):
+        found = "not listed by the driver here"
+        yield Finding(topic, found, Verdict.NOTE, hint if gpus else "")
+    elif any(_used_by_nobody(gpu) for gpu in gpus):
+        found = "none listed on a GPU whose memory is in use: they run outside here"
+        yield Finding(topic, found, Verdict.NOTE, hint)
+
+
+def _used_by_nobody(gpu: Gpu) -> bool:
+    used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
+    return gpu.processes == () and used > _PART_IN_USE * total
 
 
 def _accelerators(facts: Facts) -> Iterator[Finding]:
     topic, torch = "Other accelerators", facts.torch
     if torch is None:
         yield Finding(topic, "unknown without torch", Verdict.UNKNOWN)
-    elif torch.imported:
-        other = torch.accelerator if torch.accelerator != "cuda" else None
-        yield Finding(topic, other or "none", Verdict.OK)
-    elif facts.platform == "darwin arm64":
-        yield Finding(topic, "the Apple GPU (mps)", Verdict.OK)
+    elif torch.accelerator is not None:
+        yield Finding(topic, f"torch can use {torch.accelerator!r}", Verdict.OK)
+    elif facts.platform == "darwin arm64" and not torch.imported:
+        yield Finding(topic, "the Apple GPU, which torch calls 'mps'", Verdict.OK)
     elif torch.hip or torch.xpu:
-        found = "this torch is built for them; only torch itself can tell"
-        hint = "import torch, then look again"
-        yield Finding(topic, found, Verdict.UNKNOWN, hint)
+        found = f"unknown: this torch is {_built_for(torch)}; asking would start them"
+        yield Finding(topic, found, Verdict.UNKNOWN)
     else:
-        yield Finding(topic, "none that this build of torch could use", Verdict.OK)
+        yield Finding(topic, "none that this torch could use", Verdict.OK)
 
 
 def _compiler(facts: Facts) -> Iterator[Finding]:
@@ -236,6 +275,10 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _cuda,  # the state that cannot be taken back
     _environment,
     _gpus,
+    _numbering,
+    _modes,
+    _memory,
+    _processes,
     _accelerators,
     _compiler,  # only developers need it
 )

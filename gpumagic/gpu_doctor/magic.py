@@ -23,8 +23,9 @@ class DoctorMagics(GpuMagics):
     def gpu_doctor(self, line: str, cell: str | None = None) -> Any:
         """Say what is here for GPU work, whether it fits together, and what to do.
 
-        Nothing is started or imported by looking. In front of a cell, say what the
-        cell changed: whether it started CUDA, imported torch or set a variable.
+        Looking starts nothing: no CUDA, no import of torch. In front of a cell, say
+        what the cell changed: whether it started CUDA, imported torch or set one of
+        the variables that steer CUDA.
         """
         __tracebackhide__ = True
         from gpumagic.gpu_doctor import measure

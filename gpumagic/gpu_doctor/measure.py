@@ -12,8 +12,10 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.frontend import front_end
-from gpumagic.gpu_doctor.checks import findings_of, headline_of
+from gpumagic.devices.protocols import Initialisation
+from gpumagic.frontend import front_end, running_shell
+from gpumagic.gpu_doctor.checks import findings_of
+from gpumagic.gpu_doctor.headline import headline_of, headline_of_changes
 from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts, TorchBuild
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
     Args:
         driver: What the machine has; this machine's own driver by default.
 
-        shell: The IPython shell that asks, to name its front end.
+        shell: The IPython shell that asks; by default the one that runs, if any.
     """
     facts = gather(driver, shell)
     findings = findings_of(facts)
@@ -70,7 +72,7 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
     """A report on what is different between two moments."""
     findings = findings_of(after)
     changes = tuple(_changes(before, after))
-    return DoctorReport(_headline_of_change(changes), findings, after, changes)
+    return DoctorReport(headline_of_changes(changes), findings, after, changes)
 
 
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
@@ -79,7 +81,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),
-        front_end=front_end(shell),
+        front_end=front_end(shell or running_shell()),
         torch=_torch_build(),
         inventory=driver.inventory(),
         cuda=driver.cuda_state(),
@@ -112,18 +114,35 @@ def _version_of(distribution: str) -> str | None:
 
 
 def _torch_build() -> TorchBuild | None:
-    """The build from torch's own version file: importing torch takes a second."""
-    spec = util.find_spec("torch")
+    """The build, from torch's own version file: importing torch takes a second."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return _imported_build(torch)
+    try:
+        spec = util.find_spec("torch")
+    except ValueError:  # somebody has put None or a stand-in in its place
+        return None
     if spec is None or spec.origin is None:
         return None
+    if spec.submodule_search_locations is None:
+        return TorchBuild("unknown version", None, None, None, hidden_by=spec.origin)
     said = _assignments(Path(spec.origin).with_name("version.py"))
     return TorchBuild(
         version=said.get("__version__") or _version_of("torch") or "unknown version",
         cuda=said.get("cuda"),
         hip=said.get("hip"),
         xpu=said.get("xpu"),
-        imported="torch" in sys.modules,
-        accelerator=_accelerator(sys.modules.get("torch")),
+    )
+
+
+def _imported_build(torch: Any) -> TorchBuild:
+    version = getattr(torch, "version", None)
+    return TorchBuild(
+        version=str(getattr(torch, "__version__", "unknown version")),
+        cuda=getattr(version, "cuda", None),
+        hip=getattr(version, "hip", None),
+        xpu=getattr(version, "xpu", None),
+        imported=True,
+        accelerator=_accelerator(torch),
     )
 
 
@@ -145,40 +164,41 @@ def _assignments(source: Path) -> dict[str, str]:
 
 
 def _accelerator(torch: Any) -> str | None:
-    """The accelerator that an imported torch names; asking starts nothing."""
-    current = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
-    device = current() if current is not None else None
-    return None if device is None else str(device.type)
+    """An accelerator beside CUDA, as far as asking for it starts nothing."""
+    if getattr(getattr(torch, "xpu", None), "is_initialized", bool)():
+        return "xpu"
+    mps = getattr(getattr(torch, "backends", None), "mps", None)
+    return "mps" if mps is not None and mps.is_available() else None
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     pairs = (
         ("torch", _import_state(before), _import_state(after)),
-        ("CUDA in this process", before.cuda.state.value, after.cuda.state.value),
-        *(
-            (name, before.environment.get(name, "unset"), _after(after, name))
-            for name in _VARIABLES
-        ),
+        ("CUDA in this process", _cuda_state(before), _cuda_state(after)),
+        *((name, _value(before, name), _value(after, name)) for name in _VARIABLES),
     )
     for topic, was, now in pairs:
         if was != now:
             yield Change(topic, was, now)
 
 
-def _after(facts: Facts, name: str) -> str:
-    return facts.environment.get(name, "unset")
+def _value(facts: Facts, name: str) -> str:
+    value = facts.environment.get(name)
+    return "unset" if value is None else repr(value)
+
+
+def _cuda_state(facts: Facts) -> str:
+    """The state in the words of the table, where loading a library is no change."""
+    words = {
+        Initialisation.INITIALISED: "started",
+        Initialisation.FORKED_CHILD: "lost in a fork",
+        Initialisation.FAILED: "failed",
+        Initialisation.UNKNOWN: "unknown",
+    }
+    return words.get(facts.cuda.state, "not started")
 
 
 def _import_state(facts: Facts) -> str:
     if facts.torch is None:
         return "not installed"
     return "imported" if facts.torch.imported else "not imported"
-
-
-def _headline_of_change(changes: tuple[Change, ...]) -> str:
-    if not changes:
-        return (
-            "This cell changed nothing here: CUDA, torch and environment are as before."
-        )
-    said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
-    return f"With this cell, {'; '.join(said)}."

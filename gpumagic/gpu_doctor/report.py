@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.record import Record, Report
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import CudaState, Inventory
@@ -30,8 +30,9 @@ class TorchBuild(Record):
     cuda: str | None  # the CUDA it was built for
     hip: str | None  # the ROCm it was built for
     xpu: str | None  # the Intel GPU support it was built with
-    imported: bool
-    accelerator: str | None = None  # what torch itself offers, once imported
+    imported: bool = False
+    accelerator: str | None = None  # one beside CUDA that is there to be used
+    hidden_by: str | None = None  # a file that Python would import in its place
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Change(Record):
 
 
 @dataclass(frozen=True)
-class DoctorReport(Record):
+class DoctorReport(Report):
     """The answer in a sentence, the findings behind it, the facts behind them."""
 
     headline: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Details, Drawing, Meter, Note, Table
-from gpumagic.gpu_doctor.report import Verdict
+from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Table
 from gpumagic.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
@@ -17,27 +16,31 @@ if TYPE_CHECKING:
 
 
 def draw(report: DoctorReport) -> Drawing:
-    """The whole examination; for a watched cell, what it changed comes first."""
-    parts = tuple(_examined(report))
-    if report.changes is not None:
-        parts = (*_changes(report.changes), Details("Everything examined", parts))
+    """The whole examination, or what a stretch of code changed."""
+    watched = report.changes is not None
+    parts = tuple(_changed(report) if watched else _examined(report))
     label = "simulated machine" if report.facts.simulated else ""
     return Drawing(report.headline, parts, label)
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
-    yield from _steps(report, Verdict.PROBLEM, Verdict.WARNING)
+    yield from _steps(report, "problem", "warning")
     yield _findings(report.findings)
     if report.facts.inventory.gpus:
         yield _gpus(report.facts.inventory.gpus)
-    yield from _steps(report, Verdict.NOTE, Verdict.UNKNOWN)
+    yield from _steps(report, "note", "unknown")
 
 
-def _steps(report: DoctorReport, *verdicts: Verdict) -> Iterator[Note]:
+def _changed(report: DoctorReport) -> Iterator[Part]:
+    if report.changes:
+        yield _changes(report.changes)
+
+
+def _steps(report: DoctorReport, *verdicts: str) -> Iterator[Note]:
     """What to do about each finding that needs something done, the worst first."""
     for verdict in verdicts:
         for each in report.findings:
-            if each.verdict is verdict and each.next_step:
+            if each.verdict.value == verdict and each.next_step:
                 yield Note(
                     _KINDS[verdict], _what(each, report.headline), each.next_step
                 )
@@ -49,11 +52,11 @@ def _what(finding: Finding, headline: str) -> str:
     return "what to do about it:" if headline == f"{sentence}." else sentence
 
 
-_KINDS: dict[Verdict, NoteKind] = {
-    Verdict.PROBLEM: "problem",
-    Verdict.WARNING: "warning",
-    Verdict.NOTE: "note",
-    Verdict.UNKNOWN: "note",
+_KINDS: dict[str, NoteKind] = {
+    "problem": "problem",
+    "warning": "warning",
+    "note": "note",
+    "unknown": "note",
 }
 
 
@@ -104,9 +107,7 @@ def _memory(gpu: Gpu) -> Meter | None:
     return Meter(used / total, part_text(used, total))
 
 
-def _changes(changes: tuple[Change, ...]) -> tuple[Table, ...]:
-    if not changes:
-        return ()
+def _changes(changes: tuple[Change, ...]) -> Table:
     columns = (Column("Topic"), Column("Before"), Column("After"))
     rows = tuple((each.topic, each.before, each.after) for each in changes)
-    return (Table("What this cell changed", columns, rows),)
+    return Table("What changed", columns, rows)

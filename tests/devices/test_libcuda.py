@@ -43,7 +43,7 @@ def test_asking_never_loads_the_driver():
         PREPARE
         + """
     before = mapped_library()
-    found = probe(name_library=True)
+    found = probe()
     driver = NvidiaDriver().cuda_state()
     after = mapped_library()
     show(found, driver, before, after, initialise())
@@ -83,7 +83,7 @@ def test_nothing_of_ours_calls_cuinit():
     inventory = driver.inventory()
     evidence = gather_evidence(os.getpid() + 1)
     for each in (Evidence(), evidence, gather_evidence(failed_attempt=True)):
-        probe(each, name_library=True)
+        probe(each)
     driver.inventory()
     state = driver.cuda_state()
     mapped_library()
@@ -119,7 +119,7 @@ def test_the_mapped_file_is_named_on_request():
         PREPARE
         + """
     driver = NvidiaDriver()
-    by_probe = [probe().library, probe(name_library=True).library]
+    by_probe = [probe().library, mapped_library()]
     by_driver = [driver.cuda_state().library for _ in range(2)]
     show(os.environ["LD_LIBRARY_PATH"], *by_probe, *by_driver)
     """

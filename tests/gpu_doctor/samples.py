@@ -11,13 +11,14 @@ from gpumagic.devices.protocols import (
     Initialisation,
     Inventory,
 )
-from gpumagic.gpu_doctor.checks import findings_of, headline_of
+from gpumagic.gpu_doctor.checks import findings_of
+from gpumagic.gpu_doctor.headline import headline_of
 from gpumagic.gpu_doctor.measure import compare
 from gpumagic.gpu_doctor.report import DoctorReport, Facts, TorchBuild
 
 GIB = 2**30
 NOT_STARTED = CudaState(Initialisation.UNTOUCHED, code=3)
-TORCH = TorchBuild("2.11.0+cu130", cuda="13.0", hip=None, xpu=None, imported=False)
+TORCH = TorchBuild("2.11.0+cu130", cuda="13.0", hip=None, xpu=None)
 H100 = Gpu(
     index=0,
     name="NVIDIA H100 80GB HBM3",
@@ -85,7 +86,7 @@ EIGHT = with_gpus(
             memory_used_bytes=index * 11 * GIB,
             memory_free_bytes=(80 - index * 11) * GIB,
             utilisation_share=index / 8,
-            processes=(GpuProcess(100 + index, None, "compute"),) * (index % 3),
+            processes=(GpuProcess(100 + index, None, "compute"),) * min(index, 3),
         )
         for index in range(8)
     ),
@@ -114,7 +115,7 @@ SAMPLES = (
         report(
             on(
                 LAPTOP,
-                python="3.9.1",
+                python="3.15.0",
                 ipython=None,
                 torch=None,
                 inventory=Inventory(

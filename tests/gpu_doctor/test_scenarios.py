@@ -20,6 +20,12 @@ lines = (f"{name} = {value!r}" for name, value in said.items())
 (folder / "version.py").write_text("\\n".join(lines))
 sys.path.insert(0, str(folder.parent))
 """
+FOREIGN_FILE = """
+import os, pathlib, sys, tempfile
+os.chdir(tempfile.mkdtemp())
+sys.path.insert(0, "")
+pathlib.Path("torch.py").write_text("")
+"""
 NO_TORCH = "import sys; sys.modules['torch'] = None\n"
 EXAMINE = """
 import json
@@ -43,6 +49,7 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
     ("scenario", "machine", "headline", "says"),
     [
         ("no_gpus", {"load": ()}, "No GPU here", "there is no NVIDIA driver here"),
+        ("no_gpus", {}, "No GPU here", "none, though the driver runs"),
         ("one_gpu", {}, "Ready: 1 GPU (NVIDIA H100 80GB HBM3)", "20.0 of 79.6 GiB"),
         ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs of this machine"),
         ("sixteen_gpus", {}, "Ready: 16 GPUs", "16 GPUs of this machine"),
@@ -50,11 +57,11 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
         ("mismatch", {}, "NVIDIA driver: ", "reboot"),
         ("driver_not_loaded", {}, "NVIDIA driver: ", "-> "),
         ("wsl", {}, "Ready: 1 GPU", "not listed by the driver"),
-        ("container_foreign_pids", {}, "Ready: ", "Processes"),
+        ("container_foreign_pids", {}, "Ready: ", "they run outside here"),
         ("no_permission", {}, "Ready: 1 GPU", "may not use this GPU"),
         ("gpu_lost", {}, "Ready: ", "! warning: GPU "),
         ("nothing_supported", {}, "Ready: 1 GPU (NVIDIA GB10)", "unknown"),
-        ("mig_with_holes", {}, "Ready: ", "GPUs of this machine"),
+        ("mig_with_holes", {}, "Ready: ", "split by MIG, with 2 slices"),
         ("old_driver", {}, "torch: 2.11.0+cu130, built for CUDA 13.0, but", "update"),
     ],
 )
@@ -82,6 +89,30 @@ def test_the_cpu_torch_of_this_machine_is_recognised_beside_a_gpu():
     assert not imported
     assert report["facts"]["torch"]["version"].startswith("2.")
     assert "cannot use the GPU" in report["headline"]
+
+
+@pytest.mark.parametrize(
+    ("prelude", "headline", "says"),
+    [
+        # A teaching mock, as lecturers make them.
+        (
+            "import sys, types; sys.modules['torch'] = types.ModuleType('torch')\n",
+            "torch: unknown version, built without CUDA",
+            "cannot use the GPU",
+        ),
+        # The classic: a script of one's own, called like the library.
+        (
+            FOREIGN_FILE,
+            "torch: hidden by the file ",
+            "rename that file",
+        ),
+    ],
+)
+def test_what_is_not_torch_is_not_taken_for_it(prelude, headline, says):
+    """A stand-in or a file of that name is told, and breaks nothing."""
+    report, text = examine("one_gpu", prelude=prelude)
+    assert report["headline"].startswith(headline)
+    assert says in text
 
 
 def test_unknown_figures_are_unknown_in_the_report_and_in_the_picture():
@@ -124,17 +155,23 @@ def test_the_magic_in_front_of_a_cell_names_what_started_cuda():
     )
     value, headline = run.json()
     assert value == 0
-    assert headline.startswith("With this cell, CUDA in this process went from not ini")
+    assert headline == "Changed: CUDA in this process went from not started to started."
 
 
 def test_the_command_line_says_the_same_as_the_magic():
     """`python -m gpumagic doctor` draws the table, with --json the plain values."""
-    text = run_module("gpumagic", "doctor", scenario="wsl").stdout
-    plain = json.loads(
-        run_module("gpumagic", "doctor", "--json", scenario="wsl").stdout
-    )
+    machine = {"scenario": "wsl", "check": False}
+    text = run_module("gpumagic", "doctor", **machine).stdout
+    plain = json.loads(run_module("gpumagic", "doctor", "--json", **machine).stdout)
     assert plain["headline"] in " ".join(text.split())
     assert "What is here" in text
+
+
+def test_the_exit_status_tells_of_a_problem():
+    """A script can stop on a machine where something does not fit."""
+    broken = run_module("gpumagic", "doctor", scenario="mismatch", check=False)
+    sound = run_module("gpumagic", "doctor", scenario="no_gpus", load=(), check=False)
+    assert (broken.returncode, sound.returncode) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +179,8 @@ def test_the_command_line_says_the_same_as_the_magic():
     [
         (["doctr"], "has no command doctr", "did you mean doctor?"),
         (["xyzzy"], "has no command xyzzy", "python -m gpumagic --help"),
-        (["doctor", "--jsn"], "--jsn", "--help"),
+        (["doctor", "--jsn"], "doctor has no option --jsn", "did you mean --json?"),
+        (["doctor", "--xyzzy"], "--xyzzy", "doctor --help"),
         ([], "required", "python -m gpumagic --help"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
 import weakref
 
 import pytest
@@ -189,6 +190,25 @@ def test_the_transform_leaves_other_cells_alone(shell, lines):
     from gpumagic.cell_transform import CellTransform
 
     assert CellTransform(shell, {"gpu_doctor"})(lines) == lines
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "get_ipython().run_cell_magic('gpu_doctor', '-q', 'x = 1'); 1/0",
+        "for _ in [1]: get_ipython().run_cell_magic('gpu_doctor', '-q', 'x = 1')",
+    ],
+)
+def test_a_cell_that_is_more_than_the_magic_keeps_its_source(shell, cell):
+    """Only a cell that is nothing but our magic lends its name to the body."""
+    shell.run_line_magic("load_ext", "gpumagic")
+    try:
+        shell.run_cell(cell, store_history=True)
+        assert any(
+            entry[2] == [f"{cell}\n"] for entry in linecache.cache.values() if entry[1:]
+        )
+    finally:
+        shell.run_line_magic("unload_ext", "gpumagic")
 
 
 def test_a_body_run_from_a_function_leaves_the_source_of_the_cell(shell):

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from IPython import version_info
 
 from tests.ipython.shells import environment, see_in_kernel, see_in_terminal
 
@@ -104,7 +105,7 @@ print(json.dumps({
     )
     assert seen["differs"] == []
     # The check can see: loading did change these.
-    assert {"magics", "registry", "deferred", "matchers", "cleanup"} <= set(
+    assert {"magics", "registry", "configurables", "matchers", "cleanup"} <= set(
         seen["loading_showed"]
     )
 
@@ -192,7 +193,7 @@ def test_a_failure_while_loading_leaves_nothing_half_loaded():
         """
 import gpumagic.extension as extension
 before = state(shell)
-extension.ROOMS = (*extension.ROOMS, extension.Room("no_such_room", "X", "Y"))
+extension.ROOMS = (*extension.ROOMS, extension.Room("no_such_room", "X"))
 try:
     extension.load(shell)
     raised = None
@@ -233,7 +234,7 @@ def _widest(seen) -> int:
 @pytest.mark.kernel
 @pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
 def test_the_report_is_shown_once_and_handed_out_on_request(see):
-    """-o returns what was shown, -q shows nothing, --json shows plain values."""
+    """-o returns what was shown, -q does not show it, --json shows plain values."""
     seen = see(
         [
             "%load_ext gpumagic",
@@ -264,6 +265,52 @@ def test_the_report_is_shown_once_and_handed_out_on_request(see):
     assert (len(cell.shown), cell.result) == (1, "5")
     assert cell_out.result == "<DoctorReport: shown above>"
     assert (len(failed.shown), failed.status) == (1, "error")
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+@pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
+def test_reports_from_before_a_reload_are_still_drawn(see, first):
+    """Old and new reports have classes of one name; each is shown in full."""
+    cells = [
+        "old = %gpu_doctor -q -o",
+        "%reload_ext gpumagic",
+        "new = %gpu_doctor -q -o",
+    ]
+    order = ["old", "new"] if first == "old" else ["new", "old"]
+    seen = see(["%load_ext gpumagic", *cells, *order, *order])
+    shown = [each.result for each in seen[-4:]]
+    assert len(set(shown)) == 1
+    assert "What is here" in shown[0]
+    assert "-> " in shown[0]
+
+
+def test_a_report_draws_itself_where_the_extension_is_not_loaded():
+    """After `import gpumagic` alone, a notebook shows the picture, print the text."""
+    seen = see_in_kernel(
+        [
+            "import gpumagic; r = gpumagic.gpu_doctor.examine(); display(r)",
+            "print(r)",
+            "r.facts.front_end",
+        ]
+    )
+    assert list(seen[0].shown[0]) == ["text/plain", "text/html"]
+    assert seen[1].printed.strip() == seen[0].shown[0]["text/plain"]
+    assert "Jupyter" in seen[2].result
+
+
+def test_a_display_that_is_asked_for_is_obeyed():
+    """Only the echo of a cell's value is cut short, not what the user displays."""
+    _, seen = see_in_kernel(["%load_ext gpumagic", "r = %gpu_doctor -o\ndisplay(r)"])
+    assert len(seen.shown) == 2
+    assert seen.shown[0] == seen.shown[1]
+
+
+@pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
+def test_a_semicolon_silences_the_value(see):
+    """`%gpu_doctor -o;` shows the report without an echo (IPython 8.10 and newer)."""
+    _, seen = see(["%load_ext gpumagic", "%gpu_doctor -o;"])
+    assert (seen.status, len(seen.shown)) == ("ok", 1)
+    assert seen.result is None or version_info < (8, 10)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +346,8 @@ def test_help_shows_what_the_question_mark_shows(typed):
     for option in ("--json", "-q, --quiet", "-o, --output"):
         assert option in text
         assert option in seen[2].printed
-    assert "Nothing is started" in text
+    assert "Looking starts nothing" in text
+    assert not text.startswith("::")
 
 
 def test_unexpected_errors_keep_their_traceback():

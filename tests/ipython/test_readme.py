@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.ipython.shells import REPOSITORY, see_in_kernel
+from tests.ipython.shells import REPOSITORY, environment, see_in_kernel
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
@@ -26,6 +28,21 @@ def test_every_python_block_runs_in_order():
     assert len(seen) > 4
     # The last value of the watched cell is shown, as in a plain cell.
     assert "45" in [each.result for each in seen]
+
+
+def test_the_script_block_runs_by_itself():
+    """What is said to work in a script works in a file of its own."""
+    script = blocks("python")[-2]
+    assert script.startswith("import os\n\nimport gpumagic\n")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Changed: CUDA_DEVICE_ORDER went from unset to 'PCI_BUS_ID'" in done.stdout
 
 
 @pytest.mark.kernel
