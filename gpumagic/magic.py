@@ -10,7 +10,6 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-from IPython.core import magic as ipython_magic
 from IPython.core.magic import Magics, line_cell_magic, no_var_expand
 from IPython.core.magic_arguments import argument
 from IPython.display import display
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from gpumagic.session import Session
 
 Method = Any  # a method of a Magics class; IPython's decorators are untyped
-
-# A trailing `;` silences a magic that asks for it; IPython knows that since 8.10.
-_can_be_silenced = getattr(ipython_magic, "output_can_be_silenced", lambda f: f)
 
 
 class GpuMagics(Magics):
@@ -92,8 +88,8 @@ _OUTPUT_OPTIONS = (
 def gpu_magic(method: Method) -> Method:
     """Make a method a magic in line and cell form.
 
-    `--help` shows what `?` shows. The text behind the name is left as it was typed:
-    `{x}` in it may be code.
+    `--help` shows what `?` shows. A `;` at the end of the line form silences its
+    value. The text behind the name is left as it was typed: `{x}` in it may be code.
     """
 
     @functools.wraps(method)
@@ -101,9 +97,10 @@ def gpu_magic(method: Method) -> Method:
         __tracebackhide__ = True
         if arguments.wants_help(line):
             return show_text(method.__doc__.removeprefix("::\n\n"))
-        return method(self, line, cell)
+        value = method(self, line, cell)
+        return None if cell is None and line.rstrip().endswith(";") else value
 
-    return line_cell_magic(no_var_expand(_can_be_silenced(magic)))
+    return line_cell_magic(no_var_expand(magic))
 
 
 def output_options(method: Method) -> Method:

@@ -41,6 +41,7 @@ CASES: dict[str, str] = {
     ),
     "from __future__ holds on": "def g(x: missing): ...\ng.__annotations__",
     "an await": "import asyncio\nawait asyncio.sleep(0.01, 'awaited')",
+    "a silenced await": "await asyncio.sleep(0, 'silenced');",
     "an assignment after an await": "b = await asyncio.sleep(0, 7)\nb",
     "an async for": (
         "async def agen():\n    yield 1\nasync for each in agen():\n    print(each)"
