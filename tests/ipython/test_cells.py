@@ -68,6 +68,19 @@ def test_an_error_reaches_after_and_then_the_caller(shell):
     assert outcomes[0].ended_ns >= outcomes[0].started_ns
 
 
+def test_the_traceback_of_an_error_begins_in_the_body(shell):
+    """A report that reads the traceback finds the user's frames alone."""
+    in_body = []
+
+    def after(outcome):
+        frame = outcome.error.__traceback__.tb_frame
+        in_body.append(frame.f_locals is shell.user_ns)
+
+    with pytest.raises(ZeroDivisionError):
+        cells.run(shell, "1/0", after=after)
+    assert in_body == [True]
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_ends_a_cell_is_reported_and_passed_on(shell, kind):
     """Ctrl-C and its like are no reason to lose the report, nor to swallow them."""
