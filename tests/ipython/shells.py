@@ -42,13 +42,18 @@ def environment() -> dict[str, str]:
     """The environment of a shell under test: ours importable, no history, no colour."""
     return {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_inherited_path()]),
         "IPYTHONDIR": tempfile.mkdtemp(),
         "JUPYTER_PLATFORM_DIRS": "1",
         "PYTHONWARNINGS": "ignore",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "NO_COLOR": "1",
     }
+
+
+def _inherited_path() -> list[str]:
+    """Where the packages of this run lie, if not in its environment."""
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def users_frames(traceback: str) -> list[tuple[int, str]]:
