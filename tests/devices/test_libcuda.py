@@ -75,6 +75,7 @@ def test_a_loaded_driver_that_nobody_has_started_is_untouched():
 
 def test_nothing_of_ours_calls_cuinit():
     """Every question of the driver, with torch imported, leaves CUDA untouched."""
+    pytest.importorskip("torch")
     run = run_python(
         PREPARE
         + """
@@ -258,6 +259,7 @@ def test_a_torch_without_that_knowledge_is_no_evidence(monkeypatch):
 
 def test_asking_imports_no_torch_and_knows_the_real_one():
     """Evidence is gathered without torch, and from the real torch if it is there."""
+    pytest.importorskip("torch")
     run = run_python(
         PREPARE
         + """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -80,3 +81,19 @@ def test_every_local_link_leads_somewhere():
 def _topics(text: str) -> list[str]:
     row = r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)"
     return re.findall(row, text, re.MULTILINE)
+
+
+def test_the_measured_table_is_the_measured_result():
+    """Every time in the comparison stands in the committed results, rounded."""
+    results = REPOSITORY / "benchmarks" / "results"
+    medians: dict[str, float] = {}
+    for name in ("load_time", "cell_floor"):
+        text = (results / f"{name}.json").read_text(encoding="utf-8")
+        medians |= json.loads(text)["median_s"]
+    section = README.partition("## How it compares")[2].partition("\n## ")[0]
+    shown = re.findall(r"\| ([\d.]+) (ms|us) \|", section)
+    assert len(shown) > 8
+    for number, unit in shown:
+        scale = {"ms": 1e3, "us": 1e6}[unit]
+        digits = len(number.partition(".")[2])
+        assert number in {f"{each * scale:.{digits}f}" for each in medians.values()}
