@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Session:
     ) -> None:
         self._open_driver = open_driver
         self._driver: Driver | None = None
-        self._shown: tuple[int, int] | None = None
+        self._shown: tuple[weakref.ref[Any], int] | None = None
         self._environment: dict[str, str | None] = {}
 
     @property
@@ -47,11 +48,14 @@ class Session:
 
     def remember_shown(self, report: Any, cell_number: int) -> None:
         """Note that this cell has displayed a report that it also returns."""
-        self._shown = (id(report), cell_number)
+        self._shown = (weakref.ref(report), cell_number)
 
     def was_shown(self, report: Any, cell_number: int) -> bool:
         """Whether showing the report now would repeat it within its cell."""
-        return self._shown == (id(report), cell_number)
+        if self._shown is None:
+            return False
+        shown, in_cell = self._shown
+        return shown() is report and in_cell == cell_number
 
 
 def _put(name: str, value: str | None) -> None:

@@ -85,7 +85,7 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
         newest = _numbers(driver)[0]
         hint = f"update the driver, or install a torch built for CUDA {newest}"
         return Finding("torch", found, Verdict.PROBLEM, hint)
-    if _numbers(torch.version) < _OLDEST_TORCH:
+    if () < _numbers(torch.version) < _OLDEST_TORCH:  # () is an unknown version
         hint = "gpumagic is made for torch 2.4 and newer: update torch"
         return Finding("torch", found, Verdict.WARNING, hint)
     return Finding("torch", found, Verdict.OK)
@@ -182,7 +182,7 @@ def _environment(facts: Facts) -> Iterator[Finding]:
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
         else:
-            yield Finding(name, value, Verdict.NOTE)
+            yield Finding(name, value or "set to nothing", Verdict.NOTE)
 
 
 def _gpus(facts: Facts) -> Iterator[Finding]:
@@ -234,7 +234,7 @@ def _processes(facts: Facts) -> Iterator[Finding]:
         found = "not listed by the driver here"
         yield Finding(topic, found, Verdict.NOTE, hint if gpus else "")
     elif any(_used_by_nobody(gpu) for gpu in gpus):
-        found = "none listed on a GPU whose memory is in use: they run outside here"
+        found = "none listed on a GPU whose memory is in use: they may run outside here"
         yield Finding(topic, found, Verdict.NOTE, hint)
 
 

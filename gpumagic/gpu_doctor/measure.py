@@ -12,6 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.frontend import front_end, running_shell
 from gpumagic.gpu_doctor.checks import findings_of
@@ -77,7 +78,7 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
 
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     """The facts now."""
-    driver = driver or _this_machine()
+    driver = driver or NvidiaDriver()
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),
@@ -93,12 +94,6 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
         simulated=driver.simulated,
     )
-
-
-def _this_machine() -> Driver:
-    from gpumagic.devices.nvidia import NvidiaDriver
-
-    return NvidiaDriver()
 
 
 def _pynvml_suppliers() -> dict[str, str]:

@@ -74,7 +74,7 @@ def finding(facts, topic):
             with_gpus(ONE_GPU, dataclasses.replace(H100, processes=())),
             "GPU processes",
             "note",
-            "they run outside here",
+            "they may run outside here",
             "memory in use",
         ),
         (
@@ -112,6 +112,20 @@ def finding(facts, topic):
             "warning",
             "2.3.1",
             "2.4 and newer",
+        ),
+        (
+            on(LAPTOP, torch=dataclasses.replace(TORCH, version="unknown version")),
+            "torch",
+            "ok",
+            "unknown version",
+            "",
+        ),
+        (
+            on(LAPTOP, environment={"CUDA_DEVICE_ORDER": ""}),
+            "CUDA_DEVICE_ORDER",
+            "note",
+            "set to nothing",
+            "",
         ),
         (
             on(

@@ -57,7 +57,7 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
         ("mismatch", {}, "NVIDIA driver: ", "reboot"),
         ("driver_not_loaded", {}, "NVIDIA driver: ", "-> "),
         ("wsl", {}, "Ready: 1 GPU", "not listed by the driver"),
-        ("container_foreign_pids", {}, "Ready: ", "they run outside here"),
+        ("container_foreign_pids", {}, "Ready: ", "they may run outside here"),
         ("no_permission", {}, "Ready: 1 GPU", "may not use this GPU"),
         ("gpu_lost", {}, "Ready: ", "! warning: GPU "),
         ("nothing_supported", {}, "Ready: 1 GPU (NVIDIA GB10)", "unknown"),
