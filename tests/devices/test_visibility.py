@@ -1,0 +1,400 @@
+"""What CUDA_VISIBLE_DEVICES makes visible, by table and by a naive second reader."""
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices.protocols import Gpu, MigSlice
+from gpumagic.devices.visibility import visible
+
+UUIDS = (
+    "GPU-11111111-aaaa-4aaa-8aaa-111111111111",
+    "GPU-11111111-bbbb-4bbb-8bbb-111111111111",
+    "GPU-22222222-cccc-4ccc-8ccc-222222222222",
+    "GPU-33333333-dddd-4ddd-8ddd-333333333333",
+)
+FOUR = tuple(Gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS))
+
+M0 = "MIG-aaaaaaaa-1111-4111-8111-aaaaaaaaaaaa"
+M1 = "MIG-bbbbbbbb-2222-4222-8222-bbbbbbbbbbbb"
+SLICES = (MigSlice(M0, 1, 0, None), MigSlice(M1, 2, 0, None))
+SLICED = replace(FOUR[2], mig_enabled=True, mig=SLICES)
+WITH_MIG = (*FOUR[:2], SLICED, FOUR[3])
+
+
+# ---------------------------------------------------------------- four whole GPUs
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (None, (0, 1, 2, 3)),
+        ("", ()),
+        (" \t", ()),
+        ("2,1", (2, 1)),
+        ("4", ()),
+        ("0,4,1", (0,)),
+        ("3,2,9,1", (3, 2)),
+        ("-1", ()),
+        ("0,-1,1", (0,)),
+        ("0,1,0", ()),
+        ("0,+0", ()),
+        (" 1 , 0 ", (1, 0)),
+        ("0 1", (0,)),
+        ("0-3", (0,)),
+        ("+1", (1,)),
+        ("+", ()),
+        ("-", ()),
+        ("1,+", (1,)),
+        ("00", (0,)),
+        ("0x0", (0,)),
+        ("0,,1", (0,)),
+        ("0,", (0,)),
+        (",0", ()),
+        ("none", ()),
+        ("NoDevFiles", ()),
+        ('"0"', ()),
+        ("GPU-22222222", (2,)),
+        (f"{UUIDS[3]},{UUIDS[0]}", (3, 0)),
+        ("GPU-1", ()),
+        ("GPU-", ()),
+        ("GPU-2,GPU-1,GPU-3", (2,)),
+        ("GPU-2,GPU-22", ()),
+        ("22222222-cccc-4ccc-8ccc-222222222222", ()),
+        ("\N{ARABIC-INDIC DIGIT ONE}", ()),
+        pytest.param("9" * 5000, (), id="thousands of digits"),
+    ],
+)
+def test_what_drivers_agree_on_is_certain(mask, expected):
+    """A value that every driver reads alike has one answer, in the order of cuda:k."""
+    found = visible(mask, FOUR)
+
+    assert found.physical == expected
+    assert found.uuids == tuple(UUIDS[index] for index in expected)
+    assert found.certain
+
+
+@pytest.mark.parametrize(
+    ("mask", "likely", "why"),
+    [
+        ("0,4,0", (0,), "repetition"),
+        ("0,4,4", (0,), "repetition"),
+        ("GPU-2,GPU-9,GPU-9", (2,), "repetition"),
+        ("GPU-2,GPU-9,GPU-22", (2,), "repetition"),
+        ("0x1", (0,), "another number"),
+        ("-0", (0,), "another number"),
+        ("4294967296", (), "another number"),
+        ("GPU-22222222,1", (2,), "numbers and UUIDs"),
+        ("1,GPU-22222222", (1,), "numbers and UUIDs"),
+        ("GPU-22222222, GPU-33333333", (2,), "blanks"),
+        ("GPU-22222222 ", (), "blanks"),
+        ("gpu-22222222", (), "capital"),
+        (UUIDS[2].upper(), (), "capital"),
+    ],
+)
+def test_what_drivers_may_differ_on_is_uncertain(mask, likely, why):
+    """A value that drivers may read differently has a likely answer and a doubt."""
+    found = visible(mask, FOUR)
+
+    assert found.physical == likely
+    assert not found.certain
+    assert why in " ".join(found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"),
+    [
+        ("", "an empty value hides every GPU"),
+        ("3,2,9,1", "the list ends at '9': there is no GPU of this number"),
+        ("0,-1", "the list ends at '-1': it is negative"),
+        ("0,,1", "the list ends at '': it is empty"),
+        ("none", "the list ends at 'none': it is neither a number nor a UUID"),
+        ("GPU-1", "the list ends at 'GPU-1': more than one GPU fits it"),
+        ("GPU-9", "the list ends at 'GPU-9': no GPU or slice fits it"),
+        ("GPU-2,x", "the list ends at 'x': it is of another kind than the first"),
+        ("0,1,0", "'0' names a GPU again, which hides every GPU"),
+        ("0-3", "'0-3': what follows the number is overlooked"),
+        ("x" * 99, f"the list ends at '{'x' * 60}...': it is neither a number"),
+    ],
+)
+def test_a_reason_names_the_entry_that_decided(mask, reason):
+    """Where less is seen than is written, the entry is quoted and the rule told."""
+    (only,) = visible(mask, FOUR).reasons
+
+    assert only.startswith(reason)
+
+
+def test_a_plain_list_needs_no_reason():
+    """What is seen just as it is written is not explained."""
+    assert visible("2,1", FOUR).reasons == ()
+    assert visible(None, FOUR).reasons == ()
+
+
+def test_the_callers_numbers_are_given_back():
+    """A number in the value is a place by PCI address; the answer has the caller's."""
+    devices = [replace(FOUR[2], index=7), replace(FOUR[0], index=5)]
+
+    assert visible("1,0", devices).physical == (5, 7)
+
+
+def test_a_machine_without_gpus_shows_none():
+    """Without GPUs nothing is visible, whatever the value says."""
+    for mask in (None, "", "0", "GPU-1", M0):
+        assert visible(mask, ()).physical == ()
+        assert visible(mask, ()).certain
+
+
+def test_the_bare_beginning_of_a_uuid_is_uncertain_on_one_gpu():
+    """Where there is one GPU, GPU- fits it alone, if the driver takes it at all."""
+    found = visible("GPU-", FOUR[:1])
+
+    assert (found.physical, found.certain) == ((0,), False)
+
+
+def test_a_number_that_may_be_octal_is_uncertain():
+    """On ten GPUs 010 is outside, unless a driver reads it as eight."""
+    found = visible("010", [Gpu(index) for index in range(10)])
+
+    assert (found.physical, found.certain) == ((), False)
+
+
+@pytest.mark.parametrize("mask", ["GPU-9", "GPU-2", "gpu-9", " GPU-9"])
+def test_a_uuid_may_be_that_of_a_gpu_that_does_not_tell_its_own(mask):
+    """While the UUID of some GPU is unknown, a beginning may fit that one too."""
+    found = visible(mask, (*FOUR, Gpu(4)))
+
+    assert not found.certain
+    assert "a UUID of this machine is not known" in found.reasons[0]
+
+
+def test_a_whole_uuid_is_certain_next_to_one_that_is_unknown():
+    """No two GPUs have the same UUID, so a whole one can mean no other."""
+    assert visible(UUIDS[2], (*FOUR, Gpu(4))).certain
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("order", [None, "FASTEST_FIRST", "pci_bus_id", "garbage"])
+@pytest.mark.parametrize("mask", [None, "0", "2,1"])
+def test_numbers_are_uncertain_without_pci_order(mask, order):
+    """Any order but PCI_BUS_ID may number the GPUs by speed."""
+    found = visible(mask, FOUR, order=order)
+
+    assert not found.certain
+    assert found.physical == visible(mask, FOUR).physical
+
+
+@pytest.mark.parametrize("mask", ["", "-1", "7", UUIDS[2], "GPU-3,GPU-2"])
+def test_without_numbers_the_order_does_not_matter(mask):
+    """UUIDs mean the same GPUs in any order, and nothing is nothing."""
+    assert visible(mask, FOUR, order=None).certain
+
+
+def test_one_gpu_has_one_order():
+    """Where there is one GPU, its number is 0 in any order."""
+    assert visible("0", FOUR[:1], order=None).certain
+
+
+# ---------------------------------------------------------------- slices
+
+
+@pytest.mark.parametrize(
+    ("mask", "uuid"), [(M1, M1), (M0, M0), ("2", M0), ("GPU-2222", M0), (f"{M1},x", M1)]
+)
+def test_one_slice_is_seen_by_its_name_or_by_its_gpu(mask, uuid):
+    """A slice's own name gives it; the GPU in MIG mode gives its first."""
+    found = visible(mask, WITH_MIG)
+
+    assert (found.physical, found.uuids, found.certain) == ((2,), (uuid,), True)
+
+
+def test_a_single_gpu_in_mig_mode_shows_its_first_slice():
+    """Without a value the only GPU is chosen, and its first slice stands for it."""
+    found = visible(None, [SLICED])
+
+    assert (found.physical, found.uuids, found.certain) == ((2,), (M0,), True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "uuids", "why"),
+    [
+        (None, (M0,), "slices and whole GPUs"),
+        ("2,0", (M0,), "slices and whole GPUs"),
+        ("0,2", (M0,), "slices and whole GPUs"),
+        (f"{M1},{M0}", (M1,), "1 MIG slice at most"),
+        (f"{M1},0", (M1,), "numbers and UUIDs"),
+        (f"{M1},{UUIDS[0]}", (M1,), "numbers and UUIDs"),
+        (M1[:9], (), "a part of the name"),
+        (M1.upper(), (), "capital"),
+        (f"MIG-{UUIDS[2]}/2/0", (M1,), "old name"),
+        (f"{M0},MIG-x,{M0}", (M0,), "repetition"),
+    ],
+)
+def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
+    """More than one slice, slices among GPUs, and other names are doubtful."""
+    found = visible(mask, WITH_MIG)
+
+    assert (found.uuids, found.certain) == (uuids, False)
+    assert why in " ".join(found.reasons)
+
+
+@pytest.mark.parametrize("mask", ["MIG-9", "MIG-", f"{M0},{M0}", f"MIG-{UUIDS[2]}/3/0"])
+def test_a_name_of_no_slice_or_a_slice_twice_shows_nothing(mask):
+    """Slices follow the rules of GPUs: unknown, ambiguous and repeated names."""
+    found = visible(mask, WITH_MIG)
+
+    assert (found.physical, found.certain) == ((), True)
+
+
+def test_the_limit_of_slices_is_the_callers():
+    """A driver that shows several slices shows the first so many of the list."""
+    both = visible(f"{M1},{M0}", WITH_MIG, mig_limit=2)
+
+    assert both.uuids == (M1, M0)
+    assert both.physical == (2, 2)
+
+
+def test_an_old_driver_knows_slices_by_their_old_names():
+    """Where the driver itself gives the old name, that is the slice's own."""
+    old = f"MIG-{UUIDS[2]}/1/0"
+    gpu = replace(SLICED, mig=(MigSlice(old, None, None, None),))
+
+    assert visible(old, [gpu]).uuids == (old,)
+    assert visible(old, [gpu]).certain
+
+
+def test_an_old_name_may_be_that_of_a_slice_that_does_not_tell_its_instances():
+    """Without the instances of a slice its old name is unknown, and so the answer."""
+    gpu = replace(SLICED, mig=(MigSlice(M0, None, None, None),))
+
+    assert not visible(f"MIG-{UUIDS[2]}/1/0", [gpu]).certain
+
+
+def test_mig_mode_without_slices_shows_nothing():
+    """A GPU in MIG mode that has no slices yet contributes nothing."""
+    bare = replace(SLICED, mig=())
+
+    found = visible("0,2,1", (*FOUR[:2], bare))
+
+    assert (found.physical, found.certain) == ((0, 1), True)
+    assert found.reasons == ("GPU 2 is in MIG mode and has no slices",)
+
+
+# ---------------------------------------------------------------- a second reader
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a driver may or may not do, as far as is known."""
+
+    strips: bool = False
+    folds_case: bool = False
+    mixes: bool = False
+    finds_base: bool = False
+    wraps: bool = False
+    refuses_minus_zero: bool = False
+
+
+def kind(entry, habits):
+    """What sort of name it is."""
+    entry = entry.strip() if habits.strips else entry
+    entry = entry.upper() if habits.folds_case else entry
+    return entry[:4] if entry[:4] in ("GPU-", "MIG-") else "number"
+
+
+def number_in(entry, habits):
+    """The number that C's strtoul finds, one character after the other."""
+    rest = entry.lstrip(" \t\n\v\f\r")
+    sign = -1 if rest[:1] == "-" else 1
+    rest = rest[1:] if rest[:1] in ("+", "-") else rest
+    base, digits = 10, "0123456789"
+    if habits.finds_base and re.match("0[xX][0-9a-fA-F]", rest):
+        base, digits, rest = 16, "0123456789abcdefABCDEF", rest[2:]
+    elif habits.finds_base and rest[:1] == "0":
+        base, digits = 8, "01234567"
+    read = "".join(itertools.takewhile(lambda letter: letter in digits, rest))
+    if not read or (habits.refuses_minus_zero and sign < 0 and int(read, base) == 0):
+        return None
+    number = sign * int(read, base)
+    return number % 2**32 if habits.wraps else number
+
+
+def named_by(entry, habits):
+    """The GPU that it names, if it names exactly one."""
+    if kind(entry, habits) == "number":
+        number = number_in(entry, habits)
+        return number if number is not None and 0 <= number < 4 else None
+    start = entry.strip() if habits.strips else entry
+    if habits.folds_case:
+        start = "GPU-" + start[4:].lower()
+    fitting = [place for place, uuid in enumerate(UUIDS) if uuid.startswith(start)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def read_naively(mask, habits):
+    """The GPUs seen by a driver of these habits."""
+    if not mask.strip():
+        return ()
+    found = []
+    entries = mask.split(",")
+    for entry in entries:
+        same = kind(entry, habits) == kind(entries[0], habits)
+        place = named_by(entry, habits) if same or habits.mixes else None
+        if place is None:
+            break
+        found.append(place)
+    return tuple(found) if len(set(found)) == len(found) else ()
+
+
+STRICT = Habits()
+ALL_HABITS = [Habits(*each) for each in itertools.product((False, True), repeat=6)]
+STARTS = [uuid[:length] for uuid in UUIDS for length in (5, 8, 12, 14, 40)]
+ENTRIES = st.one_of(
+    st.integers(-2, 6).map(str),
+    st.sampled_from([*STARTS, *[start.lower() for start in STARTS], "GPU-", "GPU-9"]),
+    st.sampled_from(["", "+", "-", "-0", "+1", "0x1", "0x", "010", "08", "1x", "0-3"]),
+    st.sampled_from(["2 3", "none", "MIG-1", "9" * 30, "4294967297", "-4294967295"]),
+    st.text("0123x+- GPU", max_size=5),
+)
+PADDED = st.builds(
+    "{}{}{}".format, st.sampled_from(["", "", " "]), ENTRIES, st.sampled_from(["", " "])
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(PADDED, min_size=1, max_size=5).map(",".join))
+@example("0,0x0")
+@example("1,0,+1")
+def test_the_likely_answer_is_that_of_a_strict_reader(mask):
+    """The answer is what the rules say, taken word for word."""
+    assert visible(mask, FOUR).physical == read_naively(mask, STRICT)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(PADDED, min_size=1, max_size=4).map(",".join))
+@example("040000000001")
+@example("GPU-2,4294967297")
+@example("GPU-2, gpu-3")
+def test_a_certain_answer_is_that_of_every_reader(mask):
+    """What is called certain does not depend on any habit that drivers may have."""
+    found = visible(mask, FOUR)
+
+    if found.certain:
+        assert {read_naively(mask, each) for each in ALL_HABITS} == {found.physical}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.permutations(range(4)), st.integers(0, 4), st.booleans())
+def test_every_selection_that_is_written_is_seen(order, count, by_uuid):
+    """Any choice in any order, as numbers or UUIDs, is seen just as it is written."""
+    chosen = order[:count]
+    mask = ",".join(UUIDS[each] if by_uuid else str(each) for each in chosen)
+
+    found = visible(mask, FOUR)
+
+    assert (found.physical, found.certain) == (tuple(chosen), True)
