@@ -1,0 +1,309 @@
+"""A copy of torch's CUDA caching allocator that hands out made-up addresses.
+
+Which block serves a request, what is split, kept, merged and returned, and every
+figure of it follow torch to the byte. Time is somebody else's business: whatever
+costs time on a device is a call of `DriverCalls`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.allocator_blocks import (
+    ALLOCATED,
+    Block,
+    FreeBlocks,
+    Pool,
+)
+from gpumagic.simulator.allocator_counters import Counters
+from gpumagic.simulator.allocator_held import HeldBlocks
+from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
+from gpumagic.simulator.allocator_settings import (
+    LARGEST_SMALL_BYTES,
+    SMALLEST_BLOCK_BYTES,
+    AllocatorSettings,
+)
+from gpumagic.simulator.allocator_snapshot import History, snapshot_of
+from gpumagic.simulator.out_of_memory import (
+    BEYOND_ANY_DEVICE,
+    OutOfSimulatedMemory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "AllocatorSettings",
+    "Block",
+    "CachingAllocator",
+    "DriverCalls",
+    "OutOfSimulatedMemory",
+]
+
+_NO_LIMIT_BYTES = 1 << 62
+_BEYOND_ANY_DEVICE_BYTES = 1 << 60
+_MOST_ENTRIES = 100_000
+_ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
+
+
+class CachingAllocator:
+    """The memory of one simulated device.
+
+    Args:
+        device: Its index, as it stands in error texts.
+
+        capacity_bytes: What CUDA reports as the device's total.
+
+        context_bytes: What this process takes besides, also as a function.
+
+        driver: Whom to ask for time and events.
+
+        settings: How to round, split and keep.
+
+        processes: What other processes hold, as pid and bytes. No error text names a
+            process whose pid is `None`; without the function, as on a device without
+            a monitor, none names any, not even this one.
+
+        now_us: The clock that recorded actions are stamped with.
+    """
+
+    def __init__(  # noqa: PLR0913, a device is made of these
+        self,
+        device: int,
+        capacity_bytes: int,
+        *,
+        context_bytes: Callable[[], int] | int,
+        driver: DriverCalls,
+        settings: AllocatorSettings | None = None,
+        processes: Callable[[], Sequence[tuple[int | None, int]]] | None = lambda: (),
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.settings = settings or AllocatorSettings()
+        self.counters = Counters()
+        self._history = History(now_us)
+        self._allocated_bytes = self.counters.totals["allocated_bytes"]
+        self._reserved_bytes = self.counters.totals["reserved_bytes"]
+        self._small = Pool("small", self.counters.small)
+        self._large = Pool("large", self.counters.large)
+        self._memory = DeviceMemory(
+            device,
+            capacity_bytes,
+            context_bytes=context_bytes,
+            processes=processes,
+            driver=driver,
+            counters=self.counters,
+            history=self._history,
+            settings=self.settings,
+        )
+        self._held = HeldBlocks(driver, self._let_go)
+        self._plain_rounding = not self.settings.rounds_to_divisions
+        self._max_split_bytes = self.settings.max_split_size_bytes or _NO_LIMIT_BYTES
+        self._ages = False  # whether garbage is collected, for which blocks have ages
+
+    # ------------------------------------------------------------ taking and giving
+
+    def allocate(self, nbytes: int, stream: int) -> Block | None:
+        """A block for this many bytes of work on a stream; None for no bytes.
+
+        Raises `OutOfSimulatedMemory` where even an emptied cache leaves no room.
+        """
+        if not nbytes:
+            return None
+        if self._held.queues:
+            self._held.let_go_of_done()
+        if self._plain_rounding:
+            size = (nbytes + _ROUND_UP) & _ROUND_DOWN
+        else:
+            size = self.settings.rounded_bytes(nbytes)
+        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        if self._ages:
+            pool.searches += 1
+        free = pool.free_by_stream.get(stream)
+        if free is None:
+            free = pool.free_by_stream[stream] = FreeBlocks()
+        position = free.fit(size)
+        if position == len(free.keys) or self._refuses(free.blocks[position], size):
+            position = self._add_segment(free, pool, size, stream)
+        block = free.blocks[position]
+        rest_size = block.size - size
+        if rest_size > pool.whole_bytes and size < self._max_split_bytes:
+            is_part = block.previous is not None or block.next is not None
+            free.replace_at(position, block.split_off(size))
+            splits, split_bytes = (0, -size) if is_part else (1, rest_size)
+        else:
+            free.remove_at(position)
+            size = block.size
+            splits, split_bytes = (-1, -size) if block.is_split else (0, 0)
+        block.state = ALLOCATED
+        block.requested = nbytes
+        pool.tally.hand_out(size, nbytes, splits, split_bytes)
+        if size >= self._max_split_bytes:
+            self.counters.oversize_allocations.large.shift(1)
+        if self._history.recording:
+            self._history.add("alloc", block.address, nbytes, stream)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take back a block; one that other streams use is kept until they are done."""
+        if block.state is not ALLOCATED:
+            raise ValueError(f"{block!r} is not allocated")
+        size, requested = block.size, block.requested
+        if self._history.recording:
+            self._note("free_requested", block)
+        if size >= self._max_split_bytes:
+            self.counters.oversize_allocations.large.shift(-1)
+        pool = block.pool
+        if block.uses is not None:
+            self.counters.tell_active_apart()
+            pool.tally.hold(size)
+            self._held.hold(block, block.uses)
+            return
+        if self._history.recording:
+            self._note("free_completed", block)
+        splits, split_bytes = pool.enter(block)
+        pool.tally.take_back(size, requested, splits, split_bytes)
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Another stream uses the block: its later free waits for that stream."""
+        if stream == block.stream:
+            return
+        if block.uses is None:
+            block.uses = []
+        if stream not in block.uses:
+            block.uses.append(stream)
+
+    def empty_cache(self) -> None:
+        """Wait for held blocks, then give unused segments back to the driver."""
+        self.counters.synchronisations += 1
+        self._held.wait_for_all()
+        for pool in (self._large, self._small):
+            for block in pool.unused_segments():
+                self._memory.give_back(block)
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def device(self) -> int:
+        """The index that error texts and snapshots name."""
+        return self._memory.device
+
+    @device.setter
+    def device(self, index: int) -> None:
+        self._memory.device = index
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What has an owner."""
+        return self._allocated_bytes.current
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that had an owner since the latest reset."""
+        return self._allocated_bytes.peak
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What has been taken from the driver."""
+        return self._reserved_bytes.current
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was taken from the driver since the latest reset."""
+        return self._reserved_bytes.peak
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        """The most that may be taken; None until a fraction has been set."""
+        return self._memory.allowed_bytes
+
+    @property
+    def driver_free_bytes(self) -> int:
+        """What the driver has left."""
+        return self._memory.free_bytes
+
+    def mem_info(self) -> tuple[int, int]:
+        """Free and total bytes, as the driver tells them."""
+        return self._memory.free_bytes, self._memory.capacity_bytes
+
+    def memory_stats(self) -> dict[str, int]:
+        """Every figure under torch's flat keys."""
+        return self.counters.memory_stats(self.settings.max_split_size_bytes)
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        """The segments in torch's own shape, by address."""
+        segments = snapshot_of(self.device, self._memory.heads.values())
+        if self._history.recording:
+            active_bytes = sum(each["active_size"] for each in segments)
+            self._history.add("snapshot", 0, active_bytes, 0)
+        return segments
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was recorded, oldest first, in the shape of torch's `device_traces`."""
+        return self._history.entries()
+
+    def verify(self) -> None:
+        """Raise AssertionError where blocks, lists and counters disagree."""
+        from gpumagic.simulator.allocator_verification import verify
+
+        pools = self._small, self._large
+        verify(pools, self._memory.heads, self._held.queues, self.counters)
+
+    # ------------------------------------------------------------ setting
+
+    def reset_peaks(self) -> None:
+        """Let every peak be what is there now."""
+        self.counters.reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        """Let every sum and every number of events begin anew."""
+        self.counters.reset_accumulated()
+
+    def set_fraction(self, fraction: float) -> None:
+        """Allow this process only a share of the device's total."""
+        memory = self._memory
+        memory.allowed_bytes = int(fraction * memory.capacity_bytes)
+        self._ages = self.settings.garbage_collection_threshold > 0
+
+    def record_history(self, on: bool, max_entries: int = _MOST_ENTRIES) -> None:  # noqa: FBT001, as torch has it
+        """Note every action from now on; or stop, and forget what was noted."""
+        self._history.switch(on, max_entries)
+
+    # ------------------------------------------------------------ inside
+
+    def _refuses(self, block: Block, size: int) -> bool:
+        """Whether the best fit must not serve a request, lest it be wasted on it."""
+        limit = self._max_split_bytes
+        if size < limit:
+            return block.size >= limit
+        return block.size >= size + self.settings.max_non_split_rounding_bytes
+
+    def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
+        """Where a new segment for this size stands in its list of free blocks."""
+        if size >= _BEYOND_ANY_DEVICE_BYTES:
+            raise OutOfSimulatedMemory(BEYOND_ANY_DEVICE)
+        memory = self._memory
+        if self._ages:
+            memory.collect_garbage(self._large)
+        nbytes = self.settings.segment_bytes(size)
+        if not memory.has_room(nbytes) and not (
+            memory.give_back_oversize(free, size) and memory.has_room(nbytes)
+        ):
+            self.empty_cache()
+            self.counters.retries += 1
+            if not memory.has_room(nbytes):
+                raise memory.shortage(nbytes, size, stream)
+        block = memory.take(nbytes, pool, stream)
+        free.add(block)
+        return free.find(block)
+
+    def _let_go(self, block: Block) -> None:
+        """Free a block that was held."""
+        if self._history.recording:
+            self._note("free_completed", block)
+        size, requested, tally = block.size, block.requested, block.pool.tally
+        splits, split_bytes = block.pool.enter(block)
+        tally.let_go(size, requested, splits, split_bytes)
+
+    def _note(self, action: str, block: Block) -> None:
+        self._history.add(action, block.address, block.requested, block.stream)

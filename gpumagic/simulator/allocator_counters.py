@@ -1,0 +1,279 @@
+"""What an allocator counts, under the keys of `torch.cuda.memory_stats`."""
+
+from __future__ import annotations
+
+# What torch reports where blocks of every size may be split.
+_NO_LIMIT = -1
+
+# The families of torch's figures, without the two that mostly follow from these.
+_FAMILIES = (
+    "allocated_bytes",
+    "allocation",
+    "inactive_split",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "reserved_bytes",
+    "segment",
+)
+
+
+class Count:
+    """A figure of one pool: where it is, where it was highest, how it got here.
+
+    `freed` is the sum of its falls. The sum of its rises follows from it, which
+    spares the busy path a step: `carried` is the figure at the latest reset.
+    """
+
+    __slots__ = ("carried", "current", "freed", "peak", "total", "twin")
+
+    def __init__(self, total: Total) -> None:
+        self.current = self.peak = self.freed = self.carried = 0
+        self.total = total
+        self.twin = self  # the same figure of the other pool, once there is one
+
+    @property
+    def allocated(self) -> int:
+        """The sum of its rises since the latest reset."""
+        return self.freed + self.current - self.carried
+
+    def shift(self, amount: int) -> None:
+        """Go up, or down where the amount is negative."""
+        self.current = now = self.current + amount
+        if amount < 0:
+            self.freed -= amount
+        elif now > self.peak or now + self.twin.current > self.total.peak:
+            self.note_peak(now)
+
+    def note_peak(self, now: int) -> None:
+        """See whether this figure, or that of both pools, was never as high."""
+        self.peak = max(self.peak, now)
+        self.total.peak = max(self.total.peak, now + self.twin.current)
+
+    def reset_accumulated(self) -> None:
+        """Forget how it got here."""
+        self.carried, self.freed = self.current, 0
+
+    def copy_from(self, other: Count) -> None:
+        """Become what another count of the same pool is."""
+        self.current, self.peak = other.current, other.peak
+        self.freed, self.carried = other.freed, other.carried
+
+
+class Total:
+    """A figure of both pools: the sum of two counts, with a peak of its own."""
+
+    __slots__ = ("large", "peak", "small")
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self.small, self.large = Count(self), Count(self)
+        self.small.twin, self.large.twin = self.large, self.small
+
+    @property
+    def current(self) -> int:
+        """Where it is."""
+        return self.small.current + self.large.current
+
+    @property
+    def allocated(self) -> int:
+        """The sum of its rises since the latest reset."""
+        return self.small.allocated + self.large.allocated
+
+    @property
+    def freed(self) -> int:
+        """The sum of its falls since the latest reset."""
+        return self.small.freed + self.large.freed
+
+    def reset_peaks(self) -> None:
+        """Forget how high it and its parts were."""
+        self.peak = self.current
+        for count in (self.small, self.large):
+            count.peak = count.current
+
+    def reset_accumulated(self) -> None:
+        """Forget how it and its parts got here."""
+        self.small.reset_accumulated()
+        self.large.reset_accumulated()
+
+    def copy(self) -> Total:
+        """A figure of its own that has come the same way."""
+        twin = Total()
+        twin.peak = self.peak
+        twin.small.copy_from(self.small)
+        twin.large.copy_from(self.large)
+        return twin
+
+
+class Tally:
+    """The counts of one pool, told what happens to its blocks."""
+
+    __slots__ = (
+        "active",
+        "active_bytes",
+        "allocated_bytes",
+        "allocation",
+        "inactive_split",
+        "inactive_split_bytes",
+        "requested_bytes",
+        "reserved_bytes",
+        "segment",
+    )
+
+    allocation: Count
+    allocated_bytes: Count
+    requested_bytes: Count
+    inactive_split: Count
+    inactive_split_bytes: Count
+    segment: Count
+    reserved_bytes: Count
+    # None as long as no block was ever held: active is then what is allocated.
+    active: Count | None
+    active_bytes: Count | None
+
+    def hand_out(
+        self, size: int, requested: int, splits: int, split_bytes: int
+    ) -> None:
+        """A block has got an owner. Written out, as it runs for every tensor."""
+        count = self.allocation
+        count.current = now = count.current + 1
+        if now > count.peak or now + count.twin.current > count.total.peak:
+            count.note_peak(now)
+        count = self.allocated_bytes
+        count.current = now = count.current + size
+        if now > count.peak or now + count.twin.current > count.total.peak:
+            count.note_peak(now)
+        count = self.requested_bytes
+        count.current = now = count.current + requested
+        if now > count.peak or now + count.twin.current > count.total.peak:
+            count.note_peak(now)
+        if splits:
+            self.inactive_split.shift(splits)
+        if split_bytes:
+            self.inactive_split_bytes.shift(split_bytes)
+        if self.active is not None:
+            self._shift_active(1, size)
+
+    def take_back(
+        self, size: int, requested: int, splits: int, split_bytes: int
+    ) -> None:
+        """A block has lost its owner and is free at once."""
+        count = self.allocation
+        count.current -= 1
+        count.freed += 1
+        count = self.allocated_bytes
+        count.current -= size
+        count.freed += size
+        count = self.requested_bytes
+        count.current -= requested
+        count.freed += requested
+        if splits:
+            self.inactive_split.shift(splits)
+        if split_bytes:
+            self.inactive_split_bytes.shift(split_bytes)
+        if self.active is not None:
+            self._shift_active(-1, -size)
+
+    def hold(self, size: int) -> None:
+        """A block has lost its owner and waits for other streams."""
+        self.allocation.shift(-1)
+        self.allocated_bytes.shift(-size)
+
+    def let_go(self, size: int, requested: int, splits: int, split_bytes: int) -> None:
+        """A block that was held is free."""
+        self.requested_bytes.shift(-requested)
+        self.inactive_split.shift(splits)
+        self.inactive_split_bytes.shift(split_bytes)
+        self._shift_active(-1, -size)
+
+    def shift_reserved(self, segments: int, nbytes: int) -> None:
+        """Segments have come from the driver, or gone where the number is negative."""
+        self.segment.shift(segments)
+        self.reserved_bytes.shift(nbytes)
+
+    def _shift_active(self, blocks: int, nbytes: int) -> None:
+        if self.active is not None and self.active_bytes is not None:
+            self.active.shift(blocks)
+            self.active_bytes.shift(nbytes)
+
+
+class Counters:
+    """All that one allocator counts."""
+
+    def __init__(self) -> None:
+        self.totals = {family: Total() for family in _FAMILIES}
+        self.small, self.large = Tally(), Tally()
+        for family, total in self.totals.items():
+            setattr(self.small, family, total.small)
+            setattr(self.large, family, total.large)
+        for tally in (self.small, self.large):
+            tally.active = tally.active_bytes = None
+        self.oversize_allocations, self.oversize_segments = Total(), Total()
+        self._zero_events()
+
+    def tell_active_apart(self) -> None:
+        """From now on what is active may be more than what is allocated."""
+        if self.small.active is not None:
+            return
+        blocks = self.totals["active"] = self.totals["allocation"].copy()
+        nbytes = self.totals["active_bytes"] = self.totals["allocated_bytes"].copy()
+        self.small.active, self.small.active_bytes = blocks.small, nbytes.small
+        self.large.active, self.large.active_bytes = blocks.large, nbytes.large
+
+    def families(self) -> dict[str, Total]:
+        """Every figure that is counted by pool, by torch's name of its family."""
+        active = {
+            "active": self.totals["allocation"],
+            "active_bytes": self.totals["allocated_bytes"],
+        }
+        return active | self.totals
+
+    def reset_peaks(self) -> None:
+        """Let every peak be what is there now."""
+        for total in self._all_totals():
+            total.reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        """Let every sum and every number of events begin anew."""
+        for total in self._all_totals():
+            total.reset_accumulated()
+        self._zero_events()
+
+    def memory_stats(self, max_split_size_bytes: int | None) -> dict[str, int]:
+        """All figures under torch's flat keys, in alphabetical order."""
+        limit = _NO_LIMIT if max_split_size_bytes is None else max_split_size_bytes
+        figures = {
+            "max_split_size": limit,
+            "num_alloc_retries": self.retries,
+            "num_device_alloc": self.device_allocations,
+            "num_device_free": self.device_frees,
+            "num_oom_rejections": 0,  # only of a policy that is off and not modelled
+            "num_ooms": self.out_of_memories,
+            "num_sync_all_streams": self.synchronisations,
+        }
+        for family, total in self.families().items():
+            figures |= _figures(f"{family}.all", total)
+            figures |= _figures(f"{family}.small_pool", total.small)
+            figures |= _figures(f"{family}.large_pool", total.large)
+        figures |= _figures("oversize_allocations", self.oversize_allocations)
+        figures |= _figures("oversize_segments", self.oversize_segments)
+        return dict(sorted(figures.items()))
+
+    def _all_totals(self) -> tuple[Total, ...]:
+        oversize = self.oversize_allocations, self.oversize_segments
+        return *self.totals.values(), *oversize
+
+    def _zero_events(self) -> None:
+        self.retries = 0
+        self.out_of_memories = 0
+        self.synchronisations = 0
+        self.device_allocations = 0
+        self.device_frees = 0
+
+
+def _figures(name: str, count: Count | Total) -> dict[str, int]:
+    return {
+        f"{name}.current": count.current,
+        f"{name}.peak": count.peak,
+        f"{name}.allocated": count.allocated,
+        f"{name}.freed": count.freed,
+    }

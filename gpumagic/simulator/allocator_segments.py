@@ -1,0 +1,240 @@
+"""The memory of one device: what the driver has, and the segments taken from it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpumagic.simulator.allocator_blocks import Block
+from gpumagic.simulator.allocator_settings import SEGMENT_STEP_BYTES
+from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory, Shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool
+    from gpumagic.simulator.allocator_counters import Counters
+    from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.allocator_snapshot import History
+
+_FIRST_ADDRESS = 0x7F00_0000_0000
+_ADDRESSES_OF_ONE_DEVICE = 1 << 40
+
+
+class DriverCalls(Protocol):
+    """What the allocator asks of the device, in the order in which it happens."""
+
+    def malloc(self, nbytes: int) -> None:
+        """Memory is taken from the driver, which keeps the host busy."""
+
+    def free(self, nbytes: int) -> None:
+        """Memory goes back to the driver, which waits for the whole device."""
+
+    def record(self, stream: int) -> Any:
+        """An event behind the stream's work so far."""
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has passed this event; does not wait."""
+
+    def wait(self, event: Any) -> None:
+        """The host waits until the device has passed this event."""
+
+
+class DeviceMemory:
+    """A device's memory, of which segments are taken whole and given back whole.
+
+    Args:
+        device: Its index, as it stands in error texts.
+
+        capacity_bytes: What CUDA reports as the device's total.
+
+        context_bytes: What this process takes besides, also as a function.
+
+        processes: What other processes hold; see `CachingAllocator`.
+
+        driver: Whom to tell of segments.
+
+        counters: Where to count them.
+
+        history: Where to note them.
+
+        settings: What counts as oversize, and when garbage is collected.
+    """
+
+    def __init__(  # noqa: PLR0913, a device is made of these
+        self,
+        device: int,
+        capacity_bytes: int,
+        *,
+        context_bytes: Callable[[], int] | int,
+        processes: Callable[[], Sequence[tuple[int | None, int]]] | None,
+        driver: DriverCalls,
+        counters: Counters,
+        history: History,
+        settings: AllocatorSettings,
+    ) -> None:
+        self.device = device
+        self.capacity_bytes = capacity_bytes
+        self.allowed_bytes: int | None = None  # once this process has been limited
+        self.heads: dict[int, Block] = {}  # the first block of every segment
+        self._context_bytes = context_bytes
+        self._processes = processes
+        self._driver = driver
+        self._counters = counters
+        self._reserved = counters.totals["reserved_bytes"]
+        self._history = history
+        self._settings = settings
+        start = _FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE
+        self._addresses = AddressSpace(start)
+
+    @property
+    def context_bytes(self) -> int:
+        """What this process takes outside of segments."""
+        amount = self._context_bytes
+        return amount if isinstance(amount, int) else amount()
+
+    @property
+    def used_bytes(self) -> int:
+        """What this process takes in all."""
+        return self.context_bytes + self._reserved.current
+
+    @property
+    def free_bytes(self) -> int:
+        """What the driver has left."""
+        others_bytes = sum(nbytes for _, nbytes in self._others())
+        return max(self.capacity_bytes - self.used_bytes - others_bytes, 0)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a segment of this size is allowed and there."""
+        allowed = self.allowed_bytes
+        if allowed is not None and self._reserved.current + nbytes > allowed:
+            return False
+        return nbytes <= self.free_bytes
+
+    def take(self, nbytes: int, pool: Pool, stream: int) -> Block:
+        """A new segment as one free block that is in no list yet."""
+        self._driver.malloc(nbytes)
+        block = Block(self._addresses.take(nbytes), nbytes, stream, pool)
+        self.heads[block.address] = block
+        self._count(block, 1)
+        self._counters.device_allocations += 1
+        if self._history.recording:
+            self._history.add("segment_alloc", block.address, nbytes, stream)
+        return block
+
+    def give_back(self, block: Block) -> None:
+        """Return a listed free block that is a whole segment."""
+        if self._history.recording:
+            self._history.add("segment_free", block.address, block.size, block.stream)
+        self._driver.free(block.size)
+        block.pool.remove(block)
+        del self.heads[block.address]
+        self._addresses.give_back(block.address, block.size)
+        self._count(block, -1)
+        self._counters.device_frees += 1
+
+    def give_back_oversize(self, free: FreeBlocks, size: int) -> bool:
+        """Return one block that makes enough room, or the largest until they do."""
+        limit = self._settings.max_split_size_bytes
+        if limit is None:
+            return False
+        wanted_bytes = max(size, limit)
+        position = free.fit(wanted_bytes)
+        if position < len(free.blocks):
+            self.give_back(free.blocks[position])
+            return True
+        released_bytes = 0
+        for block in reversed(free.blocks[:]):
+            if released_bytes >= wanted_bytes or block.size < limit:
+                break
+            self.give_back(block)
+            released_bytes += block.size
+        return released_bytes >= wanted_bytes
+
+    def collect_garbage(self, pool: Pool) -> None:
+        """Return the segments that were unused for longest, once too much is taken."""
+        share = self._settings.garbage_collection_threshold
+        excess_bytes = self._reserved.current - int(share * (self.allowed_bytes or 0))
+        idle = pool.unused_segments() if excess_bytes > 0 else []
+        while idle and excess_bytes > 0:
+            mean_age = sum(pool.searches - each.free_since for each in idle) / len(idle)
+            kept = []
+            # A round is finished even when it has already returned enough.
+            for block in idle:
+                if pool.searches - block.free_since >= mean_age:
+                    excess_bytes -= block.size
+                    self.give_back(block)
+                else:
+                    kept.append(block)
+            idle = kept
+
+    def shortage(self, nbytes: int, size: int, stream: int) -> OutOfSimulatedMemory:
+        """The error for a segment that cannot be had, counted and noted."""
+        self._counters.out_of_memories += 1
+        free_bytes = self.free_bytes
+        if self._history.recording:
+            self._history.add_oom(free_bytes, size, stream)
+        listed: list[tuple[int | None, int]] = []
+        if self._processes is not None:
+            listed = [each for each in self._others() if each[0] is not None]
+            listed.append((None, self.used_bytes))
+        shortage = Shortage(
+            device=self.device,
+            segment_bytes=nbytes,
+            total_bytes=self.capacity_bytes,
+            free_bytes=free_bytes,
+            allowed_bytes=self.allowed_bytes,
+            allocated_bytes=self._counters.totals["allocated_bytes"].current,
+            reserved_bytes=self._reserved.current,
+            processes=tuple(listed),
+        )
+        return OutOfSimulatedMemory(shortage.text(), shortage)
+
+    def _count(self, block: Block, segments: int) -> None:
+        block.pool.tally.shift_reserved(segments, segments * block.size)
+        limit = self._settings.max_split_size_bytes
+        if limit is not None and block.size >= limit:
+            self._counters.oversize_segments.large.shift(segments)
+
+    def _others(self) -> Sequence[tuple[int | None, int]]:
+        return () if self._processes is None else self._processes()
+
+
+class AddressSpace:
+    """Made-up addresses of one device: the lowest free range that fits is taken."""
+
+    def __init__(self, start: int) -> None:
+        self._end = start  # nothing above was ever taken, or all of it came back
+        self._holes: list[tuple[int, int]] = []  # (address, size) below the end
+
+    def take(self, size: int) -> int:
+        """The start of a range that is now in use."""
+        size = _in_steps(size)
+        for position, (address, room) in enumerate(self._holes):
+            if room >= size:
+                rest = [(address + size, room - size)] if room > size else []
+                self._holes[position : position + 1] = rest
+                return address
+        self._end += size
+        return self._end - size
+
+    def give_back(self, address: int, size: int) -> None:
+        """Let a range be taken again."""
+        size = _in_steps(size)
+        position = bisect_left(self._holes, (address, 0))
+        if position and sum(self._holes[position - 1]) == address:
+            position -= 1
+            address, size = (
+                self._holes[position][0],
+                self._holes.pop(position)[1] + size,
+            )
+        if position < len(self._holes) and self._holes[position][0] == address + size:
+            size += self._holes.pop(position)[1]
+        if address + size == self._end:
+            self._end = address
+        else:
+            self._holes.insert(position, (address, size))
+
+
+def _in_steps(size: int) -> int:
+    return -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES

@@ -1,0 +1,222 @@
+"""The settings that torch reads from PYTORCH_ALLOC_CONF, and the sizes they decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+
+SMALLEST_BLOCK_BYTES = 512  # the unit in which all blocks are measured
+LARGEST_SMALL_BYTES = MIB  # what is larger comes from the large pool
+SMALL_SEGMENT_BYTES = 2 * MIB
+SEGMENT_STEP_BYTES = 2 * MIB  # large segments of their own are rounded up to this
+OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its own size
+
+_INTERVALS = 16  # sizes by power of two: up to 2 MiB, up to 4 MiB, ... and above
+_EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold:0.8"
+
+# What is modelled, by the field that holds it.
+_FIELDS = {
+    "expandable_segments": "expandable_segments",
+    "garbage_collection_threshold": "garbage_collection_threshold",
+    "large_segment_size_mb": "large_segment_bytes",
+    "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
+    "max_split_size_mb": "max_split_size_bytes",
+    "roundup_power2_divisions": "roundup_power2_divisions",
+}
+# What torch knows besides: with the only value that is modelled, ...
+_UNMODELLED = {
+    "backend": "native",
+    "per_process_memory_fraction": "1.0",
+    "throw_on_cudamalloc_oom": "False",
+}
+# ... and what changes nothing here, whatever its value.
+_WITHOUT_EFFECT = (
+    "graph_capture_record_stream_reuse",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+)
+_KNOWN = (*_FIELDS, *_UNMODELLED, *_WITHOUT_EFFECT)
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """How a caching allocator rounds, splits and keeps memory.
+
+    Args:
+        max_split_size_bytes: Blocks of this size and above are handed out whole;
+            `None` is no limit.
+
+        max_non_split_rounding_bytes: How much larger than the request a block may be
+            that is handed out whole.
+
+        large_segment_bytes: What is taken from the driver for a large request below
+            10 MiB.
+
+        roundup_power2_divisions: Steps between two powers of two, one entry for each
+            power from 1 MiB on; 0 or 1 rounds to 512 bytes.
+
+        garbage_collection_threshold: Share of the allowed memory above which unused
+            segments are returned; 0 is never.
+
+        expandable_segments: Must be False; they are not modelled.
+    """
+
+    max_split_size_bytes: int | None = None
+    max_non_split_rounding_bytes: int = 20 * MIB
+    large_segment_bytes: int = 20 * MIB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+
+    def __post_init__(self) -> None:
+        if self.expandable_segments:
+            raise GpuMagicError(
+                "the simulated GPU does not model expandable_segments",
+                "leave expandable_segments:True out of PYTORCH_ALLOC_CONF",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> AllocatorSettings:
+        """The settings that a value of PYTORCH_ALLOC_CONF asks for.
+
+        PYTORCH_CUDA_ALLOC_CONF is spelt the same way.
+        """
+        settings = cls()
+        for key, value in _pairs(text):
+            settings = replace(settings, **_setting(key, value))
+        return settings
+
+    @property
+    def rounds_to_divisions(self) -> bool:
+        """Whether any request is rounded to more than the next 512 bytes."""
+        return any(each > 1 for each in self.roundup_power2_divisions)
+
+    def rounded_bytes(self, nbytes: int) -> int:
+        """The size of the block that serves a request of at least one byte."""
+        interval = min(max(nbytes.bit_length() - MIB.bit_length(), 0), _INTERVALS - 1)
+        divisions = self.roundup_power2_divisions[interval]
+        step = SMALLEST_BLOCK_BYTES
+        if divisions > 1 and nbytes > SMALLEST_BLOCK_BYTES * divisions:
+            step = (1 << (nbytes.bit_length() - 1)) // divisions
+        return -(-nbytes // step) * step
+
+    def segment_bytes(self, block_bytes: int) -> int:
+        """What is asked of the driver for a block of this rounded size."""
+        if block_bytes <= LARGEST_SMALL_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if block_bytes < OWN_SEGMENT_BYTES:
+            return self.large_segment_bytes
+        return -(-block_bytes // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+
+
+def _setting(key: str, value: str) -> dict[str, Any]:
+    """What one pair changes, as fields of the settings."""
+    match key:
+        case "max_split_size_mb" | "max_non_split_rounding_mb":
+            return {_FIELDS[key]: _whole(key, value, 20) * MIB}
+        case "large_segment_size_mb":
+            return {_FIELDS[key]: _whole(key, value, 10) * MIB}
+        case "garbage_collection_threshold":
+            return {key: _share(key, value)}
+        case "roundup_power2_divisions":
+            return {key: _divisions(key, value)}
+        case "expandable_segments":
+            return {key: _truth(key, value)}
+    _check_without_effect(key, value)
+    return {}
+
+
+def _check_without_effect(key: str, value: str) -> None:
+    """Pass what changes nothing here; refuse what would, and what nobody knows."""
+    if key in _UNMODELLED:
+        if value != _UNMODELLED[key]:
+            raise GpuMagicError(
+                f"the simulated GPU does not model {key}:{value}",
+                f"leave {key} out of PYTORCH_ALLOC_CONF",
+            )
+    elif key not in _WITHOUT_EFFECT:
+        raise GpuMagicError(
+            f"torch's allocator has no setting {key!r}",
+            did_you_mean(key, _KNOWN) or _EXAMPLE,
+        )
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Each key with its value; commas inside of brackets belong to the value."""
+    depth, start = 0, 0
+    plain = "".join(text.split())
+    for position, letter in enumerate(f"{plain},"):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            pair, start = plain[start:position], position + 1
+            key, colon, value = pair.partition(":")
+            if pair and not (key and colon and value):
+                raise _unreadable(text)
+            if pair:
+                yield key, value
+    if depth:
+        raise _unreadable(text)
+
+
+def _whole(key: str, value: str, least: int) -> int:
+    if not value.isdecimal() or int(value) < least:
+        raise _misfit(key, value, f"a whole number from {least} on")
+    return int(value)
+
+
+def _share(key: str, value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise _misfit(key, value, "a number between 0 and 1")
+    return share
+
+
+def _truth(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise _misfit(key, value, "True or False")
+    return value == "True"
+
+
+def _power_of_two(key: str, value: str, *, or_zero: bool = False) -> int:
+    number = int(value) if value.isdecimal() else -1
+    if number < 0 or (number.bit_count() != 1 and (number or not or_zero)):
+        raise _misfit(key, value, "made of powers of two")
+    return number
+
+
+def _divisions(key: str, value: str) -> tuple[int, ...]:
+    """One number for all sizes, or `[256:1,512:2,>:8]` with sizes in MiB."""
+    if not value.startswith("["):
+        return (_power_of_two(key, value),) * _INTERVALS
+    divisions, last, first = [0] * _INTERVALS, 0, True
+    for size, number_text in _pairs(value[1:-1]):
+        number = _power_of_two(key, number_text, or_zero=True)
+        if size == ">":
+            divisions[last:] = [number] * (_INTERVALS - last)
+            continue
+        last = min(_power_of_two(key, size).bit_length() - 1, _INTERVALS - 1)
+        start = 0 if first else last  # the first entry also holds for smaller sizes
+        divisions[start : last + 1] = [number] * (last + 1 - start)
+        first = False
+    return tuple(divisions)
+
+
+def _misfit(key: str, value: str, wanted: str) -> GpuMagicError:
+    return GpuMagicError(f"{key} is {value!r}, which is not {wanted}", _EXAMPLE)
+
+
+def _unreadable(text: str) -> GpuMagicError:
+    return GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)

@@ -1,0 +1,118 @@
+"""Whether an allocator's blocks, lists and counters tell the same story."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.allocator_blocks import ALLOCATED, INACTIVE, PENDING
+from gpumagic.simulator.allocator_snapshot import blocks_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpumagic.simulator.allocator_blocks import Block, Pool
+    from gpumagic.simulator.allocator_counters import Count, Counters, Total
+
+
+def verify(
+    pools: Sequence[Pool],
+    heads: Mapping[int, Block],
+    awaited: Mapping[int, Iterable[tuple[Any, Block]]],
+    counters: Counters,
+) -> None:
+    """Raise AssertionError at the first thing that cannot be.
+
+    Args:
+        pools: The small and the large one.
+
+        heads: The first block of every segment by its address.
+
+        awaited: The events that freed blocks wait for, by stream.
+
+        counters: What the allocator has counted.
+    """
+    _check_segments(heads)
+    blocks = [block for head in heads.values() for block in blocks_from(head)]
+    _check_free_lists(pools, blocks)
+    _check_events(awaited, blocks)
+    for family, total in counters.families().items():
+        for pool, count in zip(pools, (total.small, total.large), strict=True):
+            _check_count(family, count, [each for each in blocks if each.pool is pool])
+        _check_count(family, total, blocks)
+
+
+def _check_segments(heads: Mapping[int, Block]) -> None:
+    end = 0
+    for address in sorted(heads):
+        previous = None
+        _demand(address >= end, "segments overlap")
+        end = address
+        for block in blocks_from(heads[address]):
+            _demand(block.address == end, f"{block!r} leaves a gap or overlaps")
+            _demand(block.size > 0, f"{block!r} is empty")
+            _demand(block.previous is previous, f"{block!r} is linked wrongly")
+            if previous is not None:
+                idle = block.state is previous.state is INACTIVE
+                _demand(not idle, f"{block!r} was not merged")
+                same = block.stream == previous.stream and block.pool is previous.pool
+                _demand(same, f"{block!r} is in a foreign segment")
+            previous, end = block, block.address + block.size
+
+
+def _check_free_lists(pools: Sequence[Pool], blocks: Sequence[Block]) -> None:
+    listed = 0
+    for pool in pools:
+        for stream, free in pool.free_by_stream.items():
+            _demand(free.keys == sorted(set(free.keys)), "a free list is out of order")
+            _demand(len(free.keys) == len(free.blocks), "a free list has lost a key")
+            listed += len(free.keys)
+            for position, block in enumerate(free.blocks):
+                _demand(block.state is INACTIVE, f"{block!r} is listed as free")
+                _demand(block.stream == stream, f"{block!r} is in a foreign list")
+                _demand(block.pool is pool, f"{block!r} is in a foreign pool")
+                _demand(free.find(block) == position, f"{block!r} has a wrong key")
+    idle = sum(each.state is INACTIVE for each in blocks)
+    _demand(listed == idle, f"{idle} blocks are free and {listed} are listed")
+
+
+def _check_events(
+    awaited: Mapping[int, Iterable[tuple[Any, Block]]], blocks: Sequence[Block]
+) -> None:
+    waiting = Counter(id(block) for queue in awaited.values() for _, block in queue)
+    for block in blocks:
+        _demand(
+            block.pending_events == waiting.pop(id(block), 0),
+            f"{block!r} waits for another number of events",
+        )
+        _demand(
+            (block.state is PENDING) == (block.pending_events > 0),
+            f"{block!r} is not held for its events",
+        )
+    _demand(not waiting, "an event is awaited for a block that is no more")
+
+
+def _check_count(family: str, count: Count | Total, blocks: Sequence[Block]) -> None:
+    owned = [each for each in blocks if each.state is ALLOCATED]
+    active = [each for each in blocks if each.state is not INACTIVE]
+    parts = [each for each in blocks if each.state is INACTIVE and each.is_split]
+    seen = {
+        "allocation": len(owned),
+        "allocated_bytes": sum(each.size for each in owned),
+        "active": len(active),
+        "active_bytes": sum(each.size for each in active),
+        "requested_bytes": sum(each.requested for each in active),
+        "inactive_split": len(parts),
+        "inactive_split_bytes": sum(each.size for each in parts),
+        "segment": sum(each.previous is None for each in blocks),
+        "reserved_bytes": sum(each.size for each in blocks),
+    }[family]
+    _demand(
+        count.current == seen, f"{family} is counted as {count.current} and is {seen}"
+    )
+    _demand(count.peak >= count.current, f"the peak of {family} is too low")
+
+
+def _demand(holds: bool, sentence: str) -> None:  # noqa: FBT001, a plain truth
+    if not holds:
+        raise AssertionError(sentence)

@@ -1,0 +1,166 @@
+"""Whatever is asked in whatever order, a plain list of blocks answers the same."""
+
+from __future__ import annotations
+
+import copy
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.simulator.allocator import (
+    AllocatorSettings,
+    CachingAllocator,
+    OutOfSimulatedMemory,
+)
+from tests.simulator.naive_allocator import (
+    CAPACITY,
+    MIB,
+    STREAMS,
+    Clocks,
+    NaiveAllocator,
+)
+
+STATES = {
+    "active_allocated": "owned",
+    "active_pending_free": "held",
+    "inactive": "free",
+}
+
+
+def _outline(allocator):
+    return [
+        (
+            block["address"],
+            block["size"],
+            STATES[block["state"]],
+            block["requested_size"],
+        )
+        for segment in allocator.memory_snapshot()
+        for block in segment["blocks"]
+    ]
+
+
+SIZES = st.one_of(
+    st.integers(1, 5_000),
+    st.integers(1, 3 * MIB),
+    st.integers(1, 60).map(lambda number: number * MIB),
+    st.sampled_from((MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 17 * MIB, 19 * MIB)),
+)
+NUMBERS = st.integers(0, 1 << 16)
+STEPS = st.one_of(
+    st.tuples(st.just("allocate"), SIZES, st.sampled_from(STREAMS)),
+    st.tuples(st.just("allocate"), SIZES, st.just(0)),
+    st.tuples(st.just("free"), NUMBERS, st.none()),
+    st.tuples(st.just("free"), NUMBERS, st.none()),
+    st.tuples(st.just("record"), NUMBERS, st.sampled_from(STREAMS)),
+    st.tuples(st.just("catch up"), st.none(), st.sampled_from(STREAMS)),
+    st.tuples(st.just("empty"), st.none(), st.none()),
+    st.tuples(st.just("reset"), st.booleans(), st.none()),
+)
+
+
+class Pair:
+    """Both allocators, doing the same, on streams of their own that do the same."""
+
+    def __init__(self, max_split):
+        self.clocks = Clocks(), Clocks()
+        self.real = CachingAllocator(
+            0,
+            CAPACITY,
+            context_bytes=0,
+            driver=self.clocks[0],
+            settings=AllocatorSettings(max_split_size_bytes=max_split),
+        )
+        self.naive = NaiveAllocator(self.clocks[1], max_split)
+        self.owned = []
+
+    def do(self, what, value, stream):
+        """Take one step with both."""
+        if what == "allocate":
+            self.allocate(value, stream)
+        elif what == "catch up":
+            for clocks in self.clocks:
+                clocks.reached = dict(clocks.reached)
+                clocks.reached[stream] = clocks.recorded[stream]
+        elif what == "empty":
+            self.real.empty_cache()
+            self.naive.empty()
+        elif what == "reset":
+            self.naive.stats.reset(peaks=value)
+            (self.real.reset_peaks if value else self.real.reset_accumulated)()
+        elif self.owned:
+            self.with_a_block(what, value % len(self.owned), stream)
+
+    def allocate(self, nbytes, stream):
+        """Both find the same block, or both are full."""
+        try:
+            block = self.real.allocate(nbytes, stream)
+        except OutOfSimulatedMemory:
+            block = None
+        twin = self.naive.allocate(nbytes, stream)
+        assert (block is None) == (twin is None)
+        if block is not None:
+            assert (block.address, block.size) == (twin["address"], twin["size"])
+            self.owned.append((block, twin))
+
+    def with_a_block(self, what, number, stream):
+        """Free or lend the same block in both."""
+        if what == "free":
+            block, twin = self.owned.pop(number)
+            self.real.free(block)
+            self.naive.free(twin)
+            return
+        block, twin = self.owned[number]
+        self.real.record_stream(block, stream)
+        if stream != twin["stream"] and stream not in twin["uses"]:
+            twin["uses"].append(stream)
+
+    def compare(self):
+        """Both hold the same blocks and have counted the same."""
+        self.real.verify()
+        assert _outline(self.real) == self.naive.outline()
+        stats = self.real.memory_stats()
+        for key, figure in self.naive.stats.flat().items():
+            assert stats[key] == figure, key
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(STEPS, min_size=20, max_size=60),
+    st.sampled_from((None, 20 * MIB, 45 * MIB)),
+)
+def test_any_sequence_ends_as_with_a_plain_list(steps, max_split):
+    """Addresses, sizes, states and every figure equal those of the literal rules."""
+    pair = Pair(max_split)
+    for step in steps:
+        pair.do(*step)
+        pair.compare()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_the_same_sequence_has_the_same_result(steps):
+    """Nothing depends on chance: a second run has the same addresses and figures."""
+    runs = [Pair(None), Pair(None)]
+    for pair in runs:
+        for step in copy.deepcopy(steps):
+            pair.do(*step)
+    assert _outline(runs[0].real) == _outline(runs[1].real)
+    assert runs[0].real.memory_stats() == runs[1].real.memory_stats()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_everything_that_is_freed_can_be_given_back(steps):
+    """With every block freed, an emptied cache holds nothing, and its peaks stay."""
+    pair = Pair(None)
+    for step in steps:
+        pair.do(*step)
+    peak = pair.real.peak_allocated_bytes
+    for block, _ in pair.owned:
+        pair.real.free(block)
+    pair.real.empty_cache()
+    assert pair.real.mem_info() == (CAPACITY, CAPACITY)
+    assert pair.real.memory_snapshot() == []
+    assert pair.real.peak_allocated_bytes == peak
+    pair.real.verify()

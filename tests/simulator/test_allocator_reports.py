@@ -1,0 +1,227 @@
+"""What the simulated allocator says of itself reads as what torch's says."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from gpumagic.simulator import out_of_memory
+from gpumagic.simulator.allocator import OutOfSimulatedMemory
+from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
+
+ADVICE = (
+    "is reserved by PyTorch but unallocated. If reserved but unallocated memory is "
+    "large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation.  See documentation for Memory Management  "
+    "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+
+
+def test_the_error_reads_as_torch_writes_it():
+    """The text of a full device is torch's, part by part and space by space."""
+    allocator = allocator_of(
+        index=1,
+        context_bytes=500 * MIB,
+        processes=lambda: ((4711, 2 * GIB), (None, 512)),
+    )
+    allocator.allocate(4 * GIB, DEFAULT)
+    allocator.allocate(1, DEFAULT)
+
+    with pytest.raises(OutOfSimulatedMemory) as caught:
+        allocator.allocate(2 * GIB - 1, DEFAULT)
+
+    assert caught.value.text == (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
+        "of 8.00 GiB of which 1.51 GiB is free. Process 4711 has 2.00 GiB memory in "
+        "use. Including non-PyTorch memory, this process has 4.49 GiB memory in use. "
+        "Of the allocated memory 4.00 GiB is allocated by PyTorch, and 2.00 MiB "
+        f"{ADVICE}"
+    )
+    assert str(caught.value) == caught.value.text
+    assert caught.value.shortage.segment_bytes == 2 * GIB
+
+
+def test_the_error_names_the_share_that_was_allowed():
+    """With a fraction, the text says how much of the device this process may have."""
+    allocator = allocator_of(processes=None)
+    allocator.set_fraction(0.25)
+    allocator.free(allocator.allocate(GIB, DEFAULT))
+    with pytest.raises(OutOfSimulatedMemory) as caught:
+        allocator.allocate(2 * GIB + 1, DEFAULT)
+    assert caught.value.text == (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+        "of 8.00 GiB of which 8.00 GiB is free. 2.00 GiB allowed; Of the allocated "
+        f"memory 0 bytes is allocated by PyTorch, and 0 bytes {ADVICE}"
+    )
+
+
+def test_more_than_an_exabyte_is_refused_in_other_words():
+    """A request beyond any device has torch's own short text and is no OOM count."""
+    allocator = allocator_of()
+    with pytest.raises(OutOfSimulatedMemory, match="more than 1EB memory") as caught:
+        allocator.allocate(1 << 60, DEFAULT)
+    assert caught.value.shortage is None
+    assert allocator.memory_stats()["num_ooms"] == 0
+
+
+def test_sizes_are_written_as_torch_writes_them():
+    """The module's own examples are true."""
+    assert doctest.testmod(out_of_memory).failed == 0
+
+
+# ------------------------------------------------------------ figures
+
+
+def test_the_figures_have_torchs_names():
+    """All 123 keys of torch 2.13 are there, in alphabetical order."""
+    stats = allocator_of().memory_stats()
+    families = [
+        "active",
+        "active_bytes",
+        "allocated_bytes",
+        "allocation",
+        "inactive_split",
+        "inactive_split_bytes",
+        "requested_bytes",
+        "reserved_bytes",
+        "segment",
+    ]
+    metrics = "allocated", "current", "freed", "peak"
+    expected = {
+        f"{family}.{pool}.{metric}"
+        for family in families
+        for pool in ("all", "large_pool", "small_pool")
+        for metric in metrics
+    }
+    for family in ("oversize_allocations", "oversize_segments"):
+        expected |= {f"{family}.{metric}" for metric in metrics}
+    expected |= {"max_split_size"} | {
+        f"num_{each}"
+        for each in [
+            "alloc_retries",
+            "device_alloc",
+            "device_free",
+            "oom_rejections",
+            "ooms",
+            "sync_all_streams",
+        ]
+    }
+    assert list(stats) == sorted(expected)
+    assert len(stats) == 123
+    assert stats.pop("max_split_size") == -1
+    assert set(stats.values()) == {0}
+
+
+def test_a_reset_peak_starts_from_what_is_there():
+    """After reset_peaks a peak is the current figure, and rises with it again."""
+    allocator = allocator_of()
+    kept, gone = (allocator.allocate(30 * MIB, DEFAULT) for _ in range(2))
+    allocator.free(gone)
+    assert allocator.peak_allocated_bytes == 60 * MIB
+    assert allocator.peak_reserved_bytes == 60 * MIB
+
+    allocator.reset_peaks()
+    assert allocator.peak_allocated_bytes == allocator.allocated_bytes == kept.size
+    allocator.allocate(1, DEFAULT)
+    assert allocator.peak_allocated_bytes == 30 * MIB + 512
+    assert allocator.memory_stats()["allocated_bytes.large_pool.peak"] == 30 * MIB
+
+
+def test_a_reset_sum_forgets_what_happened():
+    """After reset_accumulated only later rises and falls are summed."""
+    allocator = allocator_of()
+    block = allocator.allocate(30 * MIB, DEFAULT)
+    allocator.empty_cache()
+    allocator.reset_accumulated()
+    stats = allocator.memory_stats()
+    assert stats["allocated_bytes.all.allocated"] == 0
+    assert stats["num_sync_all_streams"] == stats["num_device_alloc"] == 0
+
+    allocator.free(block)
+    stats = allocator.memory_stats()
+    assert stats["allocated_bytes.all.allocated"] == 0
+    assert stats["allocated_bytes.all.freed"] == 30 * MIB
+    assert stats["allocated_bytes.all.current"] == 0
+
+
+def test_a_snapshot_shows_each_segment_with_its_blocks():
+    """Segments come by address in torch's shape, with what is owned and requested."""
+    allocator = allocator_of(index=2)
+    first = allocator.allocate(700, DEFAULT)
+    allocator.allocate(100, DEFAULT)
+    allocator.allocate(30 * MIB, SIDE)
+    allocator.free(first)
+
+    small, large = allocator.memory_snapshot()
+
+    assert small == {
+        "device": 2,
+        "address": first.address,
+        "total_size": 2 * MIB,
+        "allocated_size": 512,
+        "active_size": 512,
+        "requested_size": 100,
+        "stream": DEFAULT,
+        "segment_type": "small",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            _block(first.address, 1024, 700, "inactive"),
+            _block(first.address + 1024, 512, 100, "active_allocated"),
+            _block(first.address + 1536, 2 * MIB - 1536, 0, "inactive"),
+        ],
+    }
+    assert (large["segment_type"], large["stream"]) == ("large", SIDE)
+
+
+def _block(address, size, requested, state):
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": [],
+    }
+
+
+def test_a_history_tells_every_action_in_order():
+    """Once switched on, actions are noted with the sizes that torch notes."""
+    clock = iter(range(100))
+    allocator = allocator_of(64 * MIB, now_us=lambda: next(clock))
+    allocator.free(allocator.allocate(1, DEFAULT))
+    allocator.record_history(on=True)
+    block = allocator.allocate(30 * MIB - 5, SIDE)
+    allocator.free(block)
+    allocator.memory_snapshot()
+    with pytest.raises(OutOfSimulatedMemory):
+        allocator.allocate(65 * MIB - 5, SIDE)
+
+    entries = allocator.history
+    assert [(each["action"], each["size"], each["stream"]) for each in entries] == [
+        ("segment_alloc", 30 * MIB, SIDE),
+        ("alloc", 30 * MIB - 5, SIDE),
+        ("free_requested", 30 * MIB - 5, SIDE),
+        ("free_completed", 30 * MIB - 5, SIDE),
+        ("snapshot", 0, 0),
+        ("segment_free", 30 * MIB, SIDE),
+        ("segment_free", 2 * MIB, DEFAULT),
+        ("oom", 65 * MIB, SIDE),
+    ]
+    assert [each["time_us"] for each in entries] == list(range(8))
+    assert entries[1]["addr"] == block.address
+    assert entries[-1]["device_free"] == 64 * MIB
+    assert "addr" not in entries[-1]
+
+    allocator.record_history(on=False)
+    assert allocator.history == []
+
+
+def test_a_history_keeps_only_the_latest():
+    """A bounded history drops its oldest entries."""
+    allocator = allocator_of()
+    allocator.record_history(on=True, max_entries=2)
+    allocator.free(allocator.allocate(1, DEFAULT))
+    actions = [each["action"] for each in allocator.history]
+    assert actions == ["free_requested", "free_completed"]

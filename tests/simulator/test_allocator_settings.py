@@ -1,0 +1,69 @@
+"""PYTORCH_ALLOC_CONF means to the simulated allocator what it means to torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.simulator.allocator import AllocatorSettings
+from tests.simulator.simulated_device import DEFAULT, MIB, allocator_of
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "rounded"),
+    [
+        (1_200, (1_536, 1_536, 1_536, 1_536)),
+        (5_000, (6_144, 5_120, 5_120, 5_120)),
+        (84 * MIB, (96 * MIB, 96 * MIB, 88 * MIB, 84 * MIB)),
+        (400 * MIB, (512 * MIB, 448 * MIB, 416 * MIB, 400 * MIB)),
+        (256 * MIB, (256 * MIB,) * 4),
+    ],
+)
+def test_sizes_are_rounded_to_steps_between_powers_of_two(nbytes, rounded):
+    """roundup_power2_divisions makes a block as large as torch makes it."""
+    for divisions, expected in zip((2, 4, 8, 16), rounded, strict=True):
+        allocator = allocator_of(conf=f"roundup_power2_divisions:{divisions}")
+        assert allocator.allocate(nbytes, DEFAULT).size == expected
+
+
+def test_divisions_may_depend_on_the_size():
+    """A list of divisions holds for its powers of two, the first also below."""
+    conf = "roundup_power2_divisions:[64:2, 128:4, >:8], max_split_size_mb:200"
+    settings = AllocatorSettings.parse(conf)
+    assert settings.roundup_power2_divisions == (2,) * 7 + (8,) * 9
+    assert settings.max_split_size_bytes == 200 * MIB
+
+
+def test_what_the_model_leaves_alone_is_accepted():
+    """Settings that change nothing here, and defaults, are read without complaint."""
+    conf = "backend:native,pinned_use_background_threads:True,expandable_segments:False"
+    assert AllocatorSettings.parse(conf) == AllocatorSettings()
+    sizes = AllocatorSettings.parse(
+        "large_segment_size_mb:40, max_non_split_rounding_mb:64,"
+        "garbage_collection_threshold:0.8,"
+    )
+    assert sizes.large_segment_bytes == 40 * MIB
+    assert sizes.max_non_split_rounding_bytes == 64 * MIB
+    assert sizes.garbage_collection_threshold == 0.8
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ("expandable_segments:True", "does not model expandable_segments"),
+        ("backend:cudaMallocAsync", "does not model backend:cudaMallocAsync"),
+        ("max_split_size:200", "did you mean max_split_size_mb?"),
+        ("max_split_size_mb", "not a list of key:value pairs"),
+        ("max_split_size_mb:10", "not a whole number from 20 on"),
+        ("garbage_collection_threshold:1.5", "not a number between 0 and 1"),
+        ("roundup_power2_divisions:3", "not made of powers of two"),
+        ("roundup_power2_divisions:[64:8", "not a list of key:value pairs"),
+        ("expandable_segments:yes", "not True or False"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name(conf, said):
+    """A setting that is unknown, malformed or not modelled is named, with a way out."""
+    with pytest.raises(GpuMagicError) as caught:
+        AllocatorSettings.parse(conf)
+    assert said in str(caught.value)
+    assert caught.value.hint
