@@ -1,0 +1,35 @@
+"""The cost model of the simulated GPU beside published timings of real ones.
+
+`python -m benchmarks.simulator_model` prints how well they agree and keeps it; it
+measures nothing on this machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from benchmarks.runner import RESULTS, write_measurement
+from tests.simulator.agreement import EXCEPTIONS, Fit, found, summary
+from tests.simulator.published import FITTED
+
+
+def main() -> None:
+    """Print the agreement and keep it."""
+    fit = Fit(FITTED)
+    results = {
+        "agreement": {name: dataclasses.asdict(each) for name, each in found().items()},
+        "off_by_more_than_twice": {
+            f"{device}: {workload}": reason
+            for (device, workload), reason in EXCEPTIONS.items()
+        },
+        "fitted_factors_on_the_catalogue": {
+            name: {"factor": round(factor, 3), "timings": fit.counts[name]}
+            for name, factor in sorted(fit.factors.items())
+        },
+    }
+    print(summary())
+    print(f"  -> {write_measurement(RESULTS, 'simulator_published', results)}")
+
+
+if __name__ == "__main__":
+    main()

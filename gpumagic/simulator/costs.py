@@ -1,0 +1,249 @@
+"""How long things take on a simulated GPU, in nanoseconds.
+
+A kernel takes a start, then as long as the slower of its two needs: computing at the
+share of the peak rate that such kernels reach, and moving bytes at the share of the
+bandwidth that they reach. Both overlap fully. Copies take a start and go at the pace
+of the link. What the host pays is a table of calls. All figures are of one operation
+alone on an idle device; who waits for whom is the scheduler's business.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gpumagic.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpumagic.simulator.models import GpuModel
+    from gpumagic.simulator.operators import Rule
+
+FULL_SHARE: Final = 1 << 20
+
+_NS_PER_S: Final = 1e9
+_US: Final = 1_000
+_MS: Final = 1_000_000
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+# The smallest kernels take 0.9 to 1.8 us by several profilers; the start within a
+# kernel is an estimate that makes an event pair around one operation read 4 us.
+_SHORTEST_KERNEL_NS: Final = 1.0 * _US
+_KERNEL_START_NS: Final = 1.5 * _US
+_COPY_START_NS: Final = 1.5 * _US  # 0.3 to 2.2 us in three profiler logs
+# A pageable copy to the device may return while this much is on its way.
+_IN_FLIGHT_BYTES: Final = 64 * _KIB
+_THREADS_OF_MULTIPROCESSOR: Final = 2048
+
+# Growth with size is known from single reports: right within a factor of 3 to 10.
+_MALLOC_NS, _MALLOC_NS_PER_GIB = 120 * _US, 8 * _MS
+_FREE_NS, _FREE_NS_PER_GIB = 100 * _US, 8 * _MS
+_PIN_NS, _PIN_NS_PER_GIB = 100 * _US, 238 * _MS  # the constant part is an estimate
+
+_CONTEXT_BYTES_PER_MULTIPROCESSOR: Final = 3 * _MIB  # two cards; others have x1.6
+_SMALLEST_CONTEXT_BYTES: Final = 100 * _MIB
+
+
+class Direction(enum.IntEnum):
+    """From where to where a copy goes that crosses a link."""
+
+    H2D = 0
+    D2H = 1
+    PEER = 2
+
+
+def _call(cost_ns: int, *, within: float, source: str) -> Any:
+    """A cost with the factor it is uncertain by, and where it comes from."""
+    return field(default=cost_ns, metadata={"within": within, "source": source})
+
+
+@dataclass(frozen=True)
+class HostCosts(Record):
+    """What calls cost the host; `dataclasses.fields` tells how sure each is."""
+
+    raw_launch_ns: int = _call(3_000, within=1.7, source="1.6 to 6.6 us in six reports")
+    eager_elementwise_ns: int = _call(
+        5_000, within=1.6, source="2.65 us on a desktop, 7.3 on a server"
+    )
+    eager_matmul_ns: int = _call(
+        10_000, within=1.5, source="the floor of small torch matmuls"
+    )
+    view_ns: int = _call(1_500, within=2, source="estimate")
+    autograd_forward_ns: int = _call(2_000, within=2, source="estimate")
+    autograd_backward_ns: int = _call(4_000, within=2, source="estimate")
+    compiled_call_ns: int = _call(44_000, within=2, source="tritonbench, GB200")
+    compiled_kernel_ns: int = _call(6_800, within=2, source="tritonbench, GB200")
+    graph_replay_ns: int = _call(8_000, within=2, source="estimate")
+    graph_node_ns: int = _call(1_300, within=1.3, source="gpu-benches; on the device")
+    event_record_ns: int = _call(1_000, within=2, source="rmm, cudarc")
+    event_wait_ns: int = _call(1_000, within=2, source="cudarc")
+    wait_stream_ns: int = _call(
+        4_000, within=2, source="an event made, recorded, waited for, destroyed"
+    )
+    synchronize_stream_ns: int = _call(3_000, within=2, source="2.25 to 5.4 us")
+    synchronize_device_ns: int = _call(4_000, within=2, source="2.5 to 17.5 us")
+    async_copy_ns: int = _call(6_000, within=1.5, source="5.3 to 9.4 us")
+    sync_copy_ns: int = _call(18_000, within=1.5, source="a profiler log of an A100")
+    mem_get_info_ns: int = _call(10_000, within=1.3, source="sglang")
+    allocator_hit_ns: int = _call(1_000, within=2, source="estimate")
+    # `.item()` is these three round the copy of one element.
+    item_dispatch_ns: int = _call(2_000, within=2, source="estimate")
+    item_copy_ns: int = _call(6_000, within=1.5, source="as an asynchronous copy")
+    item_wait_ns: int = _call(3_000, within=2, source="as a stream's synchronisation")
+
+
+@dataclass(frozen=True)
+class FirstUse(Record):
+    """What is paid once in a process, by the host and in memory of the device."""
+
+    context_bytes: int
+    cublas_workspace_bytes: int  # of each stream, from the caching allocator
+    cublaslt_workspace_bytes: int
+    context_ns: int = 150 * _MS  # 0.11 to 0.18 s; seconds with many GPUs
+    module_load_ns: int = 10 * _MS  # the first kernel of a library's module
+    first_launch_ns: int = 100 * _US  # of each further kernel
+    cublas_ns: int = 20 * _MS  # one profiler log
+    cublas_bytes: int = 10 * _MIB  # an estimate; beside the allocator
+    cudnn_ns: int = 200 * _MS  # an estimate within x5
+
+
+class CostModel:
+    """The times of one model of GPU."""
+
+    __slots__ = (
+        "_copies",
+        "_device_copy",
+        "_lines",
+        "_memset",
+        "_threads",
+        "first_use",
+        "host",
+        "model",
+    )
+
+    def __init__(self, model: GpuModel, host: HostCosts | None = None) -> None:
+        self.model = model
+        self.host = host or HostCosts()
+        self.first_use = _first_use(model)
+        self._lines: dict[tuple[Rule, str], tuple[float, float, float]] = {}
+        self._threads = model.multiprocessors * _THREADS_OF_MULTIPROCESSOR
+        self._copies = _copy_lines(model)
+        self._memset = _NS_PER_S / model.copied_bytes_per_s
+        self._device_copy = 2 * self._memset  # read and written
+
+    def kernel_ns(self, rule: Rule, dtype: str, flops: float, bytes_: float) -> int:
+        """The time of one kernel on the device.
+
+        Args:
+            rule: What `operators` found for the operator and its shapes.
+            dtype: The word of the type in which it computes.
+            flops: Its floating-point operations; ignored unless the rule uses them.
+            bytes_: Its operands' and results' bytes, each counted once.
+        """
+        try:
+            start, per_flop, per_byte = self._lines[rule, dtype]
+        except KeyError:
+            start, per_flop, per_byte = self._line(rule, dtype)
+        computing, moving = flops * per_flop, bytes_ * per_byte
+        # Runs once an operator; `max` would cost as much as all the rest.
+        slower = computing if computing > moving else moving  # noqa: FURB136
+        return int(start + slower)
+
+    def share(self, elements: int) -> int:
+        """The part of `FULL_SHARE` that a kernel over so many elements takes up."""
+        if elements >= self._threads:
+            return FULL_SHARE
+        return elements * FULL_SHARE // self._threads or 1
+
+    def copy_ns(self, direction: Direction, nbytes: int, *, pinned: bool) -> int:
+        """The time of a copy on its engine; peers do not care for `pinned`."""
+        return int(_COPY_START_NS + nbytes * self._copies[direction, pinned])
+
+    def staging_ns(self, nbytes: int) -> int:
+        """How long a pageable copy to the device holds the host.
+
+        It returns when all bytes lie in the driver's own pinned buffer, of which the
+        last part may still be on its way.
+        """
+        pageable = self._copies[Direction.H2D, False]
+        pinned = self._copies[Direction.H2D, True]
+        return int(nbytes * pageable - min(nbytes, _IN_FLIGHT_BYTES) * pinned)
+
+    def device_to_device_ns(self, nbytes: int) -> int:
+        """The time of a copy within the device."""
+        return int(_COPY_START_NS + nbytes * self._device_copy)
+
+    def memset_ns(self, nbytes: int) -> int:
+        """The time of setting memory on the device."""
+        return int(_COPY_START_NS + nbytes * self._memset)
+
+    def malloc_ns(self, nbytes: int) -> int:
+        """What `cudaMalloc` costs the host; it waits for nothing."""
+        return _MALLOC_NS + nbytes * _MALLOC_NS_PER_GIB // _GIB
+
+    def free_ns(self, nbytes: int) -> int:
+        """What `cudaFree` costs the host once the whole device is idle."""
+        return _FREE_NS + nbytes * _FREE_NS_PER_GIB // _GIB
+
+    def host_alloc_ns(self, nbytes: int) -> int:
+        """What page-locking costs the host, and giving it back as well."""
+        return _PIN_NS + nbytes * _PIN_NS_PER_GIB // _GIB
+
+    def _line(self, rule: Rule, dtype: str) -> tuple[float, float, float]:
+        """Start, and nanoseconds for a floating-point operation and for a byte."""
+        model = self.model
+        per_flop = _NS_PER_S / _flops_per_s(model, rule, dtype)
+        bandwidth = model.memory_bytes_per_s * (
+            model.memory_efficiency
+            if rule.memory_efficiency is None
+            else rule.memory_efficiency
+        )
+        line = (
+            max(_SHORTEST_KERNEL_NS, _KERNEL_START_NS) + 0.5,  # `int` then rounds
+            per_flop if rule.uses_flops else 0.0,
+            rule.passes * _NS_PER_S / bandwidth,
+        )
+        self._lines[rule, dtype] = line
+        return line
+
+
+def _flops_per_s(model: GpuModel, rule: Rule, dtype: str) -> float:
+    reached = model.matmul_flops_per_s(dtype)
+    own = rule.half_efficiency
+    if own is not None and dtype in ("fp16", "bf16") and model.has_units_for(dtype):
+        reached = model.peak_flops[dtype] * own
+    return reached * rule.compute_factor
+
+
+def _copy_lines(model: GpuModel) -> Mapping[tuple[Direction, bool], float]:
+    """Nanoseconds for a byte, by direction and whether the host's memory is pinned."""
+    links = model.links
+    h2d = _NS_PER_S / links.pinned_h2d_bytes_per_s
+    d2h = _NS_PER_S / links.pinned_d2h_bytes_per_s
+    straight = links.peer_bytes_per_s
+    peer = h2d + d2h if straight is None else _NS_PER_S / straight
+    return {
+        (Direction.H2D, True): h2d,
+        (Direction.D2H, True): d2h,
+        (Direction.H2D, False): _NS_PER_S / links.pageable_h2d_bytes_per_s,
+        (Direction.D2H, False): _NS_PER_S / links.pageable_d2h_bytes_per_s,
+        (Direction.PEER, True): peer,
+        (Direction.PEER, False): peer,
+    }
+
+
+def _first_use(model: GpuModel) -> FirstUse:
+    major, _ = model.compute_capability
+    context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
+    large_ampere = major == 8 and model.memory_bytes >= 22 * _GIB
+    return FirstUse(
+        context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
+        cublas_workspace_bytes=32 * _MIB if major >= 9 else 8 * _MIB + 128 * _KIB,
+        cublaslt_workspace_bytes=(
+            32 * _MIB if major >= 9 else 4 * _MIB if large_ampere else _MIB
+        ),
+    )

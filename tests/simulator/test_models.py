@@ -1,0 +1,172 @@
+"""A GPU is found by whatever it is called, and what is asked for is taken literally."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.simulator.models import (
+    MOST_GPUS,
+    find_model,
+    known_models,
+    parse_request,
+)
+
+MODELS = known_models()
+models = st.sampled_from(MODELS)
+counts = st.integers(1, MOST_GPUS)
+
+
+def names_of(model):
+    """Every way in which a model may be written."""
+    return st.sampled_from(list(model.names()))
+
+
+def messed(name, capitals):
+    """The same name with some letters in capitals."""
+    return "".join(
+        letter.upper() if capital else letter
+        for letter, capital in zip(name, capitals, strict=True)
+    )
+
+
+@given(data=st.data(), model=models, count=counts, spaces=st.sampled_from(["", " "]))
+def test_every_name_of_every_model_is_understood_with_a_count(
+    data, model, count, spaces
+):
+    """A count may stand before or behind any name of a model, in any case."""
+    name = data.draw(names_of(model))
+    name = messed(name, [data.draw(st.booleans()) for _ in name])
+
+    assert parse_request(name) == (model, 1)
+    assert parse_request(f"{count}{spaces}x{spaces}{name}") == (model, count)
+    assert parse_request(f" {name}{spaces}X{spaces}{count} ") == (model, count)
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "count"),
+    [
+        ("h100", "h100", 1),
+        ("4xh100", "h100", 4),
+        ("h100x4", "h100", 4),
+        ("2 x t4", "t4", 2),
+        ("4090", "rtx4090", 1),
+        ("4x4090", "rtx4090", 4),
+        ("4090x2", "rtx4090", 2),
+        ("RTX 4090", "rtx4090", 1),
+        ("A100-80GB", "a100", 1),
+        ("A100 40GB", "a100-40gb", 1),
+        ("orin", "jetson", 1),
+        ("NVIDIA H100 80GB HBM3", "h100", 1),
+    ],
+)
+def test_usual_ways_of_asking(typed, key, count):
+    """What people type for a machine means that machine."""
+    model, found = parse_request(typed)
+
+    assert (model.key, found) == (key, count)
+
+
+def test_no_name_means_two_models():
+    """A name finds one model only, however it is spaced."""
+    for model in MODELS:
+        assert {find_model(name).key for name in model.names()} == {model.key}
+
+
+@pytest.mark.parametrize("typed", ["h10O", "2xh10O", "h10O X 2"])
+def test_a_misspelt_model_is_answered_with_the_list_and_the_nearest(typed):
+    """An unknown name is repeated, what there is is listed, the nearest is offered."""
+    with pytest.raises(GpuMagicError) as caught:
+        parse_request(typed)
+
+    assert "no GPU named 'h10O' " in caught.value.problem
+    assert all(model.key in caught.value.problem for model in MODELS)
+    assert caught.value.hint == "did you mean h100?"
+
+
+def test_a_number_in_a_misspelt_name_is_no_count():
+    """Of "rtx4091" the whole is repeated, and the nearest whole name offered."""
+    with pytest.raises(GpuMagicError) as caught:
+        parse_request("rtx4091")
+
+    assert "'rtx4091'" in caught.value.problem
+    assert caught.value.hint == "did you mean rtx4090?"
+
+
+def test_a_strange_name_is_answered_with_an_example():
+    """Where nothing is near, the hint shows what could be typed."""
+    with pytest.raises(GpuMagicError) as caught:
+        find_model("banana")
+
+    assert "'banana'" in caught.value.problem
+    assert "2xt4" in caught.value.hint
+
+
+@pytest.mark.parametrize("typed", ["0xh100", "17xh100", "h100x100"])
+def test_a_machine_has_one_to_sixteen_gpus(typed):
+    """A count out of range is refused with the range and a request that works."""
+    with pytest.raises(GpuMagicError) as caught:
+        parse_request(typed)
+
+    assert "1 to 16" in caught.value.problem
+    assert typed in caught.value.problem
+    assert "4xh100" in caught.value.hint
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)
+def test_every_figure_is_plausible_and_names_its_source(model):
+    """Rates are positive, efficiencies are shares, and every number has a source."""
+    assert model.label == f"simulated {model.title}"
+    assert 0.5 < model.memory_efficiency <= 1
+    assert all(0 < share <= 1 for share in model.compute_efficiency.values())
+    assert set(model.peak_flops) <= set(model.compute_efficiency)
+    assert {
+        "multiprocessors",
+        "memory_bytes",
+        "l2_bytes",
+        "memory_bytes_per_s",
+        "memory_efficiency",
+        "peak_flops",
+        "compute_efficiency",
+        "links",
+    } <= set(model.sources)
+    json.dumps(model.to_dict())
+    assert hash(model) == hash(find_model(model.key))
+
+
+def test_pinned_memory_is_never_the_slower_one():
+    """No link is faster for pageable than for pinned memory."""
+    for links in (model.links for model in MODELS):
+        assert links.pinned_h2d_bytes_per_s >= links.pageable_h2d_bytes_per_s
+        assert links.pinned_d2h_bytes_per_s >= links.pageable_d2h_bytes_per_s
+
+
+def test_a_type_without_units_is_emulated_slowly():
+    """bf16 runs on a T4, several times slower than fp16; on an A100 it does not."""
+    t4, a100 = find_model("t4"), find_model("a100")
+
+    assert not t4.has_units_for("bf16")
+    assert 10 < t4.matmul_flops_per_s("fp16") / t4.matmul_flops_per_s("bf16") < 25
+    assert a100.matmul_flops_per_s("fp16") == a100.matmul_flops_per_s("bf16")
+    assert 0 < a100.matmul_flops_per_s("fp8") < a100.matmul_flops_per_s("fp32")
+
+
+def test_allowing_tf32_has_no_effect_where_there_is_none():
+    """A GPU older than TF32 computes in fp32 whatever is allowed."""
+    v100 = find_model("v100")
+
+    assert v100.matmul_flops_per_s("tf32") == v100.matmul_flops_per_s("fp32")
+
+
+def test_another_amount_of_memory_says_that_it_was_asked_for():
+    """Memory can be chosen; the original keeps its own."""
+    small = find_model("h100").with_memory(8 << 30)
+
+    assert small.memory_bytes == 8 << 30
+    assert "asked for" in small.sources["memory_bytes"]
+    assert find_model("h100").memory_bytes > 8 << 30
+    assert small.title == "H100 SXM"

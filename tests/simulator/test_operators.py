@@ -1,0 +1,187 @@
+"""Each torch operator goes by the rule that fits it, or says that none does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.simulator.operator_table import TABLE
+from gpumagic.simulator.operators import (
+    Kind,
+    convolution_rule,
+    dtype_word,
+    matmul_rule,
+    rule_for,
+    softmax_rule,
+    strided_rule,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::addmm.out", Kind.MATMUL),
+        ("aten::convolution_backward", Kind.CONVOLUTION),
+        ("aten::_foreach_add_.List", Kind.ELEMENTWISE),
+        ("aten::__ilshift__.Tensor", Kind.ELEMENTWISE),
+        ("aten::max.other", Kind.ELEMENTWISE),
+        ("aten::max.dim", Kind.REDUCTION),
+        ("aten::_foreach_norm.Scalar", Kind.REDUCTION),
+        ("aten::isinf", Kind.ELEMENTWISE),
+        ("aten::isin.Tensor_Tensor", Kind.REARRANGEMENT),
+        ("aten::copy_", Kind.COPY),
+        ("aten::index_copy_", Kind.REARRANGEMENT),
+        ("aten::select_copy.int", Kind.COPY),
+        ("aten::_softmax_backward_data", Kind.SOFTMAX),
+        ("aten::native_layer_norm", Kind.NORM),
+        ("aten::native_layer_norm_backward", Kind.NORM_BACKWARD),
+        ("aten::_fused_adamw_.tensor_lr", Kind.OPTIMIZER),
+        ("aten::embedding", Kind.EMBEDDING),
+        ("aten::normal_", Kind.FILL),
+        ("aten::view", Kind.METADATA),
+        ("aten::empty_strided", Kind.METADATA),
+        ("aten::cumsum", Kind.REARRANGEMENT),
+        ("aten::_fft_r2c", Kind.UNMODELLED),
+    ],
+)
+def test_an_operator_finds_its_rule_by_name(name, kind):
+    """In-place, out and foreach variants go by the rule of the plain operator."""
+    assert rule_for(name).kind is kind
+
+
+def test_what_torch_calls_pointwise_is_elementwise():
+    """Every operator with torch's pointwise tag is costed as elementwise."""
+    torch = pytest.importorskip("torch")
+    otherwise = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not hasattr(torch.ops.aten, packet):
+            continue
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if op is None or torch.Tag.pointwise not in op.tags:
+            continue
+        if rule_for(name).kind is not Kind.ELEMENTWISE:
+            otherwise.add(packet)
+
+    assert otherwise == {
+        "equal",  # one answer for two tensors, and the host waits for it
+        "clone",  # a copy, which is costed in the same way
+    }
+
+
+def test_what_torch_counts_flops_for_uses_them():
+    """An operator with a formula of torch's is not costed by its bytes alone."""
+    pytest.importorskip("torch")
+    from torch.utils.flop_counter import flop_registry
+
+    counted = {str(op).replace("aten.", "aten::") for op in flop_registry}
+
+    for name in counted - {"flex_attention", "flex_attention_backward"}:
+        assert rule_for(name).uses_flops, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_local_scalar_dense",
+        "equal",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_consecutive",
+        "bincount",
+        "repeat_interleave.Tensor",
+    ],
+)
+def test_operators_with_an_answer_for_the_host_wait(name):
+    """What must know a value of the device before it can go on waits for it."""
+    assert rule_for(f"aten::{name}").waits
+
+
+@pytest.mark.parametrize(
+    "name", ["nonzero_static", "masked_fill.Scalar", "where.self", "index.Tensor", "mm"]
+)
+def test_operators_without_an_answer_for_the_host_do_not_wait(name):
+    """What only queues work returns at once."""
+    assert not rule_for(f"aten::{name}").waits
+
+
+@pytest.mark.parametrize(
+    "name", ["sort", "topk", "cumsum", "index_put_", "scatter_add", "linalg_qr"]
+)
+def test_a_guessed_time_is_marked(name):
+    """Operators whose time follows from no measurement are marked as unmodelled."""
+    assert not rule_for(f"aten::{name}").modelled
+
+
+@given(st.text(max_size=30) | st.sampled_from(["add", "mm.out", "view", "sum.dim"]))
+def test_an_operator_of_another_library_is_unmodelled(word):
+    """What is not torch's own gets a rule that says it is a guess."""
+    rule = rule_for(f"mylib::{word.replace(':', '')}")
+
+    assert rule.kind is Kind.UNMODELLED
+    assert not rule.modelled
+
+
+def test_no_operator_is_listed_twice():
+    """Each name stands in one line of the table, so that no line hides another."""
+    listed = [name for entry in TABLE for name in entry.names]
+
+    assert len(listed) == len(set(listed))
+    assert all(entry.reason for entry in TABLE)
+
+
+def test_a_host_pays_more_for_a_matmul_than_for_a_view():
+    """Host costs follow the operator: views, then elementwise, then matmuls."""
+    view, add, mm = (rule_for(f"aten::{name}") for name in ("view", "add", "mm"))
+
+    assert view.host_ns < add.host_ns < mm.host_ns
+    assert not view.launches
+    assert add.launches
+
+
+def test_a_gather_reads_as_much_as_it_writes():
+    """An embedding does not read its whole table."""
+    rows, total = rule_for("aten::embedding"), rule_for("aten::add")
+
+    assert rows.moved_bytes(10**9, 100) == 200
+    assert total.moved_bytes(1000, 100) == 1100
+
+
+def test_awkward_shapes_go_by_the_harder_rule():
+    """Odd sizes, few channels, long rows and strides each cost extra, and only they."""
+    mm, conv = rule_for("aten::mm"), rule_for("aten::convolution")
+    soft, log = rule_for("aten::_softmax"), rule_for("aten::_log_softmax")
+    add = rule_for("aten::add.Tensor")
+
+    assert matmul_rule(mm, "bf16", 1024, 512) is mm
+    assert matmul_rule(mm, "fp32", 1023, 512) is mm
+    assert matmul_rule(mm, "bf16", 1023, 512) is mm.harder
+    assert matmul_rule(mm, "bf16", 1024, 513) is mm.harder
+    assert convolution_rule(conv, 16, 32) is conv
+    assert convolution_rule(conv, 3, 64) is conv.harder
+    assert convolution_rule(conv, 64, 31) is conv.harder
+    assert softmax_rule(soft, 4096, 4) is soft
+    assert softmax_rule(soft, 10**6, 4) is soft.harder
+    assert softmax_rule(log, 1024, 4) is log
+    assert softmax_rule(log, 4096, 4) is log.harder
+    assert strided_rule(add) is add.harder
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "word"),
+    [
+        ("float32", False, "fp32"),
+        ("float32", True, "tf32"),
+        ("torch.bfloat16", True, "bf16"),
+        ("float64", True, "fp64"),
+        ("float8_e4m3fn", False, "fp8"),
+        ("uint8", False, "int8"),
+        ("int64", False, "fp32"),
+    ],
+)
+def test_a_torch_type_has_a_word(dtype, tf32, word):
+    """Only fp32 is rounded to TF32, and only where that is allowed."""
+    assert dtype_word(dtype, tf32=tf32) == word
