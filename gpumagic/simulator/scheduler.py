@@ -1,0 +1,182 @@
+"""The host's side of the time model: one clock, and the calls that move it.
+
+The host submits work to streams and goes on; devices do it in their own time. By
+what rules is written in `engines`. Submitting simulates nothing: what happened is
+worked out when the host asks, waits, or finds a stream full, and the outcome is
+the same whenever that is.
+
+A call first costs the host its time; what it submits is submitted at its end. A
+stream that holds `queue_length` entries not yet ended blocks the host until the
+oldest ends.
+"""
+
+from __future__ import annotations
+
+from gpumagic.simulator.engines import Engines
+from gpumagic.simulator.work import FULL_SHARE, Engine, Latencies, Stream, Wait, Work
+
+__all__ = ["FULL_SHARE", "Engine", "Latencies", "Scheduler", "Stream", "Work"]
+
+
+class Scheduler:
+    """Streams on the engines of any number of devices, behind one host clock.
+
+    Nothing here takes a lock: calls from several threads are one at a time by the
+    caller's care.
+
+    Args:
+        latencies: The times between one thing and the next.
+    """
+
+    def __init__(self, latencies: Latencies | None = None) -> None:
+        self.latencies = latencies or Latencies()
+        self.now_ns = 0
+        self._queue_length = self.latencies.queue_length
+        self._engines = Engines(self.latencies)
+        self._streams: dict[int, list[Stream]] = {}  # by device
+        self._submitted = 0
+
+    @property
+    def trace(self) -> list[Work] | None:
+        """Where works go as soon as their times are decided, in order of start."""
+        return self._engines.trace
+
+    @trace.setter
+    def trace(self, trace: list[Work] | None) -> None:
+        self._engines.trace = trace
+
+    # ------------------------------------------------------- what is submitted
+
+    def add_stream(self, device: int, priority: int = 0) -> Stream:
+        """A new stream of a device; of two, the lower priority is more urgent."""
+        stream = Stream(device, priority, self._engines.loads_of(device))
+        self._streams.setdefault(device, []).append(stream)
+        return stream
+
+    def launch(  # noqa: PLR0913, PLR0917 - one for each word of a launch
+        self,
+        stream: Stream,
+        engine: Engine,
+        duration_ns: int,
+        share: int = FULL_SHARE,
+        host_ns: int = 0,
+        name: str = "",
+    ) -> Work:
+        """Submit a kernel or a copy.
+
+        Args:
+            stream: Where it is done, after all that was submitted there before.
+
+            engine: What does it.
+
+            duration_ns: How long that takes; no time at all counts as one nanosecond.
+
+            share: How much of the compute engine it occupies, out of `FULL_SHARE`;
+                a copy always has its engine to itself.
+
+            host_ns: What the call costs the host.
+
+            name: For the caller's own use.
+        """
+        number = self._open(stream, host_ns)
+        if engine or share > FULL_SHARE:
+            share = FULL_SHARE
+        stream.last = work = Work(
+            stream, engine, duration_ns or 1, share, self.now_ns, number, name
+        )
+        stream.undecided.append(work)
+        return work
+
+    def record(self, stream: Stream, host_ns: int = 0) -> Work:
+        """Submit the record of an event: it ends when all before it is done."""
+        number = self._open(stream, host_ns)
+        stream.last = mark = Work(stream, None, 0, 0, self.now_ns, number, "")
+        stream.undecided.append(mark)
+        return mark
+
+    def wait(self, stream: Stream, record: Work | None, host_ns: int = 0) -> None:
+        """Hold up what is submitted to a stream from now on until a record ends.
+
+        A record that was never made, `None`, holds up nothing and takes no slot.
+        """
+        if record is None:
+            self.now_ns += host_ns
+            return
+        number = self._open(stream, host_ns)
+        stream.last = mark = Wait(stream, record, self.now_ns, number)
+        stream.undecided.append(mark)
+
+    # ------------------------------------------------------ what the host does
+
+    def elapse(self, ns: int) -> None:
+        """Let the host do something else for that long."""
+        self.now_ns += ns
+
+    def done(self, work: Work | None) -> bool:
+        """Whether an entry has ended by now; None, which never was, has."""
+        if work is None:
+            return True
+        if work.end_ns is None:
+            self._engines.settle(self.now_ns)
+        return work.end_ns is not None and work.end_ns <= self.now_ns
+
+    def busy(self, stream: Stream) -> bool:
+        """Whether a stream has entries that have not ended by now."""
+        return not self.done(stream.last)
+
+    def wait_for(self, work: Work | None) -> None:
+        """Block the host until an entry has ended."""
+        if work is not None:
+            self.now_ns = max(self.now_ns, self.end_of(work))
+
+    def wait_for_stream(self, stream: Stream) -> None:
+        """Block the host until a stream has nothing left to do."""
+        self.wait_for(stream.last)
+
+    def wait_for_device(self, device: int) -> None:
+        """Block the host until all streams of a device have nothing left to do."""
+        for stream in self._streams.get(device, ()):
+            self.wait_for(stream.last)
+
+    def wait_for_all(self) -> None:
+        """Block the host until no device has anything left to do."""
+        for device in self._streams:
+            self.wait_for_device(device)
+
+    def end_of(self, work: Work) -> int:
+        """When an entry ends, the future decided as far as that takes.
+
+        The host's clock stays, but the caller makes a promise: the host submits
+        nothing more before its clock has come as far as the start of that work. What
+        it could still submit until then might change the answer, and is refused with
+        a RuntimeError. To ask without a promise, read `work.end_ns`.
+        """
+        if work.end_ns is None:
+            self._engines.settle(self.now_ns, work)
+        if work.end_ns is None:
+            raise RuntimeError("this work belongs to another scheduler")
+        return work.end_ns
+
+    # -------------------------------------------------------------- the queue
+
+    def _open(self, stream: Stream, host_ns: int) -> int:
+        """Pay for a call and make the stream ready for an entry with this number."""
+        self.now_ns += host_ns
+        if len(stream.undecided) + len(stream.ends) >= self._queue_length:
+            self._make_room(stream)
+        if not stream.undecided:
+            self._engines.wake(stream, self.now_ns)
+        self._submitted += 1
+        return self._submitted
+
+    def _make_room(self, stream: Stream) -> None:
+        """Forget what has ended; block the host until there is a free slot."""
+        self._engines.settle(self.now_ns)
+        undecided, ends = stream.undecided, stream.ends
+        while ends and ends[0] <= self.now_ns:
+            ends.popleft()
+        if len(undecided) + len(ends) < self._queue_length:
+            return
+        self.now_ns = ends[0] if ends else self.end_of(undecided[0])
+        while ends and ends[0] <= self.now_ns:
+            ends.popleft()
