@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NOBODY, _SEVERAL = -1, -2  # in the place of a stream
 _KEPT = 128  # accesses of a storage, for reads and writes each
 _LEFT = 64  # when there were more
+_VACANCIES = 4096  # addresses whose last use is known
 _GHOSTS = 1024  # accesses of memory that one stream's pool was given back
 
 Span: TypeAlias = "tuple[int, int, int, Layout | None]"  # stream, low, high, layout
@@ -91,13 +92,15 @@ class Tracker:
     loses its oldest accesses: a race can be missed, none is made up.
     """
 
-    __slots__ = ("_alone", "_clocks", "_ghosts", "_number")
+    __slots__ = ("_alone", "_clocks", "_number", "ghosts", "vacancies")
 
     def __init__(self) -> None:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
         self._alone = _NOBODY  # the only stream that has operated so far
-        self._ghosts: dict[int, list[_Ghost]] = {}  # by allocating stream
+        self.ghosts: dict[int, list[_Ghost]] = {}  # by allocating stream
+        # By address: who used it last, of the stream it was allocated for.
+        self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
     # ------------------------------------------------------------------ order
 
@@ -136,7 +139,7 @@ class Tracker:
     def _host_waits(self, *clocks: Sequence[int]) -> None:
         for clock in clocks:
             _merge(self._clocks[HOST], clock)
-        for pool in tuple(self._ghosts):
+        for pool in tuple(self.ghosts):
             self._lay_to_rest(pool)
 
     # ------------------------------------------------------------- operations
@@ -271,7 +274,7 @@ class Tracker:
                 if all(access[0] > clock[span[0]] for clock in covering)
             ]
             if left:
-                pool = self._ghosts.setdefault(stream, [])
+                pool = self.ghosts.setdefault(stream, [])
                 pool += left
                 del pool[:-_GHOSTS]
         self.forget(accesses)
@@ -279,9 +282,31 @@ class Tracker:
     def reused(self, address: int, size: int, stream: int) -> Accesses:
         """The accesses of a new storage at this address of the stream's pool."""
         accesses = Accesses(size)
-        if stream in self._ghosts:
+        if address in self.vacancies:
+            self._move_in(accesses, address, stream)
+        if stream in self.ghosts:
             self._haunt(accesses, address, stream)
         return accesses
+
+    def vacated(self, accesses: Accesses, address: int, stream: int) -> None:
+        """The storage is gone, and only the stream it was allocated for has used it.
+
+        That stream cannot disturb itself. But if another is the first to use what
+        lies there next, it has to wait; only a storage at the same address is seen.
+        """
+        last = max((access for *_, access in accesses.kept()), default=None, key=_first)
+        if last is not None and last[0] > self._clocks[HOST][stream]:
+            self.vacancies[address] = stream, last[0], last[1]
+            if len(self.vacancies) > _VACANCIES:
+                del self.vacancies[next(iter(self.vacancies))]
+
+    def _move_in(self, accesses: Accesses, address: int, stream: int) -> None:
+        """Hand the last use of vacated memory on to the storage that lies there now."""
+        former, number, place = self.vacancies.pop(address)
+        if former == stream:
+            span = stream, 0, accesses.size_bytes, None
+            accesses.writes[span] = number, place, False
+            accesses.stream = stream
 
     def _haunt(self, accesses: Accesses, address: int, pool: int) -> None:
         """Hand a pool's old accesses at this address on to the new storage."""
@@ -289,7 +314,7 @@ class Tracker:
         end = address + accesses.size_bytes
         elsewhere = []
         # Cut to the same bytes, two accesses of a stream are one: the later.
-        ghosts = sorted(self._ghosts.pop(pool, ()), key=lambda ghost: ghost.access[0])
+        ghosts = sorted(self.ghosts.pop(pool, ()), key=lambda ghost: ghost.access[0])
         for writes, span, (number, place, _) in ghosts:
             stream, low, high, layout = span
             if low < end and address < high:
@@ -302,21 +327,21 @@ class Tracker:
                 if rest[0] < rest[1]
             ]
         if elsewhere:
-            self._ghosts[pool] = elsewhere
+            self.ghosts[pool] = elsewhere
 
     def _lay_to_rest(self, pool: int) -> None:
         """Forget what can disturb nobody any more, wherever the pool is used next."""
         host, owner = self._clocks[HOST], self._clocks[pool]
         left = [
             ghost
-            for ghost in self._ghosts[pool]
+            for ghost in self.ghosts[pool]
             if ghost.access[0] > owner[ghost.span[0]]
             and ghost.access[0] > host[ghost.span[0]]
         ]
         if left:
-            self._ghosts[pool] = left
+            self.ghosts[pool] = left
         else:
-            del self._ghosts[pool]
+            del self.ghosts[pool]
 
 
 def _merge(clock: list[int], other: Sequence[int]) -> None:
@@ -380,6 +405,10 @@ def _within(item: tuple[Span, Access], write: tuple[Span, Access]) -> bool:
     (_, low, high, _), (number, *_) = item
     (_, first, end, layout), (latest, *_) = write
     return layout is None and number < latest and first <= low and high <= end
+
+
+def _first(access: Access) -> int:
+    return access[0]
 
 
 def _number(item: tuple[Span, Access]) -> int:

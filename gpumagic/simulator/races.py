@@ -102,7 +102,7 @@ def hint(
         )
     return (
         f"{other}.synchronize() before {later}, since a non_blocking copy returns "
-        f"before the data is there; or torch.cuda.synchronize()"
+        f"before the data is there"
     )
 
 

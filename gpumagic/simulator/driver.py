@@ -1,0 +1,295 @@
+"""The driver of a simulated machine: its GPUs, and the choice made at first use.
+
+It answers what NVML and libcuda answer of a real machine. Every GPU's name begins
+with "simulated", so that no figure is taken for that of hardware.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from gpumagic.devices.protocols import (
+    CudaState,
+    Gpu,
+    GpuProcess,
+    Initialisation,
+    Inventory,
+)
+from gpumagic.devices.visibility import visible
+from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpumagic.devices.visibility import Device, Visible
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+LIBRARY = "simulated"
+
+# What hides every real GPU, the last as written by Slurm for a job without GPUs.
+_HIDES_REAL_GPUS = ("", "-1", "NoDevFiles")
+_SUCCESS = 0
+_NOT_INITIALIZED = 3
+
+
+class Model(Protocol):
+    """What a kind of GPU is called, and what its driver tells of it."""
+
+    @property
+    def title(self) -> str:
+        """The name that follows "simulated"."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the driver reports as all there is."""
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """What CUDA calls its generation: (9, 0)."""
+
+
+class SimulatedGpu(Protocol):
+    """One GPU of the machine."""
+
+    @property
+    def model(self) -> Model:
+        """The kind of GPU that is imitated."""
+
+    def used_bytes(self) -> int:
+        """What this process has taken of its memory, the context included."""
+
+
+class Latch:
+    """Which GPUs this process sees: open until the first use, then fixed.
+
+    Before the first use every question reads the variable anew, as the driver reads
+    it when it is started. A value that hides every GPU and was there before the
+    simulation is overlooked until it is seen changed: hiding the real GPUs is a way
+    to come to the simulated ones. Any other value counts.
+
+    Args:
+        devices: The machine's GPUs in the order of their numbers.
+
+        environment: Where the variable is looked up.
+
+    Raises:
+        GpuMagicError: The value that is there names no simulated GPU.
+    """
+
+    __slots__ = (
+        "_devices",
+        "_environment",
+        "_failed",
+        "_fixed",
+        "_fixed_in_pid",
+        "_lock",
+        "_overlooked",
+    )
+
+    def __init__(
+        self, devices: Sequence[Device], environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._devices = tuple(devices)
+        self._environment = environment
+        self._failed = False
+        self._fixed: tuple[int, ...] | None = None
+        self._fixed_in_pid: int | None = None
+        self._lock = threading.Lock()
+        inherited = environment.get(VARIABLE)
+        hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
+        self._overlooked = inherited if hiding else None
+        self._refuse_to_start_without_gpus(inherited)
+
+    def visible(self) -> tuple[int, ...]:
+        """The numbers of the GPUs seen, cuda:0 first; asking fixes nothing."""
+        return self._seen_now().physical if self._fixed is None else self._fixed
+
+    def initialise(self) -> tuple[int, ...]:
+        """Fix what is visible, as the first use of a GPU does.
+
+        Returns:
+            The numbers of the GPUs seen, cuda:0 first. If there are none the use
+            has failed, and the choice stays open.
+
+        Raises:
+            DeviceError: This process was forked from one that had fixed them.
+        """
+        if self._fixed is None:
+            return self._fix()
+        if self._fixed_in_pid != os.getpid():
+            raise _lost_by_fork()
+        return self._fixed
+
+    def pid(self) -> int | None:
+        """The process in which the choice was fixed; None while it is open."""
+        return self._fixed_in_pid
+
+    def state(self) -> Initialisation:
+        """How far the simulated CUDA has come in this process."""
+        if self._fixed is None:
+            return Initialisation.FAILED if self._failed else Initialisation.UNTOUCHED
+        if self._fixed_in_pid != os.getpid():
+            return Initialisation.FORKED_CHILD
+        return Initialisation.INITIALISED
+
+    def _fix(self) -> tuple[int, ...]:
+        with self._lock:  # two threads may come to their first use together
+            if self._fixed is None:
+                seen = self._seen_now().physical
+                if not seen:
+                    self._failed = True
+                    return ()
+                self._fixed_in_pid = os.getpid()
+                self._fixed = seen
+            return self._fixed
+
+    def _seen_now(self) -> Visible:
+        mask = self._environment.get(VARIABLE)
+        if mask == self._overlooked:
+            mask = None
+        else:
+            self._overlooked = None
+        # Numbers follow PCI addresses here, so CUDA_DEVICE_ORDER changes nothing.
+        return visible(mask, self._devices)
+
+    def _refuse_to_start_without_gpus(self, inherited: str | None) -> None:
+        seen = self._seen_now()
+        if seen.physical or not self._devices:
+            return
+        there = count_text(len(self._devices), "GPU")
+        raise GpuMagicError(
+            f"{VARIABLE}={inherited} hides the whole simulated machine, "
+            f"which has {there}: {'; '.join(seen.reasons)}",
+            f'del os.environ["{VARIABLE}"], then switch the simulation on again',
+        )
+
+
+class SimulatedDriver:
+    """A `Driver` for a machine of simulated GPUs.
+
+    Args:
+        gpus: Its GPUs in the order of their numbers and PCI addresses.
+
+        others: For each GPU the other people's processes on it, as pairs of a
+            process number and the bytes it uses. What is missing has none.
+
+        environment: Where CUDA_VISIBLE_DEVICES is looked up.
+
+    Raises:
+        GpuMagicError: The other processes do not fit into a GPU, or the variable
+            leaves no simulated GPU visible.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[SimulatedGpu],
+        *,
+        others: Sequence[Sequence[tuple[int, int]]] = (),
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._gpus = tuple(gpus)
+        self._others = _fitting(self._gpus, others)
+        self._identities = tuple(
+            _identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
+        )
+        self.latch = Latch(self._identities, environment)
+
+    @property
+    def simulated(self) -> bool:
+        """Always."""
+        return True
+
+    def inventory(self) -> Inventory:
+        """The machine's GPUs now, visible or not; what is not modelled is unknown."""
+        return Inventory(
+            driver_version="simulated",
+            gpus=tuple(self._gpu(index) for index in range(len(self._gpus))),
+        )
+
+    def cuda_state(self) -> CudaState:
+        """Whether the simulated CUDA has been initialised in this process."""
+        state = self.latch.state()
+        started = state is Initialisation.INITIALISED
+        return CudaState(
+            state,
+            code=_SUCCESS if started else _NOT_INITIALIZED,
+            device_count=len(self.latch.visible()) if started else None,
+            library=LIBRARY,
+        )
+
+    def foreign_bytes(self, index: int) -> int:
+        """What other people's processes use of a GPU's memory."""
+        return sum(process.used_bytes or 0 for process in self._others[index])
+
+    def _gpu(self, index: int) -> Gpu:
+        model, own_bytes = self._gpus[index].model, self._gpus[index].used_bytes()
+        used_bytes = own_bytes + self.foreign_bytes(index)
+        return dataclasses.replace(
+            self._identities[index],
+            memory_total_bytes=model.memory_bytes,
+            memory_free_bytes=max(0, model.memory_bytes - used_bytes),
+            memory_used_bytes=used_bytes,
+            memory_reserved_bytes=0,
+            processes=self._own_process(own_bytes) + self._others[index],
+        )
+
+    def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:
+        # In a forked child the memory is still its parent's.
+        pid = self.latch.pid() or os.getpid()
+        return (GpuProcess(pid, used_bytes, "compute"),) if used_bytes else ()
+
+
+def simulated_name(model: Model) -> str:
+    """What a simulated GPU is called wherever its name is shown."""
+    return f"simulated {model.title}"
+
+
+def _identity(model: Model, index: int) -> Gpu:
+    """What does not change of a GPU, the same in every run."""
+    name = simulated_name(model)
+    return Gpu(
+        index=index,
+        name=name,
+        uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'gpumagic {name} {index}')}",
+        pci_address=f"{index // 16:04x}:{8 + 8 * (index % 16):02x}:00.0",
+        compute_capability=model.compute_capability,
+        compute_mode="default",
+        mig_enabled=False,
+    )
+
+
+def _fitting(
+    gpus: Sequence[SimulatedGpu], others: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[tuple[GpuProcess, ...], ...]:
+    """Other people's processes on every GPU, if there is room for them."""
+    if len(others) > len(gpus):
+        raise GpuMagicError(
+            f"processes are given for {count_text(len(others), 'GPU')}, "
+            f"and the simulated machine has {len(gpus)}",
+            "give one group of processes a GPU",
+        )
+    rows = [*others, *[()] * (len(gpus) - len(others))]
+    for index, (gpu, row) in enumerate(zip(gpus, rows, strict=True)):
+        needed_bytes = sum(used_bytes for _, used_bytes in row)
+        if needed_bytes > gpu.model.memory_bytes:
+            raise GpuMagicError(
+                f"other processes cannot use {bytes_text(needed_bytes)} of GPU "
+                f"{index}, which has {bytes_text(gpu.model.memory_bytes)}",
+                "give them less",
+            )
+    return tuple(
+        tuple(GpuProcess(pid, used_bytes, "compute") for pid, used_bytes in row)
+        for row in rows
+    )
+
+
+def _lost_by_fork() -> DeviceError:
+    return DeviceError(
+        "this process was forked from one that had started the simulated GPUs",
+        'start it by multiprocessing.get_context("spawn")',
+    )

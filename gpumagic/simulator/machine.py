@@ -1,0 +1,340 @@
+"""The simulated machine: GPUs, their streams, one clock, one set of books.
+
+Here the parts of the engine meet: an operation takes time on a stream
+(`scheduler`), by a model of the GPU (`costs`); a storage takes a block of the
+caching allocator (`allocator`); and who touches what in which order is followed
+(`hazards`). Nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.costs import CostModel, Direction
+from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.work import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.hazards import Tracker
+    from gpumagic.simulator.models import GpuModel
+    from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.work import Stream, Work
+
+POOL_SIZE = 32  # streams of each device and priority, handed out in turn
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
+_DEFAULT_STREAM = 0
+_DIRECTIONS = {
+    Engine.H2D: Direction.H2D,
+    Engine.D2H: Direction.D2H,
+    Engine.PEER: Direction.PEER,
+}
+
+
+class SimulatedStream:
+    """One stream, as each part of the engine knows it.
+
+    Attributes:
+        gpu: The GPU that it runs on.
+
+        number: What torch calls its id; 0 is the default stream.
+
+        queue: Its work, in the scheduler.
+
+        order: Its place in the order of accesses, in the tracker.
+    """
+
+    __slots__ = ("gpu", "number", "order", "priority", "queue")
+
+    def __init__(
+        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
+    ) -> None:
+        self.gpu = gpu
+        self.number = number
+        self.priority = priority
+        self.queue = queue
+        self.order = order
+
+
+class SimulatedGpu:
+    """One GPU of the machine.
+
+    Attributes:
+        index: The number that the process knows it by, `k` in `sim:k`.
+
+        number: The number that the machine knows it by.
+    """
+
+    __slots__ = (
+        "_handed_out",
+        "_libraries",
+        "_machine",
+        "_seen",
+        "allocator",
+        "costs",
+        "default_stream",
+        "index",
+        "model",
+        "number",
+        "started",
+        "streams",
+        "unmodelled",
+        "workspaces",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        number: int,
+        model: GpuModel,
+        settings: AllocatorSettings,
+        others: Sequence[tuple[int, int]],
+    ) -> None:
+        self._machine = machine
+        self.index = self.number = number
+        self.model = model
+        self.costs = CostModel(model)
+        self.started = False
+        self.allocator = CachingAllocator(
+            number,
+            model.memory_bytes,
+            context_bytes=lambda: self.context_bytes,
+            driver=_DriverCalls(machine, self),
+            settings=settings,
+            processes=lambda: [(pid, used) for pid, used in others],
+            now_us=lambda: machine.scheduler.now_ns // 1000,
+        )
+        self._seen: set[str] = set()
+        self._libraries: set[str] = set()
+        self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
+        self._handed_out: dict[int, int] = {}
+        self.unmodelled: set[str] = set()  # operations whose cost is a guess
+        self.streams: dict[int, SimulatedStream] = {}
+        self.default_stream = self._stream(_DEFAULT_STREAM, LOWEST_PRIORITY)
+
+    @property
+    def context_bytes(self) -> int:
+        """What the context of this process takes, outside the allocator."""
+        return self.costs.first_use.context_bytes if self.started else 0
+
+    def used_bytes(self) -> int:
+        """What the driver says is used by this process."""
+        return self.context_bytes + self.allocator.reserved_bytes
+
+    def launch(  # noqa: PLR0913, PLR0917 -- by position: it is called so often
+        self,
+        stream: SimulatedStream,
+        name: str,
+        rule: Rule,
+        dtype: str,
+        flops: float,
+        read_bytes: int,
+        written_bytes: int,
+        extra_ns: int = 0,
+    ) -> None:
+        """Put one kernel on a stream; the host goes on."""
+        if name not in self._seen:
+            self._first_launch(name, rule)
+        costs, nbytes = self.costs, rule.moved_bytes(read_bytes, written_bytes)
+        self._machine.scheduler.launch(
+            stream.queue,
+            Engine.COMPUTE,
+            costs.kernel_ns(rule, dtype, flops, nbytes),
+            costs.share(nbytes >> 2),
+            rule.host_ns + extra_ns,
+            name,
+        )
+
+    def only_call(
+        self, stream: SimulatedStream, name: str, rule: Rule, *_: Any
+    ) -> None:
+        """What needs no kernel costs the host alone."""
+        del stream, name
+        self._machine.scheduler.elapse(rule.host_ns)
+
+    def copy(
+        self, stream: SimulatedStream, engine: Engine, nbytes: int, *, pinned: bool
+    ) -> Work:
+        """Put one copy on a stream that leaves the device or comes from outside."""
+        self.start()
+        return self._machine.scheduler.launch(
+            stream.queue,
+            engine,
+            self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
+            host_ns=self.costs.host.async_copy_ns,
+            name=f"copy, {_DIRECTIONS[engine].value}",
+        )
+
+    def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:
+        """The next stream of the pool of a priority; the 33rd is the first again."""
+        priority = max(HIGHEST_PRIORITY, min(LOWEST_PRIORITY, priority))
+        turn = self._handed_out.get(priority, 0)
+        self._handed_out[priority] = turn + 1
+        # As torch numbers them: native, which pool, which of its streams.
+        number = 1 | (1 - priority) << 1 | (turn % POOL_SIZE) << 5
+        return self.streams.get(number) or self._stream(number, priority)
+
+    def start(self) -> None:
+        """Make the context, which the first use of a GPU pays for."""
+        if not self.started:
+            self.started = True
+            self._machine.scheduler.elapse(self.costs.first_use.context_ns)
+
+    def _stream(self, number: int, priority: int) -> SimulatedStream:
+        stream = SimulatedStream(
+            self,
+            number,
+            priority,
+            self._machine.scheduler.add_stream(self.number, priority),
+            self._machine.tracker.new_stream(),
+        )
+        self.streams[number] = stream
+        return stream
+
+    def _first_launch(self, name: str, rule: Rule) -> None:
+        self.start()
+        elapse, first = self._machine.scheduler.elapse, self.costs.first_use
+        if not self._seen:
+            elapse(first.module_load_ns)
+        self._seen.add(name)
+        elapse(first.first_launch_ns)
+        if not rule.modelled:
+            self.unmodelled.add(name)
+
+    def need(self, library: str, stream: SimulatedStream) -> None:
+        """Open a library of kernels at its first use, and give it a workspace.
+
+        cuBLAS takes one from the caching allocator for each stream, and keeps it.
+        """
+        first = self.costs.first_use
+        if library not in self._libraries:
+            self._libraries.add(library)
+            cost_ns = first.cublas_ns if library == "cublas" else first.cudnn_ns
+            self._machine.scheduler.elapse(cost_ns)
+        if library == "cublas" and stream.number not in self.workspaces:
+            self.workspaces[stream.number] = self.allocator.allocate(
+                first.cublas_workspace_bytes, stream.number
+            )
+
+    def clear_workspaces(self) -> None:
+        """Give back what the libraries have taken for themselves."""
+        while self.workspaces:
+            _, block = self.workspaces.popitem()
+            if block is not None:
+                self.allocator.free(block)
+
+
+class Machine:
+    """GPUs behind one host clock.
+
+    Args:
+        models: The GPUs, in the order of the machine.
+
+        tracker: Follows who touches what in which order.
+
+        settings: Of the caching allocators.
+
+        others: What other processes hold of each GPU, as pid and bytes.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[GpuModel],
+        tracker: Tracker,
+        settings: AllocatorSettings,
+        others: Sequence[Sequence[tuple[int, int]]] = (),
+    ) -> None:
+        self.scheduler = Scheduler()
+        self.tracker = tracker
+        self.all_gpus = tuple(
+            SimulatedGpu(
+                self,
+                number,
+                model,
+                settings,
+                others[number] if number < len(others) else (),
+            )
+            for number, model in enumerate(models)
+        )
+        # In the order of this process; empty until the first use fixes it.
+        self.gpus: list[SimulatedGpu] = []
+
+    def initialise(self, visible: Sequence[int]) -> None:
+        """The first use: from here on this process sees these GPUs, in this order."""
+        for index, number in enumerate(visible):
+            gpu = self.all_gpus[number]
+            gpu.index = gpu.allocator.device = index
+        self.gpus[:] = [self.all_gpus[number] for number in visible]
+
+    @property
+    def started(self) -> bool:
+        """Whether the GPUs have been used."""
+        return bool(self.gpus)
+
+    def synchronize(self, gpu: SimulatedGpu) -> None:
+        """The host waits until a GPU is idle."""
+        gpu.start()
+        self.scheduler.elapse(gpu.costs.host.synchronize_device_ns)
+        self.scheduler.wait_for_device(gpu.number)
+        orders = [stream.order for stream in gpu.streams.values()]
+        self.tracker.host_waits_for_device(orders)
+
+    def synchronize_stream(self, stream: SimulatedStream) -> None:
+        """The host waits until a stream is idle."""
+        stream.gpu.start()
+        self.scheduler.elapse(stream.gpu.costs.host.synchronize_stream_ns)
+        self.scheduler.wait_for_stream(stream.queue)
+        self.tracker.host_waits_for(stream.order)
+
+    def wait(self, stream: SimulatedStream, other: SimulatedStream) -> None:
+        """Later work of a stream waits for all that another was given so far."""
+        scheduler, host = self.scheduler, stream.gpu.costs.host
+        record = scheduler.record(other.queue)
+        scheduler.wait(stream.queue, record, host.wait_stream_ns)
+        self.tracker.wait(stream.order, self.tracker.record(other.order))
+
+    def stage(self, stream: SimulatedStream, nbytes: int) -> None:
+        """The host copies pageable memory into the driver's own pinned buffer.
+
+        It first waits for the stream, if that has work.
+        """
+        stream.gpu.start()
+        if self.scheduler.busy(stream.queue):
+            self.synchronize_stream(stream)
+        self.scheduler.elapse(stream.gpu.costs.staging_ns(nbytes))
+
+
+class _DriverCalls:
+    """What the allocator asks of the driver, in time."""
+
+    __slots__ = ("_gpu", "_machine")
+
+    def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
+        self._machine = machine
+        self._gpu = gpu
+
+    def malloc(self, nbytes: int) -> None:
+        """cudaMalloc: takes time, waits for nothing."""
+        self._gpu.start()
+        self._machine.scheduler.elapse(self._gpu.costs.malloc_ns(nbytes))
+
+    def free(self, nbytes: int) -> None:
+        """cudaFree: waits for the whole device."""
+        self._machine.scheduler.wait_for_device(self._gpu.number)
+        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+
+    def record(self, stream: int) -> Any:
+        """An event behind the work of a stream."""
+        return self._machine.scheduler.record(self._gpu.streams[stream].queue)
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has passed an event."""
+        return self._machine.scheduler.done(event)
+
+    def wait(self, event: Any) -> None:
+        """The host waits for an event."""
+        self._machine.scheduler.wait_for(event)

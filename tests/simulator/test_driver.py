@@ -1,0 +1,400 @@
+"""The simulated machine's driver: what it tells, and what is fixed at the first use."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
+from gpumagic.errors import GpuMagicError
+from gpumagic.simulator.driver import SimulatedDriver, simulated_name
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+REPOSITORY = Path(__file__).parents[2]
+GIB = 2**30
+
+
+@dataclass
+class Model:
+    """What the driver needs to know of a kind of GPU."""
+
+    title: str = "H100 SXM"
+    memory_bytes: int = 80 * GIB
+    compute_capability: tuple[int, int] = (9, 0)
+
+
+class OneGpu:
+    """A GPU of which a test says what is used."""
+
+    def __init__(self, model=None, used_bytes=0):
+        self.model = model or Model()
+        self.used = used_bytes
+
+    def used_bytes(self):
+        """What the test has said."""
+        return self.used
+
+
+def machine(count=4, *, mask=None, **options):
+    """A driver of so many GPUs, and the environment in which it looks."""
+    environment = {} if mask is None else {VARIABLE: mask}
+    gpus = [OneGpu() for _ in range(count)]
+    return SimulatedDriver(gpus, environment=environment, **options), environment
+
+
+def state(name, *, code=3, count=None):
+    """What the driver says of CUDA in this process."""
+    return CudaState(name, code=code, device_count=count, library="simulated")
+
+
+# ---------------------------------------------------------------- the inventory
+
+
+def test_every_name_says_that_it_is_simulated():
+    """Nothing that is shown can be taken for hardware: GPUs, driver and library."""
+    driver, _ = machine()
+
+    inventory = driver.inventory()
+
+    assert driver.simulated
+    assert [gpu.name for gpu in inventory.gpus] == ["simulated H100 SXM"] * 4
+    assert inventory.driver_version == "simulated"
+    assert driver.cuda_state().library == "simulated"
+    assert simulated_name(Model("T4")) == "simulated T4"
+
+
+def test_a_gpu_is_told_apart_by_uuid_and_address():
+    """UUIDs have the form of real ones; they and PCI addresses are all different."""
+    gpus = machine(16)[0].inventory().gpus
+
+    assert len({gpu.uuid for gpu in gpus}) == 16
+    assert all(
+        re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", gpu.uuid)
+        for gpu in gpus
+    )
+    addresses = [gpu.pci_address for gpu in gpus]
+    assert addresses == sorted(set(addresses))
+    assert [gpu.index for gpu in gpus] == list(range(16))
+
+
+def test_identities_are_the_same_in_every_run():
+    """A UUID is made of model and number only, so that it can be written down."""
+    first, again = machine(2)[0], machine(2)[0]
+    other = SimulatedDriver([OneGpu(Model("T4"))], environment={})
+
+    assert first.inventory() == again.inventory()
+    assert first.inventory().gpus[0].uuid == "GPU-b608398e-67b0-5c36-b5b7-9900cf582df0"
+    assert other.inventory().gpus[0].uuid != first.inventory().gpus[0].uuid
+
+
+def test_memory_is_this_process_and_the_others():
+    """What is used is the sum of all processes, and the rest is free."""
+    gpu = OneGpu(used_bytes=3 * GIB)
+    driver = SimulatedDriver([gpu, OneGpu()], others=[[(41, 5 * GIB)]], environment={})
+
+    busy, idle = driver.inventory().gpus
+
+    assert busy.memory_total_bytes == 80 * GIB
+    assert busy.memory_used_bytes == 8 * GIB
+    assert busy.memory_free_bytes == 72 * GIB
+    assert busy.memory_reserved_bytes == 0
+    assert busy.processes == (
+        GpuProcess(os.getpid(), 3 * GIB, "compute"),
+        GpuProcess(41, 5 * GIB, "compute"),
+    )
+    assert (idle.memory_used_bytes, idle.processes) == (0, ())
+    assert [driver.foreign_bytes(index) for index in (0, 1)] == [5 * GIB, 0]
+
+
+def test_an_inventory_is_of_the_moment():
+    """What has been taken since is seen at the next look."""
+    gpu = OneGpu()
+    driver = SimulatedDriver([gpu], environment={})
+    before = driver.inventory().gpus[0]
+
+    gpu.used = GIB
+
+    assert before.memory_used_bytes == 0
+    assert driver.inventory().gpus[0].memory_used_bytes == GIB
+
+
+def test_what_is_not_modelled_is_unknown():
+    """No temperature, power or utilisation is made up."""
+    gpu = machine(1)[0].inventory().gpus[0]
+
+    assert (gpu.temperature_c, gpu.power_w, gpu.utilisation_share) == (None, None, None)
+    assert gpu.compute_capability == (9, 0)
+    assert (gpu.mig_enabled, gpu.mig, gpu.problem) == (False, (), None)
+
+
+def test_the_inventory_does_not_depend_on_what_is_visible():
+    """The machine is the same whatever this process may see of it."""
+    hidden, _ = machine(mask="2")
+
+    assert hidden.inventory() == machine()[0].inventory()
+
+
+@pytest.mark.parametrize(
+    ("others", "problem"),
+    [
+        ([[(1, 50 * GIB), (2, 31 * GIB)]], "81.0 GiB of GPU 0, which has 80.0 GiB"),
+        ([[], [], []], "given for 3 GPUs, and the simulated machine has 2"),
+    ],
+)
+def test_other_processes_have_to_fit(others, problem):
+    """More memory than there is, or processes on no GPU, is refused at once."""
+    with pytest.raises(GpuMagicError, match=problem):
+        machine(2, others=others)
+
+
+# ---------------------------------------------------------------- before the first use
+
+
+def test_looking_fixes_nothing():
+    """Before the first use each question reads the variable anew."""
+    driver, environment = machine()
+    seen = [driver.latch.visible()]
+
+    for mask in ("2,1", "GPU-", "", "0"):
+        environment[VARIABLE] = mask
+        driver.inventory()
+        seen.append(driver.latch.visible())
+
+    assert seen == [(0, 1, 2, 3), (2, 1), (), (), (0,)]
+    assert driver.cuda_state() == state(Initialisation.UNTOUCHED)
+    assert driver.latch.pid() is None
+
+
+def test_uuids_of_the_inventory_can_be_chosen():
+    """A GPU can be chosen by the UUID, or by its beginning, that is shown for it."""
+    driver, environment = machine()
+    gpus = driver.inventory().gpus
+
+    environment[VARIABLE] = f"{gpus[3].uuid},{gpus[1].uuid[:16]}"
+
+    assert driver.latch.visible() == (3, 1)
+
+
+def test_the_order_of_devices_is_that_of_their_numbers():
+    """Numbers are PCI order here, whatever CUDA_DEVICE_ORDER says."""
+    driver, environment = machine(mask="1,0")
+
+    environment["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST"
+
+    assert driver.latch.visible() == (1, 0)
+
+
+def test_the_process_environment_is_read_if_no_other_is_given(monkeypatch):
+    """Without another environment the variable is this process's own."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    driver = SimulatedDriver([OneGpu(), OneGpu()])
+
+    monkeypatch.setenv(VARIABLE, "1")
+
+    assert driver.latch.visible() == (1,)
+
+
+# ---------------------------------------------------------------- the first use
+
+
+def test_the_first_use_fixes_what_is_visible():
+    """After the first use a change of the variable has no effect any more."""
+    driver, environment = machine(mask="2,1")
+
+    assert driver.latch.initialise() == (2, 1)
+    for mask in ("0", "", "-1"):
+        environment[VARIABLE] = mask
+        assert driver.latch.visible() == (2, 1)
+        assert driver.latch.initialise() == (2, 1)
+
+    assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=2)
+    assert driver.latch.pid() == os.getpid()
+
+
+def test_a_first_use_without_gpus_fails_and_fixes_nothing():
+    """As cuInit does, a use that finds no GPU fails; the choice stays open."""
+    driver, environment = machine()
+    environment[VARIABLE] = "-1"
+
+    assert driver.latch.initialise() == ()
+    assert driver.cuda_state() == state(Initialisation.FAILED)
+
+    environment[VARIABLE] = "3"
+    assert driver.latch.initialise() == (3,)
+    assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=1)
+
+
+def test_a_machine_without_gpus_can_be_looked_at():
+    """No GPUs is a machine too; only its first use fails."""
+    driver, _ = machine(0)
+
+    assert driver.inventory().gpus == ()
+    assert driver.latch.initialise() == ()
+
+
+MASKS = st.sampled_from([None, "", "-1", "0", "1,0", "3,9", "0,0", "GPU-", "x"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(MASKS, max_size=4), st.sampled_from(["0", "2,1"]), st.lists(MASKS))
+def test_only_the_value_at_the_first_use_counts(before, used, after):
+    """No earlier and no later value of the variable changes what was fixed."""
+    driver, environment = machine()
+
+    def change_to(mask):
+        environment.pop(VARIABLE, None)
+        environment.update({} if mask is None else {VARIABLE: mask})
+        driver.latch.visible()
+
+    for mask in [*before, used]:
+        change_to(mask)
+    fixed = driver.latch.initialise()
+    for mask in after:
+        change_to(mask)
+
+    assert fixed == tuple(int(each) for each in used.split(","))
+    assert driver.latch.visible() == driver.latch.initialise() == fixed
+
+
+# ---------------------------------------------------------------- an inherited value
+
+
+@pytest.mark.parametrize("mask", ["", " ", "-1", "NoDevFiles"])
+def test_an_inherited_value_that_hides_everything_is_overlooked(mask):
+    """Who hid the real GPUs to come here sees the simulated ones."""
+    driver, _ = machine(mask=mask)
+
+    assert driver.latch.visible() == (0, 1, 2, 3)
+    assert driver.latch.initialise() == (0, 1, 2, 3)
+
+
+def test_a_changed_value_counts_even_if_it_is_changed_back():
+    """What is overlooked is what was there before, not what the user writes here."""
+    driver, environment = machine(mask="-1")
+
+    environment[VARIABLE] = "1"
+    assert driver.latch.visible() == (1,)
+    environment[VARIABLE] = "-1"
+    assert driver.latch.visible() == ()
+
+
+def test_another_value_that_hides_everything_counts():
+    """Only the inherited value itself is overlooked, not every one that hides all."""
+    driver, environment = machine(mask="-1")
+
+    environment[VARIABLE] = ""
+
+    assert driver.latch.visible() == ()
+
+
+def test_any_other_inherited_value_counts():
+    """A selection made before the simulation is switched on is a selection of it."""
+    assert machine(mask="3,1")[0].latch.visible() == (3, 1)
+
+
+@pytest.mark.parametrize("mask", ["7", "GPU-3fb1", "0,0"])
+def test_an_inherited_value_that_fits_no_simulated_gpu_is_refused(mask):
+    """A value made for the real GPUs is named, with the reason and the way out."""
+    with pytest.raises(GpuMagicError) as refusal:
+        machine(mask=mask)
+
+    problem, hint = refusal.value.lines()
+    assert f"{VARIABLE}={mask} hides the whole simulated machine" in problem
+    assert "which has 4 GPUs: " in problem
+    assert 'del os.environ["CUDA_VISIBLE_DEVICES"]' in hint
+
+
+# ---------------------------------------------------------------- forks
+
+
+PREPARE = """
+    import json, os
+    from gpumagic.errors import GpuMagicError
+    from tests.simulator.test_driver import machine, OneGpu
+
+    driver, environment = machine(mask="2,1")
+
+    def tell():
+        found = driver.cuda_state()
+        try:
+            fixed = driver.latch.initialise()
+        except GpuMagicError as refusal:
+            fixed = refusal.lines()
+        return [found.to_dict(), fixed]
+
+    def in_child():
+        print(json.dumps([os.getppid(), tell()]), flush=True)
+        os._exit(0)
+"""
+
+
+def run(code):
+    """The last line of a snippet's output; it forks in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PREPARE + code)],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+
+
+@needs_fork
+def test_a_child_forked_after_the_first_use_has_lost_it():
+    """As CUDA, the simulation cannot be used in a child forked after its start."""
+    _, (found, refusal) = run("""
+    driver.latch.initialise()
+    if os.fork() == 0:
+        in_child()
+    os.wait()
+    assert driver.cuda_state().device_count == 2
+    """)
+
+    assert found == state(Initialisation.FORKED_CHILD).to_dict()
+    assert "forked" in refusal[0]
+    assert "spawn" in refusal[1]
+
+
+@needs_fork
+def test_a_child_forked_before_the_first_use_can_start():
+    """A fork takes nothing away where nothing was started."""
+    _, (found, fixed) = run("""
+    driver.latch.visible()
+    if os.fork() == 0:
+        in_child()
+    os.wait()
+    assert driver.cuda_state().state.value == "not initialised"
+    """)
+
+    assert found == state(Initialisation.UNTOUCHED).to_dict()
+    assert fixed == [2, 1]
+
+
+@needs_fork
+def test_in_a_forked_child_the_memory_is_still_the_parents():
+    """What was taken before the fork is listed under the process that took it."""
+    parent, listed = run("""
+    driver._gpus[2].used = 5
+    driver.latch.initialise()
+    if os.fork() == 0:
+        row = driver.inventory().gpus[2].processes[0]
+        print(json.dumps([os.getppid(), row.pid]), flush=True)
+        os._exit(0)
+    os.wait()
+    """)
+
+    assert listed == parent
