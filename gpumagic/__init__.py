@@ -12,6 +12,12 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+# What is offered here and lives in a room, with that room.
+_FUNCTIONS = {
+    "device": "gpumagic.simulator",
+    "simulate": "gpumagic.simulator",
+}
+
 
 def _forget_submodules() -> None:
     """Make a reload of this package, as `%reload_ext` does it, reload all of it.
@@ -29,6 +35,8 @@ _forget_submodules()
 
 def __getattr__(name: str) -> Any:
     """Import a room when it is used: `gpumagic.gpu_doctor` needs no other import."""
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     if not name.startswith("_"):
         try:
             return importlib.import_module(f"{__name__}.{name}")

@@ -6,23 +6,19 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.driver import driver_of_this_machine, simulated_driver
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver
 
 
-def _driver_of_this_machine() -> Driver:
-    from gpumagic.devices.nvidia import NvidiaDriver
-
-    return NvidiaDriver()
-
-
 class Session:
     """Opened devices and what is to be undone when the extension is unloaded."""
 
     def __init__(
-        self, open_driver: Callable[[], Driver] = _driver_of_this_machine
+        self, open_driver: Callable[[], Driver] = driver_of_this_machine
     ) -> None:
         self._open_driver = open_driver
         self._driver: Driver | None = None
@@ -31,7 +27,9 @@ class Session:
 
     @property
     def driver(self) -> Driver:
-        """What the machine has; opened at the first question."""
+        """What the machine has; a simulated one where one is switched on."""
+        if (simulated := simulated_driver()) is not None:
+            return simulated
         if self._driver is None:
             self._driver = self._open_driver()
         return self._driver

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
@@ -76,6 +77,10 @@ class AcceleratorRuntime:
             return None
         ask = self._word("current_device")
         return int(ask()) if ask else 0  # without the word there is only one
+
+    def now_ns(self) -> int:
+        """The clock of this machine."""
+        return time.perf_counter_ns()
 
     def synchronize(self) -> None:
         """Wait until every device in use is idle; start none that is not."""

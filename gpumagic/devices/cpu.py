@@ -57,6 +57,10 @@ class CpuRuntime:
         """The one device."""
         return 0
 
+    def now_ns(self) -> int:
+        """The clock of this machine."""
+        return time.perf_counter_ns()
+
     def synchronize(self) -> None:
         """Return at once: what was called is done."""
 

@@ -26,6 +26,11 @@ from gpumagic.devices import torch_private
 from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.cuda import CudaRuntime, driver_initialised
+from gpumagic.devices.simulated import (
+    SimulatedRuntime,
+    simulated_box,
+    why_not_simulated,
+)
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
 if TYPE_CHECKING:
@@ -68,9 +73,10 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     """The runtime for a kind of device; it is not started by this.
 
     Args:
-        kind: "cuda", "xpu", "mps", "cpu" or what an extension of torch has
-            registered. None takes an accelerator that has been started, or else
-            the first that can be used, or else the CPU.
+        kind: "cuda", "xpu", "mps", "sim", "cpu" or what an extension of torch has
+            registered. None takes a simulated GPU that is switched on, or else an
+            accelerator that has been started, or else the first that can be used,
+            or else the CPU.
 
         torch: The torch module; imported if it is not given. "cpu" needs none.
 
@@ -80,7 +86,7 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     """
     if kind == "cpu":
         return CpuRuntime()
-    torch = torch or _import_torch()
+    torch = torch or import_torch()
     known = candidates(torch)
     return _best(known, torch) if kind is None else _named(kind, known, torch)
 
@@ -93,9 +99,11 @@ def candidates(torch: Any) -> tuple[Candidate, ...]:
         # Intel's and Apple's never share a machine, so their order is free.
         _accelerator("xpu"),
         _accelerator("mps"),
+        # Only where somebody has asked for it.
+        Candidate("sim", why_not_simulated, SimulatedRuntime),
         # Whatever an extension has registered: after torch's own, as it may be
         # there only to try something out.
-        *map(_accelerator, filter(None, [torch_private.registered_backend(torch)])),
+        *map(_accelerator, _foreign_backends(torch)),
         # Always there, so it ends the search.
         Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
     )
@@ -103,6 +111,8 @@ def candidates(torch: Any) -> tuple[Candidate, ...]:
 
 def why_no_cuda(torch: Any) -> str | None:
     """Why CUDA cannot be used; None if it can, as far as that can be told."""
+    if simulated_box() is not None:
+        return "a simulated GPU is switched on, which is done only without a real one"
     if not torch.backends.cuda.is_built():
         return "this torch is built without CUDA"
     if torch_private.lost_by_fork(torch):
@@ -118,6 +128,23 @@ def why_no_cuda(torch: Any) -> str | None:
     return None if count else "torch sees no GPU (hidden by CUDA_VISIBLE_DEVICES?)"
 
 
+def best_device(torch: Any = None) -> Any:
+    """The best device that there is, as a `torch.device`.
+
+    A simulated GPU that stands in for CUDA is called "cuda".
+    """
+    torch = torch or import_torch()
+    runtime = open_runtime(torch=torch)
+    box = simulated_box()
+    stands_in = runtime.simulated and box is not None and box.as_cuda
+    return torch.device("cuda" if stands_in else runtime.kind)
+
+
+def _foreign_backends(torch: Any) -> list[str]:
+    name = torch_private.registered_backend(torch)
+    return [] if name in (None, SimulatedRuntime.kind) else [str(name)]
+
+
 def _accelerator(kind: str) -> Candidate:
     def why_not(torch: Any) -> str | None:
         # Without a way to wait for it no figure of ours would be true.
@@ -129,6 +156,8 @@ def _accelerator(kind: str) -> Candidate:
 
 
 def _best(known: Sequence[Candidate], torch: Any) -> Runtime:
+    if why_not_simulated(torch) is None:
+        return SimulatedRuntime(torch)  # nobody has it on without wanting it
     usable = [each.open(torch) for each in known if each.why_not(torch) is None]
     # The CPU counts as started whatever is there: it is only the last resort.
     accelerators = usable[:-1]
@@ -165,7 +194,12 @@ def _driver_installed(torch: Any) -> bool:
     return True
 
 
-def _import_torch() -> Any:
+def import_torch() -> Any:
+    """torch, imported if it is not there yet.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

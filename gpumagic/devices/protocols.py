@@ -153,6 +153,9 @@ class Runtime(Protocol):
     def current_device(self) -> int | None:
         """The device that work goes to by default; None before the start."""
 
+    def now_ns(self) -> int:
+        """The host clock that times of this device are on, in nanoseconds."""
+
     def synchronize(self) -> None:
         """Wait until every device in use is idle; start none that is not."""
 

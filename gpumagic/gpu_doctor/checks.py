@@ -75,6 +75,8 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
     """Whether this build of torch goes with the driver and with us."""
     driver = facts.inventory.cuda_version
     found = f"{torch.version}, {_built_for(torch)}"
+    if facts.simulated:  # any build runs on it
+        return Finding("torch", f"{found}; it runs on the simulated GPU", Verdict.OK)
     if facts.inventory.gpus and torch.cuda is None:
         up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
         hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"

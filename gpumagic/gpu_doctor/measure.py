@@ -12,7 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.nvidia import NvidiaDriver
+from gpumagic.devices.driver import open_driver
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.frontend import front_end, running_shell
 from gpumagic.gpu_doctor.checks import findings_of
@@ -78,7 +78,7 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
 
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     """The facts now."""
-    driver = driver or NvidiaDriver()
+    driver = driver or open_driver()
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),

@@ -1,0 +1,43 @@
+"""How torch is made to run on the simulated machine; the only part that knows torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.switch import Switch
+    from gpumagic.simulator.box import Box
+
+
+def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
+    """Let torch's device `sim` be this machine; the one before it is switched off.
+
+    Raises:
+        DeviceError: It cannot be here; everything is as before.
+    """
+    from gpumagic.devices.opening import import_torch
+    from gpumagic.simulator.backend import registration
+    from gpumagic.simulator.backend.interrupts import Interrupts
+    from gpumagic.simulator.backend.refusals import require_fit
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.switch import Switch
+
+    torch: Any = import_torch()
+    require_fit(torch)
+    module = registration.register(torch)
+    if module.simulated_box is not None:
+        module.simulated_box.off()
+    simulation = Simulation(
+        torch,
+        box.machine,
+        box.driver.latch,
+        Interrupts(),
+        device_type=registration.NAME,
+        label=box.label,
+        hazards=box.hazards,
+        kept=module.kept,
+    )
+    switch = Switch(simulation, module)
+    switch.on(box, as_cuda=as_cuda)
+    return simulation, switch

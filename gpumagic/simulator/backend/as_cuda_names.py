@@ -1,0 +1,221 @@
+"""`torch.cuda` while it is simulated: its words, answered or refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.as_cuda_memory import History
+from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
+from gpumagic.simulator.backend.refusals import not_simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.simulator.backend.graphs import Graphs
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.words import Words
+
+_MODULES = ("", ".memory", ".random", ".streams", ".graphs")
+# Written in Python on top of the words that are replaced.
+_HOLDS_AS_IT_IS = frozenset(
+    (
+        "is_tf32_supported",
+        "make_graphed_callables",
+        "max_memory_cached",
+        "memory_cached",
+        "memory_summary",
+        "reset_max_memory_allocated",
+        "reset_max_memory_cached",
+        "check_error",
+        "cast",
+    )
+)
+_WAY_ON = "leave it out here, or run this part where there is a real GPU"
+
+
+def cuda_names(
+    simulation: Simulation, words: Words, graphs: Graphs
+) -> Iterator[Replacement]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    torch = simulation.torch
+    offered = {
+        **words.as_mapping(),
+        **_Others(simulation, words).as_mapping(),
+        **graphs.as_mapping(),
+        **dict(tensor_types(torch)),
+    }
+    history = History(simulation, words)
+    yield from _over_modules(offered)
+    memory = torch.cuda.memory
+    yield memory, "_record_memory_history", history.record
+    yield memory, "_snapshot", history.snapshot
+    yield memory, "_dump_snapshot", history.dump
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        yield torch.cuda.nvtx, name, _nothing
+    yield torch.cuda.nvtx, "range", _nothing_around
+    for name in ("start", "stop"):
+        yield torch.cuda.profiler, name, _nothing
+    yield torch.cuda.profiler, "profile", _nothing_around
+    yield torch, "set_default_tensor_type", _no_default_type(torch)
+    yield torch.accelerator, "current_accelerator", _accelerator(torch)
+    yield torch._C, "_cuda_clearCublasWorkspaces", _clear_workspaces(simulation)
+    stream, event = offered["Stream"], offered["Event"]
+    yield (
+        stream,
+        "device",
+        property(lambda self: _device_of(torch, self._simulated.gpu)),
+    )
+    yield stream, "cuda_stream", property(lambda self: self._simulated.number)
+    yield event, "device", property(lambda self: _device_of(torch, self._gpu))
+    generator = offered["Generator"]
+    yield generator, "device", _generator_device(torch, generator)
+
+
+def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
+    """Each public word of `torch.cuda`, wherever torch keeps it."""
+    for suffix in _MODULES:
+        module = sys.modules[f"torch.cuda{suffix}"]
+        for name, value in tuple(vars(module).items()):
+            if name in offered:
+                yield module, name, offered[name]
+            elif _must_be_refused(name, value):
+                yield module, name, _refusing(name)
+
+
+def _must_be_refused(name: str, value: Any) -> bool:
+    if name.startswith("_") or name in _HOLDS_AS_IT_IS:
+        return False
+    if name in _CLASSES_REFUSED:
+        return True
+    is_function = isinstance(value, types.FunctionType)
+    return is_function and value.__module__.startswith("torch.cuda")
+
+
+_CLASSES_REFUSED = frozenset(
+    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext", "MemPool")
+)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise not_simulated(f"torch.cuda.{name}", _WAY_ON)
+
+    return refuse
+
+
+class _Others:
+    """Words of `torch.cuda` that other devices do not have."""
+
+    def __init__(self, simulation: Simulation, words: Words) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+        self._words = words
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of them by name."""
+        own = {
+            name: getattr(self, name)
+            for name in dir(type(self))
+            if not name.startswith("_") and name != "as_mapping"
+        }
+        simulation = self._simulation
+        return {
+            **own,
+            "device_of": self._device_of,
+            "StreamContext": self._words.stream,
+            "default_generators": tuple(simulation.generators.values()),
+            "_initialized": True,
+        }
+
+    def get_arch_list(self) -> list[str]:
+        """The architectures that kernels are there for: that of the GPU."""
+        major, minor = self._words.get_device_capability()
+        return [f"sm_{major}{minor}"]
+
+    def get_allocator_backend(self) -> str:
+        """Which allocator is simulated."""
+        return "native"
+
+    def ipc_collect(self) -> None:
+        """Nothing is shared between processes, so nothing is collected."""
+
+    def get_rng_state_all(self) -> list[Any]:
+        """The states of the random numbers of all GPUs."""
+        count = self._words.device_count()
+        return [self._words.get_rng_state(index) for index in range(count)]
+
+    def set_rng_state_all(self, states: Any) -> None:
+        """Put back the states of the random numbers of all GPUs."""
+        for index, state in enumerate(states):
+            self._words.set_rng_state(state, index)
+
+    def seed(self) -> None:
+        """Seed the current GPU with a number that nobody knows."""
+        self._simulation.generators[self._simulation.here.device].seed()
+
+    def seed_all(self) -> None:
+        """Seed all GPUs with one number that nobody knows."""
+        self.seed()
+        self._words.manual_seed_all(self._words.initial_seed())
+
+    def _device_of(self, tensor: Any) -> Any:
+        block = self._words.as_mapping()["device"]
+        return block(tensor.get_device() if tensor.is_cuda else None)
+
+
+def _nothing(*_: Any, **__: Any) -> int:
+    """Marks for a profiler that cannot see the simulated GPU."""
+    return 0
+
+
+@contextlib.contextmanager
+def _nothing_around(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+def _no_default_type(torch: Any) -> Callable[..., None]:
+    plain = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        if "cuda" in str(kind):
+            raise not_simulated(
+                "default tensor types on the GPU",
+                'torch.set_default_device("cuda") does what it did',
+            )
+        plain(kind)
+
+    return set_default_tensor_type
+
+
+def _accelerator(torch: Any) -> Callable[..., Any]:
+    def current_accelerator(check_available: bool = False) -> Any:
+        del check_available
+        return torch.device("cuda")
+
+    return current_accelerator
+
+
+def _clear_workspaces(simulation: Simulation) -> Callable[[], None]:
+    def clear() -> None:
+        with simulation.books():
+            for gpu in simulation.machine.gpus:
+                gpu.clear_workspaces()
+
+    return clear
+
+
+def _device_of(torch: Any, gpu: Any) -> Any:
+    return torch.device("cuda", gpu.index if gpu is not None else 0)
+
+
+def _generator_device(torch: Any, generator: type) -> property:
+    plain = generator.device  # type: ignore[attr-defined]
+
+    def device(self: Any) -> Any:
+        found = plain.__get__(self)
+        return found if self._wanted is None else torch.device("cuda", found.index)
+
+    return property(device, doc="Where the numbers are wanted.")

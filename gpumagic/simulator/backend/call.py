@@ -1,0 +1,107 @@
+"""The arguments of one call, turned into their twins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.spans import operand_of
+
+if TYPE_CHECKING:
+    from gpumagic.simulator.backend.operations import Operation
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu
+
+
+class Call:
+    """The arguments of one call, on their way to the twins.
+
+    Attributes:
+        gpu: The one GPU on which all simulated arguments lie; None if there is none.
+
+        reads: The storages that are read, as the tracker wants them.
+
+        found: The storages of an argument, by its position or name.
+
+        nbytes: How many bytes they are.
+
+        expanded: Whether one of them names the same bytes again and again.
+
+        host: The first CPU tensor among them that is more than a number.
+    """
+
+    __slots__ = (
+        "_simulation",
+        "_tensor",
+        "expanded",
+        "found",
+        "gpu",
+        "host",
+        "nbytes",
+        "reads",
+    )
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._tensor = simulation.torch.Tensor
+        self.gpu: SimulatedGpu | None = None
+        self.reads: list[Operand] = []
+        self.found: dict[int | str, list[Operand]] = {}
+        self.nbytes = 0
+        self.expanded = False
+        self.host: Any = None
+
+    def twin(self, tensor: Any, where: int | str) -> Any:
+        """What stands for a tensor on the CPU; notes the storage it lies on."""
+        try:
+            memory = tensor.untyped_storage()._gpumagic
+        except AttributeError:
+            if tensor.device.type != self._simulation.device_type:
+                if self.host is None and tensor.dim():
+                    self.host = tensor
+                return tensor
+            memory = self._simulation.tensors.claimed(tensor)
+        gpu = memory.gpu
+        if self.gpu is None:
+            self.gpu = gpu
+        elif self.gpu is not gpu:
+            self._refuse_mixing(f"{self._word}:{gpu.index}")
+        if memory.plain:
+            twin = memory.twin
+            nbytes = memory.nbytes
+            operand: Operand = (memory.accesses, 0, nbytes, None)
+        else:
+            twin = self._simulation.tensors.view_of_twin(tensor, memory.twin)
+            operand, nbytes = operand_of(tensor, memory)
+            self.expanded = self.expanded or tensor.numel() > nbytes
+        self.nbytes += nbytes
+        self.reads.append(operand)
+        self.found.setdefault(where, []).append(operand)
+        return twin
+
+    def twins(self, items: Any, where: int | str) -> list[Any]:
+        """Likewise for a list of tensors, in which None may stand as well."""
+        tensor = self._tensor
+        return [
+            self.twin(each, where) if isinstance(each, tensor) else each
+            for each in items
+        ]
+
+    def require_one_device(self, operation: Operation) -> None:
+        """Refuse CPU tensors beside simulated ones, as CUDA does."""
+        if self.host is None or self.gpu is None:
+            return
+        # A CPU tensor may index a simulated one; a simulated one never a CPU one.
+        if not (operation.mixes and 0 in self.found):
+            self._refuse_mixing("cpu")
+
+    @property
+    def _word(self) -> str:
+        return self._simulation.word
+
+    def _refuse_mixing(self, other: str) -> None:
+        index = self.gpu.index if self.gpu else 0
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two "
+            f"devices, {self._word}:{index} and {other}!"
+        )

@@ -1,0 +1,136 @@
+"""Events of the simulated device: they order work, and tell time by the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpumagic.simulator.backend.streams import own_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Mark
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.work import Work
+
+
+class Event(torch.Event):
+    """A point in the work of a stream.
+
+    Args:
+        device: For torch's generic code; the stream decides, at the record.
+
+        enable_timing: Whether it can tell the time between two of them.
+
+        blocking: Makes no difference here.
+
+        interprocess: Not simulated.
+    """
+
+    # Set in the subclass of each simulation.
+    _simulation: Simulation
+    _host_waited: Callable[[], None]
+    _timing: bool
+    _work: Work | None
+    _mark: Mark | None
+    _gpu: SimulatedGpu | None
+
+    def __new__(
+        cls,
+        device: Any = None,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        **_: Any,
+    ) -> Any:
+        """Made by torch, with what the engine needs to know."""
+        del device
+        if interprocess:
+            from gpumagic.simulator.backend.refusals import not_simulated
+
+            raise not_simulated("events between processes", "use them in one process")
+        event = super().__new__(
+            cls,
+            device=torch.device(cls._simulation.device_type),
+            enable_timing=enable_timing,
+            blocking=blocking,
+        )
+        event._timing = enable_timing
+        event._work = event._mark = event._gpu = None
+        return event
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Nothing is left to do."""
+
+    def record(self, stream: Any = None) -> None:
+        """Mark the end of all that a stream was given so far."""
+        simulation, simulated = self._simulation, self._stream(stream)
+        gpu = simulated.gpu
+        if self._gpu is not None and self._gpu is not gpu:
+            raise RuntimeError(
+                f"Event device index {self._gpu.index} does not match recording "
+                f"stream's device index {gpu.index}."
+            )
+        cost_ns = gpu.costs.host.event_record_ns
+        with simulation.books() as tracker:
+            gpu.start()
+            self._gpu = gpu
+            self._work = simulation.machine.scheduler.record(simulated.queue, cost_ns)
+            self._mark = tracker.record(simulated.order)
+
+    def wait(self, stream: Any = None) -> None:
+        """Let later work of a stream wait for this event."""
+        simulation, simulated = self._simulation, self._stream(stream)
+        cost_ns = simulated.gpu.costs.host.event_wait_ns
+        with simulation.books() as tracker:
+            simulation.machine.scheduler.wait(simulated.queue, self._work, cost_ns)
+            if self._mark is not None:
+                tracker.wait(simulated.order, self._mark)
+
+    def query(self) -> bool:
+        """Whether the stream has passed it; one never recorded is passed."""
+        with self._simulation.books() as tracker:
+            done = self._simulation.machine.scheduler.done(self._work)
+            if done and self._mark is not None:
+                tracker.host_waits_for_mark(self._mark)
+        if done:
+            type(self)._host_waited()
+        return done
+
+    def synchronize(self) -> None:
+        """Wait until the stream has passed it."""
+        if self._gpu is None or self._mark is None:
+            return
+        scheduler = self._simulation.machine.scheduler
+        with self._simulation.books() as tracker:
+            scheduler.elapse(self._gpu.costs.host.synchronize_stream_ns)
+            scheduler.wait_for(self._work)
+            tracker.host_waits_for_mark(self._mark)
+        type(self)._host_waited()
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds from this event to another."""
+        if not (self._timing and end._timing):
+            raise ValueError(
+                "Both events must be created with argument 'enable_timing=True'."
+            )
+        if self._work is None or end._work is None:
+            raise ValueError(
+                "Both events must be recorded before calculating elapsed time."
+            )
+        if not (self.query() and end.query()):
+            raise RuntimeError(
+                "Both events must be completed before calculating elapsed time."
+            )
+        return float(end._work.end_ns - (self._work.end_ns or 0)) / 1e6
+
+    def _stream(self, stream: Any) -> SimulatedStream:
+        if stream is None:
+            return self._simulation.stream(self._simulation.gpu())
+        return own_stream(self._simulation, stream)
+
+    def __repr__(self) -> str:
+        return f"<{self._simulation.label}: event at {id(self):#x}>"

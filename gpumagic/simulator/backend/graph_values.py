@@ -1,0 +1,245 @@
+"""The numbers of a graph: each operator of a capture, to be computed again.
+
+An operator is written down with the twins of its arguments and of its results, so a
+replay is the same computation into the same memory. During the capture torch computes
+as ever, for the shapes' sake; at its end everything that was there before is put back,
+and what was made holds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.simulator.backend.recurrent import (
+    _gru,
+    _gru_backward,
+    _lstm,
+    _lstm_backward,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.backend.simulation import Simulation
+
+_CELLS: dict[str, Callable[..., Any]] = {
+    "_thnn_fused_lstm_cell": _lstm,
+    "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
+    "_thnn_fused_gru_cell": _gru,
+    "_thnn_fused_gru_cell_backward": _gru_backward,
+}
+_HOST_ARGUMENTS_READ = ("copy_", "_to_copy")  # at each replay; else once, at capture
+_NO_NUMBERS = frozenset(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "record_stream",
+    )
+)
+
+
+class Step(NamedTuple):
+    """One operator on twins, and where its results belong."""
+
+    compute: Callable[..., Any]
+    args: Any
+    options: dict[str, Any]
+    targets: tuple[tuple[int, Any], ...]  # by the place among all results
+
+
+class Values:
+    """What a capture computes.
+
+    Args:
+        simulation: The one that is captured.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+        self._steps: list[Step] = []
+        self._before: dict[int, tuple[Any, Any]] = {}  # a storage's bytes, a copy
+        self._made: dict[int, Any] = {}
+        self._random = {
+            index: generator.get_state()
+            for index, generator in simulation.generators.items()
+        }
+
+    def watch(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
+        """Compute one operator as ever, and write it down."""
+        from torch.utils import _pytree
+
+        inner, inner_options = self._twins(func, args, options)
+        given = self._storages(_pytree.tree_leaves((args, options)))
+        written = self._written(func, args, options)
+        for each in written:
+            self._keep(each)
+        result = func(*args, **options)
+        results = _pytree.tree_leaves(result)
+        fresh = [
+            (place, each)
+            for place, each in enumerate(results)
+            if isinstance(each, self._torch.Tensor)
+            and self._cdata(each) not in given
+            and (given or self._is_ours(each))
+        ]
+        name = func._schema.name.removeprefix("aten::")
+        for _, each in fresh:
+            if self._is_ours(each):
+                self._made[self._cdata(each)] = self._bytes_of(each)
+        ours = any(self._is_ours(each) for _, each in fresh) or bool(given)
+        if ours and (fresh or written) and name not in _NO_NUMBERS:
+            targets = tuple((place, self._twin(each)) for place, each in fresh)
+            compute = self._replayed(func, name, results)
+            self._steps.append(Step(compute, inner, inner_options, targets))
+        return result
+
+    def end(self) -> None:
+        """Put back what was there; what was made holds nothing yet."""
+        for now, before in self._before.values():
+            now.copy_(before)
+        for each in self._made.values():
+            each.zero_()
+        for index, state in self._random.items():
+            self._simulation.generators[index].set_state(state)
+        self._before.clear()
+        self._made.clear()
+
+    def replay(self) -> None:
+        """Compute everything again, in order."""
+        from torch.utils import _pytree
+
+        with self._torch.no_grad():
+            for step in self._steps:
+                result = step.compute(*step.args, **step.options)
+                if step.targets:
+                    results = _pytree.tree_leaves(result)
+                    for place, target in step.targets:
+                        target.copy_(results[place])
+
+    # --------------------------------------------------------------- arguments
+
+    def _twins(
+        self, func: Any, args: Any, options: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        from torch.utils import _pytree
+
+        torch = self._torch
+        name = func._schema.name.removeprefix("aten::")
+        read_later = name in _HOST_ARGUMENTS_READ
+
+        def twin(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if self._is_ours(value):
+                    return self._twin(value)
+                # A number is handed to a kernel by value, once and for all.
+                by_value = value.dim() == 0 and not read_later
+                return value.clone() if by_value else value
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            return value
+
+        options = {key: each for key, each in options.items() if key != "pin_memory"}
+        inner, named = _pytree.tree_map(twin, (args, options))
+        return inner, named
+
+    def _written(self, func: Any, args: Any, options: dict[str, Any]) -> list[Any]:
+        found: list[Any] = []
+        for position, each in enumerate(func._schema.arguments):
+            if each.alias_info is None or not each.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else options.get(each.name)
+            found += value if isinstance(value, (list, tuple)) else [value]
+        return [each for each in found if each is not None]
+
+    def _keep(self, tensor: Any) -> None:
+        key = self._cdata(tensor)
+        if key in self._before or key in self._made:
+            return
+        now = self._bytes_of(tensor)
+        self._before[key] = now, now.clone()
+
+    # ---------------------------------------------------------------- computing
+
+    def _replayed(self, func: Any, name: str, results: list[Any]) -> Callable[..., Any]:
+        """What to run on twins in the place of an operator."""
+        own = self._own(name)
+        if own is not None:
+            return own
+        generators = self._simulation.generators
+        named = [each.name for each in func._schema.arguments]
+        seeded = self._torch.Tag.nondeterministic_seeded in func.tags
+        if not seeded and "generator" not in named:
+            return func  # type: ignore[no-any-return]
+        index = next(
+            (each.get_device() for each in results if self._is_ours(each)),
+            self._simulation.here.device,
+        )
+        return self._drawing(func, generators[max(index, 0)])
+
+    def _drawing(self, func: Any, generator: Any) -> Callable[..., Any]:
+        """Let an operator take its random numbers from those of the GPU."""
+        default = self._torch.default_generator
+
+        def compute(*args: Any, **options: Any) -> Any:
+            if options.get("generator") is not None:
+                return func(*args, **options)
+            host = default.get_state()
+            default.set_state(generator.get_state())
+            try:
+                return func(*args, **options)
+            finally:
+                generator.set_state(default.get_state())
+                default.set_state(host)
+
+        return compute
+
+    def _own(self, name: str) -> Callable[..., Any] | None:
+        """Operators that the CPU computes otherwise, or not at all."""
+        torch = self._torch
+        if name == "native_dropout":
+            generator = self._simulation.generators[self._simulation.here.device]
+            return lambda *args: _dropout(torch, generator, *args)
+        cell = _CELLS.get(name)
+        return None if cell is None else lambda *args: cell(torch, *args)
+
+    # ------------------------------------------------------------------ storages
+
+    def _is_ours(self, value: Any) -> bool:
+        if not isinstance(value, self._torch.Tensor):
+            return False
+        return self._simulation.tensors.memory_of(value) is not None
+
+    def _twin(self, tensor: Any) -> Any:
+        if self._is_ours(tensor):
+            return self._simulation.tensors.twin_of(tensor)
+        return tensor
+
+    def _bytes_of(self, tensor: Any) -> Any:
+        torch = self._torch
+        storage = self._twin(tensor).untyped_storage()
+        nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+        return nothing.set_(storage, 0, (storage.nbytes(),), (1,))
+
+    def _storages(self, values: list[Any]) -> set[int]:
+        return {self._cdata(each) for each in values if self._is_ours(each)}
+
+    @staticmethod
+    def _cdata(tensor: Any) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+
+def _dropout(
+    torch: Any, generator: Any, source: Any, probability: float, train: Any
+) -> tuple[Any, Any]:
+    if train is False:
+        return source.clone(), torch.ones_like(source, dtype=torch.bool)
+    kept = 1 - probability
+    mask = torch.empty_like(source)
+    mask.bernoulli_(kept, generator=generator)
+    scale = 1 / kept if kept else 0.0
+    return source * mask * scale, mask.bool()

@@ -1,0 +1,206 @@
+"""Kernels that the general one cannot be: memory, geometry, streams, dropout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.pinning import contiguous_strides
+from gpumagic.simulator.backend.transfers import refuse_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedGpu
+
+# They change which elements a tensor names. torch's own C++ does that for any device,
+# reached by redispatching to the CPU with the simulated tensor itself.
+_GEOMETRY = (
+    "as_strided",
+    "as_strided_",
+    "view",
+    "view.dtype",
+    "unfold",
+    "_reshape_alias",
+    "_unsafe_view",
+    "view_as_real",
+    "view_as_complex",
+    "is_set_to",
+    "_conj",
+    "_neg_view",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+)
+
+
+def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
+    """The kernels by the names of their operators."""
+    memory = _Memory(simulation)
+    return {
+        "empty.memory_format": memory.empty,
+        "empty_strided": memory.empty_strided,
+        "resize_": memory.resize_,
+        "_efficientzerotensor": memory.zeros,
+        "record_stream": memory.record_stream,
+        "native_dropout": _dropout(simulation),
+        **{name: _geometry(simulation, name) for name in _GEOMETRY},
+    }
+
+
+def _geometry(simulation: Simulation, name: str) -> Callable[..., Any]:
+    base, _, overload = name.partition(".")
+    packet = getattr(simulation.torch.ops.aten, base)
+    redispatch = getattr(packet, overload or "default")._handle.redispatch_boxed
+    core = simulation.torch._C
+    on_cpu = core.DispatchKeySet(core.DispatchKey.CPU)
+    tensor = simulation.torch.Tensor
+    takes_storage = base == "set_"
+
+    def kernel(*args: Any, **options: Any) -> Any:
+        _no_longer_plain(args[0].untyped_storage())
+        if takes_storage and len(args) > 1:
+            source = args[1]
+            _no_longer_plain(
+                source.untyped_storage() if isinstance(source, tensor) else source
+            )
+        return redispatch(on_cpu, *args, **options)
+
+    return kernel
+
+
+def _no_longer_plain(storage: Any) -> None:
+    memory = getattr(storage, "_gpumagic", None)
+    if memory is not None:
+        memory.plain = False
+
+
+class _Memory:
+    """Kernels that make memory, or change how much there is."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+        self._empty = simulation.torch.ops.aten.empty.memory_format
+        self._fill = Operation(simulation.torch, "aten::zero_")
+
+    def empty(
+        self,
+        size: Any,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+        memory_format: Any = None,
+    ) -> Any:
+        """`torch.empty`, and through it most other factories."""
+        gpu = self._where(layout, device, pin_memory)
+        self._simulation.foresee(self._nbytes(size, dtype))
+        twin = self._torch.empty(
+            size,
+            dtype=dtype,
+            device="cpu",
+            memory_format=memory_format or self._torch.contiguous_format,
+        )
+        return self._simulation.place(twin, gpu, made=True)
+
+    def empty_strided(
+        self,
+        size: Any,
+        stride: Any,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> Any:
+        """`torch.empty_strided`."""
+        gpu = self._where(layout, device, pin_memory)
+        self._simulation.foresee(self._nbytes(size, dtype))
+        twin = self._torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+        return self._simulation.place(twin, gpu, made=True)
+
+    def zeros(
+        self,
+        size: Any,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> Any:
+        """`_efficientzerotensor`, which is a plain one full of zeros here."""
+        gpu = self._where(layout, device, pin_memory)
+        twin = self._torch.zeros(size, dtype=dtype, device="cpu")
+        outputs, _ = self._simulation.launch(gpu, self._fill, (twin,), (), [], 0)
+        return outputs[0]
+
+    def resize_(self, tensor: Any, size: Any, memory_format: Any = None) -> Any:
+        """Change the shape, in new memory where the old is too small."""
+        del memory_format
+        simulation, torch = self._simulation, self._torch
+        count = 1
+        for length in size:
+            count *= length
+        offset = tensor.storage_offset()
+        storage = tensor.untyped_storage()
+        needed = (count + offset) * tensor.element_size() if count else 0
+        if needed > storage.nbytes():
+            simulation.foresee(needed)
+            larger = torch.empty(count + offset, dtype=tensor.dtype, device="cpu")
+            old = simulation.tensors.claimed(tensor).twin
+            kept = torch.empty(0, dtype=tensor.dtype, device="cpu")
+            kept.set_(old.untyped_storage())
+            larger[: kept.numel()].copy_(kept)
+            gpu = simulation.gpu(tensor.device.index)
+            storage = simulation.place(larger, gpu).untyped_storage()
+        stride = contiguous_strides(size)
+        return simulation.tensors.rebind(tensor, storage, offset, size, stride)
+
+    def record_stream(self, tensor: Any, stream: Any) -> None:
+        """Keep the memory, once it is free, until this stream is done with it."""
+        simulation = self._simulation
+        memory = simulation.tensors.claimed(tensor)
+        life = memory.life
+        used_by = memory.gpu.streams.get(stream.stream_id)
+        if life is None or life.block is None or used_by is None:
+            return
+        with simulation.books():
+            memory.gpu.allocator.record_stream(life.block, used_by.number)
+            life.recorded = (*life.recorded, used_by.order)
+
+    def _where(self, layout: Any, device: Any, pin_memory: Any) -> SimulatedGpu:
+        refuse_layout(layout)
+        if pin_memory:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        return self._simulation.gpu(device.index if device is not None else None)
+
+    def _nbytes(self, size: Any, dtype: Any) -> int:
+        nbytes = (dtype or self._torch.get_default_dtype()).itemsize
+        for length in size:
+            nbytes *= length
+        return int(nbytes)
+
+
+def _dropout(simulation: Simulation) -> Callable[..., Any]:
+    """Dropout as CUDA's, in one kernel, with the random numbers of the GPU."""
+    torch = simulation.torch
+    operation = Operation(torch, "aten::native_dropout")
+
+    def kernel(source: Any, probability: float, train: Any) -> Any:
+        memory = simulation.tensors.claimed(source)
+        gpu, twin = memory.gpu, simulation.tensors.twin_of(source)
+        if train is False:
+            twins = (twin.clone(), torch.ones_like(twin, dtype=torch.bool))
+        else:
+            kept = 1 - probability
+            mask = torch.empty_like(twin)
+            mask.bernoulli_(kept, generator=simulation.generators[gpu.index])
+            scale = 1 / kept if kept else 0.0
+            twins = (twin * mask * scale, mask.bool())
+        reads = [(memory.accesses, 0, memory.nbytes, None)]
+        outputs, _ = simulation.launch(
+            gpu, operation, twins, reads, [], memory.nbytes, dtype=twin.dtype
+        )
+        return (*outputs,)
+
+    return kernel

@@ -1,0 +1,222 @@
+"""The books of one simulation: which operation ran where, which memory is whose.
+
+All entries that belong together are made while the books are held: no other thread
+comes in between, and no interrupt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.interrupts import NOBODY
+from gpumagic.simulator.hazards import Accesses
+from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.simulator.backend.operations import Operation
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.tensors import Memory
+    from gpumagic.simulator.hazards import Operand, Tracker
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.races import Race
+
+    Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
+
+_OUR_FRAMES = 3  # at least: this module's, the kernel's, and what they call
+_NO_TASK = -1  # outside of any backward pass
+
+
+class Ledger:
+    """Enters what happens.
+
+    Attributes:
+        launch: Enters one operation; see `make_launch`.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._machine = simulation.machine
+        self._tensors = simulation.tensors
+        self._interrupts = simulation.interrupts
+        self.lock = threading.RLock()
+        self.launch: Launch = _make_launch(simulation, self)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Tracker]:
+        """Hold the books for several entries; interrupts wait outside."""
+        with self.lock:
+            self._interrupts.hold()
+            try:
+                if self._tensors.freed:
+                    self.return_memory()
+                yield self._machine.tracker
+            finally:
+                self._interrupts.deliver()
+
+    def place(self, twin: Any, gpu: SimulatedGpu, *, made: bool = False) -> Any:
+        """A tensor with a block of its own, without a kernel.
+
+        Args:
+            twin: The CPU tensor with its numbers.
+
+            gpu: Where it lies.
+
+            made: Whether a call of the user's made it, which costs the host.
+        """
+        with self.open():
+            if made:
+                host = gpu.costs.host
+                self._machine.scheduler.elapse(host.view_ns + host.allocator_hit_ns)
+            return self.tensor_of(twin, gpu, self._simulation.stream(gpu))[0]
+
+    def tensor_of(
+        self, twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
+    ) -> tuple[Any, Memory]:
+        """A CPU tensor as a simulated one, with memory; the books are held."""
+        nbytes = twin.untyped_storage().nbytes()
+        if not nbytes:
+            return self._tensors.wrap(twin, stream, None, Accesses(0))
+        if not gpu.started:  # the context takes its share of the memory first
+            gpu.start()
+        try:
+            block = gpu.allocator.allocate(nbytes, stream.number)
+        except OutOfSimulatedMemory as full:
+            simulation = self._simulation
+            raise simulation.torch.OutOfMemoryError(
+                simulation.says(full.text)
+            ) from None
+        tracker = self._machine.tracker
+        if block is not None and (tracker.ghosts or tracker.vacancies):
+            accesses = tracker.reused(block.address, nbytes, stream.order)
+        else:
+            accesses = Accesses(nbytes)
+        return self._tensors.wrap(twin, stream, block, accesses)
+
+    def return_memory(self) -> None:
+        """Give the memory of storages that have died back; the books are held."""
+        freed, lives = self._tensors.freed, self._tensors.lives
+        while freed:
+            life = freed.popleft()
+            del lives[id(life)]
+            block, stream, accesses = life.block, life.stream, life.accesses
+            if block is None:
+                continue
+            if accesses.stream != stream.order:  # else nothing else can be using it
+                self._machine.tracker.released(
+                    accesses, block.address, block.size, stream.order, life.recorded
+                )
+            elif len(stream.gpu.streams) > 1:  # another may come to use it next
+                self._machine.tracker.vacated(accesses, block.address, stream.order)
+            stream.gpu.allocator.free(block)
+
+
+def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C901
+    """The entry of an operation, with all that it needs within reach.
+
+    Every operation comes this way, so that a look into an object less counts.
+    """
+    lock, tensor_of, return_memory = ledger.lock, ledger.tensor_of, ledger.return_memory
+    interrupts, freed = simulation.interrupts, simulation.tensors.freed
+    # What `hold` and `deliver` do, without the calls.
+    address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
+    here, tracking = simulation.places.here, simulation.tracking
+    operate = simulation.machine.tracker.operate
+    synchronize_stream = simulation.machine.synchronize_stream
+    task, words = simulation.torch._C._current_graph_task_id, simulation.words
+
+    def launch(  # noqa: C901
+        gpu: SimulatedGpu,
+        operation: Operation,
+        twins: Iterable[Any],
+        reads: Sequence[Operand],
+        writes: list[Operand],
+        read_bytes: int,
+        written_bytes: int = 0,
+        flops: float = 0,
+        dtype: Any = None,
+        rule: Rule | None = None,
+        recorded: bool = False,
+    ) -> tuple[list[Any], Sequence[Race]]:
+        """Enter one operation into the books; its outputs become tensors.
+
+        Args:
+            gpu: Where it runs.
+
+            operation: What it is.
+
+            twins: Its fresh outputs, already computed.
+
+            reads: What it reads, in storages of the GPU.
+
+            writes: What it writes besides its outputs.
+
+            read_bytes: How much it reads.
+
+            written_bytes: How much it writes, outputs apart.
+
+            flops: How many floating point operations it takes.
+
+            dtype: The type it computes in.
+
+            rule: What it costs, if that is not the operation's own rule.
+
+            recorded: Whether autograd records it.
+
+        Returns:
+            The outputs, and the races that were found.
+        """
+        place = here(_OUR_FRAMES) if tracking else None
+        stream = (
+            simulation.stream(gpu) if simulation.side_streams else gpu.default_stream
+        )
+        rule = rule or operation.rule
+        word = words.get(dtype, "fp32")
+        if operation.rounds and word == "fp32" and simulation.may_round(rule.kind):
+            word = "tf32"
+        extra_ns = 0
+        if task() != _NO_TASK:
+            extra_ns = gpu.costs.host.autograd_backward_ns
+        elif recorded:
+            extra_ns = gpu.costs.host.autograd_forward_ns
+        outputs: list[Any] = []
+        races: Sequence[Race] = ()
+        with lock:
+            address.value = NOBODY
+            try:
+                if freed:
+                    return_memory()
+                if rule.library:
+                    gpu.need(rule.library, stream)
+                for twin in twins:
+                    tensor, memory = tensor_of(twin, gpu, stream)
+                    written_bytes += memory.nbytes
+                    writes.append((memory.accesses, 0, memory.nbytes, None))
+                    outputs.append(tensor)
+                (gpu.launch if rule.launches else gpu.only_call)(
+                    stream,
+                    operation.name,
+                    rule,
+                    word,
+                    flops,
+                    read_bytes,
+                    written_bytes,
+                    extra_ns,
+                )
+                if tracking:
+                    races = operate(stream.order, reads, writes, place)
+                if rule.waits:
+                    synchronize_stream(stream)
+            finally:
+                address.value = main
+                if waiting:
+                    interrupts.deliver()
+        if races:
+            simulation.tell(races)
+        return outputs, races
+
+    return launch

@@ -1,0 +1,222 @@
+"""What has to be known of an operator of torch to run it on the simulated GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.operators import (
+    Kind,
+    Rule,
+    convolution_rule,
+    matmul_rule,
+    rule_for,
+    softmax_rule,
+    strided_rule,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+_NAMESPACE = "aten::"
+
+# Factories that decompose as on CUDA, into an empty tensor and a fill.
+_DECOMPOSED = frozenset(
+    (
+        "zeros",
+        "ones",
+        "full",
+        "rand",
+        "randn",
+        "randint",
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "new_empty",
+        "new_zeros",
+        "new_full",
+        "new_ones",
+        "new_empty_strided",
+        "scalar_tensor",
+    )
+)
+# What torch's C++ does for every device: registering these would only get in the way.
+_LEFT_TO_TORCH = frozenset(
+    (
+        "_pin_memory",
+        "is_pinned",
+        "lift",
+        "lift_fresh",
+        "_pack_padded_sequence",  # takes its lengths from the CPU
+        "_pack_padded_sequence_backward",
+    )
+)
+# Tagged `inplace_view`: they change the geometry of a tensor, not its memory.
+_IN_PLACE_VIEWS = frozenset(
+    (
+        "as_strided_",
+        "detach_",
+        "resize_",
+        "resize_as_",
+        "rename_",
+        "set_",
+        "set_data",
+        "squeeze_",
+        "swapaxes_",
+        "swapdims_",
+        "t_",
+        "transpose_",
+        "unsqueeze_",
+    )
+)
+# A CPU tensor may index a simulated one, as on CUDA.
+_TAKES_HOST_INDICES = frozenset(
+    ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+)
+
+_SIZES = ("int", "List[int]")
+_SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
+_SHAPED = (Kind.MATMUL, Kind.CONVOLUTION, *_SOFTMAXES)
+_MASKS = ("torch.bool", "torch.uint8")
+
+
+class Operation:
+    """One overload of one operator.
+
+    Attributes:
+        name: As torch's dispatcher spells it, "aten::add.Tensor".
+
+        call: Runs it.
+
+        rule: What it costs.
+
+        flops: Counts its floating point operations; None where bytes decide.
+
+        written: The positions and names of the arguments that it writes.
+
+        generator_at: Where its generator stands, if it is not named.
+
+        outs: The names of those among them that are outputs alone.
+    """
+
+    __slots__ = (
+        "_waiting",
+        "by_shape",
+        "call",
+        "flops",
+        "generator_at",
+        "in_place",
+        "mixes",
+        "name",
+        "outs",
+        "rounds",
+        "rule",
+        "single",
+        "takes_device",
+        "takes_generator",
+        "takes_sizes",
+        "written",
+    )
+
+    def __init__(self, torch: Any, name: str) -> None:
+        overload = _overload(torch, name)
+        schema = overload._schema
+        arguments, returns = schema.arguments, schema.returns
+        base = name.removeprefix(_NAMESPACE).partition(".")[0]
+        self.name = name
+        self.call: Callable[..., Any] = overload._op
+        self.rule: Rule = rule_for(name)
+        self.flops = (
+            _flop_formula(overload.overloadpacket) if self.rule.uses_flops else None
+        )
+        self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
+        self.in_place = self.single and returns[0].alias_info is not None
+        self.mixes = base in _TAKES_HOST_INDICES
+        self.outs = tuple(each.name for each in arguments if each.is_out)
+        self.written: tuple[int | str, ...] = tuple(
+            each.name if each.kwarg_only else position
+            for position, each in enumerate(arguments)
+            if each.alias_info is not None and each.alias_info.is_write
+        )
+        names = {each.name for each in arguments}
+        self.takes_generator = "generator" in names
+        self.generator_at = next(
+            (i for i, each in enumerate(arguments) if each.name == "generator"), 0
+        )
+        self.takes_sizes = any(str(each.type) in _SIZES for each in arguments)
+        self.takes_device = "device" in names
+        self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
+        self.by_shape = self.rule.kind in _SHAPED and self.rule.harder is not None
+        self._waiting = dataclasses.replace(self.rule, waits=True)
+
+    def rule_by_shape(self, twins: Sequence[Any], word: str, *, dense: bool) -> Rule:
+        """What it costs on operands of these shapes.
+
+        Args:
+            twins: Its arguments, in their order.
+
+            word: The type that it computes in.
+
+            dense: Whether each operand lies in one piece.
+        """
+        rule = self.rule
+        shapes = [each.shape for each in twins if hasattr(each, "untyped_storage")]
+        if rule.kind is Kind.MATMUL and len(shapes[-1]) > 1:
+            depth, columns = shapes[-1][-2:]
+            return matmul_rule(rule, word, columns, depth)
+        if rule.kind is Kind.CONVOLUTION:
+            weight = next(each for each in reversed(shapes) if len(each) > 2)
+            return convolution_rule(rule, weight[1], weight[0])
+        if rule.kind in _SOFTMAXES and len(shapes[0]):
+            dimension = next((each for each in twins if type(each) is int), -1)
+            first = next(each for each in twins if hasattr(each, "untyped_storage"))
+            return softmax_rule(rule, shapes[0][dimension], first.element_size())
+        return rule if dense else strided_rule(rule)
+
+    def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
+        """What it costs to index with these; a mask has to be counted first."""
+        masked = any(str(getattr(each, "dtype", "")) in _MASKS for each in indices)
+        return self._waiting if masked else self.rule
+
+
+def names_to_register(torch: Any) -> Iterator[str]:
+    """Every operator that needs a kernel of the device's own."""
+    core = torch._C
+    has_kernel = core._dispatch_has_kernel_for_dispatch_key
+    for name in core._dispatch_get_all_op_names():
+        if not name.startswith(_NAMESPACE):
+            continue
+        base, _, overload = name.removeprefix(_NAMESPACE).partition(".")
+        if base in _IN_PLACE_VIEWS or base in _LEFT_TO_TORCH:
+            continue
+        if has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        if has_kernel(name, "PrivateUse1"):
+            continue
+        schema = core._get_schema(_NAMESPACE + base, overload)
+        if any(_is_view(each) for each in schema.returns):
+            continue
+        if base in _DECOMPOSED and "out" not in overload:
+            continue
+        yield name
+
+
+def _is_view(returned: Any) -> bool:
+    return returned.alias_info is not None and not returned.alias_info.is_write
+
+
+def _overload(torch: Any, name: str) -> Any:
+    base, _, overload = name.removeprefix(_NAMESPACE).partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
+
+
+def _flop_formula(packet: Any) -> Callable[..., int] | None:
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(packet)
+    # The registered one maps over trees of arguments, at ten times the cost.
+    plain: Callable[..., int] | None = getattr(formula, "__wrapped__", formula)
+    return plain

@@ -1,0 +1,172 @@
+"""Pinned memory: CPU tensors whose storage carries a mark, and nothing else.
+
+torch offers no way to supply an allocator of pinned memory from Python. But the
+operators that pin, and that ask for it, are ordinary ones: kernels for them on the
+CPU key are in force in every thread, and gone when they are taken back. Nothing is
+really page-locked; the mark is what the model of a copy needs to know.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.spans import operand_of
+from gpumagic.simulator.hazards import Accesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
+
+
+class PinnedBuffer:
+    """The mark on a pinned storage, and who uses its memory."""
+
+    __slots__ = ("accesses",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.accesses = Accesses(nbytes)
+
+    def operand(self, tensor: Any) -> Operand:
+        """The bytes of a tensor on this storage, as the tracker wants them."""
+        return operand_of(tensor, self)[0]
+
+
+def pinned_buffer(tensor: Any) -> PinnedBuffer | None:
+    """The mark on a host tensor's storage; None where it is pageable."""
+    return getattr(tensor.untyped_storage(), "_gpumagic_pinned", None)
+
+
+class Pinning:
+    """The kernels on the CPU key, while the simulator is on."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+        aten = simulation.torch.ops.aten
+        self._empty_strided = aten.empty_strided.default._op
+        self._copy = aten.copy_.default._op
+
+    def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
+        """`tensor.is_pinned()`."""
+        return pinned_buffer(tensor) is not None
+
+    def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
+        """`tensor.pin_memory()` of one that is not: a marked copy."""
+        pinned = self._empty_strided(
+            tensor.size(),
+            _dense_strides(tensor),
+            dtype=tensor.dtype,
+        )
+        self._copy(pinned, tensor)
+        return self._mark(pinned)
+
+    def _mark(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        storage._gpumagic_pinned = PinnedBuffer(storage.nbytes())
+        machine = self._simulation.machine
+        if machine.gpus:
+            machine.scheduler.elapse(
+                machine.gpus[0].costs.host_alloc_ns(storage.nbytes())
+            )
+        return tensor
+
+
+def _dense_strides(tensor: Any) -> tuple[int, ...]:
+    """Those of a copy that keeps the order of dimensions, as torch's own does."""
+    if tensor.is_contiguous() or _is_dense(tensor):
+        return (*tensor.stride(),)
+    return contiguous_strides(tensor.size())
+
+
+def _is_dense(tensor: Any) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def contiguous_strides(size: Any) -> tuple[int, ...]:
+    """Strides of elements in the order of a plain array."""
+    strides, step = [], 1
+    for length in reversed(size):
+        strides.append(step)
+        step *= max(1, length)
+    return (*reversed(strides),)
+
+
+# The factories that can be asked for pinned memory.
+_FACTORIES = (
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
+
+
+def pinning_factories(torch: Any, undo: ExitStack) -> dict[str, Callable[..., Any]]:
+    """Factories that pin what they make if they are asked to, by name.
+
+    torch's own ask C++ for an allocator that cannot be supplied. Replacing the
+    kernels beneath them would cost every CPU operation that needs new memory several
+    microseconds; this costs a factory that is called from Python a fifth of one.
+    """
+    from torch.jit import _builtins
+    from torch.utils import _device
+
+    known = _device._device_constructors()  # before the names are replaced
+    replaced = {}
+    for name in _FACTORIES:
+        original = getattr(torch, name)
+        replaced[name] = factory = _pinning(original)
+        # torch compiles code of its own that calls them, and looks there for a name.
+        operator = _builtins._find_builtin(original)
+        if operator is not None:
+            table = _builtins._get_builtin_table()
+            table[id(factory)] = operator
+            undo.callback(table.pop, id(factory), None)
+        known.add(factory)
+        undo.callback(known.discard, factory)
+    return replaced
+
+
+# And the methods of a tensor that can.
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
+
+def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:
+    """Likewise the methods of a tensor that make another, by name."""
+    return {name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS}
+
+
+def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
+        made = original(*args, **options)
+        return made.pin_memory() if pin_memory else made
+
+    return make

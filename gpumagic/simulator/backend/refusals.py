@@ -1,0 +1,246 @@
+"""What the simulator does not do, each refused by name with a way on."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices import torch_private
+from gpumagic.devices.opening import why_no_cuda
+from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.registration import NAME, registered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_OLDEST_TORCH = (2, 10)
+
+
+class NotSimulated(DeviceError, NotImplementedError):
+    """Something that the simulated GPU does not do."""
+
+
+def require_fit(torch: Any) -> None:
+    """Refuse to switch on where it would not work, or would do harm.
+
+    Raises:
+        DeviceError: The reason, and the way out.
+    """
+    for reason in (_wrong_python, _old_torch, _other_backend, _usable_gpu):
+        reason(torch)
+
+
+def _wrong_python(_: Any) -> None:
+    if platform.python_implementation() != "CPython":
+        raise DeviceError(
+            f"the simulator needs CPython; this is {platform.python_implementation()}",
+            "start the notebook with CPython",
+        )
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise DeviceError(
+            "the simulator needs Python's global lock, which is off here",
+            "start Python with PYTHON_GIL=1, or use the usual build",
+        )
+
+
+def _old_torch(torch: Any) -> None:
+    version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+    if version < _OLDEST_TORCH:
+        raise DeviceError(
+            f"the simulator needs torch 2.10 or newer; this is {torch.__version__}",
+            f"{sys.executable} -m pip install -U torch, then restart",
+        )
+
+
+def _other_backend(torch: Any) -> None:
+    other = torch_private.registered_backend(torch)
+    if other is not None and registered() is None:
+        raise DeviceError(
+            f"torch has room for one device registered from Python, and {other!r} is "
+            "registered already",
+            f"restart without the package that registers {other!r}",
+        )
+
+
+def _usable_gpu(torch: Any) -> None:
+    if why_no_cuda(torch) is None:
+        raise DeviceError(
+            "there is a real GPU that this process can use, and the simulator would "
+            "disturb its streams and its pinned memory",
+            "use the real one; or start a kernel that hides it: "
+            "CUDA_VISIBLE_DEVICES= jupyter lab",
+        )
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_available():
+        raise DeviceError(
+            "there is an Intel GPU that this process can use, and the simulator would "
+            "disturb its streams",
+            "use the real one; or start a kernel that hides it: "
+            "ZE_AFFINITY_MASK= jupyter lab",
+        )
+
+
+def refused_kernels() -> dict[str, Callable[..., Any]]:
+    """Operators that would fail obscurely, with the words that they fail with."""
+    sparse = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
+    quantised = (
+        "quantised tensors",
+        "quantise on the CPU, or use bfloat16 or float8 tensors",
+    )
+    mkldnn = "MKL-DNN tensors", "they are for the CPU: move the tensor there first"
+    nested = (
+        "nested tensors in the strided layout",
+        "say layout=torch.jagged when you make it",
+    )
+    return {
+        name: _refusing(*what)
+        for what, names in (
+            (sparse, _SPARSE),
+            (quantised, _QUANTISED),
+            (mkldnn, _MKLDNN),
+            (nested, _NESTED),
+        )
+        for name in names
+    }
+
+
+def refused_layouts() -> dict[str, Callable[..., Any]]:
+    """Keys under which no operator works, each with what says so."""
+    sparse = _refusing(
+        "sparse tensors", "keep the tensor dense, or move it to the CPU first"
+    )
+    return {
+        "SparsePrivateUse1": sparse,
+        "SparseCsrPrivateUse1": sparse,
+        "NestedTensorPrivateUse1": _refusing(
+            "nested tensors in the strided layout",
+            "say layout=torch.jagged when you make it",
+        ),
+        "QuantizedPrivateUse1": _refusing(
+            "quantised tensors", "quantise on the CPU, or use bfloat16 or float8"
+        ),
+    }
+
+
+_SPARSE = (
+    "_to_sparse",
+    "_to_sparse.sparse_dim",
+    "_to_sparse_csr",
+    "_to_sparse_csc",
+    "_to_sparse_bsr",
+    "_to_sparse_bsc",
+)
+_QUANTISED = (
+    "quantize_per_tensor",
+    "quantize_per_tensor.tensor_qparams",
+    "quantize_per_tensor_dynamic",
+    "quantize_per_channel",
+)
+_NESTED = ("_nested_tensor_from_tensor_list", "_nested_from_padded")
+_MKLDNN = ("to_mkldnn",)
+
+
+def _refusing(what: str, way_on: str) -> Callable[..., Any]:
+    def kernel(*_: Any, **__: Any) -> Any:
+        raise not_simulated(what, way_on)
+
+    return kernel
+
+
+def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement."""
+    return [
+        (torch, "compile", compiling(torch.compile)),
+        (
+            torch.nn.DataParallel,
+            "__init__",
+            _raising_init("nn.DataParallel", "use one device, or several processes"),
+        ),
+        (
+            torch.UntypedStorage,
+            "resize_",
+            _unless_on_device(
+                torch.UntypedStorage.resize_,
+                "storages that change their size",
+                "let tensor.resize_(...) do it",
+            ),
+        ),
+        (
+            torch.UntypedStorage,
+            "share_memory_",
+            _unless_on_device(
+                torch.UntypedStorage.share_memory_,
+                "memory that is shared between processes",
+                "share a CPU tensor and move it in the other process",
+            ),
+        ),
+    ]
+
+
+def not_simulated(what: str, way_on: str) -> NotSimulated:
+    """The one sentence in which all of these are refused."""
+    return NotSimulated(f"the simulator has no {what}", way_on)
+
+
+def lost_by_fork(*_: Any, **__: Any) -> RuntimeError:
+    """What CUDA says in a child of a process that had started it."""
+    return RuntimeError(
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method"
+    )
+
+
+def refuse_in_child(*_: Any, **__: Any) -> Any:
+    """The kernel of every operator, in such a child."""
+    raise lost_by_fork()
+
+
+def compiling(compile_: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile` whose default backend refuses simulated tensors by name."""
+
+    @functools.wraps(compile_)
+    def compile_here(*args: Any, **options: Any) -> Any:
+        if options.get("backend", "inductor") == "inductor":
+            options["backend"] = _inductor_elsewhere
+        return compile_(*args, **options)
+
+    return compile_here
+
+
+def _inductor_elsewhere(graph: Any, examples: Sequence[Any], **options: Any) -> Any:
+    tensors = (*examples, *graph.parameters(), *graph.buffers())
+    if any(
+        getattr(each, "device", None) and each.device.type == NAME for each in tensors
+    ):
+
+        def refuse(*_: Any) -> Any:
+            raise not_simulated(
+                "torch.compile with the inductor backend",
+                'say torch.compile(f, backend="eager") here',
+            )
+
+        return refuse
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, examples, **options)
+
+
+def _raising_init(what: str, way_on: str) -> Callable[..., None]:
+    def refuse(self: Any, *_: Any, **__: Any) -> None:
+        del self
+        raise not_simulated(what, way_on)
+
+    return refuse
+
+
+def _unless_on_device(
+    original: Callable[..., Any], what: str, way_on: str
+) -> Callable[..., Any]:
+    def checked(self: Any, *args: Any, **options: Any) -> Any:
+        if self.device.type == NAME:
+            raise not_simulated(what, way_on)
+        return original(self, *args, **options)
+
+    return checked

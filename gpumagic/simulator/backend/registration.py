@@ -1,0 +1,169 @@
+"""What stays until the process ends: the device's name, its guard, `torch.sim`.
+
+torch lets one device be registered from Python, once, under one name. So as little
+as possible hangs on that: the module is a shell that answers with the words of the
+simulation that is on, and a shell without words when none is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.guard import SetAside, restoring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NAME = "sim"
+MODULE = f"torch.{NAME}"
+
+
+class SimulatedModule(types.ModuleType):
+    """`torch.sim`, whichever simulation is on, and also when none is.
+
+    Attributes:
+        simulated_box: The machine that is switched on; None while there is none.
+
+        make_storage: Makes a storage of so many bytes on a device of this kind.
+    """
+
+    # torch saves and restores the random state of initialised devices only.
+    _initialized = True
+    simulated_box: Any = None
+    make_storage: Callable[[int, Any], Any] | None = None
+
+    def __init__(self, set_aside: SetAside) -> None:
+        super().__init__(MODULE, "The simulated GPU of gpumagic, as torch knows it.")
+        self._set_aside = set_aside
+        self._words: Mapping[str, Any] = _WORDS_WHEN_OFF
+        self._refusal: Any = None
+        # What torch may read as long as any simulated tensor lives.
+        self.kept: list[bytearray] = []
+
+    def speak(self, box: Any, words: Mapping[str, Any] | None) -> None:
+        """Answer with these words from now on; None: the simulator is off."""
+        self.simulated_box = box
+        self._words = _WORDS_WHEN_OFF if words is None else words
+
+    def refuse_operations(
+        self, torch: Any, refusal: Callable[..., Any] | None = None
+    ) -> None:
+        """Let whatever is done with tensors that are left say that it is off."""
+        self._refusal = torch.library.Library("_", "IMPL")
+        self._refusal.fallback(refusal or _refuse, "PrivateUse1")
+
+    def forked(self) -> None:
+        """This process is a child; what its parent had started is lost here."""
+        if self.simulated_box is not None:
+            self.simulated_box.lose_by_fork()
+
+    def allow_operations(self) -> None:
+        """Let kernels be found again."""
+        if self._refusal is not None:
+            self._refusal._destroy()
+            self._refusal = None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._words[name]
+        except KeyError:
+            raise AttributeError(
+                f"module {MODULE!r} has no attribute {name!r}"
+            ) from None
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._words)
+
+
+def registered() -> SimulatedModule | None:
+    """`torch.sim`, if this process has registered it; torch need not be loaded."""
+    module: Any = sys.modules.get(MODULE)
+    # By what it can do: after a reload its class is another one of the same name.
+    return module if hasattr(module, "speak") else None
+
+
+def register(torch: Any) -> SimulatedModule:
+    """Register the device, or find it registered."""
+    module = registered()
+    if module is not None:
+        return module
+    set_aside = SetAside()
+    private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
+
+    class Guard(torch._C._acc.DeviceGuard):
+        """The device's guard; `guard.py` says why it looks like this."""
+
+        type_ = set_aside.answering(private_use_1)
+
+    module = SimulatedModule(set_aside)
+    torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+        NAME, module, device_guard=Guard()
+    )
+    autograd = torch.autograd
+    autograd._engine_run_backward = restoring(
+        autograd._engine_run_backward,
+        set_aside,
+    )
+    _fence_storages(torch, module)
+    os.register_at_fork(after_in_child=module.forked)
+    return module
+
+
+def _fence_storages(torch: Any, module: SimulatedModule) -> None:
+    """Make storages that are asked for by hand, or refuse; also after switching off.
+
+    The device has no allocator that torch's C++ could ask, and it would crash.
+    """
+    make = torch.UntypedStorage.__new__
+
+    def checked(cls: Any, *args: Any, **options: Any) -> Any:
+        device = options.get("device")
+        if device is None or torch.device(device).type != NAME:
+            return make(cls, *args, **options)
+        size = args[0] if args else options.get("size", 0)
+        if module.make_storage is None or not isinstance(size, int):
+            raise _no_storage()
+        return module.make_storage(size, torch.device(device))
+
+    torch.UntypedStorage.__new__ = checked
+    new = torch.UntypedStorage.new
+
+    def checked_new(self: Any, *args: Any, **options: Any) -> Any:
+        if self.device.type == NAME:
+            raise _no_storage()
+        return new(self, *args, **options)
+
+    torch.UntypedStorage.new = checked_new
+
+
+def _refuse(operator: Any, *_: Any, **__: Any) -> Any:
+    raise DeviceError(
+        f"the simulator is off, and {operator} was given a tensor that lies on it",
+        'delete the tensor; or gpumagic.simulate("h100"), and make it again',
+    )
+
+
+def _no_storage() -> DeviceError:
+    return DeviceError(
+        "a storage cannot be made by hand on the simulated GPU",
+        'make a tensor there, torch.empty(n, device="sim"), and take its storage',
+    )
+
+
+# What torch itself asks of a device module, wherever it goes through all of them.
+_WORDS_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "is_available": lambda: False,
+        "is_initialized": lambda: False,
+        "device_count": lambda: 0,
+        "current_device": lambda: 0,
+        "manual_seed_all": lambda _: None,
+        "_is_in_bad_fork": lambda: False,
+        "get_amp_supported_dtype": list,
+        "synchronize": lambda *_: None,
+    }
+)

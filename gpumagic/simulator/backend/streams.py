@@ -1,0 +1,172 @@
+"""Streams of the simulated device, as torch's own class.
+
+torch's C++ `Stream` keeps its ids but does nothing on a device that is registered
+from Python. This subclass asks the engine instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedStream
+
+_PRIVATE_USE_1 = 20  # torch's number for the type of the device
+
+
+class Stream(torch.Stream):
+    """A stream of a simulated GPU: its work is done in order.
+
+    Args:
+        device: The GPU; None is the current one.
+
+        priority: 0, or a negative number for a more urgent stream.
+    """
+
+    # Set in the subclass of each simulation.
+    _simulation: Simulation
+    _host_waited: Callable[[], None]
+    _event: type
+    _objects: dict[SimulatedStream, Any]
+    _simulated: SimulatedStream
+    _entered: list[tuple[SimulatedStream | None, int]]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **ids: Any) -> Any:
+        """Made with the ids of the engine, which torch keeps."""
+        simulation = cls._simulation
+        if "stream_id" in ids:
+            gpu = simulation.gpu(ids["device_index"])
+            return cls.of(gpu.streams[ids["stream_id"]])
+        gpu = simulation.gpu(index_of(device))
+        with simulation.books():
+            stream = gpu.new_stream(priority)
+        return cls.of(stream)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Nothing is left to do."""
+
+    @classmethod
+    def of(cls, stream: SimulatedStream) -> Any:
+        """The torch object of a stream; one, so that `current_stream() is s` holds."""
+        made = cls._objects.get(stream)
+        if made is None:
+            made = cls._objects[stream] = super().__new__(
+                cls,
+                stream_id=stream.number,
+                device_index=stream.gpu.index,
+                device_type=_PRIVATE_USE_1,
+            )
+            made._simulated = stream
+            made._entered = []
+        return made
+
+    @property
+    def priority(self) -> int:
+        """How urgent it is; lower is more urgent."""
+        return self._simulated.priority
+
+    def query(self) -> bool:
+        """Whether all of its work is done."""
+        stream, simulation = self._simulated, self._simulation
+        with simulation.books() as tracker:
+            done = not simulation.machine.scheduler.busy(stream.queue)
+            if done:
+                tracker.host_waits_for(stream.order)
+        if done:
+            type(self)._host_waited()
+        return done
+
+    def synchronize(self) -> None:
+        """Wait until all of its work is done."""
+        with self._simulation.books():
+            self._simulation.machine.synchronize_stream(self._simulated)
+        type(self)._host_waited()
+
+    def wait_stream(self, stream: Any) -> None:
+        """Let later work wait for all that another stream was given so far."""
+        with self._simulation.books():
+            self._simulation.machine.wait(
+                self._simulated, own_stream(self._simulation, stream)
+            )
+
+    def wait_event(self, event: Any) -> None:
+        """Let later work wait for an event."""
+        event.wait(self)
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event behind all that this stream was given so far."""
+        event = self._event() if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Any:
+        stream, here = self._simulated, self._simulation.here
+        before = here.streams.get(stream.gpu), here.device
+        make_current(self._simulation, stream)
+        here.device = stream.gpu.index
+        self._entered.append(before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stream, self._simulation.here.device = self._entered.pop()
+        make_current(self._simulation, stream or self._simulated.gpu.default_stream)
+
+    def __repr__(self) -> str:
+        return f"<{self._simulation.label}: {name_of(self._simulated)}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a stream of the simulator cannot be pickled")
+
+
+def own_stream(simulation: Simulation, stream: Any) -> SimulatedStream:
+    """What a torch object stands for, on the machine that is on.
+
+    Raises:
+        DeviceError: It belongs to another device, or to a machine that is off.
+    """
+    if getattr(stream, "_simulation", None) is not simulation:
+        raise DeviceError(
+            f"{stream!r} is no stream of the simulated machine that is on",
+            f"make one: torch.{simulation.word}.Stream()",
+        )
+    simulated: SimulatedStream = stream._simulated
+    return simulated
+
+
+def name_of(stream: SimulatedStream) -> str:
+    """A stream in words."""
+    which = f"stream {stream.number >> 5}" if stream.number else "the default stream"
+    urgent = f" of priority {stream.priority}" if stream.priority else ""
+    return f"{which}{urgent} of GPU {stream.gpu.index}"
+
+
+def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
+    """Send this thread's work on the stream's GPU to it."""
+    if not simulation.on:
+        raise DeviceError(
+            "this stream belongs to a simulated machine that was switched off",
+            f"make one on the machine that is on: torch.{simulation.word}.Stream()",
+        )
+    here = simulation.here
+    if stream is stream.gpu.default_stream:
+        here.streams.pop(stream.gpu, None)
+    else:
+        here.streams[stream.gpu] = stream
+        simulation.side_streams = True
+
+
+def index_of(device: Any) -> int | None:
+    """The number in whatever names a device; None is the current one."""
+    if device is None or isinstance(device, int):
+        return device
+    if isinstance(device, str):
+        device = torch.device(device)
+    index: int | None = device.index
+    return index

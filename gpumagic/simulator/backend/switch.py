@@ -1,0 +1,282 @@
+"""Switching on and off: all that is put into torch, and taken out again."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.frontend import running_shell
+from gpumagic.simulator.backend.as_cuda import answer_to_cuda, standing_in
+from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
+from gpumagic.simulator.backend.backward import finishing
+from gpumagic.simulator.backend.classes import make_classes
+from gpumagic.simulator.backend.handwritten import handwritten
+from gpumagic.simulator.backend.in_flight import Flights
+from gpumagic.simulator.backend.kernels import make_kernel
+from gpumagic.simulator.backend.operations import names_to_register
+from gpumagic.simulator.backend.pinning import (
+    Pinning,
+    pinning_factories,
+    pinning_methods,
+)
+from gpumagic.simulator.backend.recurrent import recurrent_cells
+from gpumagic.simulator.backend.refusals import (
+    refuse_in_child,
+    refused_everywhere,
+    refused_kernels,
+    refused_layouts,
+)
+from gpumagic.simulator.backend.transfers import Transfers
+from gpumagic.simulator.backend.words import Words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpumagic.simulator.backend.registration import SimulatedModule
+    from gpumagic.simulator.backend.simulation import Simulation
+
+_KEY = "PrivateUse1"
+
+
+class Switch:
+    """One simulation, put into torch; `off` takes it out.
+
+    Args:
+        simulation: What is put in.
+
+        module: `torch.sim`.
+    """
+
+    def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+        self._module = module
+        self._undo = contextlib.ExitStack()
+
+    def on(self, box: Any, *, as_cuda: bool) -> Words:
+        """Put everything in; if anything fails, nothing is.
+
+        Args:
+            box: The machine, as the user holds it.
+
+            as_cuda: Whether code that says "cuda" runs on it.
+        """
+        simulation, torch = self._simulation, self._torch
+        with contextlib.ExitStack() as undo:
+            if as_cuda:
+                answer_to_cuda(simulation)
+            flights = Flights(simulation)
+            undo.callback(simulation.end)
+            undo.callback(flights.end_all)
+            classes = make_classes(simulation, flights.land)
+            words = Words(simulation, flights, classes)
+            self._module.allow_operations()
+            undo.callback(self._module.refuse_operations, torch)
+            self._register_kernels(undo, flights)
+            self._replace(undo, torch, dict(zip(_CLASSES, classes, strict=True)))
+            self._replace(undo, torch.accelerator, _accelerator(words))
+            self._replace(undo, torch.accelerator.memory, _accelerator(words))
+            self._replace(undo, torch, pinning_factories(torch, undo))
+            autograd = torch.autograd
+            backward = finishing(autograd._engine_run_backward, simulation)
+            self._replace(undo, autograd, {"_engine_run_backward": backward})
+            methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
+            self._replace(undo, torch.Tensor, methods)
+            for target, name, replacement in refused_everywhere(torch):
+                self._replace(undo, target, {name: replacement})
+            self._set_flags(undo)
+            self._take_interrupts(undo)
+            self._restore_saved(undo)
+            self._module.make_storage = self._storage
+            undo.callback(setattr, self._module, "make_storage", None)
+            self._module.speak(box, words.as_mapping())
+            undo.callback(self._module.speak, None, None)
+            if as_cuda:
+                undo.enter_context(standing_in(simulation, words))
+            self._undo = undo.pop_all()
+        return words
+
+    def off(self) -> None:
+        """Take everything out again."""
+        self._undo.close()
+
+    def forbid(self) -> None:
+        """In a forked child, let every operation say that the device is lost."""
+        self._library.clear()
+        self._module.make_storage = refuse_in_child
+        self._module.refuse_operations(self._torch, refuse_in_child)
+
+    # ---------------------------------------------------------------- kernels
+
+    def _register_kernels(self, undo: contextlib.ExitStack, flights: Flights) -> None:
+        simulation, torch = self._simulation, self._torch
+        transfers = Transfers(simulation, flights)
+        own: dict[str, Callable[..., Any]] = {
+            **handwritten(simulation),
+            **recurrent_cells(simulation),
+            **refused_kernels(),
+            "copy_": transfers.copy_,
+            "_to_copy": transfers.to_copy,
+            "_local_scalar_dense": transfers.item,
+        }
+        library = _Library(torch, undo)
+        for name in names_to_register(torch):
+            short = name.removeprefix("aten::")
+            if short not in own:
+                library.put(short, make_kernel(simulation, name), _KEY)
+        for short, kernel in own.items():
+            library.put(short, kernel, _KEY)
+        pinning = Pinning(simulation)
+        library.put("is_pinned", pinning.is_pinned, "CPU")
+        library.put("_pin_memory", pinning.pin, "CPU")
+        for short, kernel in autocast_kernels(torch, simulation.device_type):
+            library.put(short, kernel, KEY)
+        everything = torch.library.Library("_", "IMPL")
+        undo.callback(everything._destroy)
+        everything.fallback(torch.library.fallthrough_kernel, KEY)
+        for key, refusal in refused_layouts().items():
+            everything.fallback(refusal, key)
+        self._library = library
+
+    # ------------------------------------------------------------ other parts
+
+    def _set_flags(self, undo: contextlib.ExitStack) -> None:
+        torch = self._torch
+        future, autograd = torch.__future__, torch.autograd
+        # Else `.to("sim")` would make new parameters, and break what is tied.
+        swaps = future.get_swap_module_params_on_conversion()
+        undo.callback(future.set_swap_module_params_on_conversion, swaps)
+        future.set_swap_module_params_on_conversion(True)
+        undo.callback(
+            autograd.set_multithreading_enabled, self._simulation.engine_threads
+        )
+        autograd.set_multithreading_enabled(False)
+
+    def _take_interrupts(self, undo: contextlib.ExitStack) -> None:
+        interrupts = self._simulation.interrupts
+        undo.callback(interrupts.give_back)
+        interrupts.take_over()
+        shell = running_shell()
+        if shell is None:
+            return
+
+        def before_cell(*_: Any) -> None:
+            interrupts.take_over()
+
+        shell.events.register("pre_run_cell", before_cell)
+        undo.callback(shell.events.unregister, "pre_run_cell", before_cell)
+
+    def _restore_saved(self, undo: contextlib.ExitStack) -> None:
+        """Let `torch.load` find its way to the device."""
+        simulation, serialization = self._simulation, self._torch.serialization
+        name = simulation.device_type
+
+        def restore(saved: Any, location: str) -> Any:
+            if location != name and not location.startswith(f"{name}:"):
+                return None
+            gpu = simulation.gpu(self._torch.device(location).index)
+            storage = self._storage(saved.nbytes(), self._torch.device(name, gpu.index))
+            storage._gpumagic.twin.untyped_storage().copy_(saved)
+            return storage
+
+        def no_tag(_: Any) -> None:
+            return None
+
+        serialization.register_package(5, no_tag, restore)
+        registry = serialization._package_registry
+        entry = next(each for each in registry if each[2] is restore)
+        undo.callback(registry.remove, entry)
+
+    def _storage(self, nbytes: int, device: Any) -> Any:
+        """A storage that was not asked for by way of a tensor."""
+        simulation, torch = self._simulation, self._torch
+        simulation.foresee(nbytes)
+        twin = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        storage = simulation.place(twin, simulation.gpu(device.index)).untyped_storage()
+        storage._gpumagic.plain = False
+        return storage
+
+    @staticmethod
+    def _replace(
+        undo: contextlib.ExitStack, target: Any, replacements: dict[str, Any]
+    ) -> None:
+        for name, replacement in replacements.items():
+            if name in vars(target):
+                undo.callback(setattr, target, name, vars(target)[name])
+            elif hasattr(target, name):
+                undo.callback(delattr, target, name)
+            else:
+                continue  # this torch has no such word
+            setattr(target, name, replacement)
+
+
+def new_tensor(torch: Any) -> Callable[..., Any]:
+    """`new_tensor`, for which torch's C++ would take the current device."""
+    original = torch.Tensor.new_tensor
+
+    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
+        if options.get("device") is None:
+            options["device"] = self.device
+        return original(self, data, **options)
+
+    return new_tensor
+
+
+_CLASSES = ("Stream", "Event", "Generator")
+
+
+class _Library:
+    """Kernels that are in force until they are taken out.
+
+    torch's own `Library` checks each name at three times the cost of registering it;
+    here the names come from torch itself.
+    """
+
+    def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
+        self._make = torch._C._dispatch_library
+        self._by_key: dict[str, Any] = {}
+        undo.callback(self.clear)
+
+    def clear(self) -> None:
+        """Take all of them out; nobody else holds them."""
+        self._by_key.clear()
+
+    def put(self, name: str, kernel: Callable[..., Any], key: str) -> None:
+        """One kernel, under one key."""
+        library = self._by_key.get(key)
+        if library is None:
+            library = self._by_key[key] = self._make("IMPL", "aten", key, "", 0)
+        library.impl(name, key, kernel)
+
+
+def _accelerator(words: Words) -> dict[str, Any]:
+    """Torch's generic functions, which would ask C++ that knows nothing."""
+    own: Iterable[str] = (
+        "synchronize",
+        "current_stream",
+        "set_stream",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "memory_stats",
+        "reset_accumulated_memory_stats",
+        "reset_peak_memory_stats",
+        "empty_cache",
+    )
+    block = words.as_mapping()["device"]
+    return {
+        **{name: getattr(words, name) for name in own},
+        "current_device_index": words.current_device,
+        "current_device_idx": words.current_device,
+        "set_device_index": words.set_device,
+        "set_device_idx": words.set_device,
+        "device_index": block,
+        "get_memory_info": words.mem_get_info,
+        "empty_host_cache": lambda: None,
+        "get_device_capability": lambda _=None: {
+            "supported_dtypes": {
+                each for each in words._simulation.words if each.itemsize
+            }
+        },
+    }

@@ -1,0 +1,241 @@
+"""Simulated device tensors: real torch tensors over the memory of a CPU tensor.
+
+A tensor on `sim:1` is a plain `torch.Tensor`. Its storage points at the memory of a
+CPU tensor, its *twin*, on which the numbers are computed. Views of it, parameters,
+gradients and pickling are torch's own work; none of them needs a copy or a subclass.
+
+What belongs to a storage hangs on its Python object: torch hands out the same one
+as long as anything, in Python or C++, owns the storage, so that a weak reference to
+it dies exactly when the memory is free. Such a death only appends to a queue; it may
+come in the middle of anything.
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.dlpack import EXTENSION, HOST, Maker
+from gpumagic.simulator.hazards import Accesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+
+
+class Memory:
+    """What a simulated storage is made of.
+
+    Attributes:
+        twin: The CPU tensor with the numbers.
+
+        plain: Whether every tensor on this storage has the geometry of the twin.
+
+        gpu: The simulated GPU that it lies on.
+
+        nbytes: The extent of the storage.
+
+        accesses: Who has read and written it.
+
+        life: What is to be given back at its end; None where nothing is.
+    """
+
+    __slots__ = ("accesses", "gpu", "life", "nbytes", "plain", "twin")
+
+    twin: Any
+    plain: bool
+    gpu: SimulatedGpu
+    nbytes: int
+    accesses: Accesses
+    life: Life | None
+
+
+class GoneGpu:
+    """In the place of the GPU of a machine that was switched off."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise DeviceError(
+            "this tensor lies on a simulated machine that was switched off",
+            "make it again on the one that is on",
+        )
+
+
+class Life(weakref.ref[Any]):
+    """Dies with a storage, and knows what is to be given back then."""
+
+    __slots__ = ("accesses", "block", "recorded", "stream")
+
+    accesses: Accesses
+    block: Any
+    recorded: tuple[int, ...]  # the orders of other streams that it was marked for
+    stream: SimulatedStream
+
+
+class Tensors:
+    """Makes simulated tensors and finds their twins.
+
+    Attributes:
+        lives: The storages that there are, by the identity of their record.
+
+        freed: Those that have died and were not given back yet.
+
+    Args:
+        torch: The torch module itself.
+
+        device_type: The word in front of the colon.
+
+        gpu: Finds a GPU by its index.
+
+        kept: What must stay until the process ends.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        device_type: str,
+        gpu: Callable[[int], SimulatedGpu],
+        kept: list[bytearray],
+    ) -> None:
+        self._gpu = gpu
+        self._torch = torch
+        self._device_type = device_type
+        maker = Maker(
+            torch,
+            kept,
+            # The engine must run backward in the calling thread: it has one queue for
+            # a device registered from Python, and would fail on the second GPU.
+            lambda: torch.autograd.set_multithreading_enabled(False),
+        )
+        self._make, self._types = maker.make, maker.types
+        self._on_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+        aten = torch.ops.aten
+        self._set = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+        self._view_as = aten.view.dtype._handle.redispatch_boxed
+        self.lives: dict[int, Life] = {}
+        self.freed: collections.deque[Any] = collections.deque()
+
+    def wrap(
+        self, twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
+    ) -> tuple[Any, Memory]:
+        """A tensor on a simulated GPU with the numbers of a CPU tensor.
+
+        Args:
+            twin: The CPU tensor; from here on it belongs to the result.
+
+            stream: The stream that it is made on, of the GPU where it lies.
+
+            block: What the allocator has given for it; None for nothing.
+
+            accesses: Of its memory.
+        """
+        gpu = stream.gpu
+        type_ = self._types.get(twin.dtype)
+        if type_ is None or twin.storage_offset():
+            tensor = self._over_storage(twin, gpu.index)
+        else:
+            pointer, size, stride = twin.data_ptr(), twin.size(), twin.stride()
+            tensor = self._make(pointer, EXTENSION, gpu.index, type_, size, stride)
+        storage = tensor.untyped_storage()
+        memory = Memory()
+        memory.twin = twin
+        memory.plain = True
+        memory.gpu = gpu
+        memory.nbytes = accesses.size_bytes
+        memory.accesses = accesses
+        memory.life = life = Life(storage, self.freed.append)
+        storage._gpumagic = memory
+        life.accesses = accesses
+        life.block = block
+        life.stream = stream
+        life.recorded = ()
+        self.lives[id(life)] = life
+        return tensor, memory
+
+    def claimed(self, tensor: Any) -> Memory:
+        """What a simulated tensor's storage is made of.
+
+        torch's C++ builds some by itself, over our pointer: old pickles do that. The
+        pointer is a host address, so its memory can be looked at.
+        """
+        memory = self.memory_of(tensor)
+        if memory is None:
+            storage = tensor.untyped_storage()
+            nbytes, uint8 = storage.nbytes(), self._types[self._torch.uint8]
+            pointer = storage.data_ptr()
+            memory = Memory()
+            memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
+            memory.plain = False
+            memory.gpu = self._gpu(tensor.device.index)
+            memory.nbytes = nbytes
+            memory.accesses = Accesses(nbytes)
+            memory.life = None
+            storage._gpumagic = memory
+        return memory
+
+    def disown(self) -> None:
+        """The machine is switched off: what lies on it is of no more use."""
+        for life in tuple(self.lives.values()):
+            storage = life()
+            if storage is not None:
+                storage._gpumagic.gpu = GoneGpu()
+
+    def memory_of(self, tensor: Any) -> Memory | None:
+        """What a tensor's storage is made of; None where it is not ours."""
+        return getattr(tensor.untyped_storage(), "_gpumagic", None)
+
+    def twin_of(self, tensor: Any) -> Any:
+        """The CPU tensor with the same elements, in the same memory."""
+        memory = self.claimed(tensor)
+        return memory.twin if memory.plain else self.view_of_twin(tensor, memory.twin)
+
+    def view_of_twin(self, tensor: Any, twin: Any) -> Any:
+        """The twin, in the geometry of a tensor that may be a view of it."""
+        size, stride = tensor.size(), tensor.stride()
+        offset = tensor.storage_offset()
+        if tensor.dtype is not twin.dtype:
+            empty = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+            twin = empty.set_(twin.untyped_storage(), offset, size, stride)
+        elif (
+            stride != twin.stride()
+            or size != twin.size()
+            or offset != twin.storage_offset()
+        ):
+            twin = twin.as_strided(size, stride, offset)
+        # A view that conjugates or negates has a bit set and the same memory.
+        if tensor.is_conj():
+            twin = twin.conj()
+        if tensor.is_neg():
+            twin = self._torch._neg_view(twin)
+        return twin
+
+    def rebind(
+        self, tensor: Any, storage: Any, offset: int, size: Any, stride: Any
+    ) -> Any:
+        """Let a tensor lie on another storage, in another geometry."""
+        memory = getattr(storage, "_gpumagic", None)
+        if memory is not None:
+            memory.plain = False
+        return self._set(self._on_cpu, tensor, storage, offset, size, stride)
+
+    def _over_storage(self, twin: Any, index: int) -> Any:
+        """A tensor in two steps, for what DLPack cannot say."""
+        torch, source = self._torch, twin.untyped_storage()
+        device = torch.device(self._device_type, index)
+        storage = torch._C._construct_storage_from_data_pointer(
+            source.data_ptr(), device, source.nbytes()
+        )
+        float32 = self._types[torch.float32]
+        tensor = self._make(0, EXTENSION, index, float32, (0,), (1,))
+        if twin.dtype is not torch.float32:
+            tensor = self._view_as(self._on_cpu, tensor, twin.dtype)
+        return self._set(
+            self._on_cpu,
+            tensor,
+            storage,
+            twin.storage_offset(),
+            twin.size(),
+            twin.stride(),
+        )

@@ -1,0 +1,233 @@
+"""Copies: on a GPU, between two, and between host and device; what waits, and why.
+
+On the host side it matters whether memory is pinned. Only then can a copy go on
+while Python does: with `non_blocking=True` it returns at once, and until something
+has waited for the stream, the host must neither read what arrives nor overwrite what
+leaves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.pinning import pinned_buffer
+from gpumagic.simulator.backend.spans import operand_of
+from gpumagic.simulator.work import Engine
+
+if TYPE_CHECKING:
+    from gpumagic.simulator.backend.in_flight import Flights
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu
+
+
+class Transfers:
+    """The kernels of `copy_`, `_to_copy` and `_local_scalar_dense`."""
+
+    def __init__(self, simulation: Simulation, flights: Flights) -> None:
+        self._simulation = simulation
+        self._flights = flights
+        self._type = simulation.device_type
+        self._copy = Operation(simulation.torch, "aten::copy_")
+        self._to = simulation.torch.ops.aten._to_copy.default._op
+        self._pin = simulation.torch.ops.aten._pin_memory.default
+
+    def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
+        """`target.copy_(source)`, whatever side each of them lies on."""
+        simulation = self._simulation
+        to, from_ = self._gpu_of(target), self._gpu_of(source)
+        into = simulation.tensors.twin_of(target) if to else target
+        numbers = simulation.tensors.twin_of(source) if from_ else source
+        if from_ and to:
+            into.copy_(self._on_device(to, from_, source, target, numbers))
+        elif to:
+            self._arrive(to, target, source, non_blocking=non_blocking)
+            into.copy_(source)
+        else:
+            self._leave(from_, source, target, numbers, non_blocking=non_blocking)
+        return target
+
+    def to_copy(
+        self,
+        source: Any,
+        *,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> Any:
+        """`source.to(...)`, which always makes a new tensor."""
+        simulation = self._simulation
+        refuse_layout(layout)
+        from_ = self._gpu_of(source)
+        to = from_
+        if device is not None:
+            to = simulation.gpu(device.index) if device.type == self._type else None
+        numbers = simulation.tensors.twin_of(source) if from_ else source
+        simulation.foresee(numbers.numel() * (dtype or numbers.dtype).itemsize)
+        twin = self._to(numbers, dtype=dtype, memory_format=memory_format)
+        if to is None:
+            if non_blocking or pin_memory:
+                twin = self._pin(twin)  # as on CUDA, so that it can arrive later
+            self._leave(from_, source, twin, numbers, non_blocking=non_blocking)
+            return twin
+        target = simulation.place(twin, to)
+        if from_ is None:
+            self._arrive(to, target, source, non_blocking=non_blocking)
+        else:
+            poisoned = self._on_device(to, from_, source, target, numbers)
+            if poisoned is not numbers:
+                twin.copy_(poisoned)
+        return target
+
+    def item(self, source: Any) -> Any:
+        """`source.item()`: a copy of one element, for which the host waits."""
+        simulation = self._simulation
+        gpu = self._gpu_of(source)
+        twin = simulation.tensors.twin_of(source)
+        operand, nbytes = self._operand(source)
+        stream = simulation.stream(gpu)
+        with simulation.books() as tracker:
+            gpu.copy(stream, Engine.D2H, nbytes, pinned=True)
+            races = tracker.operate(
+                stream.order, (operand,), (), simulation.places.here()
+            )
+            simulation.machine.synchronize_stream(stream)
+        self._flights.land()
+        if races:
+            simulation.tell(races)
+            if simulation.poisons:
+                twin = simulation.poisoned(twin)
+        return twin.item()
+
+    # --------------------------------------------------------------- the ways
+
+    def _on_device(
+        self, to: SimulatedGpu, from_: SimulatedGpu, source: Any, target: Any, twin: Any
+    ) -> Any:
+        """From device to device; answers with what the reader gets to see."""
+        simulation = self._simulation
+        read, nbytes = self._operand(source)
+        written, written_bytes = self._operand(target)
+        if to is not from_:
+            races = self._between(to, from_, read, written, nbytes)
+        else:
+            races = simulation.launch(
+                to,
+                self._copy,
+                (),
+                [read],
+                [written],
+                nbytes,
+                written_bytes,
+                dtype=twin.dtype,
+            )[1]
+        if races and simulation.poisons:
+            return simulation.poisoned(twin)
+        return twin
+
+    def _between(
+        self,
+        to: SimulatedGpu,
+        from_: SimulatedGpu,
+        read: Operand,
+        written: Operand,
+        nbytes: int,
+    ) -> Any:
+        """On the source's stream, with a barrier to and from the target's."""
+        simulation = self._simulation
+        source, target = simulation.stream(from_), simulation.stream(to)
+        with simulation.books() as tracker:
+            to.start()
+            simulation.machine.wait(source, target)
+            from_.copy(source, Engine.PEER, nbytes, pinned=True)
+            races = tracker.operate(
+                source.order, (read,), (written,), simulation.places.here()
+            )
+            simulation.machine.wait(target, source)
+        if races:
+            simulation.tell(races)
+        return races
+
+    def _arrive(
+        self, gpu: SimulatedGpu, target: Any, source: Any, *, non_blocking: bool
+    ) -> None:
+        """From the host to a device."""
+        simulation, machine = self._simulation, self._simulation.machine
+        written, _ = self._operand(target)
+        nbytes = source.numel() * source.element_size()
+        stream, buffer = simulation.stream(gpu), pinned_buffer(source)
+        reads = () if buffer is None else (buffer.operand(source),)
+        with simulation.books() as tracker:
+            if buffer is None:
+                machine.stage(stream, nbytes)
+            gpu.copy(stream, Engine.H2D, nbytes, pinned=True)
+            races = tracker.operate(
+                stream.order, reads, (written,), simulation.places.here()
+            )
+            if buffer is None or not non_blocking:
+                machine.synchronize_stream(stream)
+            else:
+                self._flights.leave(source, buffer, stream)
+        if buffer is None or not non_blocking:
+            self._flights.land()
+        if races:
+            simulation.tell(races)
+
+    def _leave(
+        self,
+        gpu: SimulatedGpu | None,
+        source: Any,
+        target: Any,
+        twin: Any,
+        *,
+        non_blocking: bool,
+    ) -> None:
+        """From a device to the host."""
+        simulation, machine = self._simulation, self._simulation.machine
+        assert gpu is not None  # noqa: S101 -- a copy within the host never comes here
+        read, nbytes = self._operand(source)
+        stream, buffer = simulation.stream(gpu), pinned_buffer(target)
+        writes = () if buffer is None else (buffer.operand(target),)
+        with simulation.books() as tracker:
+            gpu.copy(stream, Engine.D2H, nbytes, pinned=buffer is not None)
+            races = tracker.operate(
+                stream.order, (read,), writes, simulation.places.here()
+            )
+            if buffer is None or not non_blocking:
+                machine.synchronize_stream(stream)
+        if races:
+            simulation.tell(races)
+            if simulation.poisons:
+                twin = simulation.poisoned(twin)
+        target.copy_(twin)
+        if buffer is None or not non_blocking:
+            self._flights.land()
+        else:
+            self._flights.arrive(target, buffer, stream)
+
+    # -------------------------------------------------------------- its parts
+
+    def _gpu_of(self, tensor: Any) -> Any:
+        if tensor.device.type != self._type:
+            return None
+        gpu = self._simulation.tensors.claimed(tensor).gpu
+        return self._simulation.gpu(gpu.index)
+
+    def _operand(self, tensor: Any) -> tuple[Operand, int]:
+        memory = self._simulation.tensors.claimed(tensor)
+        return operand_of(tensor, memory)
+
+
+def refuse_layout(layout: Any) -> None:
+    """Refuse by name the layouts that the simulated GPU does not know."""
+    if layout is not None and str(layout) != "torch.strided":
+        from gpumagic.simulator.backend.refusals import not_simulated
+
+        raise not_simulated(
+            f"tensors of the layout {layout}",
+            "use a dense tensor (.to_dense()), or work with this one on the CPU",
+        )

@@ -1,0 +1,196 @@
+"""The simulated machine as its user holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from gpumagic.errors import GpuMagicError, did_you_mean
+from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.driver import SimulatedDriver
+from gpumagic.simulator.hazards import Tracker
+from gpumagic.simulator.machine import Machine
+from gpumagic.simulator.models import parse_request
+from gpumagic.simulator.report import GpuState, SimulationReport
+from gpumagic.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from gpumagic.devices.protocols import CudaState, Inventory
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.models import GpuModel
+    from gpumagic.simulator.races import Race
+    from gpumagic.simulator.work import Work
+
+HAZARDS = ("report", "poison", "off")
+_SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
+
+
+class Box:
+    """A simulated machine that is switched on; a `with` block switches it off.
+
+    Attributes:
+        label: What all of its figures are labelled with, "simulated H100 SXM".
+
+        driver: The machine as a driver tells of it.
+    """
+
+    def __init__(
+        self,
+        request: str,
+        *,
+        memory: str | int | None = None,
+        hazards: str = "report",
+        others: Sequence[Sequence[tuple[int, int]]] = (),
+        allocator: str = "",
+    ) -> None:
+        if hazards not in HAZARDS:
+            raise GpuMagicError(
+                f"{hazards!r} is not a way to treat hazards",
+                did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
+            )
+        model, count = parse_request(request)
+        if memory is not None:
+            model = _with_memory(model, memory)
+        self.hazards = hazards
+        self.as_cuda = False
+        self.label = model.label
+        self.machine = Machine(
+            [model] * count, Tracker(), AllocatorSettings.parse(allocator), others
+        )
+        self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
+        self._simulation: Simulation | None = None
+        self._switch: Any = None
+
+    # --------------------------------------------------------- switched on, off
+
+    def switch_on(self, *, as_cuda: bool = False) -> None:
+        """Let torch's device `sim` be this machine, whatever it was before.
+
+        Raises:
+            DeviceError: It cannot be here; everything is as before.
+        """
+        from gpumagic.simulator.backend import switch_on
+
+        self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
+        self.as_cuda = as_cuda
+
+    def off(self) -> None:
+        """Take the simulated device out of torch; its tensors are of no more use."""
+        if self._switch is not None:
+            self._switch.off()
+            self._switch = None
+
+    def lose_by_fork(self) -> None:
+        """In a forked child: what was started in the parent cannot be used."""
+        if self._switch is not None and self.machine.started:
+            self.machine.gpus.clear()
+            self._switch.forbid()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether torch's device `sim` is this machine."""
+        return self._switch is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.off()
+
+    # -------------------------------------------------------------- its figures
+
+    @property
+    def time_s(self) -> float:
+        """The machine's clock: how long its host would have been at work."""
+        return self.machine.scheduler.now_ns / 1e9
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the host be busy elsewhere, as with loading data.
+
+        The machine's clock knows nothing of Python's own time, so that each run
+        gives the same figures; what Python would take has to be said.
+        """
+        if seconds < 0:
+            raise GpuMagicError(
+                f"time cannot pass by {seconds} s", "say how long, in seconds"
+            )
+        self.machine.scheduler.elapse(round(seconds * 1e9))
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """The data races found so far."""
+        return tuple(self._simulation.races) if self._simulation else ()
+
+    def record(self) -> list[Work]:
+        """Keep what the engines do from now on, in the list that is returned."""
+        kept: list[Work] = []
+        self.machine.scheduler.trace = kept
+        return kept
+
+    def report(self) -> SimulationReport:
+        """What the machine is, and how it stands."""
+        if self._simulation is not None:
+            self._simulation.give_back()
+        gpus = tuple(
+            GpuState(
+                number=gpu.number,
+                index=gpu.index if gpu in self.machine.gpus else None,
+                label=gpu.model.label,
+                memory_bytes=gpu.model.memory_bytes,
+                used_bytes=gpu.used_bytes(),
+                allocated_bytes=gpu.allocator.allocated_bytes,
+                reserved_bytes=gpu.allocator.reserved_bytes,
+                streams=len(gpu.streams),
+                guessed=tuple(sorted(gpu.unmodelled)),
+            )
+            for gpu in self.machine.all_gpus
+        )
+        return SimulationReport(
+            label=self.label,
+            on=self.is_on,
+            device_type=self._simulation.word if self._simulation else None,
+            started=self.machine.started,
+            visible=len(self.driver.latch.visible()),
+            time_s=self.time_s,
+            gpus=gpus,
+            races=len(self.races),
+            hazards=self.hazards,
+        )
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+    def __repr__(self) -> str:
+        count = len(self.machine.all_gpus)
+        state = "on" if self.is_on else "off"
+        return f"<{count} {self.label}, {state}>"
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return self.report()._repr_mimebundle_(**options)
+
+    # ------------------------------------------------------------- as a driver
+
+    def inventory(self) -> Inventory:
+        """The machine's GPUs, as a driver tells of them."""
+        return self.driver.inventory()
+
+    def cuda_state(self) -> CudaState:
+        """Whether the choice of GPUs has been fixed by a first use."""
+        return self.driver.cuda_state()
+
+
+def _with_memory(model: GpuModel, memory: str | int) -> GpuModel:
+    asked = parse_bytes(memory) if isinstance(memory, str) else memory
+    if asked < _SMALLEST_BYTES:
+        raise GpuMagicError(
+            f"a GPU with {memory} has no room for its own context",
+            'say at least memory="512MiB"',
+        )
+    return model.with_memory(asked)

@@ -1,0 +1,92 @@
+"""Draws a simulated machine: what it is, how it stands, what to doubt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Table
+from gpumagic.units import bytes_text, count_text, part_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.drawing import Part
+    from gpumagic.simulator.report import GpuState, SimulationReport
+
+_MOST_NAMES = 6
+
+
+def draw(report: SimulationReport) -> Drawing:
+    """The machine, with its label."""
+    return Drawing(_headline(report), tuple(_parts(report)), report.label)
+
+
+def _headline(report: SimulationReport) -> str:
+    machine = count_text(len(report.gpus), report.label, plural=report.label)
+    if not report.on:
+        return f"{machine}, switched off."
+    if not report.visible:
+        return f"{machine}, switched on, and all hidden by CUDA_VISIBLE_DEVICES."
+    devices = f"{report.device_type}:0"
+    if report.visible > 1:
+        devices += f" to {report.device_type}:{report.visible - 1}"
+    hidden = len(report.gpus) - report.visible
+    seen = f" ({hidden} hidden)" if hidden else ""
+    return f"{machine}, switched on as {devices}{seen}."
+
+
+def _parts(report: SimulationReport) -> Iterator[Part]:
+    if report.races:
+        yield Note(
+            "warning",
+            f"{count_text(report.races, 'data race')} so far",
+            "box.races tells of each; the warnings show both places",
+        )
+    yield _gpus(report)
+    yield Paragraph(
+        f"Its clock stands at {seconds_text(report.time_s)}. It runs by a model, not "
+        "by Python: box.pass_time(s) lets the host be busy."
+    )
+    guessed = sorted({name for gpu in report.gpus for name in gpu.guessed})
+    if guessed:
+        yield Note("note", f"times that are a guess: {_names(guessed)}")
+    if not report.on:
+        yield Note(
+            "note", "its tensors are of no more use", 'gpumagic.simulate("h100")'
+        )
+
+
+def _gpus(report: SimulationReport) -> Table:
+    columns = (
+        Column("GPU"),
+        Column("Device"),
+        Column("Memory in use"),
+        Column("Tensors", number=True),
+        Column("Reserved", number=True),
+        Column("Streams", number=True),
+    )
+    rows = tuple(_row(gpu, report) for gpu in report.gpus)
+    return Table("The machine", columns, rows)
+
+
+def _row(
+    gpu: GpuState, report: SimulationReport
+) -> tuple[str, str, Meter, str, str, str]:
+    unnamed = "hidden" if report.started else "not used yet"
+    return (
+        str(gpu.number),
+        unnamed if gpu.index is None else f"{report.device_type}:{gpu.index}",
+        Meter(
+            gpu.used_bytes / gpu.memory_bytes,
+            part_text(gpu.used_bytes, gpu.memory_bytes),
+        ),
+        bytes_text(gpu.allocated_bytes),
+        bytes_text(gpu.reserved_bytes),
+        str(gpu.streams),
+    )
+
+
+def _names(names: list[str]) -> str:
+    shown = [name.removeprefix("aten::") for name in names[:_MOST_NAMES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
