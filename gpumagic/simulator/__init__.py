@@ -7,10 +7,12 @@ model of the GPU, on a clock of its own, the same in every run.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.simulator.box import Box
 
@@ -49,12 +51,13 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     Raises:
         GpuMagicError: It cannot be; nothing has changed.
     """
-    from gpumagic.simulator.box import Box
+    with _without_collecting():
+        from gpumagic.simulator.box import Box
 
-    box = Box(
-        machine, memory=memory, hazards=hazards, others=others, allocator=allocator
-    )
-    box.switch_on(as_cuda=as_cuda)
+        box = Box(
+            machine, memory=memory, hazards=hazards, others=others, allocator=allocator
+        )
+        box.switch_on(as_cuda=as_cuda)
     return box
 
 
@@ -66,3 +69,15 @@ def device() -> Any:
     from gpumagic.devices.opening import best_device
 
     return best_device()
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Thousands of kernels that will stay are no reason to go through all of torch."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

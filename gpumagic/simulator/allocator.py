@@ -97,6 +97,7 @@ class CachingAllocator:
         )
         self._held = HeldBlocks(driver, self._let_go)
         self._plain_rounding = not self.settings.rounds_to_divisions
+        self._is_limited = self.settings.max_split_size_bytes is not None
         self._max_split_bytes = self.settings.max_split_size_bytes or _NO_LIMIT_BYTES
         self._ages = False  # whether garbage is collected, for which blocks have ages
 
@@ -122,7 +123,9 @@ class CachingAllocator:
         if free is None:
             free = pool.free_by_stream[stream] = FreeBlocks()
         position = free.fit(size)
-        if position == len(free.keys) or self._refuses(free.blocks[position], size):
+        if position == len(free.keys) or (
+            self._is_limited and self._refuses(free.blocks[position], size)
+        ):
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from gpumagic.simulator.accesses import KEPT, NOBODY, SEVERAL, Accesses, moved, trim
 from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from gpumagic.simulator.accesses import Access, Span
     from gpumagic.simulator.races import Layout
 
-_NOBODY, _SEVERAL = -1, -2  # in the place of a stream
-_KEPT = 128  # accesses of a storage, for reads and writes each
-_LEFT = 64  # when there were more
+__all__ = ["Accesses", "Mark", "Operand", "Tracker"]
+
 _VACANCIES = 4096  # addresses whose last use is known
 _GHOSTS = 1024  # accesses of memory that one stream's pool was given back
 
-Span: TypeAlias = "tuple[int, int, int, Layout | None]"  # stream, low, high, layout
-Access: TypeAlias = "tuple[int, Any, bool]"  # number, place, of a former owner
 _KINDS = {  # by whether the earlier and the later access write
     (True, False): Kind.READ_AFTER_WRITE,
     (False, True): Kind.WRITE_AFTER_READ,
@@ -36,33 +35,6 @@ _KINDS = {  # by whether the earlier and the later access write
 
 Mark: TypeAlias = "tuple[int, ...]"
 Operand: TypeAlias = "tuple[Accesses, int, int, Layout | None]"
-
-
-class Accesses:
-    """The accesses of one storage that a later one may still conflict with.
-
-    Args:
-        size_bytes: The storage's size; a dense write of all of it makes whatever
-            came before irrelevant.
-    """
-
-    __slots__ = ("reads", "size_bytes", "stream", "writes")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.stream = _NOBODY  # the only one that the accesses below come from
-        self.reads: dict[Span, Access] = {}
-        self.writes: dict[Span, Access] = {}
-
-    def join(self, stream: int) -> None:
-        """Another stream's access is about to be kept."""
-        self.stream = stream if self.stream == _NOBODY else _SEVERAL
-
-    def kept(self) -> Iterator[tuple[bool, Span, Access]]:
-        """All accesses, each with whether it writes."""
-        for writes, spans in ((False, self.reads), (True, self.writes)):
-            for span, access in spans.items():
-                yield writes, span, access
 
 
 class _Conflict(NamedTuple):
@@ -97,7 +69,7 @@ class Tracker:
     def __init__(self) -> None:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
-        self._alone = _NOBODY  # the only stream that has operated so far
+        self._alone = NOBODY  # the only stream that has operated so far
         self.ghosts: dict[int, list[_Ghost]] = {}  # by allocating stream
         # By address: who used it last, of the stream it was allocated for.
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
@@ -166,13 +138,13 @@ class Tracker:
         """
         races: Sequence[Race] = ()
         if stream != self._alone:
-            if self._alone == _NOBODY and stream != HOST:
+            if self._alone == NOBODY and stream != HOST:
                 self._alone = stream
             else:
                 races = self._races(stream, reads, writes, place)
                 if stream == HOST:
                     return races
-                self._alone = _SEVERAL
+                self._alone = SEVERAL
         self._number = number = self._number + 1
         self._clocks[stream][stream] = number
         access = (number, place, False)
@@ -181,8 +153,8 @@ class Tracker:
                 accesses.join(stream)
             kept = accesses.reads
             kept[stream, low, high, layout] = access
-            if len(kept) > _KEPT:
-                _trim(accesses, self._clocks[HOST])
+            if len(kept) > KEPT:
+                trim(accesses, self._clocks[HOST])
         for accesses, low, high, layout in writes:
             kept = accesses.writes
             if layout is None and low <= 0 and high >= accesses.size_bytes:
@@ -193,8 +165,8 @@ class Tracker:
             elif accesses.stream != stream:
                 accesses.join(stream)
             kept[stream, low, high, layout] = access
-            if len(kept) > _KEPT:
-                _trim(accesses, self._clocks[HOST])
+            if len(kept) > KEPT:
+                trim(accesses, self._clocks[HOST])
         return races
 
     def _races(
@@ -208,7 +180,7 @@ class Tracker:
         found: list[_Conflict] = []
         for writing, operands in ((False, reads), (True, writes)):
             for accesses, low, high, layout in operands:
-                if accesses.stream in (stream, _NOBODY):
+                if accesses.stream in (stream, NOBODY):
                     continue
                 loose = [(True, *each) for each in _loose(accesses.writes, clock, host)]
                 if writing and accesses.reads:
@@ -239,7 +211,7 @@ class Tracker:
         """The storage is gone, and its memory comes back only after all work on it."""
         accesses.reads.clear()
         accesses.writes.clear()
-        accesses.stream = _NOBODY
+        accesses.stream = NOBODY
 
     def released(
         self,
@@ -264,12 +236,12 @@ class Tracker:
             recorded_streams: Streams for which the allocator waits before it hands
                 the memory out again.
         """
-        if accesses.stream not in (stream, _NOBODY):
+        if accesses.stream not in (stream, NOBODY):
             covering = [
                 self._clocks[each] for each in (HOST, stream, *recorded_streams)
             ]
             left = [
-                _Ghost(writes, _moved(span, 0, size, address), access)
+                _Ghost(writes, moved(span, 0, size, address), access)
                 for writes, span, access in accesses.kept()
                 if all(access[0] > clock[span[0]] for clock in covering)
             ]
@@ -319,8 +291,8 @@ class Tracker:
             stream, low, high, layout = span
             if low < end and address < high:
                 kept = accesses.writes if writes else accesses.reads
-                kept[_moved(span, address, end, -address)] = number, place, True
-                accesses.stream = _SEVERAL
+                kept[moved(span, address, end, -address)] = number, place, True
+                accesses.stream = SEVERAL
             elsewhere += [
                 _Ghost(writes, (stream, *rest, layout), (number, place, True))
                 for rest in ((low, min(high, address)), (max(low, end), high))
@@ -386,38 +358,5 @@ def _conflicts(
             yield _Conflict(number, race)
 
 
-def _trim(accesses: Accesses, host: list[int]) -> None:
-    """Drop what no later access can miss, then the oldest."""
-    newest = max(accesses.writes.items(), key=_number, default=None)
-    for spans in (accesses.reads, accesses.writes):
-        left = [
-            item
-            for item in spans.items()
-            if item[1][0] > host[item[0][0]] and not (newest and _within(item, newest))
-        ]
-        left.sort(key=_number)
-        spans.clear()
-        spans.update(left[-_LEFT:])
-
-
-def _within(item: tuple[Span, Access], write: tuple[Span, Access]) -> bool:
-    """Whether a later dense write took the place of an access."""
-    (_, low, high, _), (number, *_) = item
-    (_, first, end, layout), (latest, *_) = write
-    return layout is None and number < latest and first <= low and high <= end
-
-
 def _first(access: Access) -> int:
     return access[0]
-
-
-def _number(item: tuple[Span, Access]) -> int:
-    return item[1][0]
-
-
-def _moved(span: Span, first: int, end: int, by: int) -> Span:
-    """The part of an access between two bytes, counted from another start."""
-    stream, low, high, layout = span
-    if layout is not None:
-        layout = (layout[0] + by, *layout[1:])
-    return stream, max(low, first) + by, min(high, end) + by, layout

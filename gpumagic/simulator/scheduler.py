@@ -78,13 +78,20 @@ class Scheduler:
 
             name: For the caller's own use.
         """
-        number = self._open(stream, host_ns)
         if engine or share > FULL_SHARE:
             share = FULL_SHARE
+        # What `_open` does, written out, as it runs for every operation.
+        self.now_ns += host_ns
+        undecided = stream.undecided
+        if len(undecided) + len(stream.ends) >= self._queue_length:
+            self._make_room(stream)
+        if not undecided:
+            self._engines.wake(stream, self.now_ns)
+        self._submitted = number = self._submitted + 1
         stream.last = work = Work(
             stream, engine, duration_ns or 1, share, self.now_ns, number, name
         )
-        stream.undecided.append(work)
+        undecided.append(work)
         return work
 
     def record(self, stream: Stream, host_ns: int = 0) -> Work:

@@ -85,7 +85,8 @@ def test_a_missing_device_has_a_reason_for_each_kind():
 
     assert caught.value.problem == (
         "no device 'cuda' to use here (cuda: this torch is built without CUDA; "
-        "xpu: torch finds no such device; mps: there; cpu: there)"
+        "xpu: torch finds no such device; mps: there; "
+        'sim: not switched on: gpumagic.simulate("h100") does that; cpu: there)'
     )
     assert caught.value.hint == "to use what is there, say mps, cpu"
 

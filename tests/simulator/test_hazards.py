@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import hazards, races
+from gpumagic.simulator import accesses, hazards, races
 from gpumagic.simulator.hazards import Accesses, Tracker
 from gpumagic.simulator.races import HOST, Kind
 from tests.simulator.brute_force_order import (
@@ -479,12 +479,45 @@ def test_any_program_races_exactly_where_the_graph_says_so(chance):
 def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, room in (("_KEPT", 2), ("_LEFT", 1), ("_GHOSTS", 2)):
-            patch.setattr(hazards, name, room)
+        patch.setattr(hazards, "KEPT", 2)
+        patch.setattr(hazards, "_GHOSTS", 2)
+        patch.setattr(accesses, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
             found, real = quick.step(place, *step), slow.step(place, *step)
             assert {race.earlier_place for race in found} <= {each for each, _ in real}
+
+
+def test_the_next_owner_waits_for_the_last_if_it_runs_elsewhere(bench, x):
+    """Memory used on its own stream, then first used on another, needs a wait."""
+    bench.write(bench.main, x, "use it")
+    bench.tracker.vacated(x, 4096, bench.main)
+    owner = bench.tracker.reused(4096, SIZE, bench.main)
+
+    (race,) = bench.write(bench.side, owner, "use what lies there now")
+
+    assert (race.earlier_place, race.later_stream) == ("use it", bench.side)
+
+
+def test_the_next_owner_on_the_same_stream_need_not_wait(bench, x):
+    """A stream follows itself, and so does whoever waits for it."""
+    bench.write(bench.main, x)
+    bench.tracker.vacated(x, 4096, bench.main)
+    owner = bench.tracker.reused(4096, SIZE, bench.main)
+
+    assert not bench.write(bench.main, owner)
+    bench.tracker.wait(bench.side, bench.tracker.record(bench.main))
+    assert not bench.write(bench.side, owner)
+
+
+def test_what_the_host_has_waited_for_disturbs_no_next_owner(bench, x):
+    """After a synchronisation vacated memory is anybody's."""
+    bench.write(bench.main, x)
+    bench.tracker.host_waits_for(bench.main)
+    bench.tracker.vacated(x, 4096, bench.main)
+    owner = bench.tracker.reused(4096, SIZE, bench.main)
+
+    assert not bench.write(bench.side, owner)
 
 
 # ------------------------------------------------------------------------- bounds

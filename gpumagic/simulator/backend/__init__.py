@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
         torch,
         box.machine,
         box.driver.latch,
-        Interrupts(),
+        Interrupts((str(torch.__path__[0]), str(Path(__file__).parents[2]))),
         device_type=registration.NAME,
         label=box.label,
         hazards=box.hazards,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,9 @@ _TYPES = {
 }
 
 # The bytes of a structure, how to fill in sizes and strides, and where it lies.
+Make: TypeAlias = (
+    "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
+)
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
 
 
@@ -59,6 +62,9 @@ class Maker:
 
     Attributes:
         types: What DLPack calls the types of torch; some have no name there.
+
+        make: Makes a tensor over the memory at a host address, of a kind of device
+            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
 
     Args:
         torch: The torch module itself.
@@ -77,48 +83,37 @@ class Maker:
         }
         self._kept = kept
         self._forms = _Forms(on_new_thread)
-        self._fill_pointer = _POINTER.pack_into
         self._take = torch._C._from_dlpack
         self._capsule = ctypes.pythonapi["PyCapsule_New"]
         self._capsule.restype = ctypes.py_object
         self._capsule.argtypes = [ctypes.c_void_p] * 3  # the cheapest to convert
         self._word = ctypes.create_string_buffer(b"dltensor")
-        self._name = ctypes.cast(self._word, ctypes.c_void_p)
+        self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
 
-    def make(  # by position: it is called for every output
-        self,
-        pointer: int,
-        kind: int,
-        index: int,
-        type_: int,
-        size: tuple[int, ...],
-        stride: tuple[int, ...],
-    ) -> Any:
-        """A tensor over the memory at a host address.
+    def _maker(self, name: ctypes.c_void_p) -> Make:
+        """What makes a tensor, with all that it needs within reach."""
+        forms, new_form, capsule = self._forms, self._new_form, self._capsule
+        fill_pointer, take = _POINTER.pack_into, self._take
 
-        Args:
-            pointer: Its first element.
+        def make(
+            pointer: int,
+            kind: int,
+            index: int,
+            type_: int,
+            size: tuple[int, ...],
+            stride: tuple[int, ...],
+        ) -> Any:
+            dimensions = len(size)
+            which = type_ | index << 24 | dimensions << 32 | kind << 40
+            form = forms.by_kind.get(which)
+            if form is None:
+                form = new_form(kind, index, type_, dimensions)
+            structure, fill, address = form
+            fill_pointer(structure, 0, pointer)
+            fill(structure, _FIXED_BYTES, *size, *stride)
+            return take(capsule(address, name, None))
 
-            kind: `HOST` or `EXTENSION`.
-
-            index: Of the device of that kind.
-
-            type_: One of `types`.
-
-            size: Of each dimension.
-
-            stride: In elements.
-        """
-        dimensions = len(size)
-        form = self._forms.by_kind.get(
-            type_ | index << 24 | dimensions << 32 | kind << 40
-        )
-        if form is None:
-            form = self._new_form(kind, index, type_, dimensions)
-        structure, fill, address = form
-        self._fill_pointer(structure, 0, pointer)
-        fill(structure, _FIXED_BYTES, *size, *stride)
-        return self._take(self._capsule(address, self._name, None))
+        return make
 
     def _new_form(self, kind: int, index: int, type_: int, dimensions: int) -> _Form:
         sizes_bytes = 8 * dimensions

@@ -28,7 +28,7 @@ class General:
         self._tensor = simulation.torch.Tensor
         self._device_type = simulation.device_type
 
-    def __call__(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         """Run it; the arguments are those that torch hands to a kernel."""
         simulation, operation = self._simulation, self._operation
         call = Call(simulation)

@@ -16,10 +16,9 @@ import ctypes
 import functools
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from gpumagic.simulator.backend.waiting import Watch
 
 NOBODY = 0
 
@@ -28,23 +27,47 @@ class Interrupts:
     """Delivers Ctrl-C to the main thread; `hold` and `deliver` go round the books.
 
     Attributes:
-        address: Where the handler sends an interrupt; it is read at that moment.
+        address: Where the handler sends a request; it is read at that moment.
 
         main: The address of the main thread.
 
-        outcomes: For each that was sent since the last delivery, whether it arrived.
+        outcomes: For each request whether it arrived; empty once it is met.
+
+    Args:
+        off_limits: Folders whose code may be in C++ that must not be interrupted.
     """
 
-    __slots__ = ("_handler", "_previous", "address", "main", "outcomes")
+    __slots__ = (
+        "_handler",
+        "_kind",
+        "_off_limits",
+        "_previous",
+        "_request",
+        "_watch",
+        "_what",
+        "address",
+        "main",
+        "outcomes",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, off_limits: tuple[str, ...]) -> None:
         self.main = threading.main_thread().ident or NOBODY
         self.address = ctypes.c_ulong(self.main)
         self.outcomes: list[int] = []
-        self._handler = functools.partial(
-            _request(self.outcomes.append), self.address, KeyboardInterrupt
+        # Making one of these, when it is raised, says that the request was met; by a
+        # C function, since no bytecode of ours may run between.
+        self._kind = type(
+            "KeyboardInterrupt",
+            (KeyboardInterrupt,),
+            {"__init__": self.outcomes.clear, "__module__": "builtins"},
         )
+        self._what = ctypes.c_void_p(id(self._kind))
+        self._request = _request()
+        self._handler = functools.partial(self._request, self.address, self._what)
+        self._off_limits = off_limits
+        self._watch: Watch | None = None
         self._previous: Any = None
+        self.request_again()
 
     def take_over(self) -> None:
         """Handle Ctrl-C if nobody but Python itself does; main thread only.
@@ -54,6 +77,9 @@ class Interrupts:
         if threading.get_ident() != self.main:
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if self._watch is None:
+                self._watch = Watch(self, self._off_limits)
+                self._request.errcheck = self._watch.notice
             self._previous = signal.signal(signal.SIGINT, self._handler)
 
     def give_back(self) -> None:
@@ -61,6 +87,9 @@ class Interrupts:
         ours = signal.getsignal(signal.SIGINT) is self._handler
         if ours and threading.get_ident() == self.main:
             signal.signal(signal.SIGINT, self._previous)
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
 
     def hold(self) -> None:
         """From here on an interrupt waits."""
@@ -69,25 +98,35 @@ class Interrupts:
     def deliver(self) -> None:
         """Interrupts arrive again, one that has waited at once."""
         self.address.value = self.main
-        if self.outcomes:
-            waited = NOBODY in self.outcomes
+        if NOBODY in self.outcomes:
             self.outcomes.clear()
-            if waited:
-                self._handler(signal.SIGINT, None)
+            self._handler(signal.SIGINT, None)
+
+    def raise_at_once(self) -> None:
+        """Let the handler raise by itself, and take a request back."""
+        self._what.value = None
+        self.outcomes.clear()
+        self._request.restype = functools.partial(
+            signal.default_int_handler, signal.SIGINT
+        )
+
+    def request_again(self) -> None:
+        """Let the handler request, as it does from the beginning."""
+        self._request.restype = self.outcomes.append
+        self._what.value = id(self._kind)
 
 
-def _request(outcome: Callable[[int], object]) -> Any:
+def _request() -> Any:
     """`PyThreadState_SetAsyncExc`, which also takes what a handler is given.
 
-    Its result, how many threads were reached, goes to `outcome`: ctypes calls any
-    callable that stands in the place of a result type.
+    Its result, how many threads were reached, goes to `restype`: ctypes calls any
+    callable that stands in the place of a result type. Then `errcheck` is called.
     """
     request = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
     request.argtypes = [
         ctypes.c_ulong,
-        ctypes.py_object,
+        ctypes.c_void_p,
         ctypes.c_int,
         ctypes.py_object,
     ]
-    request.restype = outcome
     return request

@@ -7,6 +7,7 @@ comes in between, and no interrupt.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
 
+    TensorOf = Callable[..., tuple[Any, Memory]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
-_OUR_FRAMES = 3  # at least: this module's, the kernel's, and what they call
+_OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
 _NO_TASK = -1  # outside of any backward pass
 
 
@@ -35,7 +37,11 @@ class Ledger:
     """Enters what happens.
 
     Attributes:
-        launch: Enters one operation; see `make_launch`.
+        tensor_of: Makes a simulated tensor of a CPU tensor, with memory of its own.
+
+        return_memory: Gives back the memory of storages that have died.
+
+        launch: Enters one operation; see `_make_launch`.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -44,6 +50,8 @@ class Ledger:
         self._tensors = simulation.tensors
         self._interrupts = simulation.interrupts
         self.lock = threading.RLock()
+        self.tensor_of = _make_tensor_of(simulation)
+        self.return_memory = _make_return_memory(simulation)
         self.launch: Launch = _make_launch(simulation, self)
 
     @contextlib.contextmanager
@@ -74,32 +82,42 @@ class Ledger:
                 self._machine.scheduler.elapse(host.view_ns + host.allocator_hit_ns)
             return self.tensor_of(twin, gpu, self._simulation.stream(gpu))[0]
 
+
+def _make_tensor_of(simulation: Simulation) -> TensorOf:
+    """A CPU tensor as a simulated one, with memory; the books are held."""
+    tracker, wrap, torch = (
+        simulation.machine.tracker,
+        simulation.tensors.wrap,
+        simulation.torch,
+    )
+
     def tensor_of(
-        self, twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
+        twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Memory]:
-        """A CPU tensor as a simulated one, with memory; the books are held."""
         nbytes = twin.untyped_storage().nbytes()
         if not nbytes:
-            return self._tensors.wrap(twin, stream, None, Accesses(0))
+            return wrap(twin, stream, None, Accesses(0))
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
         try:
-            block = gpu.allocator.allocate(nbytes, stream.number)
+            block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
-            simulation = self._simulation
-            raise simulation.torch.OutOfMemoryError(
-                simulation.says(full.text)
-            ) from None
-        tracker = self._machine.tracker
-        if block is not None and (tracker.ghosts or tracker.vacancies):
+            raise torch.OutOfMemoryError(simulation.says(full.text)) from None
+        if tracker.ghosts or tracker.vacancies:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
-        return self._tensors.wrap(twin, stream, block, accesses)
+        return wrap(twin, stream, block, accesses)
 
-    def return_memory(self) -> None:
-        """Give the memory of storages that have died back; the books are held."""
-        freed, lives = self._tensors.freed, self._tensors.lives
+    return tensor_of
+
+
+def _make_return_memory(simulation: Simulation) -> Callable[[], None]:
+    """Give the memory of storages that have died back; the books are held."""
+    freed, lives = simulation.tensors.freed, simulation.tensors.lives
+    tracker = simulation.machine.tracker
+
+    def return_memory() -> None:
         while freed:
             life = freed.popleft()
             del lives[id(life)]
@@ -107,15 +125,17 @@ class Ledger:
             if block is None:
                 continue
             if accesses.stream != stream.order:  # else nothing else can be using it
-                self._machine.tracker.released(
+                tracker.released(
                     accesses, block.address, block.size, stream.order, life.recorded
                 )
             elif len(stream.gpu.streams) > 1:  # another may come to use it next
-                self._machine.tracker.vacated(accesses, block.address, stream.order)
+                tracker.vacated(accesses, block.address, stream.order)
             stream.gpu.allocator.free(block)
 
+    return return_memory
 
-def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C901
+
+def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C901, PLR0915
     """The entry of an operation, with all that it needs within reach.
 
     Every operation comes this way, so that a look into an object less counts.
@@ -124,12 +144,13 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
     # What `hold` and `deliver` do, without the calls.
     address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
-    here, tracking = simulation.places.here, simulation.tracking
+    here, users = simulation.places.here, simulation.places.users
+    getframe, tracking = sys._getframe, simulation.tracking
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     task, words = simulation.torch._C._current_graph_task_id, simulation.words
 
-    def launch(  # noqa: C901
+    def launch(  # noqa: C901, PLR0912
         gpu: SimulatedGpu,
         operation: Operation,
         twins: Iterable[Any],
@@ -170,7 +191,14 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
         Returns:
             The outputs, and the races that were found.
         """
-        place = here(_OUR_FRAMES) if tracking else None
+        place = None
+        if tracking:
+            frame = getframe(_OUR_FRAMES)
+            code = frame.f_code
+            if users.get(code.co_filename):  # mostly the user's own line
+                place = code, frame.f_lasti
+            else:
+                place = here(_OUR_FRAMES + 1)
         stream = (
             simulation.stream(gpu) if simulation.side_streams else gpu.default_stream
         )
@@ -197,7 +225,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
                     written_bytes += memory.nbytes
                     writes.append((memory.accesses, 0, memory.nbytes, None))
                     outputs.append(tensor)
-                (gpu.launch if rule.launches else gpu.only_call)(
+                (gpu.launch if operation.launches else gpu.only_call)(
                     stream,
                     operation.name,
                     rule,

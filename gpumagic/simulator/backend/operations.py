@@ -78,6 +78,8 @@ _TAKES_HOST_INDICES = frozenset(
 )
 
 _SIZES = ("int", "List[int]")
+# Matrix products whose last argument is the right-hand matrix.
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.MATMUL, Kind.CONVOLUTION, *_SOFTMAXES)
 _MASKS = ("torch.bool", "torch.uint8")
@@ -97,6 +99,10 @@ class Operation:
 
         written: The positions and names of the arguments that it writes.
 
+        launches: Whether it runs a kernel at all.
+
+        is_product: Whether it multiplies matrices and does nothing else.
+
         generator_at: Where its generator stands, if it is not named.
 
         outs: The names of those among them that are outputs alone.
@@ -109,6 +115,8 @@ class Operation:
         "flops",
         "generator_at",
         "in_place",
+        "is_product",
+        "launches",
         "mixes",
         "name",
         "outs",
@@ -148,6 +156,8 @@ class Operation:
         )
         self.takes_sizes = any(str(each.type) in _SIZES for each in arguments)
         self.takes_device = "device" in names
+        self.launches = self.rule.launches
+        self.is_product = base in _PRODUCTS
         self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
         self.by_shape = self.rule.kind in _SHAPED and self.rule.harder is not None
         self._waiting = dataclasses.replace(self.rule, waits=True)
@@ -185,16 +195,18 @@ class Operation:
 def names_to_register(torch: Any) -> Iterator[str]:
     """Every operator that needs a kernel of the device's own."""
     core = torch._C
-    has_kernel = core._dispatch_has_kernel_for_dispatch_key
+    registered = core._dispatch_get_registrations_for_dispatch_key
+    decomposed, present = (
+        frozenset(registered("CompositeImplicitAutograd")),
+        frozenset(registered("PrivateUse1")),
+    )
     for name in core._dispatch_get_all_op_names():
         if not name.startswith(_NAMESPACE):
             continue
         base, _, overload = name.removeprefix(_NAMESPACE).partition(".")
         if base in _IN_PLACE_VIEWS or base in _LEFT_TO_TORCH:
             continue
-        if has_kernel(name, "CompositeImplicitAutograd"):
-            continue
-        if has_kernel(name, "PrivateUse1"):
+        if name in decomposed or name in present:
             continue
         schema = core._get_schema(_NAMESPACE + base, overload)
         if any(_is_view(each) for each in schema.returns):

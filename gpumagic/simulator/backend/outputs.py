@@ -29,7 +29,7 @@ class IntoOutputs:
         self._operation = operation
         self._tensor = simulation.torch.Tensor
 
-    def __call__(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         """Run it; the arguments are those that torch hands to a kernel."""
         simulation, operation = self._simulation, self._operation
         targets = {name: options.pop(name) for name in operation.outs}

@@ -54,6 +54,9 @@ def _name_of(file: str) -> str:
 class Places:
     """Finds the innermost frame that is the user's: no library's, not ours.
 
+    Attributes:
+        users: Whether a file is the user's, for those that were met.
+
     Args:
         libraries: Folders whose code is nobody's own.
     """
@@ -70,7 +73,7 @@ class Places:
             "<frozen",
             "<string>",
         )
-        self._verdicts: dict[str, bool] = {}
+        self.users: dict[str, bool] = {}
 
     def here(self, above: int = 1) -> PlaceMark | None:
         """The line of the user that is being run; None where there is none.
@@ -79,7 +82,7 @@ class Places:
             above: How many frames are known to be ours.
         """
         frame: FrameType | None = sys._getframe(above)
-        verdicts = self._verdicts
+        verdicts = self.users
         while frame:
             code = frame.f_code
             users = verdicts.get(code.co_filename)
@@ -92,5 +95,5 @@ class Places:
 
     def _judge(self, filename: str) -> bool:
         verdict = not filename.startswith(self._not_users)
-        self._verdicts[filename] = verdict
+        self.users[filename] = verdict
         return verdict

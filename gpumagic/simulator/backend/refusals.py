@@ -167,6 +167,7 @@ def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
                 "let tensor.resize_(...) do it",
             ),
         ),
+        (torch.UntypedStorage, "_new_shared", _new_shared(torch)),
         (
             torch.UntypedStorage,
             "share_memory_",
@@ -233,6 +234,21 @@ def _raising_init(what: str, way_on: str) -> Callable[..., None]:
         raise not_simulated(what, way_on)
 
     return refuse
+
+
+def _new_shared(torch: Any) -> Any:
+    """What a worker of a DataLoader makes its batches in."""
+    original = torch.UntypedStorage._new_shared
+
+    def checked(_: Any, size: int, *, device: Any = "cpu") -> Any:
+        if torch.device(device).type == NAME:
+            raise not_simulated(
+                "memory that is shared between processes",
+                "let the dataset give CPU tensors, and move the batches in the loop",
+            )
+        return original(size, device=device)
+
+    return classmethod(checked)
 
 
 def _unless_on_device(

@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.frontend import running_shell
-from gpumagic.simulator.backend.as_cuda import answer_to_cuda, standing_in
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_kernel
+from gpumagic.simulator.backend.modules import moving
 from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
@@ -64,6 +64,8 @@ class Switch:
         simulation, torch = self._simulation, self._torch
         with contextlib.ExitStack() as undo:
             if as_cuda:
+                from gpumagic.simulator.backend.as_cuda import answer_to_cuda
+
                 answer_to_cuda(simulation)
             flights = Flights(simulation)
             undo.callback(simulation.end)
@@ -82,6 +84,7 @@ class Switch:
             self._replace(undo, autograd, {"_engine_run_backward": backward})
             methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
             self._replace(undo, torch.Tensor, methods)
+            self._replace(undo, torch.nn.Module, {"_apply": moving(simulation)})
             for target, name, replacement in refused_everywhere(torch):
                 self._replace(undo, target, {name: replacement})
             self._set_flags(undo)
@@ -92,6 +95,8 @@ class Switch:
             self._module.speak(box, words.as_mapping())
             undo.callback(self._module.speak, None, None)
             if as_cuda:
+                from gpumagic.simulator.backend.as_cuda import standing_in
+
                 undo.enter_context(standing_in(simulation, words))
             self._undo = undo.pop_all()
         return words
@@ -141,12 +146,7 @@ class Switch:
     # ------------------------------------------------------------ other parts
 
     def _set_flags(self, undo: contextlib.ExitStack) -> None:
-        torch = self._torch
-        future, autograd = torch.__future__, torch.autograd
-        # Else `.to("sim")` would make new parameters, and break what is tied.
-        swaps = future.get_swap_module_params_on_conversion()
-        undo.callback(future.set_swap_module_params_on_conversion, swaps)
-        future.set_swap_module_params_on_conversion(True)
+        autograd = self._torch.autograd
         undo.callback(
             autograd.set_multithreading_enabled, self._simulation.engine_threads
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.dlpack import EXTENSION, HOST, Maker
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+
+
+Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], tuple[Any, Memory]]"
 
 
 class Memory:
@@ -82,6 +85,9 @@ class Tensors:
 
         freed: Those that have died and were not given back yet.
 
+        wrap: Makes a simulated tensor of a CPU tensor, which then belongs to it: on a
+            stream's GPU, in a block of memory (None for nothing), with its accesses.
+
     Args:
         torch: The torch module itself.
 
@@ -116,43 +122,46 @@ class Tensors:
         self._view_as = aten.view.dtype._handle.redispatch_boxed
         self.lives: dict[int, Life] = {}
         self.freed: collections.deque[Any] = collections.deque()
+        self.wrap = self._wrapper()
 
-    def wrap(
-        self, twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
-    ) -> tuple[Any, Memory]:
-        """A tensor on a simulated GPU with the numbers of a CPU tensor.
+    def _wrapper(self) -> Wrap:
+        """What wraps a CPU tensor, with all that it needs within reach."""
+        types, make, over_storage = self._types, self._make, self._over_storage
+        died, lives = self.freed.append, self.lives
 
-        Args:
-            twin: The CPU tensor; from here on it belongs to the result.
+        def wrap(
+            twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
+        ) -> tuple[Any, Memory]:
+            gpu = stream.gpu
+            type_ = types.get(twin.dtype)
+            if type_ is None or twin.storage_offset():
+                tensor = over_storage(twin, gpu.index)
+            else:
+                tensor = make(
+                    twin.data_ptr(),
+                    EXTENSION,
+                    gpu.index,
+                    type_,
+                    twin.size(),
+                    twin.stride(),
+                )
+            storage = tensor.untyped_storage()
+            memory = Memory()
+            memory.twin = twin
+            memory.plain = True
+            memory.gpu = gpu
+            memory.nbytes = accesses.size_bytes
+            memory.accesses = accesses
+            memory.life = life = Life(storage, died)
+            storage._gpumagic = memory
+            life.accesses = accesses
+            life.block = block
+            life.stream = stream
+            life.recorded = ()
+            lives[id(life)] = life
+            return tensor, memory
 
-            stream: The stream that it is made on, of the GPU where it lies.
-
-            block: What the allocator has given for it; None for nothing.
-
-            accesses: Of its memory.
-        """
-        gpu = stream.gpu
-        type_ = self._types.get(twin.dtype)
-        if type_ is None or twin.storage_offset():
-            tensor = self._over_storage(twin, gpu.index)
-        else:
-            pointer, size, stride = twin.data_ptr(), twin.size(), twin.stride()
-            tensor = self._make(pointer, EXTENSION, gpu.index, type_, size, stride)
-        storage = tensor.untyped_storage()
-        memory = Memory()
-        memory.twin = twin
-        memory.plain = True
-        memory.gpu = gpu
-        memory.nbytes = accesses.size_bytes
-        memory.accesses = accesses
-        memory.life = life = Life(storage, self.freed.append)
-        storage._gpumagic = memory
-        life.accesses = accesses
-        life.block = block
-        life.stream = stream
-        life.recorded = ()
-        self.lives[id(life)] = life
-        return tensor, memory
+        return wrap
 
     def claimed(self, tensor: Any) -> Memory:
         """What a simulated tensor's storage is made of.

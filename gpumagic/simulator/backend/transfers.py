@@ -157,8 +157,10 @@ class Transfers:
     ) -> None:
         """From the host to a device."""
         simulation, machine = self._simulation, self._simulation.machine
-        written, _ = self._operand(target)
         nbytes = source.numel() * source.element_size()
+        if not nbytes:
+            return
+        written, _ = self._operand(target)
         stream, buffer = simulation.stream(gpu), pinned_buffer(source)
         reads = () if buffer is None else (buffer.operand(source),)
         with simulation.books() as tracker:
@@ -190,6 +192,8 @@ class Transfers:
         simulation, machine = self._simulation, self._simulation.machine
         assert gpu is not None  # noqa: S101 -- a copy within the host never comes here
         read, nbytes = self._operand(source)
+        if not nbytes:
+            return
         stream, buffer = simulation.stream(gpu), pinned_buffer(target)
         writes = () if buffer is None else (buffer.operand(target),)
         with simulation.books() as tracker:

@@ -1,0 +1,55 @@
+"""Reports written by hand: what a simulated machine looks like."""
+
+from __future__ import annotations
+
+from gpumagic.simulator.report import GpuState, SimulationReport
+
+GIB = 2**30
+
+
+def _gpu(number, index, allocated=0, *, guessed=()):
+    reserved = (allocated + 2 * GIB) // (2 * GIB) * 2 * GIB if allocated else 0
+    return GpuState(
+        number=number,
+        index=index,
+        label="simulated H100 SXM",
+        memory_bytes=84_942_979_072,
+        used_bytes=reserved + (415_236_096 if index is not None else 0),
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        streams=1 + (number == 0),
+        guessed=guessed,
+    )
+
+
+def _report(gpus, **changed):
+    fields = {
+        "label": "simulated H100 SXM",
+        "on": True,
+        "device_type": "sim",
+        "started": any(gpu.index is not None for gpu in gpus),
+        "visible": len(gpus),
+        "time_s": 0.1832,
+        "races": 0,
+        "hazards": "report",
+    }
+    return SimulationReport(gpus=gpus, **{**fields, **changed})
+
+
+SAMPLES = (
+    ("fresh", _report((_gpu(0, None),), time_s=0.0)),
+    (
+        "four-at-work",
+        _report(
+            (
+                _gpu(0, 1, 17 * GIB, guessed=("aten::sort", "aten::linalg_svd")),
+                _gpu(1, None),
+                _gpu(2, 0, 70 * GIB),
+                _gpu(3, 2),
+            ),
+            visible=3,
+            races=2,
+        ),
+    ),
+    ("switched-off", _report((_gpu(0, 0),), on=False)),
+)

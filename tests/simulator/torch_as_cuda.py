@@ -1,0 +1,499 @@
+"""Code written for CUDA runs on the simulated machine; torch is itself again after."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import io
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpumagic
+from gpumagic.simulator.backend.refusals import NotSimulated
+
+CUDA_0, CUDA_1 = torch.device("cuda", 0), torch.device("cuda", 1)
+
+
+@pytest.fixture
+def box():
+    """Four H100 that stand in for CUDA, for one test."""
+    with gpumagic.simulate("4xh100", as_cuda=True) as machine:
+        yield machine
+
+
+FACTORIES = {
+    "empty": lambda where: torch.empty(3, device=where),
+    "empty_strided": lambda where: torch.empty_strided((2,), (1,), device=where),
+    "zeros": lambda where: torch.zeros(3, device=where),
+    "full": lambda where: torch.full((3,), 2.0, device=where),
+    "rand": lambda where: torch.rand(3, device=where),
+    "randint": lambda where: torch.randint(3, (3,), device=where),
+    "randperm": lambda where: torch.randperm(3, device=where),
+    "arange": lambda where: torch.arange(3, device=where),
+    "linspace": lambda where: torch.linspace(0, 1, 3, device=where),
+    "eye": lambda where: torch.eye(3, device=where),
+    "tril_indices": lambda where: torch.tril_indices(3, 3, device=where),
+    "tensor": lambda where: torch.tensor([1.0], device=where),
+    "as_tensor": lambda where: torch.as_tensor([1.0], device=where),
+    "asarray": lambda where: torch.asarray([1.0], device=where),
+    "hann_window": lambda where: torch.hann_window(4, device=where),
+    "kaiser_window": lambda where: torch.kaiser_window(4, device=where),
+    "zeros_like": lambda where: torch.zeros_like(torch.ones(2), device=where),
+    "rand_like": lambda where: torch.rand_like(torch.ones(2), device=where),
+    "new_tensor": lambda where: torch.ones(2).new_tensor([1.0], device=where),
+    "new_full": lambda where: torch.ones(2).new_full((2,), 1.0, device=where),
+    "to": lambda where: torch.ones(2).to(where),
+    "to, by name": lambda where: torch.ones(2).to(device=where),
+    "cuda": lambda where: torch.ones(2).cuda(where),
+    "Linear": lambda where: nn.Linear(2, 2, device=where).weight,
+    "Module.to": lambda where: nn.Linear(2, 2).to(where).weight,
+    "Module.cuda": lambda where: nn.Linear(2, 2).cuda(where).weight,
+    "Generator": lambda where: torch.Generator(device=where),
+}
+
+
+@pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
+@pytest.mark.usefixtures("box")
+def test_every_way_to_name_a_device_takes_cuda(make):
+    """Whatever takes a device takes "cuda", with and without a number."""
+    with torch.cuda.device(2):
+        assert make("cuda").device == torch.device("cuda:2")
+
+    assert make("cuda").device == CUDA_0
+    assert make("cuda:1").device == CUDA_1
+    assert make(CUDA_1).device == CUDA_1
+
+
+@pytest.mark.usefixtures("box")
+def test_a_tensor_says_that_it_is_on_cuda():
+    """Device, type, flag and text of a tensor are those of CUDA."""
+    x = torch.ones(2, device="cuda")
+
+    assert (x.device.type, x.is_cuda, x.get_device()) == ("cuda", True, 0)
+    assert repr(x) == "tensor([1., 1.], device='cuda:0')"
+    assert x.type() == "torch.cuda.FloatTensor"
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not torch.ones(2).is_cuda
+
+
+@pytest.mark.usefixtures("box")
+def test_what_is_there_already_is_not_copied():
+    """`to` and `cuda` give back the tensor itself where it lies there already."""
+    x = torch.ones(2, device="cuda")
+
+    assert x.to("cuda") is x
+    assert x.cuda() is x
+    assert x.to("cuda:1") is not x
+    assert x.cpu().device.type == "cpu"
+
+
+@pytest.mark.usefixtures("box")
+def test_old_types_make_and_convert():
+    """`torch.cuda.FloatTensor` and its like still make tensors, and convert them."""
+    assert torch.cuda.LongTensor([1, 2]).device == CUDA_0
+    assert torch.ones(1).type("torch.cuda.HalfTensor").dtype is torch.float16
+    assert torch.ones(1).type(torch.cuda.IntTensor).is_cuda
+
+
+@pytest.mark.usefixtures("box")
+def test_a_default_device_reaches_every_factory():
+    """A default device of "cuda" holds for all factories, as a block and for good."""
+    with torch.device("cuda"), torch.cuda.device(1):
+        assert torch.ones(1).device == CUDA_1
+        assert torch.tensor([1.0]).device == CUDA_1
+    torch.set_default_device("cuda:3")
+
+    assert nn.Linear(2, 2).weight.device == torch.device("cuda:3")
+    assert torch.get_default_device() == torch.device("cuda:3")
+
+
+def test_a_default_device_does_not_outlive_the_machine(box):
+    """Switching off ends a default device that is gone with it."""
+    torch.set_default_device("cuda")
+
+    box.off()
+
+    assert torch.ones(1).device.type == "cpu"
+
+
+@pytest.mark.usefixtures("box")
+def test_it_holds_in_every_thread():
+    """Threads that start later, and were there before, can say "cuda"."""
+
+    def work(number):
+        x = torch.full((4,), float(number), device="cuda")
+        return (x.to("cuda:1") * 2).device, (x * 2).sum().item()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(8)))
+
+    assert results == [(CUDA_1, 8.0 * number) for number in range(8)]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_training_step_gives_the_numbers_of_the_cpu():
+    """A model is trained on "cuda" to the same parameters as on the CPU."""
+
+    def train(device):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        data = torch.randn(32, 8), torch.randn(32, 2)
+        model, (x, y) = model.to(device), (each.to(device) for each in data)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(5):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return [each.detach().cpu() for each in model.parameters()]
+
+    for ours, cpus in zip(train("cuda"), train("cpu"), strict=True):
+        assert torch.allclose(ours, cpus)
+
+
+@pytest.mark.usefixtures("box")
+def test_autocast_and_scaler_run_under_the_name_of_cuda():
+    """Mixed precision written for CUDA casts, scales and steps."""
+    model = nn.Linear(4, 4, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    before = model.weight.detach().clone()
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        enabled, output = torch.is_autocast_enabled("cuda"), model(before)
+    scaler.scale(output.float().sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+    assert (enabled, torch.is_autocast_enabled("cuda")) == (True, False)
+    assert output.dtype is torch.bfloat16
+    assert not torch.equal(model.weight, before)
+
+
+@pytest.mark.usefixtures("box")
+def test_recurrent_networks_run():
+    """An LSTM moves to "cuda" without a warning, and computes what the CPU does."""
+    lstm = nn.LSTM(3, 4)
+    x = torch.randn(5, 2, 3)
+    expected = lstm(x)[0]
+
+    found = copy.deepcopy(lstm).cuda()(x.cuda())[0]
+
+    assert torch.allclose(found.cpu(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.usefixtures("box")
+def test_a_loader_pins_its_batches(workers):
+    """A DataLoader with `pin_memory` hands out pinned batches, ready for "cuda"."""
+    loader = DataLoader(
+        TensorDataset(torch.arange(8.0)),
+        batch_size=4,
+        pin_memory=True,
+        num_workers=workers,
+    )
+
+    batches = [batch for (batch,) in loader]
+
+    assert all(each.is_pinned() for each in batches)
+    assert batches[0].to("cuda", non_blocking=True).device == CUDA_0
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (None, "cuda:1"),
+        ("cpu", "cpu"),
+        ("cuda", "cuda:0"),
+        ("cuda:2", "cuda:2"),
+        (CUDA_0, "cuda:0"),
+        ({"cuda:1": "cuda:3"}, "cuda:3"),
+    ],
+)
+@pytest.mark.usefixtures("box")
+def test_files_are_those_of_cuda(where, expected):
+    """What is saved says "cuda", and `map_location` knows that name."""
+    file = io.BytesIO()
+    torch.save({"w": torch.arange(3.0, device="cuda:1")}, file)
+    file.seek(0)
+
+    loaded = torch.load(file, map_location=where)["w"]
+
+    assert str(loaded.device) == expected
+    assert loaded.tolist() == [0, 1, 2]
+    assert b"cuda:1" in file.getvalue()
+
+
+@pytest.mark.usefixtures("box")
+def test_copies_are_deep():
+    """A deep copy lies on the same device, in memory of its own, views still shared."""
+    x = torch.arange(6.0, device="cuda:1").view(2, 3)
+    model = nn.BatchNorm1d(3).cuda()
+
+    copied, row = copy.deepcopy((x, x[1]))
+    twin = copy.deepcopy(model)
+    x.zero_()
+
+    assert (copied.device, copied.tolist()) == (CUDA_1, [[0, 1, 2], [3, 4, 5]])
+    row.fill_(7)
+    assert copied[1].tolist() == [7, 7, 7]
+    assert twin.running_mean.is_cuda
+    assert (x + 1).tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+@pytest.mark.usefixtures("box")
+def test_torch_cuda_tells_of_the_simulated_machine():
+    """`torch.cuda` answers for the simulated GPUs and says that they are simulated."""
+    cuda = torch.cuda
+
+    assert cuda.is_available()
+    assert cuda.device_count() == 4
+    assert cuda.get_device_name() == "simulated H100 SXM"
+    assert "simulated" in cuda.get_device_properties("cuda:1").name
+    assert cuda.get_device_capability(1) == (9, 0)
+    assert cuda.is_bf16_supported()
+    assert cuda.is_tf32_supported()
+    with cuda.device_of(torch.ones(1, device="cuda:2")):
+        assert cuda.current_device() == 2
+    assert torch.get_device_module("cuda") is cuda
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+
+
+@pytest.mark.usefixtures("box")
+def test_torch_cuda_tells_of_memory():
+    """Counters, summary and snapshot follow what tensors take."""
+    torch.cuda.memory._record_memory_history()
+    kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(None)
+
+    assert torch.cuda.memory_allocated() == kept.nbytes
+    assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == kept.nbytes
+    assert "CUDA memory summary" in torch.cuda.memory_summary()
+    assert sum(each["allocated_size"] for each in snapshot["segments"]) == kept.nbytes
+    assert any(each["action"] == "alloc" for each in snapshot["device_traces"][0])
+
+
+@pytest.mark.usefixtures("box")
+def test_streams_and_events_are_those_of_the_machine():
+    """Work goes to the stream of the block, and events time it."""
+    stream = torch.cuda.Stream(device="cuda:1")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    with torch.cuda.stream(stream):
+        current = torch.cuda.current_stream()
+        start.record()
+        torch.ones(1 << 20, device="cuda").mul(2)
+        end.record()
+    torch.cuda.synchronize(1)
+
+    assert current is stream
+    assert stream.device == CUDA_1
+    assert start.elapsed_time(end) > 0
+
+
+@pytest.mark.usefixtures("box")
+def test_random_numbers_are_seeded_by_device():
+    """Seeds and states of `torch.cuda` decide the numbers of the simulated GPUs."""
+    torch.cuda.manual_seed_all(7)
+    states = torch.cuda.get_rng_state_all()
+    first = torch.rand(3, device="cuda")
+    torch.cuda.set_rng_state_all(states)
+
+    again = torch.rand(3, device="cuda")
+
+    assert torch.equal(first, again)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3, device="cuda"), first)
+
+
+@pytest.mark.usefixtures("box")
+def test_marks_for_a_profiler_do_nothing():
+    """The marks of nvtx may stay in the code."""
+    torch.cuda.nvtx.range_push("step")
+    with torch.cuda.nvtx.range("inner"):
+        torch.cuda.nvtx.mark("here")
+    torch.cuda.nvtx.range_pop()
+    torch.cuda.ipc_collect()
+
+
+REFUSED = ("utilization", "ExternalStream", "MemPool", "CUDAPluggableAllocator")
+
+
+@pytest.mark.parametrize("word", REFUSED)
+@pytest.mark.usefixtures("box")
+def test_what_is_not_simulated_is_refused_by_name(word):
+    """A word without an answer says its own name."""
+    with pytest.raises(NotSimulated, match=f"torch.cuda.{word}"):
+        getattr(torch.cuda, word)(0)
+    with pytest.raises(NotSimulated, match="default tensor types"):
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+
+
+@pytest.mark.usefixtures("box")
+def test_errors_say_cuda():
+    """Messages name the devices as the user wrote them."""
+    x = torch.ones(2, device="cuda:1")
+
+    with pytest.raises(RuntimeError, match="cuda:1 and cpu"):
+        x + torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"invalid device ordinal\ncuda:7"):
+        torch.ones(2, device="cuda:7")
+    with pytest.raises(RuntimeError, match="must be cuda device"):
+        x.cuda("cpu")
+
+
+@pytest.mark.usefixtures("box")
+def test_the_machines_own_name_holds_as_well():
+    """Both "sim" and "cuda" name the same devices."""
+    x = torch.ones(2, device="sim:1")
+
+    assert x.device == CUDA_1
+    assert x.to("cuda:1") is x
+    assert torch.ones(2).to("sim:1").device == CUDA_1
+
+
+@pytest.mark.usefixtures("box")
+def test_scripts_find_the_factories():
+    """`torch.jit` still takes the factories that were replaced for its own."""
+
+    def three():
+        return torch.tensor([1.0, 2.0]) + torch.as_tensor([2.0, 1.0])
+
+    with pytest.warns(DeprecationWarning, match="jit"):
+        scripted = torch.jit.script(three)
+
+    assert scripted().tolist() == [3, 3]
+
+
+# ---------------------------------------------------------------- switched off
+
+
+def owners():
+    """Everything that is touched while it is on."""
+    from torch.jit._builtins import _get_builtin_table
+    from torch.utils._device import DeviceContext
+
+    modules = [
+        each for name, each in sys.modules.items() if name.startswith("torch.cuda")
+    ]
+    kept = [
+        *modules,
+        torch,
+        torch.Tensor,
+        torch.accelerator,
+        torch.nested,
+        torch.random,
+        torch.amp.autocast_mode.autocast,
+        torch.backends.cudnn,
+        torch.serialization,
+        torch._C,
+        DeviceContext,
+        torch.nn.DataParallel,
+        torch.UntypedStorage,
+    ]
+    return [
+        *((each.__name__, vars(each)) for each in kept),
+        ("jit", _get_builtin_table()),
+    ]
+
+
+def everything():
+    """What each of their names means; the registry of `torch.load` by its entries."""
+    found = {
+        (owner, name): value
+        for owner, names in owners()
+        for name, value in names.items()
+    }
+    found["registry"] = tuple(torch.serialization._package_registry)
+    found["default device"] = torch.get_default_device()
+    return found
+
+
+def difference(before, after):
+    """The names that mean something else than before."""
+    return [
+        name
+        for name in before.keys() | after.keys()
+        if name not in before
+        or name not in after
+        or (before[name] is not after[name] and before[name] != after[name])
+    ]
+
+
+@pytest.fixture
+def untouched():
+    """A torch that knows the device, as any switching on leaves it."""
+    gpumagic.simulate("h100").off()
+    everything()
+    return everything()
+
+
+def test_switching_off_leaves_nothing(untouched):
+    """Each name of torch means again what it meant before."""
+    with gpumagic.simulate("2xh100", as_cuda=True):
+        nn.Linear(2, 2).cuda()(torch.ones(1, 2, device="cuda")).sum().backward()
+        during = everything()
+
+    assert len(difference(untouched, during)) > 100
+    assert difference(untouched, everything()) == []
+
+
+def test_an_error_in_the_block_leaves_nothing(untouched):
+    """Likewise where the user's code fails."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        gpumagic.simulate("2xh100", as_cuda=True),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        1 / 0  # noqa: B018
+
+    assert difference(untouched, everything()) == []
+
+
+class Mode(TorchFunctionMode):
+    """Somebody else's mode."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_others_are_left_alone(untouched):
+    """A mode entered in between stays on the stack, and the rest is as before."""
+    box = gpumagic.simulate("2xh100", as_cuda=True)
+
+    with Mode():
+        box.off()
+        depth = torch._C._len_torch_function_stack()
+        assert difference(untouched, everything()) == []
+
+    assert depth == 1
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_cuda_is_refused_again():
+    """After it, "cuda" is refused as if it had never been there."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        torch.ones(1, device="cuda")
+
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda"):
+        torch.ones(1, device="cuda")
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda"):
+        torch.ones(1).cuda()
+    assert not torch.cuda.is_available()
+
+
+def test_it_can_be_switched_on_again():
+    """A second machine stands in for CUDA as the first did, in place of the first."""
+    for request in ("h100", "2xh100"):
+        box = gpumagic.simulate(request, as_cuda=True)
+
+    assert torch.cuda.device_count() == 2
+    assert torch.ones(1, device="cuda:1").is_cuda
+    box.off()

@@ -1,0 +1,99 @@
+"""A DataLoader beside the simulated GPU: its workers, its pinning thread."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gpumagic.errors import GpuMagicError
+
+PATIENCE_S = 10
+RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch compute in the thread that asks: a forked child has no others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Numbers(Dataset):
+    """Eight rows on the CPU, each of its own number."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        return torch.full((3,), float(row))
+
+
+class OnTheDevice(Numbers):
+    """The mistake of many: a dataset that moves its rows to the GPU itself."""
+
+    def __getitem__(self, row):
+        return super().__getitem__(row).to("sim")
+
+
+ROWS = torch.arange(8.0).repeat_interleave(3).tolist()
+
+
+def rows_of(loader):
+    """All numbers that a loader gives, by way of the device."""
+    batches = iter(loader)
+    try:
+        return [x for batch in batches for x in batch.to("sim").flatten().tolist()]
+    finally:  # the garbage collector would wait for its workers, in some later test
+        getattr(batches, "_shutdown_workers", lambda: None)()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("pin", [False, True], ids=["pageable", "pinned"])
+@pytest.mark.usefixtures("box")
+def test_workers_of_a_loader_bring_cpu_data(method, pin):
+    """Workers started either way bring their rows, with a pinning thread or not."""
+    torch.ones(1, device="sim")
+    loader = DataLoader(
+        Numbers(), 4, num_workers=2, pin_memory=pin, multiprocessing_context=method
+    )
+
+    assert rows_of(loader) == ROWS
+
+
+@pytest.mark.usefixtures("box")
+def test_the_pinning_thread_pins_every_batch():
+    """With `pin_memory=True` what arrives is pinned, and without it is not."""
+    for pin in (True, False):
+        loader = DataLoader(Numbers(), 4, num_workers=1, pin_memory=pin)
+
+        assert [batch.is_pinned() for batch in loader] == [pin, pin]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_loader_without_workers_may_use_the_device():
+    """A dataset that moves its rows itself works in the process of the device."""
+    assert rows_of(DataLoader(OnTheDevice(), 4)) == ROWS
+
+
+@pytest.mark.usefixtures("box")
+def test_a_worker_that_uses_the_device_says_what_is_wrong():
+    """A forked worker whose dataset uses the device fails with CUDA's sentence."""
+    torch.ones(1, device="sim")
+
+    with pytest.raises(RuntimeError, match=RE_INITIALISE):
+        rows_of(DataLoader(OnTheDevice(), 4, num_workers=1))
+
+
+@pytest.mark.usefixtures("box")
+def test_a_worker_may_not_bring_tensors_of_an_unused_device():
+    """Where the parent has not used the device, a worker still cannot hand it over."""
+    loader = DataLoader(OnTheDevice(), 4, num_workers=1, timeout=PATIENCE_S)
+
+    with pytest.raises((RuntimeError, GpuMagicError)) as caught:
+        rows_of(loader)
+
+    for end in ("exited unexpectedly", "timed out"):
+        assert end not in str(caught.value)

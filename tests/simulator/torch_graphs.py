@@ -1,0 +1,360 @@
+"""Graphs are captured without effect, and replayed at the price of one launch."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import gpumagic
+from gpumagic.simulator.backend.simulation import DataRace
+
+NOT_PERMITTED = "operation not permitted when stream is capturing"
+
+
+@pytest.fixture
+def box():
+    """One H100 that stands in for CUDA, for one test."""
+    with gpumagic.simulate("h100", as_cuda=True) as machine:
+        yield machine
+
+
+def captured(work):
+    """A graph of what a function does, and what the function gave."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
+
+
+@pytest.mark.usefixtures("box")
+def test_capturing_changes_no_value():
+    """What is written during a capture keeps its values until a replay."""
+    total = torch.ones(3, device="cuda")
+    view = total[1:]
+
+    graph, doubled = captured(lambda: (total.add_(1), view.mul_(10), total * 2)[2])
+
+    assert total.tolist() == [1, 1, 1]
+    graph.replay()
+    assert total.tolist() == [2, 20, 20]
+    assert doubled.tolist() == [4, 40, 40]
+    graph.replay()
+    assert total.tolist() == [3, 210, 210]
+
+
+@pytest.mark.usefixtures("box")
+def test_results_hold_nothing_before_the_first_replay():
+    """A result of a capture has been computed by nobody yet."""
+    _, result = captured(lambda: torch.full((2,), 7.0, device="cuda"))
+
+    assert result.tolist() == [0, 0]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_replay_reads_its_inputs_anew():
+    """Each replay computes on what its inputs hold then, into the same result."""
+    given = torch.zeros(4, device="cuda")
+    graph, result = captured(lambda: (given + 1).sqrt().sum())
+    address = result.data_ptr()
+
+    for value in (0.0, 3.0, 8.0):
+        given.fill_(value)
+        graph.replay()
+        assert result.item() == 4 * (value + 1) ** 0.5
+
+    assert result.data_ptr() == address
+
+
+@pytest.mark.usefixtures("box")
+def test_a_number_from_the_host_is_kept_as_it_was():
+    """A CPU scalar goes into the graph by value."""
+    number = torch.tensor(2.0)
+    given = torch.ones(2, device="cuda")
+    graph, result = captured(lambda: given * number)
+    number.fill_(5)
+
+    graph.replay()
+
+    assert result.tolist() == [2, 2]
+
+
+@pytest.mark.usefixtures("box")
+def test_temporaries_do_not_count_as_allocated():
+    """Memory of a capture that no tensor holds is free in the books, and works."""
+    given = torch.ones(1 << 18, device="cuda")
+    before = torch.cuda.memory_allocated()
+
+    def work():
+        return ((given + 1) * 2 - 1).sum()
+
+    graph, result = captured(work)
+    after = torch.cuda.memory_allocated()
+    others = torch.full((1 << 18,), 9.0, device="cuda")
+    graph.replay()
+
+    assert after - before < given.nbytes
+    assert result.item() == 3 * (1 << 18)
+    assert others.unique().tolist() == [9]
+
+
+WAITS = {
+    "item": lambda x: x.sum().item(),
+    "cpu": torch.Tensor.cpu,
+    "nonzero": torch.Tensor.nonzero,
+    "mask": lambda x: x[x > 0],
+    "synchronize": lambda x: torch.cuda.synchronize(x.device),
+    "stream": lambda _: torch.cuda.current_stream().synchronize(),
+    "query": lambda _: torch.cuda.current_stream().query(),
+    "pageable memory": lambda x: x.copy_(torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.usefixtures("box")
+def test_the_host_may_not_wait(wait):
+    """Waiting for the device during a capture is refused, and spoils nothing."""
+    x = torch.ones(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+
+    with pytest.raises(RuntimeError, match=NOT_PERMITTED), torch.cuda.graph(graph):
+        wait(x)
+
+    assert x.sum().item() == 3
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+
+
+@pytest.mark.usefixtures("box")
+def test_the_default_stream_cannot_be_captured():
+    """A capture begins on a stream of its own."""
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        torch.cuda.CUDAGraph().capture_begin()
+
+
+@pytest.mark.usefixtures("box")
+def test_whoever_asks_is_told_that_a_capture_runs():
+    """`is_current_stream_capturing` is true within a capture only."""
+    graph = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):
+        within = torch.cuda.is_current_stream_capturing()
+
+    assert (within, torch.cuda.is_current_stream_capturing()) == (True, False)
+
+
+def train(graphed):
+    """Losses and parameters of ten steps, with dropout."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(10, 6, 8), torch.randn(10, 6, 4)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    static_input, static_target = inputs[0].cuda(), targets[0].cuda()
+
+    def step():
+        loss = nn.functional.mse_loss(model(static_input), static_target)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step()  # the optimizer makes its buffers
+    optimizer.zero_grad()
+    graph, loss = captured(step) if graphed else (None, None)
+    torch.cuda.manual_seed(1)
+    losses = []
+    for data, target in zip(inputs, targets, strict=True):
+        static_input.copy_(data)
+        static_target.copy_(target)
+        if graphed:
+            graph.replay()
+        else:
+            optimizer.zero_grad()
+            loss = step()
+        losses.append(loss.item())
+    return losses, [each.tolist() for each in model.parameters()]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_graphed_training_gives_the_numbers_of_a_plain_one():
+    """Forward, backward, dropout and step in a graph: every number is the same."""
+    assert train(graphed=True) == train(graphed=False)
+
+
+@pytest.mark.usefixtures("box")
+def test_random_numbers_go_on_from_replay_to_replay():
+    """A capture draws nothing; replays draw as plain calls would."""
+    torch.cuda.manual_seed(5)
+    graph, drawn = captured(lambda: torch.rand(3, device="cuda"))
+    host = torch.get_rng_state()
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append(drawn.tolist())
+    torch.cuda.manual_seed(5)
+
+    plain = [torch.rand(3, device="cuda").tolist() for _ in range(2)]
+
+    assert replayed == plain
+    assert torch.equal(torch.get_rng_state(), host)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_recurrent_network_can_be_captured():
+    """The cells that only a GPU has are computed again as well."""
+    lstm, x = nn.LSTM(3, 4).cuda(), torch.zeros(5, 2, 3, device="cuda")
+    with torch.no_grad():
+        graph, output = captured(lambda: lstm(x)[0])
+        x.fill_(0.5)
+        graph.replay()
+
+        assert torch.equal(output, lstm(x)[0])
+
+
+def test_a_replay_costs_the_host_one_launch(box):
+    """The host pays once for a graph, however much is in it."""
+    x = torch.ones(8, device="cuda")
+
+    def work():
+        y = x
+        for _ in range(100):
+            y = y + 1
+        return y
+
+    graph, _ = captured(work)
+    torch.cuda.synchronize()
+    costs = box.machine.gpus[0].costs.host
+    before = box.machine.scheduler.now_ns
+    graph.replay()
+    replay_ns = box.machine.scheduler.now_ns - before
+    torch.cuda.synchronize()
+    plain_from = box.machine.scheduler.now_ns
+    work()
+    plain_ns = box.machine.scheduler.now_ns - plain_from
+
+    assert replay_ns == costs.graph_replay_ns
+    assert plain_ns > 10 * replay_ns
+
+
+def test_each_node_costs_the_device_its_kernel_and_a_step(box):
+    """On the device a node takes its kernel's own time and the price of a node."""
+    x = torch.ones(1 << 20, device="cuda")
+    graph, _ = captured(lambda: (x + 1) * 2)
+    done = box.record()
+
+    graph.replay()
+    torch.cuda.synchronize()
+    box.machine.scheduler.trace = None
+
+    first, second = done
+    costs, gap_ns = (
+        box.machine.gpus[0].costs.host,
+        box.machine.scheduler.latencies.gap_ns,
+    )
+    x + 1
+    plain = box.record()
+    torch.cuda.synchronize()
+    own_ns = next(each.duration_ns for each in plain)
+    assert first.duration_ns - own_ns == costs.graph_node_ns - gap_ns
+    assert second.start_ns == first.end_ns + gap_ns
+
+
+def test_nothing_runs_on_the_device_during_a_capture(box):
+    """A capture gives the device nothing to do."""
+    x = torch.ones(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    done = box.record()
+
+    captured(lambda: x * 2)
+    torch.cuda.synchronize()
+
+    assert done == []
+
+
+@pytest.mark.usefixtures("box")
+def test_streams_may_branch_off_and_come_back():
+    """Work on a stream that branched off and rejoined is part of the graph."""
+    x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
+
+    def work():
+        first = x * 3
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            second = first + 1
+        torch.cuda.current_stream().wait_stream(side)
+        return first + second
+
+    graph, result = captured(work)
+    x.fill_(2)
+    graph.replay()
+
+    assert result.tolist() == [13, 13, 13]
+
+
+@pytest.mark.parametrize("branched", [False, True])
+@pytest.mark.usefixtures("box")
+def test_a_stream_that_does_not_branch_and_rejoin_is_refused(branched):
+    """Another stream's work is neither captured by chance nor left hanging."""
+    x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
+    message = "unjoined work" if branched else NOT_PERMITTED
+
+    def work():
+        if branched:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x + 1
+
+    with pytest.raises(RuntimeError, match=message):
+        captured(work)
+
+
+def test_a_replay_on_another_stream_is_watched(box):
+    """Reading a result without waiting for the stream of the replay is a race."""
+    x, side = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()
+    graph, result = captured(lambda: x * 2)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        graph.replay()
+
+    with pytest.warns(DataRace):
+        result + 1
+    assert box.races
+
+    torch.cuda.current_stream().wait_stream(side)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result + 1
+
+
+@pytest.mark.usefixtures("box")
+def test_callables_are_graphed_with_their_backward_pass():
+    """`make_graphed_callables` gives outputs and gradients of the plain module."""
+    plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh()).cuda()
+    parameters = list(plain.parameters())
+    x = torch.randn(4, 6, device="cuda", requires_grad=True)
+    expected = plain(x)
+    expected_grads = torch.autograd.grad(expected.sum(), [x, *parameters])
+    sample = torch.randn(4, 6, device="cuda", requires_grad=True)
+
+    graphed = torch.cuda.make_graphed_callables(plain, (sample,))
+    output = graphed(x)
+    grads = torch.autograd.grad(output.sum(), [x, *parameters])
+
+    assert torch.allclose(output, expected)
+    for ours, theirs in zip(grads, expected_grads, strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+@pytest.mark.usefixtures("box")
+def test_pinned_memory_is_read_at_each_replay():
+    """An asynchronous copy from pinned memory is a node like any other."""
+    host = torch.zeros(3).pin_memory()
+    target = torch.empty(3, device="cuda")
+    graph, _ = captured(lambda: target.copy_(host, non_blocking=True))
+    host.fill_(4)
+
+    graph.replay()
+    torch.cuda.synchronize()
+
+    assert target.tolist() == [4, 4, 4]

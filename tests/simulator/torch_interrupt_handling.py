@@ -1,0 +1,92 @@
+"""Ctrl-C outside of torch's work, and the handler of signals that comes and goes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import gpumagic
+from tests.simulator.interrupting import other_process
+
+WAIT_S = 3
+
+
+@pytest.fixture(scope="module")
+def sender():
+    """Another process that interrupts this one when told to."""
+    with other_process() as one:
+        yield one
+
+
+@pytest.mark.usefixtures("box")
+def test_plain_python_is_interrupted(sender):
+    """An interrupt that falls between operations arrives as anywhere."""
+    torch.ones(2, device="sim") + 1
+
+    assert sender.interrupt(lambda: sum(range(100)))
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [time.sleep, lambda seconds: threading.Event().wait(seconds)],
+    ids=["sleep", "event"],
+)
+@pytest.mark.usefixtures("box")
+def test_a_wait_is_interrupted_before_its_end(sender, wait):
+    """A wait between operations ends with the interrupt, as without the simulator."""
+    torch.ones(2, device="sim") + 1
+    start = time.monotonic()
+    sender.strike(0.05)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait(WAIT_S)
+
+    assert time.monotonic() - start < WAIT_S
+
+
+@pytest.mark.usefixtures("box")
+def test_an_interrupt_is_caught_where_it_falls(sender):
+    """`except KeyboardInterrupt` in a loop over operations goes on with the loop."""
+    x, caught = torch.zeros(2, device="sim"), 0
+    while caught < 20:
+        caught += sender.interrupt(lambda: x + 1)
+
+    assert (x + 1).tolist() == [1, 1]
+
+
+def test_switching_off_puts_pythons_handler_back():
+    """With the simulator off, Ctrl-C is handled as it was before."""
+    before = signal.getsignal(signal.SIGINT)
+    for _ in range(2):
+        with gpumagic.simulate("h100"):
+            assert signal.getsignal(signal.SIGINT) is not before
+
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_switching_off_leaves_a_handler_of_the_user_alone():
+    """A handler that was set by somebody else stays, during and after."""
+    mine = []
+    before = signal.signal(signal.SIGINT, lambda *_: mine.append(True))
+    try:
+        with gpumagic.simulate("h100"):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert mine == [True, True]
+
+
+def test_replacing_one_simulation_by_another_keeps_interrupts(sender):
+    """After `simulate` upon `simulate`, interrupts arrive as before."""
+    before = signal.getsignal(signal.SIGINT)
+    gpumagic.simulate("h100")
+    with gpumagic.simulate("t4"):
+        assert sender.interrupt(lambda: torch.ones(2, device="sim") + 1)
+
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,127 @@
+"""Models on the simulated GPU: recurrent, compiled, captured and counted."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+import torch.fx.experimental.proxy_tensor
+from torch import nn
+
+from tests.simulator.small_models import numbers, on_both
+
+pytestmark = pytest.mark.usefixtures("box")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks(kind, bias, bidirectional):
+    """LSTM, GRU and RNN give the CPU's outputs, states and gradients."""
+
+    def workload(device):
+        torch.manual_seed(0)
+        options = {"bias": bias, "bidirectional": bidirectional, "num_layers": 2}
+        model = kind(4, 5, **options).to(device)
+        x = numbers(7, 3, 4).to(device).requires_grad_()
+        out, state = model(x)
+        out.square().sum().backward()
+        return out, state, x.grad, [each.grad for each in model.parameters()]
+
+    on_both(workload)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_networks_on_sequences_of_different_lengths(kind):
+    """Packed sequences go through, and are padded again, as on the CPU."""
+
+    def workload(device):
+        torch.manual_seed(0)
+        model = kind(4, 5).to(device)
+        x = numbers(7, 3, 4).to(device).requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 5, 2]))
+        out, lengths = nn.utils.rnn.pad_packed_sequence(model(packed)[0])
+        out.square().sum().backward()
+        return out, lengths, x.grad
+
+    on_both(workload)
+
+
+def test_compiled_without_a_code_generator():
+    """torch.compile runs on the device with the backends that generate no code."""
+
+    def function(x):
+        return (x.sin() + 1).relu().sum()
+
+    for backend in ("eager", "aot_eager"):
+        compiled = torch.compile(function, backend=backend)
+        x = numbers(6).to("sim").requires_grad_()
+        compiled(x).backward()
+        host = numbers(6).requires_grad_()
+        function(host).backward()
+        torch.testing.assert_close(x.grad.cpu(), host.grad)
+
+
+def test_traced_and_exported_models():
+    """make_fx and torch.export capture what runs on the device, and it runs again."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).to("sim")
+    x = numbers(8, 6).to("sim")
+
+    graph = torch.fx.experimental.proxy_tensor.make_fx(model)(x)
+    exported = torch.export.export(model, (x,)).module()
+
+    for each in (graph, exported):
+        torch.testing.assert_close(each(x), model(x))
+
+
+def test_operations_are_counted_while_it_runs():
+    """The counter of torch of operations sees those of the device."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        torch.ones(4, 8, device="sim") @ torch.ones(8, 2, device="sim")
+
+    assert counter.get_total_flops() == 2 * 4 * 8 * 2
+
+
+def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
+    """Loading a state that was saved on the device onto the CPU moves all of it."""
+    model = nn.Linear(3, 2).to("sim")
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3, device="sim")).sum().backward()
+    optimizer.step()
+    saved = io.BytesIO()
+    torch.save(optimizer.state_dict(), saved)
+    saved.seek(0)
+
+    loaded = torch.load(saved, map_location="cpu")
+
+    devices = {each["exp_avg"].device.type for each in loaded["state"].values()}
+    assert devices == {"cpu"}
+
+
+def test_parameters_take_new_values_while_a_graph_uses_them():
+    """load_state_dict, half and a move that is none work with a loss alive."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).to("sim")
+    saved = {name: each.clone() for name, each in model.state_dict().items()}
+    loss = model(torch.ones(2, 3, device="sim")).sum()
+
+    model.load_state_dict(saved)
+    model.to("sim")
+
+    assert loss.item() == pytest.approx(0.0, abs=1e-5)
+    assert model.half()[0].weight.dtype == torch.float16
+
+
+def test_moving_there_and_back_keeps_the_parameters():
+    """A module that is moved has the same parameter objects, also tied ones."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    before = list(model.parameters())
+
+    model.to("sim").cpu().to("sim")
+
+    assert [id(each) for each in model.parameters()] == [id(each) for each in before]
+    assert model[1].weight is model[0].weight
+    assert not torch.__future__.get_swap_module_params_on_conversion()

@@ -1,0 +1,213 @@
+"""Off is off: what the simulator has put into torch is out of it again."""
+
+from __future__ import annotations
+
+import io
+import signal
+import types
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.errors import DeviceError
+
+# Where the simulator puts something in while it is on.
+PLACES = (
+    torch,
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.autograd,
+    torch.autograd.graph,
+    torch.nn.DataParallel,
+    torch.Tensor,
+    torch.UntypedStorage,
+    torch.TypedStorage,
+    torch.serialization,
+    torch.random,
+    torch.amp,
+    torch.cuda,
+    torch.nn.Module,
+)
+# Kernels of the CPU that it replaces while it is on.
+CPU_KERNELS = ("aten::is_pinned", "aten::_pin_memory", "aten::empty.memory_format")
+KERNELS = (*CPU_KERNELS, "aten::empty_strided", "aten::add.Tensor", "aten::linear")
+
+
+def state():
+    """Everything that switching on may change, in a form to be compared."""
+    core = torch._C
+    return {
+        **{
+            (place.__name__, name): id(value)
+            for place in PLACES
+            for name, value in vars(place).items()
+            if not isinstance(value, types.ModuleType)
+        },
+        **{
+            (name, key): core._dispatch_has_kernel_for_dispatch_key(name, key)
+            for name in KERNELS
+            for key in ("CPU", "PrivateUse1", "AutocastPrivateUse1")
+        },
+        **{name: core._dispatch_dump(name) for name in CPU_KERNELS},
+        "loaders": [
+            tuple(map(id, each)) for each in torch.serialization._package_registry
+        ],
+        "swaps": torch.__future__.get_swap_module_params_on_conversion(),
+        "threads": torch.autograd.is_multithreading_enabled(),
+        "interrupts": signal.getsignal(signal.SIGINT),
+        "default device": str(torch.get_default_device()),
+        "seed": torch.initial_seed(),
+        "random numbers": torch.get_rng_state().tolist(),
+        "available": torch.accelerator.is_available(),
+        "devices": torch.accelerator.device_count(),
+    }
+
+
+def changes(before):
+    """What is not as it was."""
+    now = state()
+    names = before.keys() | now.keys()
+    return {name for name in names if before.get(name) != now.get(name)}
+
+
+def use():
+    """Do a little of everything."""
+    model = torch.nn.Linear(4, 2, device="sim")
+    side = torch.sim.Stream()
+    side.wait_stream(torch.sim.current_stream())
+    with torch.autocast("sim"), side:
+        loss = model(torch.ones(3, 4).pin_memory().to("sim", non_blocking=True)).sum()
+    loss.backward()
+    torch.sim.synchronize()
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    torch.load(file)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """What stays for good is there before a test looks: the name, caches of torch."""
+    with gpumagic.simulate("h100"):
+        use()
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def test_after_off_everything_is_as_before():
+    """off() puts every attribute, flag, handler and kernel back."""
+    before = state()
+
+    box = gpumagic.simulate("2xh100")
+    during = changes(before)
+    with torch.random.fork_rng(devices=[]):
+        use()
+    box.off()
+
+    assert during >= {"threads", "loaders", "interrupts", *CPU_KERNELS}
+    assert changes(before) == set()
+    assert not box.is_on
+
+
+def test_after_the_with_block_everything_is_as_before():
+    """The end of the block switches off; so does an exception in it, which goes on."""
+    before = state()
+
+    with gpumagic.simulate("2xh100"):
+        torch.ones(2, device="sim")
+    after_block = changes(before)
+    with pytest.raises(KeyError), gpumagic.simulate("t4", hazards="poison"):
+        with_work_left_in_a_stream_and_an_error()
+
+    assert after_block == set()
+    assert changes(before) == set()
+
+
+def with_work_left_in_a_stream_and_an_error():
+    """What a cell may do to a machine."""
+    torch.sim.Stream().__enter__()
+    torch.ones(2, device="sim")
+    raise KeyError
+
+
+def test_switching_off_twice_is_nothing():
+    """off() on a machine that is off does nothing, also while another one is on."""
+    first = gpumagic.simulate("h100")
+    first.off()
+    first.off()
+
+    with gpumagic.simulate("t4") as second:
+        first.off()
+
+        assert second.is_on
+        assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]
+
+
+def test_a_machine_that_cannot_be_changes_nothing(monkeypatch):
+    """If switching on fails half-way, torch is as it was."""
+    from gpumagic.simulator.backend.switch import Switch
+
+    before = state()
+
+    def fail(*_):
+        raise OSError("half-way")
+
+    monkeypatch.setattr(Switch, "_restore_saved", fail)
+    with pytest.raises(OSError, match="half-way"):
+        gpumagic.simulate("h100")
+
+    assert changes(before) == set()
+
+
+def test_the_cpu_is_the_cpu_again():
+    """After off, pinning, generators and generic words are torch's own."""
+    gpumagic.simulate("h100").off()
+
+    assert torch.autograd.is_multithreading_enabled()
+    assert not torch.ones(2).is_pinned()
+    assert torch.Generator().device.type == "cpu"
+    assert torch.accelerator.current_accelerator(check_available=True) is None
+    assert not torch.sim.is_available()
+    assert torch.sim.device_count() == 0
+    assert gpumagic.simulator.device().type == "cpu"
+    with pytest.raises(AttributeError):
+        _ = torch.sim.memory_allocated
+
+
+LEFT_OVER = {
+    "arithmetic": lambda x: x + x,
+    "printing": repr,
+    "formatting": lambda x: f"{x}",
+    "item": lambda x: x[0].item(),
+    "tolist": lambda x: x.tolist(),
+    "copying": lambda x: x.cpu(),
+    "in place": lambda x: x.add_(1),
+    "a factory": lambda _: torch.ones(2, device="sim"),
+    "moving": lambda _: torch.ones(2).to("sim"),
+    "backward": lambda x: x.sum().backward(),
+    "out": lambda x: torch.add(x, x, out=x),
+    "a list": lambda x: torch.cat([x, x]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OVER)
+def test_tensors_that_are_left_say_that_it_is_off(name):
+    """Whatever is done with one says so with a hint; it can still be dropped."""
+    with gpumagic.simulate("h100"):
+        x = torch.ones(2, device="sim", requires_grad=name == "backward")
+        view = x[:1]
+
+    with pytest.raises(DeviceError, match="the simulator is off") as caught:
+        LEFT_OVER[name](x)
+
+    assert "gpumagic.simulate" in caught.value.hint
+    assert (x.shape, str(x.device), view.numel()) == ((2,), "sim:0", 1)
+    del x, view
+    assert torch.ones(2).add(1).tolist() == [2.0, 2.0]
+
+
+def test_storages_stay_fenced():
+    """A storage made by hand is refused after switching off too: torch would crash."""
+    with pytest.raises(DeviceError, match="storage"):
+        torch.UntypedStorage(4, device="sim")

@@ -1,0 +1,99 @@
+"""A simulated GPU that is full, and a machine that cannot hold what it simulates."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch.nn import functional
+
+import gpumagic
+from gpumagic.simulator.backend import host_memory
+from gpumagic.simulator.backend.host_memory import HostMemoryFull
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_card():
+    """A GPU with little memory."""
+    with gpumagic.simulate("h100", memory="2GiB") as box:
+        yield box
+
+
+def test_a_full_card_says_so_in_the_words_of_torch(small_card):
+    """Too much raises torch.OutOfMemoryError with torch's text; the rest goes on."""
+    kept = torch.ones(300 * MIB // 4, device="sim")
+
+    with pytest.raises(
+        torch.OutOfMemoryError,
+        match=r"CUDA out of memory\. Tried to allocate 1\.9\d GiB\. GPU 0 has a total "
+        r"capacity of 2\.00 GiB of which .* is free\..*\[simulated H100 SXM\]",
+    ):
+        torch.empty(2000 * MIB, dtype=torch.uint8, device="sim")
+
+    assert torch.sim.memory_allocated() == 300 * MIB
+    assert (kept[:3] + 1).tolist() == [2.0] * 3
+    del kept
+    assert torch.empty(600 * MIB, dtype=torch.uint8, device="sim").device.index == 0
+
+
+def test_running_out_in_forward_and_in_backward(small_card):
+    """The error comes out of either pass as itself, and nothing is lost by it."""
+    x = torch.ones(100 * MIB // 4, device="sim", requires_grad=True)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        _ = [x * index for index in range(30)]
+    gc.collect()
+    after_forward = torch.sim.memory_allocated()
+    out = (x * 1).expand(15, -1)
+    with pytest.raises(torch.OutOfMemoryError):
+        out.backward(torch.ones(1, 1, device="sim").expand(15, x.numel()).exp())
+    del out
+    gc.collect()
+
+    assert after_forward == torch.sim.memory_allocated() == 100 * MIB
+    x.sum().backward()
+    assert x.grad[:2].tolist() == [1.0, 1.0]
+
+
+def test_a_share_of_the_memory(small_card):
+    """A process that is given a part of the card runs out at that part."""
+    torch.sim.set_per_process_memory_fraction(0.25)
+
+    torch.empty(200 * MIB, dtype=torch.uint8, device="sim")
+    with pytest.raises(torch.OutOfMemoryError, match="allowed"):
+        torch.empty(600 * MIB, dtype=torch.uint8, device="sim")
+
+
+TOO_MUCH = {
+    "empty": lambda _: torch.empty(1 << 36, dtype=torch.uint8, device="sim"),
+    "zeros": lambda _: torch.zeros(1 << 34, device="sim"),
+    "randn": lambda _: torch.randn(1 << 34, device="sim"),
+    "arange": lambda _: torch.arange(1 << 25, device="sim"),
+    "broadcast": lambda x: x[:, None] + x,
+    "matmul": lambda x: x[:, None] @ x[None],
+    "repeat": lambda x: x.repeat(9),
+    "concatenation": lambda x: torch.cat([x] * 9),
+    "one_hot": lambda x: functional.one_hot(x.long(), 1000),
+    "copy of an expanded one": lambda x: x[:1].expand(1 << 25).clone(),
+    "cast of an expanded one": lambda x: x[:1].expand(1 << 25).double(),
+    "interpolation": lambda x: functional.interpolate(
+        x.view(1, 1, 2048, -1), (9999, 9999)
+    ),
+    "from the host": lambda _: torch.zeros(1).expand(1 << 34).to("sim"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_a_machine_with_too_little_memory_of_its_own(name, box, monkeypatch):
+    """What the GPU could hold and this machine cannot is refused before it is made."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 600 * MIB)
+    x = torch.ones(4 * MIB, device="sim")
+
+    with pytest.raises(HostMemoryFull, match=r"RAM, of which .* is left") as caught:
+        TOO_MUCH[name](x)
+
+    assert "memory=" in caught.value.hint
+    assert (x[:2] + 1).tolist() == [2.0, 2.0]

@@ -1,0 +1,159 @@
+"""Pinned memory, copies under way, and what is read too early."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.simulator.backend.simulation import DataRace
+
+BUSY = 2048  # a matmul of this size keeps a stream busy for a while
+BYTES = 1 << 24
+
+
+@pytest.fixture
+def poisoned():
+    """A machine on which a racing reader gets wrong values."""
+    with gpumagic.simulate("h100", hazards="poison") as box:
+        yield box
+
+
+def keep_busy():
+    """Give the current stream something to do."""
+    x = torch.ones(BUSY, BUSY, device="sim")
+    for _ in range(8):
+        x = x @ x / BUSY
+
+
+def test_memory_is_pinned_by_every_way(box):
+    """pin_memory and every factory with `pin_memory=True` make pinned memory."""
+    x = torch.ones(3, 4)
+    pinned = x.pin_memory()
+
+    assert not x.is_pinned()
+    assert pinned.is_pinned()
+    assert pinned.pin_memory() is pinned
+    assert pinned[1:].is_pinned()
+    assert not pinned.clone().is_pinned()
+    assert pinned.tolist() == x.tolist()
+    assert x.t().pin_memory().stride() == (1, 4)
+    for made in (
+        torch.empty(3, pin_memory=True),
+        torch.zeros(3, pin_memory=True),
+        torch.randn(3, pin_memory=True),
+        torch.full((3,), 2, pin_memory=True),
+        torch.arange(3, pin_memory=True),
+        torch.tensor([1, 2], pin_memory=True),
+        torch.empty(2, 2, 2, 2, pin_memory=True, memory_format=torch.channels_last),
+        x.new_empty(3, pin_memory=True),
+    ):
+        assert made.is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.ones(2, device="sim").pin_memory()
+
+
+def test_memory_is_pinned_in_the_strides_of_another(box):
+    """empty_like and empty_strided pin too, in the strides that were asked for."""
+    x = torch.ones(3, 4).t()
+
+    for made in (
+        torch.empty_like(x, pin_memory=True),
+        torch.zeros_like(x, pin_memory=True),
+        torch.empty_strided((4, 3), (1, 4), pin_memory=True),
+    ):
+        assert made.is_pinned()
+        assert made.stride() == (1, 4)
+
+
+def test_pageable_memory_is_slower_and_waits(box):
+    """A copy from pageable memory makes the host wait, one from pinned does not."""
+    there = torch.empty(BYTES, dtype=torch.uint8, device="sim")
+    pageable = torch.zeros(BYTES, dtype=torch.uint8)
+    pinned = pageable.pin_memory()
+    waited = []
+    for source in (pageable, pinned):
+        torch.sim.synchronize()
+        there.copy_(source, non_blocking=True)
+        waited.append(torch.sim.current_stream().query())
+
+    assert waited == [True, False]
+
+
+# ------------------------------------------------------------------- read too early
+
+
+def test_a_side_stream_that_reads_too_early_gets_poison(poisoned):
+    """Without a wait the side stream sees NaN, with one the numbers."""
+    side = torch.sim.Stream()
+    keep_busy()
+    x = torch.ones(4, device="sim")
+    with pytest.warns(DataRace, match="nothing makes it wait"), torch.sim.stream(side):
+        early = x * 2
+    side.wait_stream(torch.sim.default_stream())
+    with torch.sim.stream(side):
+        right = x * 2
+    torch.sim.synchronize()
+
+    assert early.isnan().all()
+    assert right.tolist() == [2.0] * 4
+    assert len(poisoned.races) == 1
+
+
+def test_a_copy_to_the_host_that_is_read_too_early(poisoned):
+    """A non_blocking copy holds poison until somebody has waited, then the numbers."""
+    x = torch.arange(4.0, device="sim")
+
+    host = x.to("cpu", non_blocking=True)
+    with pytest.warns(DataRace):
+        early = host.sum()
+    torch.sim.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        late = host.sum()
+
+    assert early.isnan()
+    assert late == 6.0
+    assert type(host) is torch.Tensor
+    assert repr(host) == "tensor([0., 1., 2., 3.])"
+
+
+def test_a_buffer_that_is_filled_again_too_early(box):
+    """Writing into pinned memory that is still being read warns; after a wait not."""
+    buffer = torch.zeros(BYTES, dtype=torch.uint8).pin_memory()
+    x = torch.empty(BYTES, dtype=torch.uint8, device="sim")
+    x.copy_(buffer, non_blocking=True)
+
+    with pytest.warns(DataRace, match="writes"):
+        buffer.fill_(1)
+    x.copy_(buffer, non_blocking=True)
+    torch.sim.synchronize()
+    buffer.fill_(2)
+
+    assert x[0].item() == 1
+
+
+def test_a_tensor_with_a_copy_under_way_prints_as_ever(box):
+    """What is under way looks like any tensor; looking at its numbers is a race."""
+    host = torch.ones(2, device="sim").to("cpu", non_blocking=True)
+
+    with pytest.warns(DataRace):
+        text = repr(host)
+
+    assert text == "tensor([1., 1.])"
+    assert (host.shape, host.dtype) == ((2,), torch.float32)
+    assert isinstance(host, torch.Tensor)
+
+
+def test_hazards_that_are_not_looked_for():
+    """With hazards="off" nothing is warned of and nothing changed."""
+    with gpumagic.simulate("h100", hazards="off") as box:
+        side = torch.sim.Stream()
+        x = torch.ones(4, device="sim")
+        with torch.sim.stream(side):
+            y = x * 2
+
+        assert y.tolist() == [2.0] * 4
+        assert box.races == ()

@@ -1,0 +1,151 @@
+"""Random numbers on the simulated GPU: one stream for each GPU, and reproducible."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+pytestmark = pytest.mark.usefixtures("box")
+
+SAMPLERS = {
+    "randn": lambda generator: torch.randn(50, device="sim", generator=generator),
+    "rand": lambda generator: torch.rand(50, device="sim", generator=generator),
+    "randint": lambda generator: torch.randint(
+        99, (50,), device="sim", generator=generator
+    ),
+    "randperm": lambda generator: torch.randperm(50, device="sim", generator=generator),
+    "bernoulli": lambda generator: torch.bernoulli(
+        torch.full((50,), 0.5, device="sim"), generator=generator
+    ),
+    "multinomial": lambda generator: torch.multinomial(
+        torch.ones(50, device="sim"), 9, generator=generator
+    ),
+    "normal": lambda generator: torch.normal(
+        torch.zeros(50, device="sim"), 1.0, generator=generator
+    ),
+    "poisson": lambda generator: torch.poisson(
+        torch.full((50,), 9.0, device="sim"), generator=generator
+    ),
+    **{
+        name: lambda generator, name=name, arguments=arguments: getattr(
+            torch.empty(50, device="sim"), name
+        )(*arguments, generator=generator)
+        for name, arguments in {
+            "normal_": (),
+            "uniform_": (),
+            "random_": (),
+            "exponential_": (),
+            "cauchy_": (),
+            "log_normal_": (),
+            "geometric_": (0.5,),
+            "bernoulli_": (0.5,),
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_same_seed_gives_the_same_numbers(name):
+    """Each sampler follows the seed, and leaves the CPU's numbers alone."""
+    sample = SAMPLERS[name]
+    torch.manual_seed(3)
+    host_before = torch.get_rng_state()
+    first, second = sample(None).tolist(), sample(None).tolist()
+    host_after = torch.get_rng_state()
+
+    torch.manual_seed(3)
+    again = sample(None).tolist()
+
+    assert first == again
+    assert first != second
+    assert host_before.equal(host_after)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_generator_of_ones_own(name):
+    """A generator of the device makes its own numbers, beside the usual ones."""
+    sample = SAMPLERS[name]
+    usual_before = torch.sim.get_rng_state()
+
+    first, again, other = (
+        sample(torch.Generator("sim").manual_seed(seed)).tolist() for seed in (1, 1, 2)
+    )
+
+    assert first == again != other
+    assert usual_before.equal(torch.sim.get_rng_state())
+
+
+def test_generators_belong_to_a_device():
+    """A generator tells its device, and one of the CPU is refused on the GPU."""
+    generator = torch.Generator("sim:1").manual_seed(5)
+
+    assert str(generator.device) == "sim:1"
+    assert generator.initial_seed() == 5
+    assert str(torch.Generator().device) == "cpu"
+    state = generator.get_state()
+    first = torch.randn(3, device="sim:1", generator=generator).tolist()
+    generator.set_state(state)
+    assert torch.randn(3, device="sim:1", generator=generator).tolist() == first
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_a_generator_of_another_device_is_refused(device):
+    """What is drawn on one GPU cannot take its numbers from elsewhere, as on CUDA."""
+    with pytest.raises(
+        RuntimeError, match=r"device type for generator|generator.*device"
+    ):
+        torch.randn(2, device="sim:0", generator=torch.Generator(device))
+
+
+def test_each_gpu_has_its_own_numbers():
+    """Drawing on one GPU does not move the numbers of the other."""
+    torch.manual_seed(0)
+    one = torch.randn(5, device="sim:1").tolist()
+
+    torch.manual_seed(0)
+    torch.randn(5, device="sim:0")
+
+    assert torch.randn(5, device="sim:1").tolist() == one
+
+
+def test_states_are_saved_and_put_back():
+    """fork_rng and the state words put the random numbers back as they were."""
+    torch.sim.manual_seed_all(4)
+    state = torch.sim.get_rng_state("sim:0")
+    first = torch.rand(4, device="sim").tolist()
+    torch.sim.set_rng_state(state, "sim:0")
+    with torch.random.fork_rng(devices=[0, 1], device_type="sim"):
+        torch.rand(100, device="sim")
+
+    assert torch.rand(4, device="sim").tolist() == first
+    torch.sim.manual_seed(4)
+    assert torch.sim.initial_seed() == 4
+
+
+def test_dropout_follows_the_seed():
+    """Dropout draws from the device's numbers, scales, and is off in evaluation."""
+    x = torch.ones(1000, device="sim")
+    masks = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        masks.append(functional.dropout(x, 0.25).tolist())
+
+    assert masks[0] == masks[1] != masks[2]
+    assert sorted(set(masks[0])) == pytest.approx([0.0, 4 / 3])
+    assert masks[0].count(0.0) == pytest.approx(250, abs=60)
+    assert functional.dropout(x, 0.25, training=False).tolist() == x.tolist()
+    assert functional.dropout(x, 1.0).tolist() == [0.0] * 1000
+
+
+def test_random_splits_with_a_generator_of_the_device():
+    """random_split takes a generator of the device."""
+    lengths = [
+        sorted(part.indices)
+        for part in torch.utils.data.random_split(
+            range(10), [7, 3], generator=torch.Generator("sim").manual_seed(1)
+        )
+    ]
+
+    assert sorted(lengths[0] + lengths[1]) == list(range(10))
+    assert len(lengths[0]) == 7

@@ -1,0 +1,245 @@
+"""What the simulated GPU does not do, and what cannot be meant: refused, by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import gpumagic
+from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.simulator.backend import refusals
+from gpumagic.simulator.backend.refusals import NotSimulated
+
+OTHER_BACKEND = """
+import torch
+torch.utils.rename_privateuse1_backend("other")
+import gpumagic
+try:
+    gpumagic.simulate("h100")
+except gpumagic.errors.DeviceError as error:
+    print(error)
+print(hasattr(torch, "sim"), torch.ones(2) + 1)
+"""
+
+
+# ------------------------------------------------------------- before it is on
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"machine": "h1000"}, "no GPU named 'h1000'"),
+        ({"machine": ""}, "no GPU named ''"),
+        ({"machine": "17xh100"}, "1 to 16 GPUs.*17"),
+        ({"machine": "0xt4"}, "1 to 16 GPUs.*0"),
+        ({"hazards": "poisen"}, "'poisen' is not a way to treat hazards"),
+        ({"memory": "1MiB"}, "no room for its own context"),
+        ({"memory": 1}, "no room for its own context"),
+        ({"memory": -1}, "no room for its own context"),
+        ({"memory": "lots"}, "lots"),
+        ({"allocator": "max_split_size:9"}, "max_split_size"),
+    ],
+    ids=str,
+)
+def test_a_machine_that_there_is_not(arguments, problem):
+    """A wrong word is answered with what is wrong and what to type, and none is on."""
+    with pytest.raises(GpuMagicError, match=problem) as caught:
+        gpumagic.simulate(**arguments)
+
+    assert caught.value.hint
+    assert not torch.accelerator.is_available()
+
+
+def test_a_near_miss_is_guessed():
+    """A misspelt name is answered with the name that it is near to."""
+    with pytest.raises(GpuMagicError) as caught:
+        gpumagic.simulate("h10")
+
+    assert "h100" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["2.9.1+cpu", "2.4.0", "1.13.1"])
+def test_a_torch_that_is_too_old(version, monkeypatch):
+    """A torch without the means is refused, with the command that renews it."""
+    monkeypatch.setattr(torch, "__version__", version)
+
+    with pytest.raises(DeviceError, match=r"needs torch 2\.10 or newer") as caught:
+        gpumagic.simulate("h100")
+
+    assert "pip install -U torch" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["2.10.0+cu128", "2.13.0a0+git1234", "3.0.0.dev1"])
+def test_a_torch_that_is_new_enough(version, monkeypatch):
+    """Versions of every spelling are understood."""
+    monkeypatch.setattr(torch, "__version__", version)
+
+    with gpumagic.simulate("h100") as box:
+        assert box.is_on
+
+
+def test_a_machine_with_a_real_gpu(monkeypatch):
+    """Where a real GPU can be used, the simulator stays away from it."""
+    monkeypatch.setattr(refusals, "why_no_cuda", lambda _: None)
+
+    with pytest.raises(DeviceError, match="real GPU") as caught:
+        gpumagic.simulate("h100")
+
+    assert "CUDA_VISIBLE_DEVICES= " in caught.value.hint
+    assert not torch.accelerator.is_available()
+
+
+def test_a_torch_with_another_device_from_python():
+    """A device that somebody else has registered is named, and left alone."""
+    run = subprocess.run(
+        [sys.executable, "-c", OTHER_BACKEND],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "'other' is registered already" in run.stdout
+    assert "False tensor([2., 2.])" in run.stdout
+
+
+# ------------------------------------------------------------------ while it is on
+
+
+REFUSED = {
+    "sparse": torch.Tensor.to_sparse,
+    "sparse rows": torch.Tensor.to_sparse_csr,
+    "sparse, made by hand": lambda x: torch.sparse_coo_tensor(
+        torch.zeros(2, 1, dtype=torch.int64, device="sim"), x[0, :1], (2, 2)
+    ),
+    "sparse, moved": lambda x: x.cpu().to_sparse().to("sim"),
+    "sparse gradients": lambda x: (
+        nn.Embedding(3, 2, sparse=True, device="sim")(x[0].long()).sum().backward()
+    ),
+    "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "quantised, moved": lambda x: torch.quantize_per_tensor(
+        x.cpu(), 0.1, 0, torch.qint8
+    ).to("sim"),
+    "MKL-DNN": torch.Tensor.to_mkldnn,
+    "DataParallel": lambda _: nn.DataParallel(nn.Linear(2, 2, device="sim")),
+    "inductor": lambda x: torch.compile(torch.sin, dynamic=False)(x.exp()),
+    "shared memory": torch.Tensor.share_memory_,
+    "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),
+    "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :1]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about what it finds unfinished
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_there_is_not_is_refused_by_name(name, box):
+    """It says what there is not and what to do, and everything else goes on."""
+    x = torch.ones(2, 2, device="sim")
+
+    with pytest.raises(NotSimulated, match="the simulator has no") as caught:
+        REFUSED[name](x)
+
+    assert caught.value.hint
+    assert (x + 1).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+STORAGES = {
+    "untyped": lambda: torch.UntypedStorage(1000, device="sim:1"),
+    "typed": lambda: torch.TypedStorage(250, dtype=torch.float32, device="sim:1"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("name", STORAGES)
+def test_storages_made_by_hand_lie_on_the_device(name, box):
+    """A storage made by hand is memory of its GPU: counted, usable, given back."""
+    made = STORAGES[name]()
+    held = torch.sim.memory_allocated("sim:1")
+    x = torch.empty(0, device="sim:1").set_(made)
+    x.fill_(2)
+
+    assert (str(made.device), made.nbytes(), held) == ("sim:1", 1000, 1024)
+    assert (x + 1).tolist() == [3.0] * 250
+    del made, x
+    assert torch.sim.memory_allocated("sim:1") == 0
+
+
+def test_storages_that_would_crash_torch_are_refused(box):
+    """What torch's C++ cannot make on the device is an error, and no crash."""
+    storage = torch.ones(2, device="sim").untyped_storage()
+
+    for make in (
+        lambda: storage.new(4),
+        lambda: torch.UntypedStorage([1, 2], device="sim"),
+        lambda: storage.resize_(100),
+    ):
+        with pytest.raises((DeviceError, TypeError)):
+            make()
+
+
+def test_storages_of_tensors_can_be_copied(box):
+    """A tensor's storage is cloned, moved and filled, as deepcopy and torch.save do."""
+    storage = torch.arange(3.0, device="sim").untyped_storage()
+
+    clone = storage.clone()
+    host = storage.cpu()
+    back = host.to(device="sim")
+
+    for copy in (clone, back):
+        assert copy.device.type == "sim"
+        assert copy.tolist() == host.tolist() == storage.tolist()
+
+
+def test_devices_that_there_are_not(box):
+    """A GPU that is not there is an invalid device ordinal, and how many there are."""
+    x = torch.ones(2)
+    for ask in (
+        lambda: torch.ones(2, device="sim:7"),
+        lambda: x.to("sim:2"),
+        lambda: nn.Linear(1, 1, device="sim:2"),
+        lambda: torch.sim.set_device(2),
+        lambda: torch.sim.get_device_name(2),
+        lambda: torch.sim.Stream("sim:2"),
+        lambda: torch.Generator("sim:2"),
+        lambda: torch.sim.memory_allocated("sim:2"),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"invalid device ordinal\n.*2 simulated"
+        ):
+            ask()
+    with pytest.raises(RuntimeError, match="tensors can be pinned"):
+        torch.ones(2, device="sim", pin_memory=True)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = torch.sim.nonsense
+    with pytest.raises(GpuMagicError, match="time cannot pass by -1"):
+        box.pass_time(-1)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_cannot_use_it(box):
+    """After a first use a child says what CUDA says, and the parent goes on."""
+    x = torch.ones(2, device="sim")
+    uses = (
+        lambda: torch.ones(2, device="sim"),
+        lambda: x + 1,
+        x.cpu,
+        torch.sim.synchronize,
+        lambda: torch.sim.set_device(1),
+    )
+
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for use in uses:
+            try:
+                use()
+            except RuntimeError as error:
+                refused += "Cannot re-initialize CUDA in forked" in str(error)
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == len(uses)
+    assert (x + 1).tolist() == [2.0, 2.0]

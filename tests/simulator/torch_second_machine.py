@@ -1,0 +1,87 @@
+"""One machine after another in one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.errors import DeviceError
+
+
+def test_switching_on_again():
+    """A machine works as well the tenth time, and begins empty."""
+    for count in range(1, 11):
+        with gpumagic.simulate(f"{count}xt4") as box:
+            assert torch.accelerator.device_count() == count
+            assert torch.sim.memory_allocated() == 0
+            x = torch.ones(3, device=f"sim:{count - 1}", requires_grad=True)
+            (x * 2).sum().backward()
+            assert x.grad.tolist() == [2.0] * 3
+            assert box.is_on
+
+
+def test_a_second_machine_replaces_the_first():
+    """simulate() while one is on switches that off; one off() ends it all."""
+    first = gpumagic.simulate("2xh100")
+
+    with gpumagic.simulate("t4") as second:
+        assert (first.is_on, second.is_on) == (False, True)
+        assert torch.accelerator.device_count() == 1
+        assert "T4" in torch.sim.get_device_name()
+
+    assert not torch.accelerator.is_available()
+
+
+def test_a_machine_that_is_refused_leaves_the_one_that_is_on():
+    """A wrong word takes nothing away."""
+    with gpumagic.simulate("h100") as box:
+        with pytest.raises(gpumagic.errors.GpuMagicError):
+            gpumagic.simulate("nonsense")
+
+        assert box.is_on
+        assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]
+
+
+FROM_THE_FIRST = {
+    "alone": lambda old, _: old + 1,
+    "with one of the second": lambda old, new: old + new,
+    "in place": lambda old, new: new.add_(old),
+    "a view": lambda old, _: old[1:] * 2,
+    "copied": lambda old, _: old.cpu(),
+    "item": lambda old, _: old[0].item(),
+    "copied into": lambda old, new: old.copy_(new),
+}
+
+
+@pytest.mark.parametrize("name", FROM_THE_FIRST)
+def test_tensors_of_the_first_machine_are_of_no_use_on_the_second(name):
+    """They say that they belong to a machine that is gone; the new one is unharmed."""
+    first = gpumagic.simulate("2xh100")
+    old = torch.ones(2, device="sim")
+    with gpumagic.simulate("t4"):
+        new = torch.ones(2, device="sim")
+
+        with pytest.raises(DeviceError) as caught:
+            FROM_THE_FIRST[name](old, new)
+
+        assert caught.value.hint
+        del old
+        assert (new + 1).tolist() == [2.0, 2.0]
+        assert torch.sim.memory_allocated() == 512
+    assert not first.is_on
+
+
+def test_streams_and_events_of_the_first_machine_are_refused_on_the_second():
+    """What belongs to a machine that is gone is not taken for the new one's."""
+    gpumagic.simulate("h100")
+    stream, event = torch.sim.Stream(), torch.sim.Event()
+    event.record(stream)
+    with gpumagic.simulate("t4"):
+        with pytest.raises((DeviceError, RuntimeError)):
+            torch.sim.current_stream().wait_stream(stream)
+        with pytest.raises((DeviceError, RuntimeError)):
+            torch.sim.current_stream().wait_event(event)
+        with pytest.raises((DeviceError, RuntimeError)), stream:
+            torch.ones(2, device="sim")
+        assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]

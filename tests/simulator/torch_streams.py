@@ -1,0 +1,166 @@
+"""Streams, events and the words of torch for any accelerator."""
+
+from __future__ import annotations
+
+import operator
+import threading
+
+import pytest
+import torch
+
+BUSY = 2048  # a matmul of this size keeps a stream busy for a while
+BYTES = 1 << 24
+
+
+def keep_busy():
+    """Give the current stream something to do."""
+    x = torch.ones(BUSY, BUSY, device="sim")
+    for _ in range(8):
+        x = x @ x / BUSY
+
+
+def test_the_accelerator_words(box):
+    """The generic words of torch find the simulated device."""
+    accelerator = torch.accelerator
+
+    assert str(accelerator.current_accelerator()) == "sim"
+    assert str(accelerator.current_accelerator(check_available=True)) == "sim"
+    assert (accelerator.is_available(), accelerator.device_count()) == (True, 2)
+    accelerator.set_device_index(1)
+    assert accelerator.current_device_index() == torch.sim.current_device() == 1
+    assert str(torch.ones(1, device="sim").device) == "sim:1"
+    with accelerator.device_index(0):
+        assert str(torch.ones(1, device="sim").device) == "sim:0"
+    accelerator.set_device_index(0)
+    with torch.sim.device(1):
+        assert torch.sim.current_device() == 1
+    accelerator.synchronize()
+    assert torch.get_device_module("sim") is torch.sim
+
+
+@pytest.mark.parametrize("place", ["accelerator", "accelerator.memory"])
+def test_the_accelerator_tells_of_memory(place, box):
+    """Both places where torch keeps the words for memory answer for the device."""
+    words = operator.attrgetter(place)(torch)
+    x = torch.ones(5, device="sim")
+
+    assert words.memory_allocated() == words.max_memory_allocated() == 512
+    assert words.memory_reserved() == words.max_memory_reserved() == 2 << 20
+    assert words.memory_stats()["allocated_bytes.all.current"] == 512
+    assert words.get_memory_info() == torch.sim.mem_get_info()
+    del x
+    words.empty_cache()
+    words.reset_peak_memory_stats()
+    assert words.max_memory_reserved() == 0
+
+
+def test_streams_know_themselves(box):
+    """Streams are of torch, equal if the same, and say that they are simulated."""
+    stream, other = torch.sim.Stream(), torch.Stream(device="sim:1", priority=-1)
+
+    assert isinstance(stream, torch.Stream)
+    assert (stream.device.index, other.device.index) == (0, 1)
+    assert stream != torch.sim.Stream()
+    assert other.priority == -1
+    assert "simulated" in repr(stream)
+    assert torch.sim.current_stream() == torch.sim.default_stream()
+    with stream:
+        assert torch.accelerator.current_stream() == stream
+        with torch.sim.stream(other):
+            assert torch.sim.current_stream() == other
+            assert torch.sim.current_device() == 1
+        assert torch.sim.current_stream() == stream
+    assert torch.sim.current_stream() == torch.sim.default_stream()
+    torch.accelerator.set_stream(stream)
+    assert torch.sim.current_stream() == stream
+    torch.accelerator.set_stream(torch.sim.default_stream())
+    assert len({torch.sim.Stream() for _ in range(64)}) == 32
+
+
+def test_work_is_done_when_it_was_waited_for(box):
+    """Asking tells whether work is left, synchronising waits for it."""
+    keep_busy()
+    end = torch.Event(device="sim")
+    end.record()
+    stream = torch.sim.current_stream()
+    before = (end.query(), stream.query())
+
+    end.synchronize()
+
+    assert before == (False, False)
+    assert (end.query(), stream.query()) == (True, True)
+    assert torch.Event(device="sim").query()
+
+
+def test_events_tell_the_time_between_them(box):
+    """elapsed_time is the simulated time of the work between, never real time."""
+    times = []
+    keep_busy()  # the first use takes a time of its own
+    for _ in range(2):
+        start, end = (torch.sim.Event(enable_timing=True) for _ in range(2))
+        torch.sim.synchronize()
+        start.record()
+        keep_busy()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+
+    assert times[1] == pytest.approx(times[0], rel=0.1)
+    assert times[1] > 0.1
+    never = torch.sim.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="must be recorded"):
+        never.elapsed_time(end)
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        torch.sim.Event().elapsed_time(end)
+    keep_busy()
+    never.record()
+    with pytest.raises(RuntimeError, match="must be completed"):
+        start.elapsed_time(never)
+
+
+def test_two_streams_overlap(box):
+    """Independent work on two streams takes less time than one after the other."""
+
+    def took(second):
+        torch.sim.synchronize()
+        before = box.time_s
+        host = torch.empty(BYTES, dtype=torch.uint8).pin_memory()
+        x = torch.empty(BYTES, dtype=torch.uint8, device="sim")
+        second.wait_stream(torch.sim.current_stream())
+        keep_busy()
+        with torch.sim.stream(second):
+            x.copy_(host, non_blocking=True)
+        torch.sim.synchronize()
+        return box.time_s - before
+
+    took(torch.sim.default_stream())
+    alone = took(torch.sim.default_stream())
+
+    assert took(torch.sim.Stream()) < alone
+
+
+def test_threads_have_their_own_device_and_stream(box):
+    """Another thread begins on the first GPU and on its default stream."""
+    torch.sim.set_device(1)
+    torch.accelerator.set_stream(torch.sim.Stream("sim:1"))
+    seen = []
+
+    def look():
+        seen.extend((torch.sim.current_device(), torch.sim.current_stream()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+
+    assert seen == [0, torch.sim.default_stream("sim:0")]
+
+
+def test_the_machine_is_described(box):
+    """Properties say what is simulated, and that it is."""
+    properties = torch.sim.get_device_properties(1)
+
+    assert torch.sim.get_device_name() == properties.name == "simulated H100 SXM"
+    assert torch.sim.get_device_capability() == (9, 0)
+    assert properties.multi_processor_count == 132
+    assert torch.sim.is_bf16_supported()
+    assert "_SimulatedDeviceProperties" in repr(properties)

@@ -1,0 +1,248 @@
+"""The simulated GPU in several threads, and in the children of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+
+import pytest
+import torch
+
+RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
+THREADS, STEPS = 6, 15
+PATIENCE_S = 120
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch compute in the thread that asks: a forked child has no others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ------------------------------------------------------------------------ threads
+
+
+def in_threads(work, arguments):
+    """Call a function in a thread for each argument, and give what it returned."""
+    found = {}
+
+    def keep(argument):
+        try:
+            found[argument] = work(argument)
+        except BaseException as error:  # noqa: BLE001 -- told by the test
+            found[argument] = error
+
+    threads = [threading.Thread(target=keep, args=(each,)) for each in arguments]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+def losses_of_training(seed, device):
+    """Five numbers: the losses of a small model on a device, from a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = torch.randn(5, 6, generator=generator).to(device)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Linear(7, 3))
+    for each in model.parameters():
+        each.data = torch.randn(each.shape, generator=generator) / 4
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch).t().reshape(-1)[1:].square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_six_threads_train_on_two_devices(box):
+    """Each thread's numbers are those of the CPU, and the books are exact after."""
+    numbers = in_threads(
+        lambda seed: losses_of_training(seed, f"sim:{seed % 2}"), range(THREADS)
+    )
+
+    for seed in range(THREADS):
+        assert numbers[seed] == losses_of_training(seed, "cpu")
+    gc.collect()
+    for gpu in box.machine.gpus:
+        workspaces = sum(block.size for block in gpu.workspaces.values())
+        assert torch.sim.memory_allocated(gpu.index) == workspaces
+        gpu.allocator.verify()
+
+
+@pytest.mark.usefixtures("box")
+def test_backward_in_a_thread_reaches_the_second_gpu():
+    """A thread's first act may be a backward pass of a graph made elsewhere."""
+    weight = torch.ones(3, device="sim:1", requires_grad=True)
+    loss = (weight * 5).sum()
+
+    assert in_threads(lambda _: loss.backward(), [0]) == {0: None}
+
+    assert weight.grad.tolist() == [5, 5, 5]
+
+
+@pytest.mark.usefixtures("box")
+def test_each_thread_has_a_current_device_of_its_own():
+    """`set_device` in one thread leaves the others where they were."""
+
+    def choose(index):
+        torch.sim.set_device(index)
+        return torch.ones(1, device="sim").device.index
+
+    assert in_threads(choose, [1, 0]) == {1: 1, 0: 0}
+    assert torch.sim.current_device() == 0
+
+
+@pytest.mark.usefixtures("box")
+def test_tensors_may_die_in_another_thread():
+    """What one thread makes and another drops is given back."""
+    held = [torch.ones(1 << 20, device="sim")]
+    before = torch.sim.memory_allocated()
+
+    in_threads(lambda _: held.clear(), [0])
+
+    assert before - torch.sim.memory_allocated() == 4 << 20
+
+
+# -------------------------------------------------------------------------- forks
+
+
+@contextlib.contextmanager
+def forking():
+    """Fork without being told that there are threads: torch always has some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def in_a_child(work):
+    """What a forked child says: what the function returned, or why it did not.
+
+    Returns:
+        Its answer, and how the child ended: 0, or the signal that ended it.
+    """
+    reading, writing = os.pipe()
+    with forking():
+        pid = os.fork()
+    if not pid:
+        signal.alarm(PATIENCE_S)
+        try:
+            answer = str(work())
+        except BaseException:  # noqa: BLE001 -- the parent is told
+            answer = traceback.format_exc()
+        os.write(writing, answer.encode()[-4000:])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
+    return answer, os.waitpid(pid, 0)[1]
+
+
+USES = {
+    "a factory": lambda _: torch.ones(2, device="sim"),
+    "a copy": lambda _: torch.ones(2).to("sim"),
+    "an operation": lambda x: x + 1,
+    "an in-place operation": lambda x: x.add_(1),
+    "reading": lambda x: x.tolist(),
+    "printing": repr,
+    "a copy to the host": lambda x: x.cpu(),
+    "a backward pass": lambda x: x.requires_grad_().sum().backward(),
+    "synchronize": lambda _: torch.sim.synchronize(),
+    "a stream": lambda _: torch.Stream("sim"),
+    "the memory's figures": lambda _: torch.sim.memory_allocated(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.usefixtures("box")
+def test_a_forked_child_cannot_use_the_device(use):
+    """After the parent has used the device, a child gets CUDA's own refusal."""
+    x = torch.ones(2, device="sim")
+
+    answer, ending = in_a_child(lambda: use(x))
+
+    assert RE_INITIALISE in answer
+    assert ending == 0
+
+
+@pytest.mark.usefixtures("box")
+def test_a_forked_child_may_use_a_device_that_was_not():
+    """Where the parent has only switched the simulator on, a child may use it."""
+
+    def use():
+        return (torch.ones(2, device="sim") + 1).tolist()
+
+    assert in_a_child(use) == ("[2.0, 2.0]", 0)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_forked_child_keeps_its_cpu():
+    """A child computes and draws random numbers on the CPU, as the parent would."""
+    torch.ones(2, device="sim")
+
+    def compute():
+        torch.manual_seed(0)
+        return torch.randn(2).add(1).tolist()
+
+    assert in_a_child(compute) == (str(compute()), 0)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_child_leaves_the_parent_as_it_was():
+    """What a child frees and how it ends changes nothing for the parent."""
+    x = [torch.ones(1 << 18, device="sim")]
+    before = torch.sim.memory_allocated()
+
+    in_a_child(x.clear)
+
+    assert torch.sim.memory_allocated() == before
+    assert (x[0][:2] * 2).tolist() == [2, 2]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_child_that_exits_as_python_does_leaves_the_parent_fine():
+    """The end of a forked interpreter, with all its clearing up, ends well."""
+    x = torch.ones(4, device="sim")
+    with forking():
+        child = multiprocessing.get_context("fork").Process(target=sys.exit)
+        child.start()
+    child.join()
+
+    assert child.exitcode == 0
+    assert (x + 1).tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_fork_during_an_operation_of_another_thread_ends_well():
+    """A child never waits for a lock that a thread of the parent held at the fork."""
+    stop = threading.Event()
+
+    def work():
+        x = torch.ones(4, device="sim")
+        while not stop.is_set():
+            x = x + 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        x = torch.ones(2, device="sim")
+        endings = [in_a_child(lambda: x + 1)[1] for _ in range(20)]
+    finally:
+        stop.set()
+        worker.join()
+
+    assert endings == [0] * 20

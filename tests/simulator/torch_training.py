@@ -1,0 +1,170 @@
+"""Training on the simulated GPU: the CPU's numbers, whatever is used to train."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tests.simulator.small_models import (
+    STEPS,
+    Residual,
+    Transformer,
+    made,
+    numbers,
+    on_both,
+    small_net,
+    train,
+)
+
+SCHEDULERS = {
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, 4
+    ),
+    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.1, total_steps=8
+    ),
+    "exponential": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
+        optimizer, 0.5
+    ),
+}
+
+pytestmark = pytest.mark.usefixtures("box")
+
+
+def test_a_residual_network():
+    """Convolution, BatchNorm, pooling, clipping and momentum give the CPU's numbers."""
+
+    def workload(device):
+        model = made(
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1),
+                Residual(8, 8, 1),
+                nn.MaxPool2d(2),
+                Residual(8, 16, 2),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+                nn.Linear(16, 5),
+            ),
+            device,
+        )
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True
+        )
+        images, labels = numbers(6, 3, 12, 12).to(device), torch.arange(6) % 5
+        losses, norms = [], []
+        for _ in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            loss = functional.cross_entropy(model(images), labels.to(device))
+            loss.backward()
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+            optimizer.step()
+            losses.append(loss.item())
+        model.eval()
+        return losses, norms, model(images), model.state_dict()
+
+    on_both(workload)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "options",
+    [{"foreach": True}, {"foreach": False}, {"fused": True}, {"capturable": True}, {}],
+    ids=str,
+)
+def test_a_transformer(options, dropout):
+    """Attention, with dropout from one seed, and every kind of AdamW agree."""
+    here = {} if "capturable" in options else options
+
+    def workload(device):
+        model = made(lambda: Transformer(dropout), device)
+        chosen = here if device == "cpu" else options
+        # A bias of the keys has no effect. With a small eps, Adam would make steps of
+        # the rounding errors that are its gradient.
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01, eps=1e-3, **chosen)
+        tokens = (torch.arange(36).reshape(4, 9) * 7 % 20).to(device)
+        losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            scores = model(tokens[:, :-1])
+            loss = functional.cross_entropy(
+                scores.flatten(0, 1), tokens[:, 1:].flatten()
+            )
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, model.state_dict()
+
+    on_both(workload, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_add_up_over_several_batches():
+    """Accumulating two halves gives what one batch gives on the CPU."""
+
+    def workload(device):
+        model = made(small_net, device)
+        x = numbers(8, 6).to(device)
+        for half in x.chunk(2) if device == "sim" else [x]:
+            (model(half).square().sum() / len(x)).backward()
+        return [each.grad for each in model.parameters()]
+
+    on_both(workload)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_learning_rates_on_a_schedule(name):
+    """Schedulers change the learning rate, and the numbers follow."""
+
+    def workload(device):
+        model = made(small_net, device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = SCHEDULERS[name](optimizer)
+        losses = []
+        for _ in range(STEPS):
+            losses += train(model, optimizer, device, steps=1)
+            scheduler.step()
+        return losses, scheduler.get_last_lr()
+
+    on_both(workload)
+
+
+def test_a_moving_average_of_the_weights():
+    """An AveragedModel follows the model on the device."""
+
+    def workload(device):
+        model = made(small_net, device)
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        for _ in range(STEPS):
+            train(model, optimizer, device, steps=1)
+            average.update_parameters(model)
+        return average.state_dict()
+
+    on_both(workload, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_on_two_devices():
+    """The first half on one GPU and the second on another train as on the CPU."""
+
+    def workload(device):
+        places = ("sim:0", "sim:1") if device == "sim" else ("cpu", "cpu")
+        first = made(lambda: nn.Linear(6, 16), places[0])
+        second = made(lambda: nn.Linear(16, 3), places[1])
+        parameters = [*first.parameters(), *second.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=True)
+        losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            hidden = first(numbers(8, 6).to(places[0])).relu()
+            loss = second(hidden.to(places[1])).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert [str(each.grad.device) for each in parameters[::2]] == [
+            each if device == "sim" else "cpu" for each in places
+        ]
+        return losses, [each.detach().cpu() for each in parameters]
+
+    on_both(workload)

@@ -1,0 +1,124 @@
+"""What goes with training: half precision, batches from a loader, saving, copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.simulator.small_models import made, numbers, small_net, train
+
+pytestmark = pytest.mark.usefixtures("box")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_as_casts_by_hand(dtype):
+    """Linear layers run in half precision, softmax and losses in single precision."""
+    first, second = made(lambda: nn.Linear(6, 16), "cpu"), nn.Linear(16, 3)
+    x, labels = numbers(8, 6), torch.arange(8) % 3
+
+    def by_hand(layer, source):
+        return functional.linear(
+            source.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype)
+        )
+
+    scores = by_hand(second, by_hand(first, x).relu())
+    loss = functional.cross_entropy(scores.float(), labels)
+    loss.backward()
+    there = copy.deepcopy(nn.Sequential(first, nn.ReLU(), second)).to("sim")
+    there.zero_grad()
+
+    with torch.autocast("sim", dtype):
+        got = there(x.to("sim"))
+        softmax = got.softmax(1)
+        got_loss = functional.cross_entropy(got, labels.to("sim"))
+    got_loss.backward()
+
+    assert (got.dtype, softmax.dtype, got_loss.dtype) == (dtype, *[torch.float32] * 2)
+    torch.testing.assert_close(got.cpu(), scores)
+    torch.testing.assert_close(got_loss.cpu(), loss)
+    for mine, theirs in zip(
+        there.parameters(), [*first.parameters(), *second.parameters()], strict=True
+    ):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
+
+def test_a_grad_scaler_scales_and_skips():
+    """GradScaler trains as without scaling, and leaves out a step with infinities."""
+    plain, scaled = made(small_net, "sim"), made(small_net, "sim")
+    expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), "sim", steps=1)
+    optimizer = torch.optim.SGD(scaled.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("sim", init_scale=8.0)
+    x, y = numbers(8, 6).to("sim"), numbers(8, 3).to("sim")
+
+    loss = functional.mse_loss(scaled(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    after_one = {name: each.clone() for name, each in scaled.state_dict().items()}
+    scaler.scale(scaled(x).sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+    assert loss.item() == pytest.approx(expected[0])
+    torch.testing.assert_close(after_one, dict(plain.state_dict()))
+    torch.testing.assert_close(dict(scaled.state_dict()), after_one)
+    assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_batches_from_a_data_loader(workers, pinned):
+    """Batches arrive whole, from worker processes and out of pinned memory too."""
+    data = TensorDataset(torch.arange(20).float().reshape(10, 2), torch.arange(10))
+    loader = DataLoader(data, batch_size=4, num_workers=workers, pin_memory=pinned)
+    seen = []
+
+    for rows, labels in loader:
+        assert rows.is_pinned() is labels.is_pinned() is pinned
+        rows_there = rows.to("sim", non_blocking=True)
+        seen.append(rows_there.sum(1) - labels.to("sim", non_blocking=True))
+
+    expected = data.tensors[0].sum(1) - data.tensors[1]
+    assert torch.cat(seen).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad]
+)
+def test_training_goes_on_after_saving_and_loading(kind):
+    """What was saved half-way and loaded into a new model trains to the same end."""
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    model = made(small_net, "sim")
+    optimizer = kind(model.parameters(), lr=0.05, **options)
+    train(model, optimizer, "sim", steps=2)
+    saved = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), saved)
+    expected = train(model, optimizer, "sim")
+
+    fresh = small_net().to("sim")
+    fresh_optimizer = kind(fresh.parameters(), lr=1.0, **options)
+    saved.seek(0)
+    for target, state in zip((fresh, fresh_optimizer), torch.load(saved), strict=True):
+        target.load_state_dict(state)
+
+    assert train(fresh, fresh_optimizer, "sim") == expected
+
+
+def test_a_deep_copy_trains_by_itself():
+    """A copied model is on the device, equal, and leaves the original alone."""
+    model = made(lambda: nn.Sequential(small_net(), nn.BatchNorm1d(3)), "sim")
+    before = [each.tolist() for each in model.parameters()]
+
+    twin = copy.deepcopy(model)
+    train(twin, torch.optim.SGD(twin.parameters(), lr=0.1), "sim")
+
+    assert {each.device for each in twin.parameters()} == {torch.device("sim:0")}
+    assert [each.tolist() for each in model.parameters()] == before
+    assert [each.tolist() for each in twin.parameters()] != before

@@ -1,0 +1,91 @@
+"""The workloads that are held against real GPUs run, and compare, without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.hardware import comparing
+from tests.hardware.workloads import EVENTS, HOST, workloads
+
+SHRUNK = 16  # by which the sides of tensors are divided, to be quick
+QUICK = tuple(
+    dataclasses.replace(each, times=min(each.times, 10)) for each in workloads(SHRUNK)
+)
+
+
+@pytest.fixture(scope="module")
+def took():
+    """What each takes on a simulated H100, on small tensors."""
+    return comparing.measure_simulated("h100", QUICK)
+
+
+def test_every_workload_takes_time_on_both_clocks(took):
+    """Each has a time by events and one by the host, and the host's is no shorter."""
+    assert set(took) == {each.name for each in workloads()}
+    for name, each in took.items():
+        assert 0 < each.events <= each.host, name
+
+
+def test_names_are_unique():
+    """No two workloads share a name, by which results are kept."""
+    names = [each.name for each in workloads()]
+
+    assert len(names) == len(set(names))
+
+
+def test_a_second_run_gives_the_same_times(took):
+    """The simulation's times do not depend on the machine that computes them."""
+    assert comparing.measure_simulated("h100", QUICK) == took
+
+
+def test_more_work_takes_longer():
+    """The sizes of a workload come out in the order of their work."""
+    chosen = [each for each in workloads(4) if "MiB to the device, pinned" in each.name]
+    small, middle, large = comparing.measure_simulated("h100", chosen).values()
+
+    assert small.events < middle.events < large.events
+
+
+def test_rounding_to_tf32_is_faster_and_bf16_faster_still():
+    """The three types of one matrix product are told apart by the tensor cores."""
+    chosen = [each for each in workloads(2) if each.name.startswith("matmul 2048")]
+    single, rounded, half = comparing.measure_simulated("h100", chosen).values()
+
+    assert single.events > rounded.events > half.events
+
+
+def test_pageable_copies_are_slower_by_the_hosts_clock(took):
+    """Pinned memory is worth its name in the list."""
+    pinned = took["256 MiB to the device, pinned"]
+    pageable = took["256 MiB to the device, pageable"]
+
+    assert pageable.host > pinned.host
+
+
+def test_a_comparison_judges_by_the_clock_of_the_workload(took):
+    """Ratios are simulated over real, by events or by the host as the list says."""
+    twice = {
+        name: comparing.Took(2 * each.events, 4 * each.host)
+        for name, each in took.items()
+    }
+
+    found = comparing.comparison(QUICK, twice, took)
+
+    assert {each["clock"] for each in found.values()} == {EVENTS, HOST}
+    for each in found.values():
+        assert each["ratio"] == {EVENTS: 1 / 2, HOST: 1 / 4}[each["clock"]]
+    json.dumps(found)
+
+
+def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
+    """`python -m tests.hardware.comparing` prints times that `Took` takes back."""
+    monkeypatch.setattr(comparing, "workloads", lambda: QUICK[-2:])
+    monkeypatch.setattr("sys.argv", ["comparing", "NVIDIA H100 80GB HBM3"])
+    comparing.main()
+
+    read = json.loads(capsys.readouterr().out)
+    again = comparing.measure_simulated("h100", QUICK[-2:])
+    assert {name: comparing.Took(**each) for name, each in read.items()} == again
