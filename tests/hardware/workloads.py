@@ -1,0 +1,208 @@
+"""Work for a GPU, written once for the real one and for the simulated one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Action = Callable[[], object]
+
+EVENTS, HOST = "events", "host"
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something for a GPU to do.
+
+    Attributes:
+        name: What it is called in the results.
+
+        prepare: Makes its tensors on a device and gives what is to be timed.
+
+        clock: By which of the two clocks it is judged: the device's own between two
+            events, or the host's until the device is idle.
+
+        times: How often the action is repeated between two readings of the clock.
+    """
+
+    name: str
+    prepare: Callable[[Any, str], Action]
+    clock: str = EVENTS
+    times: int = 5
+
+
+def workloads(shrunk: int = 1) -> tuple[Workload, ...]:
+    """All of them.
+
+    Args:
+        shrunk: By how much every long side is divided, for a quick look.
+    """
+    return (
+        *_matmuls(shrunk),
+        *_elementwise(shrunk),
+        *_reductions(shrunk),
+        *_copies(shrunk),
+        *_loops(),
+    )
+
+
+# ------------------------------------------------------------------ on the device
+
+
+def _matmuls(shrunk: int) -> Iterator[Workload]:
+    for size in (512, 1024, 2048, 4096):
+        for word in ("fp32", "tf32", "bf16"):
+            prepare = functools.partial(_matmul, size=size // shrunk, word=word)
+            yield Workload(f"matmul {size} {word}", prepare)
+
+
+def _matmul(torch: Any, device: str, size: int, word: str) -> Action:
+    dtype = torch.bfloat16 if word == "bf16" else torch.float32
+    a, b = (torch.full((size, size), 0.5, device=device, dtype=dtype) for _ in "ab")
+
+    def multiply() -> None:
+        with _rounding(torch, word == "tf32"):
+            torch.mm(a, b)
+
+    return multiply
+
+
+@contextlib.contextmanager
+def _rounding(torch: Any, allowed: bool) -> Iterator[None]:  # noqa: FBT001
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+def _elementwise(shrunk: int) -> Iterator[Workload]:
+    for millions in (1, 4, 16, 64):
+        for name, operation in (
+            ("add", lambda torch, x: torch.add(x, x)),
+            ("relu", lambda torch, x: torch.relu(x)),
+            ("exp", lambda torch, x: torch.exp(x)),
+        ):
+            yield _of_one_tensor(
+                f"{name} of {millions} Mi fp32", operation, (millions * MIB // shrunk,)
+            )
+
+
+def _reductions(shrunk: int) -> Iterator[Workload]:
+    rows, long = 8192 // shrunk, 4096 // shrunk
+    for name, operation in (
+        ("sum", lambda _, x: x.sum()),
+        ("sum of rows", lambda _, x: x.sum(1)),
+        ("sum of columns", lambda _, x: x.sum(0)),
+        ("largest of rows", lambda _, x: x.amax(1)),
+        ("softmax", lambda torch, x: torch.softmax(x, 1)),
+        (
+            "layer norm",
+            lambda torch, x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+        ),
+    ):
+        for word in ("float32", "bfloat16"):
+            yield _of_one_tensor(f"{name}, {word}", operation, (rows, long), word)
+
+
+def _of_one_tensor(
+    name: str,
+    operation: Callable[[Any, Any], object],
+    shape: tuple[int, ...],
+    word: str = "float32",
+) -> Workload:
+    def prepare(torch: Any, device: str) -> Action:
+        x = torch.full(shape, 0.5, device=device, dtype=getattr(torch, word))
+        return functools.partial(operation, torch, x)
+
+    return Workload(name, prepare)
+
+
+# ----------------------------------------------------------------------- copies
+
+
+def _copies(shrunk: int) -> Iterator[Workload]:
+    for mebibytes in (1, 16, 256):
+        for pinned in (True, False):
+            for outwards in (True, False):
+                name = (
+                    f"{mebibytes} MiB "
+                    f"{'to' if outwards else 'from'} the device, "
+                    f"{'pinned' if pinned else 'pageable'}"
+                )
+                prepare = functools.partial(
+                    _copy,
+                    nbytes=mebibytes * MIB // shrunk,
+                    pinned=pinned,
+                    outwards=outwards,
+                )
+                # A pageable copy is the host's work; events see a part of it only.
+                yield Workload(name, prepare, EVENTS if pinned else HOST)
+
+
+def _copy(
+    torch: Any, device: str, nbytes: int, *, pinned: bool, outwards: bool
+) -> Action:
+    on_host = torch.full((nbytes // 4,), 0.5)
+    if pinned:
+        on_host = on_host.pin_memory()
+    there = torch.zeros(nbytes // 4, device=device)
+    target, source = (there, on_host) if outwards else (on_host, there)
+    return lambda: target.copy_(source, non_blocking=pinned)
+
+
+# ------------------------------------------------------------- bound by the host
+
+
+def _loops() -> Iterator[Workload]:
+    yield Workload("one small operation, launched", _launching, HOST, times=500)
+    yield Workload("a small model forward", _small_model, HOST, times=100)
+    yield Workload("a small training step", _small_step, HOST, times=50)
+    yield Workload("item of a number", _reading, HOST, times=200)
+    yield Workload("an operation, then its item", _working_and_reading, HOST, times=200)
+
+
+def _launching(torch: Any, device: str) -> Action:
+    x = torch.zeros(1024, device=device)
+    return lambda: x.add_(1)
+
+
+def _small_model(torch: Any, device: str) -> Action:
+    model, x = _model(torch, device), torch.zeros(16, 64, device=device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(x)
+
+    return forward
+
+
+def _small_step(torch: Any, device: str) -> Action:
+    model, x = _model(torch, device), torch.zeros(16, 64, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def _model(torch: Any, device: str) -> Any:
+    layers = [torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)]
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def _reading(torch: Any, device: str) -> Action:
+    return torch.zeros((), device=device).item
+
+
+def _working_and_reading(torch: Any, device: str) -> Action:
+    x = torch.zeros(1024, device=device)
+    return lambda: x.add_(1).sum().item()
