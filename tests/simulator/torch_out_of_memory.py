@@ -72,8 +72,8 @@ TOO_MUCH = {
     "zeros": lambda _: torch.zeros(1 << 34, device="sim"),
     "randn": lambda _: torch.randn(1 << 34, device="sim"),
     "arange": lambda _: torch.arange(1 << 25, device="sim"),
-    "broadcast": lambda x: x[:, None] + x,
-    "matmul": lambda x: x[:, None] @ x[None],
+    "broadcast": lambda x: x[:8192, None] + x[None, :8192],
+    "matmul": lambda x: x[:8192, None] @ x[None, :8192],
     "repeat": lambda x: x.repeat(9),
     "concatenation": lambda x: torch.cat([x] * 9),
     "one_hot": lambda x: functional.one_hot(x.long(), 1000),
@@ -97,3 +97,11 @@ def test_a_machine_with_too_little_memory_of_its_own(name, box, monkeypatch):
 
     assert "memory=" in caught.value.hint
     assert (x[:2] + 1).tolist() == [2.0, 2.0]
+
+
+def test_what_neither_could_hold_is_out_of_memory_of_the_gpu(box):
+    """A tensor larger than the GPU fails as on the GPU, whatever this machine has."""
+    with pytest.raises(torch.OutOfMemoryError, match=r"allocate 4096\.00 GiB"):
+        torch.empty(1 << 40, device="sim")
+
+    assert torch.sim.memory_allocated() == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, require_room
+from gpumagic.simulator.backend.host_memory import WATCHED_BYTES
 from gpumagic.simulator.operators import Kind
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedGpu
 
 _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 _LARGE_NUMBER = 1 << 20  # an argument that may be a size
@@ -44,6 +45,7 @@ def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:
 
 def foresee(
     simulation: Simulation,
+    gpu: SimulatedGpu,
     operation: Operation,
     inner: Sequence[Any],
     named: dict[str, Any],
@@ -51,6 +53,7 @@ def foresee(
     """Refuse an operation whose output the RAM of this machine cannot hold.
 
     Raises:
+        OutOfMemoryError: The simulated GPU could not hold it either.
         HostMemoryFull: It says what there is and how to go on.
     """
     kind, tensor = operation.rule.kind, simulation.torch.Tensor
@@ -65,8 +68,7 @@ def foresee(
         return
     else:
         nbytes = _by_shapes_alone(simulation, operation, inner, named)
-    if nbytes >= WATCHED_BYTES:
-        require_room(nbytes, simulation.label)
+    simulation.foresee(nbytes, gpu)
 
 
 def _is_large(value: Any) -> bool:

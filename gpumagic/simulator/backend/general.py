@@ -41,7 +41,7 @@ class General:
         if operation.takes_generator:
             give_generator(simulation, operation, gpu, inner, named)
         if call.expanded or may_be_large(call.nbytes, args):
-            foresee(simulation, operation, inner, named)
+            foresee(simulation, gpu, operation, inner, named)
         reads, writes = self._split(call)
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)

@@ -96,7 +96,7 @@ class _Memory:
     ) -> Any:
         """`torch.empty`, and through it most other factories."""
         gpu = self._where(layout, device, pin_memory)
-        self._simulation.foresee(self._nbytes(size, dtype))
+        self._simulation.foresee(self._nbytes(size, dtype), gpu)
         twin = self._torch.empty(
             size,
             dtype=dtype,
@@ -116,7 +116,7 @@ class _Memory:
     ) -> Any:
         """`torch.empty_strided`."""
         gpu = self._where(layout, device, pin_memory)
-        self._simulation.foresee(self._nbytes(size, dtype))
+        self._simulation.foresee(self._nbytes(size, dtype), gpu)
         twin = self._torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         return self._simulation.place(twin, gpu, made=True)
 
@@ -145,13 +145,13 @@ class _Memory:
         storage = tensor.untyped_storage()
         needed = (count + offset) * tensor.element_size() if count else 0
         if needed > storage.nbytes():
-            simulation.foresee(needed)
+            gpu = simulation.gpu(tensor.device.index)
+            simulation.foresee(needed, gpu)
             larger = torch.empty(count + offset, dtype=tensor.dtype, device="cpu")
             old = simulation.tensors.claimed(tensor).twin
             kept = torch.empty(0, dtype=tensor.dtype, device="cpu")
             kept.set_(old.untyped_storage())
             larger[: kept.numel()].copy_(kept)
-            gpu = simulation.gpu(tensor.device.index)
             storage = simulation.place(larger, gpu).untyped_storage()
         stride = contiguous_strides(size)
         return simulation.tensors.rebind(tensor, storage, offset, size, stride)

@@ -17,18 +17,17 @@ class HostMemoryFull(DeviceError):
     """The RAM of this machine cannot hold what the simulated GPU could."""
 
 
-def require_room(nbytes: int, label: str) -> None:
-    """Refuse what would drive this machine out of memory.
-
-    Raises:
-        HostMemoryFull: There is not that much RAM left.
-    """
+def has_room(nbytes: int) -> bool:
+    """Whether this machine's RAM has room for so much more."""
     free = available_bytes()
-    if free is None or nbytes <= free - _SPARE_BYTES:
-        return
-    raise HostMemoryFull(
+    return free is None or nbytes <= free - _SPARE_BYTES
+
+
+def no_room(nbytes: int, label: str) -> HostMemoryFull:
+    """What is said where it has not, but the simulated GPU has."""
+    return HostMemoryFull(
         f"the {label} has room for {bytes_text(nbytes)} more, but its memory lies in "
-        f"this machine's RAM, of which {bytes_text(max(0, free))} is left",
+        f"this machine's RAM, of which {bytes_text(available_bytes())} is left",
         'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
         'memory="2GiB"), runs out of memory sooner than the machine',
     )

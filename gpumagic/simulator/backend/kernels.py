@@ -119,7 +119,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         if options or gpu is None:
             return general(*args, **options)
         if nbytes > _SMALL_BYTES or expanded or (by_sizes and may_be_large(0, args)):
-            foresee(simulation, operation, inner, options)
+            foresee(simulation, gpu, operation, inner, options)
         result = call(*inner)
         dtype = result.dtype
         flops, rule, by_shape = 0.0, None, operation.by_shape

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.simulator.backend.backward import BackwardStreams
-from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, require_room
+from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, has_room, no_room
 from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.places import Place, PlaceMark, Places
 from gpumagic.simulator.backend.refusals import lost_by_fork
 from gpumagic.simulator.backend.streams import name_of
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
+from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 from gpumagic.simulator.races import HOST, hint, problem
 
 if TYPE_CHECKING:
@@ -174,14 +175,29 @@ class Simulation:
 
     # ------------------------------------------------------------ host memory
 
-    def foresee(self, nbytes: int) -> None:
+    def foresee(self, nbytes: int, gpu: SimulatedGpu | None) -> None:
         """Refuse an output that the RAM of this machine cannot hold.
 
         Raises:
-            DeviceError: It says what there is and how to go on.
+            OutOfMemoryError: The simulated GPU could not hold it either.
+            HostMemoryFull: It says what there is and how to go on.
         """
-        if nbytes >= WATCHED_BYTES:
-            require_room(nbytes, self.label)
+        if nbytes < WATCHED_BYTES or has_room(nbytes):
+            return
+        if gpu is not None:
+            self._require_room_on(gpu, nbytes)
+        raise no_room(nbytes, self.label)
+
+    def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
+        """Run out of simulated memory, if that comes first."""
+        with self.books():
+            gpu.start()
+            try:
+                block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
+            except OutOfSimulatedMemory as full:
+                raise self.torch.OutOfMemoryError(self.says(full.text)) from None
+            if block is not None:
+                gpu.allocator.free(block)
 
     # ------------------------------------------------------------------ races
 

@@ -190,9 +190,10 @@ class Switch:
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""
         simulation, torch = self._simulation, self._torch
-        simulation.foresee(nbytes)
+        gpu = simulation.gpu(device.index)
+        simulation.foresee(nbytes, gpu)
         twin = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        storage = simulation.place(twin, simulation.gpu(device.index)).untyped_storage()
+        storage = simulation.place(twin, gpu).untyped_storage()
         storage._gpumagic.plain = False
         return storage
 

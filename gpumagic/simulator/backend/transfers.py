@@ -67,7 +67,7 @@ class Transfers:
         if device is not None:
             to = simulation.gpu(device.index) if device.type == self._type else None
         numbers = simulation.tensors.twin_of(source) if from_ else source
-        simulation.foresee(numbers.numel() * (dtype or numbers.dtype).itemsize)
+        simulation.foresee(numbers.numel() * (dtype or numbers.dtype).itemsize, to)
         twin = self._to(numbers, dtype=dtype, memory_format=memory_format)
         if to is None:
             if non_blocking or pin_memory:
