@@ -497,3 +497,15 @@ def test_it_can_be_switched_on_again():
     assert torch.cuda.device_count() == 2
     assert torch.ones(1, device="cuda:1").is_cuda
     box.off()
+
+
+def test_plan_caches_keep_what_they_are_set_to():
+    """Each GPU's cache of FFT plans can be limited, as on CUDA, and is put back."""
+    before = torch.backends.cuda.cufft_plan_cache
+    with gpumagic.simulate("2xh100", as_cuda=True):
+        torch.backends.cuda.cufft_plan_cache[1].max_size = 10
+        caches = torch.backends.cuda.cufft_plan_cache
+
+        assert (caches.max_size, caches[1].max_size, caches.size) == (4096, 10, 0)
+        caches.clear()
+    assert torch.backends.cuda.cufft_plan_cache is before

@@ -8,6 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_memory import History
+from gpumagic.simulator.backend.as_cuda_plans import PlanCaches
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
 from gpumagic.simulator.backend.refusals import not_simulated
 
@@ -56,6 +57,7 @@ def cuda_names(
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
     yield torch.cuda.nvtx, "range", _nothing_around
+    yield torch.backends.cuda, "cufft_plan_cache", PlanCaches(simulation)
     for name in ("start", "stop"):
         yield torch.cuda.profiler, name, _nothing
     yield torch.cuda.profiler, "profile", _nothing_around
