@@ -6,7 +6,10 @@ import dataclasses
 import json
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from gpumagic.simulator.backend.operations import Operation
 from tests.hardware import comparing
 from tests.hardware.workloads import EVENTS, HOST, workloads
 
@@ -89,3 +92,22 @@ def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
     read = json.loads(capsys.readouterr().out)
     again = comparing.measure_simulated("h100", QUICK[-2:])
     assert {name: comparing.Took(**each) for name, each in read.items()} == again
+
+
+@pytest.mark.usefixtures("box")
+def test_the_flops_of_products_are_those_of_torch():
+    """Our own count for matrix products is what torch's formula counts."""
+    a, b, c = torch.ones(4, 6), torch.ones(6, 5), torch.ones(4, 5)
+    batch, other = torch.ones(3, 4, 6), torch.ones(3, 6, 5)
+    for name, given in (
+        ("mm", (a, b)),
+        ("addmm", (c, a, b)),
+        ("bmm", (batch, other)),
+        ("baddbmm", (torch.ones(3, 4, 5), batch, other)),
+    ):
+        with FlopCounterMode(display=False) as counted:
+            made = getattr(torch, name)(*given)
+        formula = Operation(torch, f"aten::{name}").flops
+        shapes = [each.shape for each in given]
+
+        assert formula(*shapes, out_shape=made.shape) == counted.get_total_flops()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.foresight import foresee, may_be_large
 from gpumagic.simulator.backend.general import General, count_flops
-from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.operations import COMMON, Operation
 from gpumagic.simulator.backend.outputs import IntoOutputs
 from gpumagic.simulator.backend.spans import operand_of
 
@@ -26,25 +26,9 @@ if TYPE_CHECKING:
 _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 
 
-# Worth having ready when the simulator is switched on: a call less for each use.
-_COMMON = frozenset(
-    (
-        "aten::add.Tensor",
-        "aten::add_.Tensor",
-        "aten::addmm",
-        "aten::div.Tensor",
-        "aten::mm",
-        "aten::mul.Tensor",
-        "aten::mul_.Tensor",
-        "aten::relu",
-        "aten::sub.Tensor",
-    )
-)
-
-
 def make_kernel(simulation: Simulation, name: str) -> Kernel:
     """The kernel of one operator; of most, what it needs is looked up at first use."""
-    if name in _COMMON:
+    if name in COMMON:  # a call less for each use
         return _study(simulation, name)
     run: Kernel | None = None
 
@@ -82,6 +66,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
     by_sizes, is_product = operation.takes_sizes, operation.is_product
+    shaped = operation.by_shape
     halves = (simulation.torch.float16, simulation.torch.bfloat16)
     recording, words = simulation.torch.is_grad_enabled, simulation.words
 
@@ -91,7 +76,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         reads: list[Operand] = []
         inner = []
         for each in args:
-            if isinstance(each, tensor):
+            if type(each) is tensor or isinstance(each, tensor):
                 try:
                     memory = each.untyped_storage()._gpumagic
                 except AttributeError:  # a CPU tensor
@@ -122,7 +107,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             foresee(simulation, gpu, operation, inner, options)
         result = call(*inner)
         dtype = result.dtype
-        flops, rule, by_shape = 0.0, None, operation.by_shape
+        flops, rule, by_shape = 0.0, None, shaped
         if is_product:  # as torch's own formula has it, at a tenth of its cost
             flops = 2.0 * result.numel() * inner[-1].size(-2)
             by_shape = dtype in halves

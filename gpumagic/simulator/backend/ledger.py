@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.tensors import Memory
     from gpumagic.simulator.hazards import Operand, Tracker
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
 
-    TensorOf = Callable[..., tuple[Any, Memory]]
+    TensorOf = Callable[..., tuple[Any, Accesses]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
 _OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
@@ -93,10 +92,11 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
-    ) -> tuple[Any, Memory]:
+    ) -> tuple[Any, Accesses]:
         nbytes = twin.untyped_storage().nbytes()
         if not nbytes:
-            return wrap(twin, stream, None, Accesses(0))
+            nothing = Accesses(0)
+            return wrap(twin, stream, None, nothing), nothing
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
         try:
@@ -107,7 +107,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
-        return wrap(twin, stream, block, accesses)
+        return wrap(twin, stream, block, accesses), accesses
 
     return tensor_of
 
@@ -221,9 +221,10 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
                 if rule.library:
                     gpu.need(rule.library, stream)
                 for twin in twins:
-                    tensor, memory = tensor_of(twin, gpu, stream)
-                    written_bytes += memory.nbytes
-                    writes.append((memory.accesses, 0, memory.nbytes, None))
+                    tensor, accesses = tensor_of(twin, gpu, stream)
+                    nbytes = accesses.size_bytes
+                    written_bytes += nbytes
+                    writes.append((accesses, 0, nbytes, None))
                     outputs.append(tensor)
                 (gpu.launch if operation.launches else gpu.only_call)(
                     stream,

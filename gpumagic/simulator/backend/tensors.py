@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], tuple[Any, Memory]]"
+Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], Any]"
 
 
 class Memory:
@@ -131,7 +131,7 @@ class Tensors:
 
         def wrap(
             twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
-        ) -> tuple[Any, Memory]:
+        ) -> Any:
             gpu = stream.gpu
             type_ = types.get(twin.dtype)
             if type_ is None or twin.storage_offset():
@@ -159,7 +159,7 @@ class Tensors:
             life.stream = stream
             life.recorded = ()
             lives[id(life)] = life
-            return tensor, memory
+            return tensor
 
         return wrap
 
