@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpumagic.record import Record
+from gpumagic.simulator.work import FULL_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
-
-FULL_SHARE: Final = 1 << 20
 
 _NS_PER_S: Final = 1e9
 _US: Final = 1_000

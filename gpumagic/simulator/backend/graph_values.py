@@ -10,24 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.simulator.backend.recurrent import (
-    _gru,
-    _gru_backward,
-    _lstm,
-    _lstm_backward,
-)
+from gpumagic.simulator.backend.recurrent import CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
 
-_CELLS: dict[str, Callable[..., Any]] = {
-    "_thnn_fused_lstm_cell": _lstm,
-    "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
-    "_thnn_fused_gru_cell": _gru,
-    "_thnn_fused_gru_cell_backward": _gru_backward,
-}
 _HOST_ARGUMENTS_READ = ("copy_", "_to_copy")  # at each replay; else once, at capture
 _NO_NUMBERS = frozenset(
     (
@@ -204,7 +193,7 @@ class Values:
         if name == "native_dropout":
             generator = self._simulation.generators[self._simulation.here.device]
             return lambda *args: _dropout(torch, generator, *args)
-        cell = _CELLS.get(name)
+        cell = CELLS.get(name)
         return None if cell is None else lambda *args: cell(torch, *args)
 
     # ------------------------------------------------------------------ storages

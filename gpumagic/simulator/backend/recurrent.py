@@ -7,13 +7,14 @@ one workspace, in the order that torch's own backward formula hands it back.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.operations import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpumagic.simulator.backend.simulation import Simulation
 
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
 def recurrent_cells(simulation: Simulation) -> dict[str, Callable[..., Any]]:
     """The kernels by the names of their operators."""
     torch = simulation.torch
-    cells: dict[str, Callable[..., Any]] = {
-        "_thnn_fused_lstm_cell": _lstm,
-        "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
-        "_thnn_fused_gru_cell": _gru,
-        "_thnn_fused_gru_cell_backward": _gru_backward,
-    }
     return {
-        name: _kernel(simulation, name, cell, torch) for name, cell in cells.items()
+        name: _kernel(simulation, name, cell, torch) for name, cell in CELLS.items()
     }
 
 
@@ -135,3 +130,14 @@ def _gru_backward(
     by_hidden = torch.cat([grad_reset, grad_update, grad_new * reset], 1)
     biases = (by_input.sum(0), by_hidden.sum(0)) if has_bias else (None, None)
     return by_input, by_hidden, grad * update, *biases
+
+
+# What computes each operator: torch first, then its arguments.
+CELLS: Mapping[str, Callable[..., tuple[Any, ...]]] = MappingProxyType(
+    {
+        "_thnn_fused_lstm_cell": _lstm,
+        "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
+        "_thnn_fused_gru_cell": _gru,
+        "_thnn_fused_gru_cell_backward": _gru_backward,
+    }
+)
