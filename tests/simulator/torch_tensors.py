@@ -256,3 +256,11 @@ def test_pickling_and_copying():
     assert both[0] is both[1]
     assert both[0].add_(1).tolist() == [2.0, 3.0]
     assert x.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_mixture_of_devices_is_all_that_is_told(box):
+    """The error has no other one behind it that is of our own making."""
+    with pytest.raises(RuntimeError, match="same device") as caught:
+        torch.ones(2, device="sim") + torch.ones(2)
+
+    assert caught.value.__context__ is None

@@ -150,6 +150,7 @@ def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
     operator = _operator(torch, name)
 
     def make(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         device = options.get("device")
         options["device"] = names.numbered(None if device is None else device.index)
         return operator(*args, **options)

@@ -53,9 +53,9 @@ class Call:
 
     def twin(self, tensor: Any, where: int | str) -> Any:
         """What stands for a tensor on the CPU; notes the storage it lies on."""
-        try:
-            memory = tensor.untyped_storage()._gpumagic
-        except AttributeError:
+        __tracebackhide__ = True
+        memory = getattr(tensor.untyped_storage(), "_gpumagic", None)
+        if memory is None:
             if tensor.device.type != self._simulation.device_type:
                 if self.host is None and tensor.dim():
                     self.host = tensor
@@ -89,6 +89,7 @@ class Call:
 
     def require_one_device(self, operation: Operation) -> None:
         """Refuse CPU tensors beside simulated ones, as CUDA does."""
+        __tracebackhide__ = True
         if self.host is None or self.gpu is None:
             return
         # A CPU tensor may index a simulated one; a simulated one never a CPU one.
@@ -100,6 +101,7 @@ class Call:
         return self._simulation.word
 
     def _refuse_mixing(self, other: str) -> None:
+        __tracebackhide__ = True
         index = self.gpu.index if self.gpu else 0
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two "

@@ -56,6 +56,7 @@ def foresee(
         OutOfMemoryError: The simulated GPU could not hold it either.
         HostMemoryFull: It says what there is and how to go on.
     """
+    __tracebackhide__ = True
     kind, tensor = operation.rule.kind, simulation.torch.Tensor
     if kind in _SHRINKING:
         return

@@ -30,6 +30,7 @@ class General:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run it; the arguments are those that torch hands to a kernel."""
+        __tracebackhide__ = True
         simulation, operation = self._simulation, self._operation
         call = Call(simulation)
         inner = [self._inner(call, each, where) for where, each in enumerate(args)]

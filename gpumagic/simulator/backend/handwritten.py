@@ -95,6 +95,7 @@ class _Memory:
         memory_format: Any = None,
     ) -> Any:
         """`torch.empty`, and through it most other factories."""
+        __tracebackhide__ = True
         gpu = self._where(layout, device, pin_memory)
         self._simulation.foresee(self._nbytes(size, dtype), gpu)
         twin = self._torch.empty(
@@ -115,6 +116,7 @@ class _Memory:
         pin_memory: Any = None,
     ) -> Any:
         """`torch.empty_strided`."""
+        __tracebackhide__ = True
         gpu = self._where(layout, device, pin_memory)
         self._simulation.foresee(self._nbytes(size, dtype), gpu)
         twin = self._torch.empty_strided(size, stride, dtype=dtype, device="cpu")

@@ -33,6 +33,7 @@ def make_kernel(simulation: Simulation, name: str) -> Kernel:
     run: Kernel | None = None
 
     def kernel(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         nonlocal run
         if run is None:
             run = _study(simulation, name)
@@ -71,6 +72,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     recording, words = simulation.torch.is_grad_enabled, simulation.words
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912
+        __tracebackhide__ = True
         gpu, nbytes, dense, needs_grad = None, 0, True, False
         expanded = False
         reads: list[Operand] = []
@@ -79,7 +81,11 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             if type(each) is tensor or isinstance(each, tensor):
                 try:
                     memory = each.untyped_storage()._gpumagic
-                except AttributeError:  # a CPU tensor
+                except AttributeError:
+                    memory = None
+                if (
+                    memory is None
+                ):  # a CPU tensor; out here, so that no error is chained
                     return general(*args, **options)
                 if memory.gpu is not gpu:
                     if gpu is not None:  # a mixture of devices

@@ -75,6 +75,7 @@ class Ledger:
 
             made: Whether a call of the user's made it, which costs the host.
         """
+        __tracebackhide__ = True
         with self.open():
             if made:
                 host = gpu.costs.host
@@ -93,6 +94,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Accesses]:
+        __tracebackhide__ = True
         nbytes = twin.untyped_storage().nbytes()
         if not nbytes:
             nothing = Accesses(0)
@@ -191,6 +193,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
         Returns:
             The outputs, and the races that were found.
         """
+        __tracebackhide__ = True
         place = None
         if tracking:
             frame = getframe(_OUR_FRAMES)

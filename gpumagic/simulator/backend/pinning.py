@@ -166,6 +166,7 @@ def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:
 def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
+        __tracebackhide__ = True
         made = original(*args, **options)
         return made.pin_memory() if pin_memory else made
 

@@ -182,6 +182,7 @@ class Simulation:
             OutOfMemoryError: The simulated GPU could not hold it either.
             HostMemoryFull: It says what there is and how to go on.
         """
+        __tracebackhide__ = True
         if nbytes < WATCHED_BYTES or has_room(nbytes):
             return
         if gpu is not None:
@@ -190,6 +191,7 @@ class Simulation:
 
     def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
         """Run out of simulated memory, if that comes first."""
+        __tracebackhide__ = True
         with self.books():
             gpu.start()
             try:
