@@ -219,11 +219,6 @@ class CachingAllocator:
         """The most that may be taken; None until a fraction has been set."""
         return self._memory.allowed_bytes
 
-    @property
-    def driver_free_bytes(self) -> int:
-        """What the driver has left."""
-        return self._memory.free_bytes
-
     def mem_info(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
         return self._memory.free_bytes, self._memory.capacity_bytes
