@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpumagic import __version__
 from gpumagic.arguments import options_of
 from gpumagic.errors import GpuMagicError, did_you_mean
+from gpumagic.gpu_select import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,13 +52,27 @@ def _read(words: list[str]) -> argparse.Namespace:
     )
     demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
     demo.set_defaults(run=_demo)
+    choose = commands.add_parser(
+        "select", help="choose GPUs for a program: select free -n 1 -- python train.py"
+    )
+    command.add_arguments(choose)
+    choose.set_defaults(run=_select)
+    words, program = _before_and_after("--", words)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         raise _unknown(parser, "command", words[0], commands.choices)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         known = options_of(commands.choices[words[0]])
         raise _unknown(commands.choices[words[0]], "option", unknown[0], known)
+    options.program = program
     return options
+
+
+def _before_and_after(mark: str, words: list[str]) -> tuple[list[str], list[str]]:
+    if mark not in words:
+        return words, []
+    place = words.index(mark)
+    return words[:place], words[place + 1 :]
 
 
 def _unknown(
@@ -76,6 +91,10 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         sys.stdout.write(report.drawing().terminal() + "\n")
     return int(any(each.verdict.value == "problem" for each in report.findings))
+
+
+def _select(options: argparse.Namespace) -> int:
+    return command.run(options, options.program)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ class Room(NamedTuple):
 
 ROOMS = (
     Room("gpu_doctor", "DoctorMagics"),  # what is there, to begin with
+    Room("gpu_select", "SelectMagics"),  # before anything uses a GPU
 )
 
 
@@ -59,6 +60,7 @@ def _add_magics(shell: Any, room: Room, session: Session, undo: ExitStack) -> se
     for kind, methods in magics.magics.items():
         for name, method in methods.items():
             undo.callback(_remove_if_ours, manager.magics[kind], name, method)
+    magics.install(undo)
     return set(magics.magics["cell"])
 
 

@@ -19,7 +19,7 @@ from gpumagic import arguments
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractContextManager, ExitStack
 
     from gpumagic.cells import Outcome
     from gpumagic.drawing.progress import Progress
@@ -35,6 +35,13 @@ class GpuMagics(Magics):
     def __init__(self, shell: Any, session: Session) -> None:
         super().__init__(shell)
         self.session = session
+
+    def install(self, undo: ExitStack) -> None:
+        """What a room does besides its magics from its loading on; nothing here.
+
+        Args:
+            undo: Takes what is to be done on unload.
+        """
 
     def read(
         self, method: Method, line: str, cell: str | None = None

@@ -28,8 +28,11 @@ class Session:
     @property
     def driver(self) -> Driver:
         """What the machine has; a simulated one where one is switched on."""
-        if (simulated := simulated_driver()) is not None:
-            return simulated
+        return simulated_driver() or self.driver_of_this_machine
+
+    @property
+    def driver_of_this_machine(self) -> Driver:
+        """What the machine really has, whatever is simulated."""
         if self._driver is None:
             self._driver = self._open_driver()
         return self._driver

@@ -111,10 +111,10 @@ def parse_bytes(text: str) -> int:
     (True, 2000)
     """
     number, unit = _split(text, "a size", "20GiB, 512MiB or 1000000")
-    if unit in ("", "b"):
+    if unit in ("", "b") and number < float("inf"):
         return round(number)
     power, base = 1 + _SCALES.find(unit[0]), _BASES.get(unit[1:], 0)
-    if power and base:
+    if power and base and number < float("inf"):
         return round(number * float(base**power))
     raise _malformed(text, "a size", "20GiB, 512MiB or 1000000")
 

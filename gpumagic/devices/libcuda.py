@@ -13,9 +13,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpumagic.devices.loaded import LoadedLibrary
 from gpumagic.devices.protocols import CudaState, Initialisation
 
-_LIBRARY = "libcuda.so.1"
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _MAPS = Path("/proc/self/maps")
 
 _SUCCESS = 0
@@ -44,29 +45,89 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-def probe(evidence: Evidence = NO_EVIDENCE) -> CudaState:
-    """How far CUDA has come in this process.
+class Probe:
+    """Asks the driver library how far CUDA has come; keep one to ask often.
 
-    The driver library is neither loaded nor initialised by asking; it is asked in
-    some ten microseconds. Any answer but success and "not initialised" counts as a
-    failed attempt, for only `cuInit` brings the driver to give it.
+    The library is neither loaded nor started by asking. What is kept between two
+    questions only makes the second cheap, and is right in a forked child too.
+    """
+
+    __slots__ = ("_library",)
+
+    def __init__(self) -> None:
+        self._library = LoadedLibrary(LIBRARY)
+
+    def state(
+        self, evidence: Evidence = NO_EVIDENCE, *, library: str | None = None
+    ) -> CudaState:
+        """How far CUDA has come in this process.
+
+        Any answer but success and "not initialised" counts as a failed attempt, for
+        only `cuInit` brings the driver to give it.
+
+        Args:
+            evidence: What the caller knows; without any, "not initialised" is taken
+                to mean that nobody has tried.
+
+            library: The file that is mapped, if the caller knows it: it is put into
+                the answer.
+        """
+        try:
+            answer = self._device_count()
+        except (AttributeError, NotImplementedError):
+            return CudaState(Initialisation.UNKNOWN, library=library)
+        if answer is None:
+            return CudaState(Initialisation.NOT_LOADED)
+        code, count = answer
+        return CudaState(
+            _state(code, evidence),
+            code=code,
+            device_count=count if code == _SUCCESS else None,
+            library=library,
+        )
+
+    def started(self) -> bool | None:
+        """Whether `cuInit` has succeeded in this process; None if it cannot be told.
+
+        In the forked child of a process that has started CUDA it has not.
+        """
+        try:
+            answer = self._device_count()
+        except (AttributeError, NotImplementedError):
+            return None
+        if answer is None:
+            return False
+        return None if answer[0] == _STUB_LIBRARY else answer[0] == _SUCCESS
+
+    def library(self) -> ctypes.CDLL | None:
+        """The driver library, if it is loaded and this system can tell."""
+        try:
+            return self._library.handle()
+        except NotImplementedError:
+            return None
+
+    def _device_count(self) -> tuple[int, int] | None:
+        """The code and the count of cuDeviceGetCount; None if no library is loaded.
+
+        Raises:
+            NotImplementedError: This system cannot tell what is loaded (Windows).
+
+            AttributeError: What is loaded under the driver's name is not the driver.
+        """
+        library = self._library.handle()
+        if library is None:
+            return None
+        count = ctypes.c_int(0)
+        return library.cuDeviceGetCount(ctypes.byref(count)), count.value
+
+
+def probe(evidence: Evidence = NO_EVIDENCE) -> CudaState:
+    """How far CUDA has come in this process, for those who ask once.
 
     Args:
-        evidence: What the caller knows; without any, "not initialised" is taken to
-            mean that nobody has tried.
+        evidence: As for `Probe.state`.
     """
-    try:
-        answer = _device_count()
-    except (AttributeError, NotImplementedError):
-        return CudaState(Initialisation.UNKNOWN)
-    if answer is None:
-        return CudaState(Initialisation.NOT_LOADED)
-    code, count = answer
-    return CudaState(
-        _state(code, evidence),
-        code=code,
-        device_count=count if code == _SUCCESS else None,
-    )
+    return Probe().state(evidence)
 
 
 def gather_evidence(
@@ -92,25 +153,6 @@ def mapped_library() -> str | None:
         if line.rpartition("/")[2].startswith("libcuda.so"):
             return line[line.index("/") :]
     return None
-
-
-def _device_count() -> tuple[int, int] | None:
-    """The code and the count of cuDeviceGetCount; None if no library is loaded.
-
-    Raises:
-        NotImplementedError: This system cannot tell what is loaded (Windows).
-
-        AttributeError: What is loaded under the driver's name is not the driver.
-    """
-    only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
-    if only_if_loaded is None:
-        raise NotImplementedError
-    try:
-        library = ctypes.CDLL(_LIBRARY, mode=only_if_loaded)
-    except OSError:
-        return None
-    count = ctypes.c_int(0)
-    return library.cuDeviceGetCount(ctypes.byref(count)), count.value
 
 
 def _state(code: int, evidence: Evidence) -> Initialisation:

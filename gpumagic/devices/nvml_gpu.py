@@ -7,6 +7,7 @@ its own: one that fails stays unknown and costs no other.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.protocols import Gpu, GpuProcess, MigSlice
@@ -52,11 +53,11 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
     except Exception as failure:  # noqa: BLE001 -- the other GPUs still count
         return Gpu(index=index, **explain(failure, _FAILURES, _UNOPENED))
     failures: list[Exception] = []
-    fields = answers(_GPU, failures, nvml, handle)
-    memory = fields.pop("memory", {})
+    known = answers(_GPU, failures, nvml, handle)
+    memory = known.pop("memory", {})
     gone = [each for each in failures if error_code(each) in (_LOST, _RESET_REQUIRED)]
     why = explain(gone[0], _FAILURES, _UNOPENED) if gone else {}
-    return Gpu(index=index, **fields, **memory, **why)
+    return Gpu(index=index, **known, **memory, **why)
 
 
 def answers(
@@ -225,8 +226,10 @@ def _mig(nvml: Any, gpu: Any) -> tuple[MigSlice, ...]:
 
 
 def _slice(nvml: Any, part: Any) -> MigSlice:
-    unknown: dict[str, Any] = {field: None for field, _ in _SLICE}
-    return MigSlice(**(unknown | answers(_SLICE, [], nvml, part)))
+    unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(MigSlice))
+    known = answers(_SLICE, [], nvml, part)
+    memory = known.pop("memory", {})
+    return MigSlice(**(unknown | memory | known))
 
 
 def _gpu_instance(nvml: Any, part: Any) -> int:
@@ -237,12 +240,14 @@ def _compute_instance(nvml: Any, part: Any) -> int:
     return int(nvml.nvmlDeviceGetComputeInstanceId(part))
 
 
-def _slice_memory(nvml: Any, part: Any) -> int:
-    size = first(
-        lambda: nvml.nvmlDeviceGetAttributes_v2(part).memorySizeMB * 2**20,
-        lambda: nvml.nvmlDeviceGetMemoryInfo(part).total,
-    )
-    return int(size)
+def _slice_size(nvml: Any, part: Any) -> int:
+    return int(nvml.nvmlDeviceGetAttributes_v2(part).memorySizeMB * 2**20)
+
+
+def _slice_memory(nvml: Any, part: Any) -> dict[str, int | None]:
+    memory = _memory(nvml, part)
+    memory.pop("memory_reserved_bytes", None)
+    return memory
 
 
 # ---------------------------------------------------------------- the questions
@@ -266,5 +271,6 @@ _SLICE = (
     ("uuid", _uuid),
     ("gpu_instance", _gpu_instance),
     ("compute_instance", _compute_instance),
-    ("memory_total_bytes", _slice_memory),
+    ("memory", _slice_memory),
+    ("memory_total_bytes", _slice_size),  # if it is told, it is the one that counts
 )

@@ -39,6 +39,8 @@ class MigSlice(Record):
     gpu_instance: int | None
     compute_instance: int | None
     memory_total_bytes: int | None
+    memory_free_bytes: int | None = None
+    memory_used_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,15 @@ class CudaState(Record):
     library: str | None = None  # the file that is mapped
 
 
+@dataclass(frozen=True)
+class VisibleDevice(Record):
+    """A GPU or a slice as CUDA itself shows it to this process."""
+
+    name: str | None
+    uuid: str | None  # bare, without GPU- or MIG-; of a slice the slice's
+    pci_address: str | None  # of a slice that of its GPU
+
+
 class Driver(Protocol):
     """What the machine has."""
 
@@ -111,7 +122,19 @@ class Driver(Protocol):
         """The machine's GPUs now; a failure is a `problem`, never an exception."""
 
     def cuda_state(self) -> CudaState:
-        """Whether CUDA has been initialised in this process."""
+        """How far CUDA has come in this process."""
+
+    def cuda_started(self) -> bool | None:
+        """Whether CUDA runs in this process; None if that cannot be told.
+
+        It is cheap enough to be asked after every cell and import.
+        """
+
+    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
+        """What CUDA shows this process, cuda:0 first; None before it has started."""
+
+    def overlooks(self, mask: str | None) -> bool:
+        """Whether this value of CUDA_VISIBLE_DEVICES is as good as none."""
 
 
 # ---------------------------------------------------------------- the process

@@ -12,7 +12,8 @@ from gpumagic.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.gpu_doctor.report import Facts, TorchBuild
+    from gpumagic.devices.torch_build import TorchBuild
+    from gpumagic.gpu_doctor.report import Facts
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
 _NEWEST_PYTHON = (3, 14)

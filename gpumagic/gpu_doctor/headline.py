@@ -11,7 +11,8 @@ from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Gpu
-    from gpumagic.gpu_doctor.report import Change, Facts, Finding, TorchBuild
+    from gpumagic.devices.torch_build import TorchBuild
+    from gpumagic.gpu_doctor.report import Change, Facts, Finding
 
 
 def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:

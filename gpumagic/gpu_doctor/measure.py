@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import platform
 import shutil
 import sys
 from contextlib import contextmanager
-from importlib import metadata, util
-from pathlib import Path
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.protocols import Initialisation
+from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.frontend import front_end, running_shell
 from gpumagic.gpu_doctor.checks import findings_of
 from gpumagic.gpu_doctor.headline import headline_of, headline_of_changes
-from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts, TorchBuild
+from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +82,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         python=platform.python_version(),
         ipython=_version_of("ipython"),
         front_end=front_end(shell or running_shell()),
-        torch=_torch_build(),
+        torch=read_torch_build(),
         inventory=driver.inventory(),
         cuda=driver.cuda_state(),
         environment={
@@ -106,64 +105,6 @@ def _version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _torch_build() -> TorchBuild | None:
-    """The build, from torch's own version file: importing torch takes a second."""
-    if (torch := sys.modules.get("torch")) is not None:
-        return _imported_build(torch)
-    try:
-        spec = util.find_spec("torch")
-    except ValueError:  # somebody has put None or a stand-in in its place
-        return None
-    if spec is None or spec.origin is None:
-        return None
-    if spec.submodule_search_locations is None:
-        return TorchBuild("unknown version", None, None, None, hidden_by=spec.origin)
-    said = _assignments(Path(spec.origin).with_name("version.py"))
-    return TorchBuild(
-        version=said.get("__version__") or _version_of("torch") or "unknown version",
-        cuda=said.get("cuda"),
-        hip=said.get("hip"),
-        xpu=said.get("xpu"),
-    )
-
-
-def _imported_build(torch: Any) -> TorchBuild:
-    version = getattr(torch, "version", None)
-    return TorchBuild(
-        version=str(getattr(torch, "__version__", "unknown version")),
-        cuda=getattr(version, "cuda", None),
-        hip=getattr(version, "hip", None),
-        xpu=getattr(version, "xpu", None),
-        imported=True,
-        accelerator=_accelerator(torch),
-    )
-
-
-def _assignments(source: Path) -> dict[str, str]:
-    """The string constants that a file assigns, without running it."""
-    try:
-        tree = ast.parse(source.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError):
-        return {}
-    found = {}
-    for node in tree.body:
-        match node:
-            case (
-                ast.Assign(targets=[ast.Name(name)], value=ast.Constant(str(value)))
-                | ast.AnnAssign(target=ast.Name(name), value=ast.Constant(str(value)))
-            ):
-                found[name] = value
-    return found
-
-
-def _accelerator(torch: Any) -> str | None:
-    """An accelerator beside CUDA, as far as asking for it starts nothing."""
-    if getattr(getattr(torch, "xpu", None), "is_initialized", bool)():
-        return "xpu"
-    mps = getattr(getattr(torch, "backends", None), "mps", None)
-    return "mps" if mps is not None and mps.is_available() else None
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:

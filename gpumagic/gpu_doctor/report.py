@@ -10,6 +10,7 @@ from gpumagic.record import Record, Report
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import CudaState, Inventory
+    from gpumagic.devices.torch_build import TorchBuild
 
 
 class Verdict(enum.Enum):
@@ -20,19 +21,6 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"
     WARNING = "warning"
     PROBLEM = "problem"
-
-
-@dataclass(frozen=True)
-class TorchBuild(Record):
-    """The torch that is installed, read from its files where it is not imported."""
-
-    version: str
-    cuda: str | None  # the CUDA it was built for
-    hip: str | None  # the ROCm it was built for
-    xpu: str | None  # the Intel GPU support it was built with
-    imported: bool = False
-    accelerator: str | None = None  # one beside CUDA that is there to be used
-    hidden_by: str | None = None  # a file that Python would import in its place
 
 
 @dataclass(frozen=True)

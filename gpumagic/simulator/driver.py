@@ -18,6 +18,7 @@ from gpumagic.devices.protocols import (
     GpuProcess,
     Initialisation,
     Inventory,
+    VisibleDevice,
 )
 from gpumagic.devices.visibility import visible
 from gpumagic.errors import DeviceError, GpuMagicError
@@ -125,6 +126,10 @@ class Latch:
             raise _lost_by_fork()
         return self._fixed
 
+    def overlooks(self, mask: str | None) -> bool:
+        """Whether a value of the variable shows every GPU."""
+        return mask is None or mask == self._overlooked
+
     def pid(self) -> int | None:
         """The process in which the choice was fixed; None while it is open."""
         return self._fixed_in_pid
@@ -150,7 +155,7 @@ class Latch:
 
     def _seen_now(self) -> Visible:
         mask = self._environment.get(VARIABLE)
-        if mask == self._overlooked:
+        if self.overlooks(mask):
             mask = None
         else:
             self._overlooked = None
@@ -212,7 +217,7 @@ class SimulatedDriver:
         )
 
     def cuda_state(self) -> CudaState:
-        """Whether the simulated CUDA has been initialised in this process."""
+        """How far the simulated CUDA has come in this process."""
         state = self.latch.state()
         started = state is Initialisation.INITIALISED
         return CudaState(
@@ -221,6 +226,26 @@ class SimulatedDriver:
             device_count=len(self.latch.visible()) if started else None,
             library=LIBRARY,
         )
+
+    def cuda_started(self) -> bool:
+        """Whether the simulated CUDA has been initialised in this process."""
+        return self.latch.state() is Initialisation.INITIALISED
+
+    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
+        """The GPUs that were fixed, cuda:0 first; None before the first use."""
+        if not self.cuda_started():
+            return None
+        seen = [self._identities[index] for index in self.latch.visible()]
+        return tuple(
+            VisibleDevice(
+                gpu.name, (gpu.uuid or "").removeprefix("GPU-"), gpu.pci_address
+            )
+            for gpu in seen
+        )
+
+    def overlooks(self, mask: str | None) -> bool:
+        """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
+        return self.latch.overlooks(mask)
 
     def foreign_bytes(self, index: int) -> int:
         """What other people's processes use of a GPU's memory."""

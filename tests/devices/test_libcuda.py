@@ -7,24 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices import libcuda
-from gpumagic.devices.libcuda import Evidence, gather_evidence, probe
+from gpumagic.devices.libcuda import Evidence, Probe, gather_evidence, probe
+from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
+from tests.devices.probing import NOTHING_LOADED, PREPARE
 from tests.fakes.run import run_python
-
-PREPARE = """
-    import ctypes, json, os, sys
-    from gpumagic.devices.libcuda import (
-        Evidence, gather_evidence, mapped_library, probe
-    )
-    from gpumagic.devices.nvidia import NvidiaDriver
-
-    def initialise():
-        return ctypes.CDLL("libcuda.so.1").cuInit(0)
-
-    def show(*found):
-        print(json.dumps([each if isinstance(each, (str, int, bool, type(None), list))
-                          else each.to_dict() for each in found]), flush=True)
-"""
 
 
 def state(name, **known):
@@ -230,12 +217,71 @@ def test_every_answer_of_the_driver_has_one_meaning(
     monkeypatch, code, evidence, meaning
 ):
     """Success is success whatever was known; 3 is read by the evidence."""
-    monkeypatch.setattr(libcuda, "_device_count", lambda: (code, 7))
+    monkeypatch.setattr(Probe, "_device_count", lambda _: (code, 7))
 
     found = probe(evidence)
 
     assert (found.state, found.code) == (meaning, code)
     assert found.device_count == (7 if code == 0 else None)
+
+
+# ---------------------------------------------------------------- after every cell
+
+
+def test_the_short_question_follows_cuda_from_nothing_to_its_start():
+    """Not loaded and not initialised are "no"; what comes later is seen."""
+    run = run_python(
+        PREPARE
+        + """
+    driver, kept = NvidiaDriver(), Probe()
+
+    def ask():
+        states = [kept.state().state.value for _ in range(3)]
+        return [driver.cuda_started() for _ in range(3)], states
+
+    absent = ask()
+    ctypes.CDLL("libcuda.so.1")
+    loaded = ask()
+    initialise()
+    show(*map(list, (absent, loaded, ask())))
+    """,
+        **NOTHING_LOADED,
+    )
+
+    assert run.json() == [
+        [[False] * 3, ["not loaded"] * 3],
+        [[False] * 3, ["not initialised"] * 3],
+        [[True] * 3, ["initialised"] * 3],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"), [(0, True), (3, False), (34, None), (100, False), (999, False)]
+)
+def test_only_success_is_a_start(monkeypatch, code, answer):
+    """Any other answer is "no", but for the library that is not a driver."""
+    monkeypatch.setattr(Probe, "_device_count", lambda _: (code, 0))
+
+    assert Probe().started() is answer
+
+
+def test_the_short_question_is_evidence_for_a_later_fork():
+    """Asked after every cell, it notes the process in which CUDA was started."""
+    run = run_python(
+        PREPARE
+        + """
+    driver = NvidiaDriver()
+    initialise()
+    driver.cuda_started()
+    child = os.fork()
+    if child == 0:
+        show(driver.cuda_started(), driver.cuda_state().state.value)
+        os._exit(0)
+    os.waitpid(child, 0)
+    """
+    )
+
+    assert run.json() == [False, "forked child"]
 
 
 # ---------------------------------------------------------------- evidence of torch
@@ -282,6 +328,9 @@ def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
     monkeypatch.delattr(os, "RTLD_NOLOAD")
 
     assert probe().state is Initialisation.UNKNOWN
+    assert NvidiaDriver().cuda_started() is None
+    assert NvidiaDriver().visible_devices() is None
+    assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
 
 
 def test_a_library_that_is_not_the_driver_is_unknown(tmp_path):
@@ -289,9 +338,11 @@ def test_a_library_that_is_not_the_driver_is_unknown(tmp_path):
     scenario = tmp_path / "scenario.txt"
     scenario.write_text("hide=cuDeviceGetCount\n")
 
-    run = run_python(PREPARE + "    show(probe())", scenario=scenario)
+    run = run_python(
+        PREPARE + "    show(probe(), NvidiaDriver().cuda_started())", scenario=scenario
+    )
 
-    assert run.json() == [state("unknown")]
+    assert run.json() == [state("unknown"), None]
 
 
 def test_without_a_table_of_mappings_the_file_is_unknown(monkeypatch, tmp_path):

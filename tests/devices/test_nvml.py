@@ -122,14 +122,40 @@ def test_slices_are_found_between_empty_places():
             "gpu_instance": 1,
             "compute_instance": 0,
             "memory_total_bytes": 9856 * MIB,
+            "memory_free_bytes": 9856 * MIB,
+            "memory_used_bytes": 0,
         },
         {
             "uuid": "MIG-bbbb1111-2222-4333-8444-555566667777",
             "gpu_instance": 2,
             "compute_instance": 0,
             "memory_total_bytes": 19968 * MIB,
+            "memory_free_bytes": (19968 - 1536) * MIB,
+            "memory_used_bytes": 1536 * MIB,
         },
     ]
+
+
+def test_a_slice_whose_memory_is_not_told_has_the_size_it_was_made_with(tmp_path):
+    """What is free and used is unknown then, and neither zero nor all."""
+    untold = "fail=nvmlDeviceGetMemoryInfo 3\nfail=nvmlDeviceGetMemoryInfo_v2 3"
+    machine = changed_machine(tmp_path, "mig_with_holes", machine=untold)
+
+    part = inventory(machine)["gpus"][2]["mig"][1]
+
+    assert part["memory_total_bytes"] == 19968 * MIB
+    assert part["memory_free_bytes"] is part["memory_used_bytes"] is None
+
+
+def test_an_older_driver_tells_the_memory_of_a_slice_as_well(tmp_path):
+    """Without the second version of the question, and without a slice's attributes."""
+    lacks = "hide=nvmlDeviceGetMemoryInfo_v2\nhide=nvmlDeviceGetAttributes_v2"
+    machine = changed_machine(tmp_path, "mig_with_holes", machine=lacks)
+
+    part = inventory(machine)["gpus"][2]["mig"][1]
+
+    assert part["memory_total_bytes"] == 19968 * MIB
+    assert part["memory_free_bytes"] == (19968 - 1536) * MIB
 
 
 # ---------------------------------------------------------------- GPUs that keep silent

@@ -8,6 +8,9 @@
  *   driver_version, nvml_version   text
  *   cuda_version                   13020 is CUDA 13.2
  *   init_error, cuinit_error       what nvmlInit or cuInit answers instead of 0
+ *   cuinit_does = hang | crash     instead of answering
+ *   mps = MASK                     an MPS daemon serves the GPUs of this mask alone,
+ *                                  and the numbers of its clients count among them
  *   process_row_bytes              32: the rows that drivers 535.43 to 535.86 write
  *   fail = FUNCTION CODE           that NVML function answers CODE
  *   hide = FUNCTION                this driver lacks it (build.py leaves it out)
@@ -17,7 +20,8 @@
  *   speed                          FASTEST_FIRST puts the highest first
  *   cuda = no                      the CUDA driver does not list it
  *   mig = enabled | disabled       without this line MIG is not supported
- *   slice = GI CI MIB UUID         a MIG device; `slice = hole` is an empty place
+ *   slice = GI CI MIB UUID [USED]  a MIG device, and the MIB used of it if any are;
+ *                                  `slice = hole` is an empty place
  *   process = KIND PID MIB         KIND is compute or graphics, MIB may be unknown
  *   fail = FUNCTION CODE           for this GPU; FUNCTION * means all of them
  */
@@ -38,7 +42,12 @@
 typedef struct { char function[64]; int code; } Failure;
 typedef struct { Failure each[MANY]; int count; } Failures;
 typedef struct { unsigned pid; int graphics; uint64_t used; } Process;
-typedef struct { int hole; unsigned gi, ci; uint64_t mib; char uuid[TEXT]; } Slice;
+typedef struct {
+    int hole;
+    unsigned gi, ci;
+    uint64_t mib, used_mib;
+    char uuid[TEXT];
+} Slice;
 
 typedef struct {
     char name[TEXT], uuid[TEXT];
@@ -55,7 +64,7 @@ typedef struct {
 } Gpu;
 
 typedef struct {
-    char driver_version[TEXT], nvml_version[TEXT];
+    char driver_version[TEXT], nvml_version[TEXT], cuinit_does[TEXT], mps[TEXT];
     int cuda_version, init_error, cuinit_error, process_row_bytes;
     Failures failures;
     Gpu gpus[MANY];
@@ -101,8 +110,8 @@ static void add_slice(Gpu *gpu, const char *value)
     Slice *added = &gpu->slices[gpu->slice_count++];
     added->hole = !strcmp(value, "hole");
     if (gpu->slice_count > MANY
-        || (!added->hole && sscanf(value, "%u %u %lu %95s", &added->gi, &added->ci,
-                                   &added->mib, added->uuid) != 4))
+        || (!added->hole && sscanf(value, "%u %u %lu %95s %lu", &added->gi, &added->ci,
+                                   &added->mib, added->uuid, &added->used_mib) < 4))
         wrong_scenario(value);
 }
 
@@ -156,6 +165,8 @@ static void read_machine_line(const char *key, const char *value)
     else if (!strcmp(key, "cuda_version")) machine.cuda_version = atoi(value);
     else if (!strcmp(key, "init_error")) machine.init_error = atoi(value);
     else if (!strcmp(key, "cuinit_error")) machine.cuinit_error = atoi(value);
+    else if (!strcmp(key, "cuinit_does")) copy_text(machine.cuinit_does, value);
+    else if (!strcmp(key, "mps")) copy_text(machine.mps, value);
     else if (!strcmp(key, "process_row_bytes")) machine.process_row_bytes = atoi(value);
     else if (!strcmp(key, "fail")) add_failure(&machine.failures, value);
     else if (strcmp(key, "hide")) wrong_scenario(key);

@@ -42,10 +42,9 @@ static void insert(Devices *list, Gpu *gpu, int fastest_first)
 }
 
 /* Any word other than PCI_BUS_ID means the default. */
-static Devices all_gpus(void)
+static Devices all_gpus(const char *order)
 {
     Devices all = {.count = 0};
-    const char *order = getenv("CUDA_DEVICE_ORDER");
     int fastest_first = !order || strcmp(order, "PCI_BUS_ID");
     for (int g = 0; g < machine.gpu_count; g++)
         if (!machine.gpus[g].outside_cuda)
@@ -187,12 +186,40 @@ static Devices limited_to_one_slice(const Devices *chosen)
     return *chosen;
 }
 
-static Devices visible_now(void)
+/* An MPS daemon has a mask of its own, and numbers what that leaves anew. */
+static Devices visible_under(const char *mask, const char *order)
 {
-    const char *mask = getenv("CUDA_VISIBLE_DEVICES");
-    Devices all = all_gpus(), chosen = mask ? chosen_by(mask, &all) : all;
+    Devices all = all_gpus(order);
+    Devices served = *machine.mps ? chosen_by(machine.mps, &all) : all;
+    Devices chosen = mask ? chosen_by(mask, &served) : served;
     Devices sliced = with_slices(&chosen);
     return limited_to_one_slice(&sliced);
+}
+
+static Devices visible_now(void)
+{
+    return visible_under(getenv("CUDA_VISIBLE_DEVICES"), getenv("CUDA_DEVICE_ORDER"));
+}
+
+/* NVML's number of a slice's place, empty places left out; -1 for a whole GPU. */
+static int place_of(const Device *device)
+{
+    int place = -1;
+    for (const Slice *s = device->gpu->slices; device->slice && s <= device->slice; s++)
+        place += !s->hole;
+    return place;
+}
+
+/* For tests that try many masks: reads one without the latch. Fills in a pair for
+ * each device, NVML's number of the GPU and the slice's place, and counts them. */
+int fake_visible(const char *mask, const char *order, int *pairs)
+{
+    Devices found = visible_under(mask, order);
+    for (int i = 0; i < found.count; i++) {
+        *pairs++ = (int)(found.each[i].gpu - machine.gpus);
+        *pairs++ = place_of(&found.each[i]);
+    }
+    return found.count;
 }
 
 /* ------------------------------------------------------------ the latch */
@@ -216,6 +243,10 @@ static int initialise(void)
 {
     if (initialised_in)
         return state();
+    if (!strcmp(machine.cuinit_does, "hang"))
+        pause();
+    if (!strcmp(machine.cuinit_does, "crash"))
+        abort();
     if (machine.cuinit_error)
         return machine.cuinit_error;
     visible = visible_now();
@@ -353,6 +384,7 @@ static const Error errors[] = {
     {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported driver"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };

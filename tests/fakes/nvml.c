@@ -259,7 +259,8 @@ int nvmlDeviceGetMemoryInfo(void *handle, c_nvmlMemory_t *memory)
 {
     PART(handle);
     memory->total = (part.slice ? part.slice->mib : part.gpu->total_mib) * MIB;
-    memory->used = part.slice ? 0 : (part.gpu->used_mib + part.gpu->reserved_mib) * MIB;
+    memory->used = part.slice ? part.slice->used_mib * MIB
+                              : (part.gpu->used_mib + part.gpu->reserved_mib) * MIB;
     memory->free = memory->total - memory->used;
     return 0;
 }
@@ -271,7 +272,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, c_nvmlMemory_v2_t *memory)
         return ARGUMENT_VERSION_MISMATCH;
     memory->total = (part.slice ? part.slice->mib : part.gpu->total_mib) * MIB;
     memory->reserved = part.slice ? 0 : part.gpu->reserved_mib * MIB;
-    memory->used = part.slice ? 0 : part.gpu->used_mib * MIB;
+    memory->used = (part.slice ? part.slice->used_mib : part.gpu->used_mib) * MIB;
     memory->free = memory->total - memory->used - memory->reserved;
     return 0;
 }

@@ -319,6 +319,43 @@ def test_cuda_counts_only_gpus_it_may_use():
     assert visible_with("0,1", "no_permission") == [1]
 
 
+def test_a_job_counts_only_the_gpus_of_its_cgroup():
+    """NVML counts all eight; CUDA's 0 and 1 are the two that were given."""
+    found = visible_with("1,0", "slurm_cgroup")
+
+    assert [each[:4] for each in found] == ["6666", "3333"]
+    assert visible_with("2", "slurm_cgroup") == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [(None, [2, 3]), ("0", [2]), ("1,0", [3, 2]), ("2", []), ("GPU-33", [3])],
+)
+def test_clients_of_an_mps_daemon_count_among_its_gpus(mask, expected):
+    """The daemon's mask comes first, and numbers are of what it leaves."""
+    assert visible_with(mask, "mps_daemon") == expected
+
+
+def test_a_mask_can_be_read_without_the_latch():
+    """The shortcut for tests sees what cuInit would, and starts nothing."""
+    run = run_python(
+        CUDA
+        + """
+    pairs = (ctypes.c_int * 64)()
+    found = []
+    for mask, order in ((b"3,2", b"PCI_BUS_ID"), (b"MIG-bbbb1111-2222-4333-8444-5555"
+                        b"66667777", None), (b"0,0", None), (None, None)):
+        count = cuda.fake_visible(mask, order, pairs)
+        found.append(pairs[: 2 * count])
+    show(found)
+    """,
+        scenario="mig_with_holes",
+    )
+
+    assert run.json() == [[2, 0], [2, 1], [], [2, 0]]
+    assert run.cuinit_calls() == []
+
+
 # ---------------------------------------------------------------- both libraries
 
 

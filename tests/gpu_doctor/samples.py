@@ -11,10 +11,11 @@ from gpumagic.devices.protocols import (
     Initialisation,
     Inventory,
 )
+from gpumagic.devices.torch_build import TorchBuild
 from gpumagic.gpu_doctor.checks import findings_of
 from gpumagic.gpu_doctor.headline import headline_of
 from gpumagic.gpu_doctor.measure import compare
-from gpumagic.gpu_doctor.report import DoctorReport, Facts, TorchBuild
+from gpumagic.gpu_doctor.report import DoctorReport, Facts
 
 GIB = 2**30
 NOT_STARTED = CudaState(Initialisation.UNTOUCHED, code=3)

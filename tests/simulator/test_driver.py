@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
+from gpumagic.devices.shown import same_uuid
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.driver import SimulatedDriver, simulated_name
 
@@ -219,6 +220,27 @@ def test_the_first_use_fixes_what_is_visible():
     assert driver.latch.pid() == os.getpid()
 
 
+def test_what_is_shown_is_known_from_the_first_use_on():
+    """Before it nothing is shown; then the GPUs that were fixed, cuda:0 first."""
+    driver, environment = machine(mask="2,1")
+    before = driver.cuda_started(), driver.visible_devices()
+
+    driver.latch.initialise()
+    environment[VARIABLE] = "0"
+
+    assert before == (False, None)
+    assert driver.cuda_started()
+    gpus = driver.inventory().gpus
+    shown = driver.visible_devices()
+    assert [each.pci_address for each in shown] == [
+        gpus[2].pci_address,
+        gpus[1].pci_address,
+    ]
+    assert [each.name for each in shown] == [gpus[2].name, gpus[1].name]
+    assert same_uuid(gpus[2].uuid, shown[0].uuid)
+    assert not same_uuid(gpus[2].uuid, shown[1].uuid)
+
+
 def test_a_first_use_without_gpus_fails_and_fixes_nothing():
     """As cuInit does, a use that finds no GPU fails; the choice stays open."""
     driver, environment = machine()
@@ -226,6 +248,7 @@ def test_a_first_use_without_gpus_fails_and_fixes_nothing():
 
     assert driver.latch.initialise() == ()
     assert driver.cuda_state() == state(Initialisation.FAILED)
+    assert not driver.cuda_started()
 
     environment[VARIABLE] = "3"
     assert driver.latch.initialise() == (3,)

@@ -1,0 +1,27 @@
+"""Which GPUs this process uses, chosen before CUDA starts: `%gpu_select`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.devices.visibility import visible
+    from gpumagic.gpu_select.reporting import status
+    from gpumagic.gpu_select.selection import reset, select
+
+__all__ = ["reset", "select", "status", "visible"]
+
+_PLACES = {
+    "reset": "gpumagic.gpu_select.selection",
+    "select": "gpumagic.gpu_select.selection",
+    "status": "gpumagic.gpu_select.reporting",
+    "visible": "gpumagic.devices.visibility",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What works is imported when it is asked for: loading the magic stays cheap."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

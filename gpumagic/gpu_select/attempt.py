@@ -1,0 +1,257 @@
+"""One request on its way from words to the environment.
+
+    resolve -> write as a mask -> predict -> verify -> set
+
+All of it happens or none. CUDA is never started by it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_select import claims, environment, mask
+from gpumagic.gpu_select.choosing import Choice, NotEnough, everything, freest, named
+from gpumagic.gpu_select.environment import ORDER, VISIBLE
+from gpumagic.gpu_select.limit import allowed_places, limiting_mask
+from gpumagic.gpu_select.machine import rank_of
+from gpumagic.gpu_select.owners import is_mine
+from gpumagic.gpu_select.report import Action, Remark, Severity
+from gpumagic.gpu_select.reporting import Opinions, report_of
+from gpumagic.gpu_select.request import Kind
+from gpumagic.gpu_select.situation import look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gpumagic.devices.visibility import Visible
+    from gpumagic.gpu_select.choosing import Opinion
+    from gpumagic.gpu_select.claims import Ledger
+    from gpumagic.gpu_select.machine import Place
+    from gpumagic.gpu_select.report import SelectReport
+    from gpumagic.gpu_select.request import Request
+    from gpumagic.gpu_select.situation import Situation, Witness
+
+_PAUSE_S = 5.0  # between two looks while waiting for a GPU to become free
+_EVERY_GPU: dict[str, str | None] = {VISIBLE: None, ORDER: "PCI_BUS_ID"}
+
+
+class NotSelected(GpuMagicError):
+    """Nothing was changed; `report` shows what was found."""
+
+    def __init__(self, problem: str, hint: str, report: SelectReport) -> None:
+        super().__init__(problem, hint)
+        self.report = report
+
+
+@dataclass(frozen=True)
+class How:
+    """The manner of a selection, beside what is selected.
+
+    Attributes:
+        waiting: Called while waiting with the seconds since the last call and what
+            is still in the way.
+    """
+
+    form: str | None = None  # "index" or "uuid"; None lets the machine decide
+    dry_run: bool = False
+    verify: bool = False
+    force: bool = False
+    wait_s: float = 0.0
+    waiting: Callable[[float, str], object] | None = None
+    witness: Witness | None = None
+    shell: Any = None
+
+
+class Attempt:
+    """A request that is carried out on the machine as it is found."""
+
+    def __init__(self, request: Request, situation: Situation, how: How) -> None:
+        self.request = request
+        self.situation = situation
+        self.how = how
+        self._remarks: list[Remark] = []
+
+    def carry_out(self) -> SelectReport:
+        """Choose, predict, verify and set, waiting for free GPUs where asked to."""
+        deadline = time.monotonic() + self.how.wait_s
+        while True:
+            try:
+                return self._take()
+            except NotEnough as error:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise self.refusal(
+                        error.problem, error.hint, error.opinions
+                    ) from None
+                self._wait(min(_PAUSE_S, left_s), error.problem)
+
+    def choice(
+        self,
+        *,
+        among: Sequence[Place] | None = None,
+        claimed: Mapping[str, str] | None = None,
+    ) -> Choice:
+        """The places that the request means.
+
+        Args:
+            among: What may be chosen, in place of the limit of this process.
+
+            claimed: What other notebooks have taken, and who.
+        """
+        inventory = self.situation.inventory
+        if among is None and not self.how.force:
+            among = allowed_places(self.situation)
+        match self.request.kind:
+            case Kind.NAMED:
+                return named(self.request.names, inventory, among)
+            case Kind.ALL:
+                return everything(inventory, among)
+            case Kind.NONE:
+                return Choice((), ())
+        return freest(
+            self.request,
+            inventory,
+            allowed=among,
+            claimed=claimed or {},
+            is_mine=is_mine,
+            pick=random.SystemRandom().choice,
+        )
+
+    def report(
+        self,
+        action: Action,
+        opinions: Iterable[Opinion] = (),
+        predicted: Visible | None = None,
+    ) -> SelectReport:
+        """The situation with what the request has made of it."""
+        return report_of(
+            self.situation,
+            action,
+            predicted=predicted,
+            opinions=_by_place(opinions),
+            remarks=self._remarks,
+            request=self.request.text,
+            shell=self.how.shell,
+        )
+
+    def refusal(
+        self, problem: str, hint: str, opinions: Iterable[Opinion] = ()
+    ) -> NotSelected:
+        """The error that says why nothing was changed."""
+        return NotSelected(problem, hint, self.report(Action.REFUSED, opinions))
+
+    # ---------------------------------------------------------------- other notebooks
+
+    def _take(self) -> SelectReport:
+        """Choose while no other notebook can, so that two never take the same."""
+        if self.situation.driver.simulated or self.request.kind is Kind.NONE:
+            return self._settle(self.choice(), None)
+        with claims.held_open() as ledger:
+            claimed = {uuid: str(claim) for uuid, claim in ledger.others().items()}
+            choice = self.choice(claimed=claimed)
+            self._note_claims(choice, claimed, ledger)
+            return self._settle(choice, ledger)
+
+    def _note_claims(
+        self, choice: Choice, claimed: Mapping[str, str], ledger: Ledger
+    ) -> None:
+        if ledger.problem is not None:
+            self._note(f"another notebook may take the same GPU: {ledger.problem}")
+        for place in choice.places:
+            if place.uuid is not None and place.uuid in claimed:
+                self._note(f"{place.label} is claimed by {claimed[place.uuid]}")
+
+    def _wait(self, pause_s: float, why: str) -> None:
+        if self.how.waiting is not None:
+            self.how.waiting(pause_s, why)
+        time.sleep(pause_s)
+        self._remarks.clear()
+        self.situation = look(self.situation.driver, self.how.witness)
+
+    # ---------------------------------------------------------------- the variables
+
+    def _settle(self, choice: Choice, ledger: Ledger | None) -> SelectReport:
+        """Set what is chosen, unless that was only to be tried."""
+        values = self._values(choice)
+        predicted = self.situation.prediction(values[VISIBLE], values[ORDER])
+        self._check_words(choice, predicted)
+        if self.how.verify and not self.situation.driver.simulated:
+            self._verify(values, predicted)
+        if self.how.dry_run:
+            return self.report(Action.DRY_RUN, choice.opinions, predicted)
+        unchanged = all(os.environ.get(name) == values[name] for name in values)
+        with environment.changed(values):
+            if ledger is not None:
+                ledger.take([place.uuid for place in choice.places if place.uuid])
+            self.situation = look(self.situation.driver, self.how.witness)
+            action = Action.UNCHANGED if unchanged else Action.SELECTED
+            return self.report(action, choice.opinions)
+
+    def _values(self, choice: Choice) -> dict[str, str | None]:
+        if self.request.kind is Kind.ALL and self._needs_no_mask():
+            return _EVERY_GPU
+        written = mask.written(
+            choice.places,
+            self.situation.inventory,
+            form=self.how.form,
+            mps="CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+        )
+        if written.why:
+            self._note(written.why)
+        value = written.value
+        if self.situation.driver.overlooks(value):
+            value = f" {value}"  # means the same, and is not the inherited text
+        return {VISIBLE: value, ORDER: written.order}
+
+    def _needs_no_mask(self) -> bool:
+        """Whether every GPU is seen where the variable is not set at all."""
+        limited = limiting_mask(self.situation) is not None and not self.how.force
+        sliced = any(gpu.mig for gpu in self.situation.inventory.gpus)
+        return not limited and not sliced and self.how.form is None
+
+    def _check_words(self, choice: Choice, predicted: Visible) -> None:
+        """A mask that does not say what was chosen is a fault of ours."""
+        ranks = [rank_of(place, predicted) for place in choice.places]
+        if self.request.kind is not Kind.ALL and ranks != list(range(len(ranks))):
+            raise RuntimeError(f"{choice.places} came out as {predicted}")
+
+    def _verify(self, values: Mapping[str, str | None], predicted: Visible) -> None:
+        """Raise where CUDA in a child process sees anything but what is predicted."""
+        from gpumagic.devices.oracle import ask_child
+        from gpumagic.devices.shown import same_uuid
+
+        asked: dict[str, str | None] = {**os.environ, **values}
+        found = ask_child(
+            {name: text for name, text in asked.items() if text is not None}
+        )
+        shown = [device.uuid for device in found]
+        if len(shown) != len(predicted.uuids) or not all(
+            ours is None or theirs is None or same_uuid(ours, theirs)
+            for ours, theirs in zip(predicted.uuids, shown, strict=True)
+        ):
+            raise self.refusal(
+                f"{VISIBLE}={values[VISIBLE]} shows CUDA in a child process "
+                f"{_listed(shown)}, and not {_listed(predicted.uuids)}",
+                "type the same with --as uuid",
+            )
+        self._note("verified: CUDA in a child process saw the same")
+
+    def _note(self, text: str) -> None:
+        self._remarks.append(Remark(Severity.NOTE, text))
+
+
+def _by_place(opinions: Iterable[Opinion]) -> Opinions:
+    said = tuple(opinions)
+    return Opinions(
+        tuple(each.place for each in said if each.taken),
+        {each.place: each.why for each in said},
+    )
+
+
+def _listed(uuids: Sequence[str | None]) -> str:
+    return ", ".join(uuid or "one without a UUID" for uuid in uuids) or "no GPU"

@@ -1,0 +1,204 @@
+"""Advisory claims: notebooks that ask at the same moment get different GPUs.
+
+Each process has one file in a folder of all users, and nobody writes into another's:
+no user needs rights to what is not theirs, and a spoilt file spoils one claim only.
+The lock is on the folder itself, so there is no file of it to own or to lose.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.gpu_select import folders
+from gpumagic.gpu_select.claim import Claim, parsed, written
+from gpumagic.gpu_select.identity import Process, Standing, standing, this_process
+from gpumagic.units import seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_PREFIX = "claim-"
+_LARGEST_BYTES = 64 * 1024
+_OUT_OF_SIGHT_S = 8 * 3600.0  # for so long a process that cannot be seen is believed
+_BETWEEN_TRIES_S = 0.002
+
+
+class Ledger:
+    """The claims of this machine, held open; nothing in it raises an `OSError`.
+
+    Attributes:
+        problem: Why claims are not kept as they should be, in words; the first
+            reason if there are several, and None if all is well.
+    """
+
+    def __init__(self, folder: int | None, problem: str | None = None) -> None:
+        self._folder = folder
+        self.problem = problem
+
+    def others(self) -> dict[str, Claim]:
+        """What living processes other than this one claim, by UUID.
+
+        What the dead have left is taken away, as far as that is allowed.
+        """
+        if self._folder is None:
+            return {}
+        own = _file_name(this_process())
+        names = self._names()
+        claims = [each for name in names if name != own for each in self._living(name)]
+        return {each.uuid: each for each in sorted(claims, key=lambda each: each.when)}
+
+    def take(self, uuids: Iterable[str]) -> None:
+        """Claim these GPUs for this process, instead of what it claimed before.
+
+        They are claimed until `release`, or until the process ends, in whatever way.
+        """
+        claimed = tuple(uuids)
+        if self._folder is None:
+            return
+        me = this_process()
+        name = _file_name(me)
+        if not claimed:
+            self._remove(name)
+            return
+        try:
+            self._write(name, written(claimed, me, time.time()))
+        except OSError as error:
+            self._note(f"other notebooks cannot be told what is chosen here: {error}")
+            self._remove(f".{name}")
+            self._remove(name)
+            return
+        atexit.unregister(release)
+        atexit.register(release)
+
+    def _names(self) -> list[str]:
+        try:
+            with os.scandir(self._folder) as entries:
+                found = [entry.name for entry in entries]
+        except OSError as error:
+            self._note(f"claims of other notebooks cannot be read: {error}")
+            return []
+        return sorted(name for name in found if name.startswith(_PREFIX))
+
+    def _living(self, name: str) -> list[Claim]:
+        """The claims of one file, which is taken away if nobody stands behind it."""
+        claims = self._claims(name)
+        if not claims:
+            return []
+        match standing(claims[0].holder):
+            case Standing.ALIVE:
+                return claims
+            case Standing.OUT_OF_SIGHT if (
+                time.time() - claims[0].when < _OUT_OF_SIGHT_S
+            ):
+                return [replace(each, out_of_sight=True) for each in claims]
+        self._remove(name)
+        return []
+
+    def _claims(self, name: str) -> list[Claim]:
+        try:
+            return parsed(self._read(name))
+        except FileNotFoundError:
+            pass  # released just now
+        except OSError as error:
+            self._note(f"a claim of another notebook cannot be read: {error}")
+        except ValueError:
+            self._note(f"a claim of another notebook makes no sense: {name}")
+            self._remove(name)
+        return []
+
+    def _read(self, name: str) -> str:
+        # Anybody may have put it there: a link is not followed, a pipe not waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(name, flags, dir_fd=self._folder)
+        try:
+            return os.read(file, _LARGEST_BYTES).decode()
+        finally:
+            os.close(file)
+
+    def _write(self, name: str, text: str) -> None:
+        """Write beside and rename: nobody ever sees half a claim."""
+        new = f".{name}"
+        self._remove(new)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.open(new, flags, 0o644, dir_fd=self._folder)
+        with os.fdopen(file, "w", encoding="utf-8") as stream:
+            os.fchmod(file, 0o644)  # whatever the umask: others are to read it
+            stream.write(text)
+        os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):  # it may be another user's
+            os.unlink(name, dir_fd=self._folder)
+
+    def _note(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+
+@contextmanager
+def held_open(timeout_s: float = 2.0) -> Iterator[Ledger]:
+    """The claims of this machine, while no other process reads or changes them.
+
+        with claims.held_open() as ledger:
+            taken = ledger.others()
+            ...
+            ledger.take(uuids)
+
+    Where that is not possible, the ledger does what it can, and says what it cannot.
+
+    Args:
+        timeout_s: How long to wait for a process that has them open.
+    """
+    try:
+        fcntl: Any = importlib.import_module("fcntl")
+    except ImportError:
+        yield Ledger(None, "claims on GPUs are not known on this system")
+        return
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        folder = os.open(folders.shared(), flags)
+    except OSError as error:
+        yield Ledger(None, f"other notebooks' claims cannot be looked up: {error}")
+        return
+    ledger = Ledger(folder, _lock(fcntl, folder, timeout_s))
+    try:
+        yield ledger
+    finally:
+        # Closing is not enough: a child forked by another thread meanwhile has it too.
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_UN)
+        os.close(folder)
+
+
+def release() -> None:
+    """Give up what this process claims; another's, a parent's too, stays."""
+    with suppress(OSError):
+        (folders.shared(make=False) / _file_name(this_process())).unlink()
+
+
+def _lock(fcntl: Any, folder: int, timeout_s: float) -> str | None:
+    """Lock a folder, or say why it is not locked."""
+    give_up_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_s:
+                waited = seconds_text(timeout_s)
+                return f"another process has kept the claims locked for {waited}"
+            time.sleep(_BETWEEN_TRIES_S)
+        except OSError as error:
+            return f"claims cannot be locked here: {error}"
+        else:
+            return None
+
+
+def _file_name(process: Process) -> str:
+    """One name for each process: numbers come again, and containers have their own."""
+    namespace = "".join(filter(str.isdigit, process.namespace or ""))
+    return f"{_PREFIX}{process.pid}-{process.start_ticks}-{namespace}.json"

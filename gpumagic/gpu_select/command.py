@@ -1,0 +1,112 @@
+"""`python -m gpumagic select`: choose GPUs for a program, from outside of it.
+
+Outside is the best place: the program finds its GPUs chosen before its first line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpumagic.gpu_select.report import SelectReport
+
+_NOT_FOUND = 127  # as a shell answers
+_NOT_RUN = 126
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The words of the magic that make sense outside of a notebook."""
+    parser.add_argument(
+        "what",
+        nargs="*",
+        help="2,0 | GPU-1a2b | MIG-... | pci:3b:00.0 | none | all | free; "
+        "nothing: how things stand",
+    )
+    parser.add_argument("-n", type=int, metavar="N", help="with free: how many")
+    parser.add_argument("--min-free", metavar="SIZE", help="with free: as in 20GiB")
+    parser.add_argument("--max-util", type=float, metavar="PERCENT", help="with free")
+    parser.add_argument("--name", metavar="TEXT", help="with free: part of the model")
+    parser.add_argument("--exclude", metavar="GPUS", help="with free: not these")
+    parser.add_argument(
+        "--mine-ok", action="store_true", help="with free: your memory counts as free"
+    )
+    parser.add_argument(
+        "--wait", metavar="TIME", default="0", help="with free: as in 10m"
+    )
+    parser.add_argument("--as", dest="as_", choices=("index", "uuid"))
+    parser.add_argument("--verify", action="store_true", help="ask a child process")
+    parser.add_argument(
+        "--force", action="store_true", help="leave the limit that was inherited"
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="write nothing but the variables, for env"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace, program: list[str]) -> int:
+    """Show how things stand or would stand, or become the program with its GPUs.
+
+    Args:
+        options: What `add_arguments` has read.
+
+        program: The words behind `--`.
+    """
+    from gpumagic.gpu_select.attempt import NotSelected
+    from gpumagic.gpu_select.reporting import status
+    from gpumagic.gpu_select.selection import select
+
+    if not options.what:
+        return _show(status(), options)
+    try:
+        report = select(
+            options.what,
+            n=options.n,
+            min_free=options.min_free,
+            max_util=options.max_util,
+            name=options.name,
+            exclude=options.exclude or (),
+            mine_ok=options.mine_ok,
+            wait=options.wait,
+            as_=options.as_,
+            verify=options.verify,
+            force=options.force,
+            dry_run=not program and not options.print,
+        )
+    except NotSelected as error:
+        sys.stderr.write(error.report.drawing().terminal() + "\n")
+        raise
+    if not program:
+        return _show(report, options)
+    sys.stderr.write(report.headline + "\n")
+    return _become(program)
+
+
+def _show(report: SelectReport, options: argparse.Namespace) -> int:
+    if options.print:
+        set_here = ((each.name, each.python) for each in report.variables)
+        said = " ".join(f"{name}={value}" for name, value in set_here if value)
+    elif options.json:
+        said = json.dumps(report.to_dict(), indent=2)
+    else:
+        said = report.drawing().terminal()
+    sys.stdout.write(said + "\n")
+    return 0
+
+
+def _become(program: list[str]) -> int:
+    """Replace this process, which keeps its number, and so its claim."""
+    sys.stderr.flush()
+    try:
+        os.execvp(program[0], program)  # noqa: S606 -- it is what was typed
+    except FileNotFoundError:
+        sys.stderr.write(f"there is no program {program[0]}\n")
+        return _NOT_FOUND
+    except OSError as error:
+        sys.stderr.write(f"{program[0]} cannot be started: {error.strerror}\n")
+        return _NOT_RUN

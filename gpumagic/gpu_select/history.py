@@ -1,0 +1,211 @@
+"""Guesses from the cells run so far what has started CUDA."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpumagic.gpu_select.known_starts import (
+    DEVICE_KEYWORDS,
+    MOVING,
+    STARTING_METHODS,
+    imported_suspect,
+    imported_suspects,
+    is_harmless,
+    starts_cuda,
+)
+from gpumagic.gpu_select.report import Start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Cell magics that run their body here.
+_RUNNING = re.compile(r"%%(time|timeit|capture|prun|gpu_\w+)\b")
+_NO_PYTHON = re.compile(r"^(\s*)[%!?]")
+
+
+def guess(cells: Mapping[int, str]) -> Start | None:
+    """The first line of these cells that is known to start CUDA.
+
+    Calls count before imports, of which only some versions start CUDA, and what was
+    run before what was only defined.
+
+    Args:
+        cells: What was typed, by the number of the cell.
+    """
+    history = _History(cells)
+    found = history.first_call(defined=False) or history.first_call(defined=True)
+    if found is not None or (found := history.first_import()) is not None:
+        return found
+    elsewhere = imported_suspects()
+    return Start(by=f"import {elsewhere[0]}", guess=True) if elsewhere else None
+
+
+class _History:
+    """Cells that parse, and what the names in them stand for."""
+
+    def __init__(self, cells: Mapping[int, str]) -> None:
+        self._cells = dict(sorted(cells.items()))
+        self._trees = {
+            cell: tree
+            for cell, text in self._cells.items()
+            if (tree := _parsed(text)) is not None
+        }
+        self._names: dict[str, str] = {}
+        self._cuda_names: set[str] = set()
+        self._pinned_loaders: set[str] = set()
+        for tree in self._trees.values():
+            for node in ast.walk(tree):
+                self._learn(node)
+
+    def first_call(self, *, defined: bool) -> Start | None:
+        """The first call that is known to start CUDA.
+
+        Args:
+            defined: Whether to look into the bodies of functions, too.
+        """
+        for cell, tree in self._trees.items():
+            for node in _in_order(tree, defined=defined):
+                name = self._starting(node)
+                if name is not None:
+                    return self._start(cell, node, f"{name}()")
+        return None
+
+    def first_import(self) -> Start | None:
+        """The first import of a library that may start CUDA, if it is imported."""
+        for cell, tree in self._trees.items():
+            for node in _in_order(tree, defined=True):
+                for module in _imported(node):
+                    suspect = imported_suspect(module)
+                    if suspect is not None:
+                        return self._start(cell, node, f"import {suspect}")
+        return None
+
+    def _start(self, cell: int, node: ast.AST, by: str) -> Start:
+        where = node.iter if isinstance(node, ast.comprehension) else node
+        line: int = where.lineno  # type: ignore[attr-defined]
+        source = self._cells[cell].splitlines()[line - 1].strip()
+        return Start(cell, line, source, by=by, guess=True)
+
+    # ---------------------------------------------------------- what names mean
+
+    def _learn(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import(names):
+                for each in names:
+                    whole, root = each.name, each.name.partition(".")[0]
+                    self._names[each.asname or root] = whole if each.asname else root
+            case ast.ImportFrom(module=str(module), names=names):
+                for each in names:
+                    self._names[each.asname or each.name] = f"{module}.{each.name}"
+            case ast.Assign(targets=[ast.Name(name)], value=value):
+                if _mentions_cuda(value):
+                    self._cuda_names.add(name)
+                if self._pins(value):
+                    self._pinned_loaders.add(name)
+
+    def _dotted(self, function: ast.expr) -> str | None:
+        """The whole name of something that was imported; None for anything else."""
+        match function:
+            case ast.Name(name):
+                return self._names.get(name)
+            case ast.Attribute(value, name):
+                root = self._dotted(value)
+                return None if root is None else f"{root}.{name}"
+        return None
+
+    # --------------------------------------------------------- what starts CUDA
+
+    def _starting(self, node: ast.AST) -> str | None:
+        match node:
+            case ast.For(iter=loader) | ast.comprehension(iter=loader):
+                return "DataLoader" if self._is_pinned_loader(loader) else None
+            case ast.Call(func, arguments, keywords):
+                return self._starting_call(func, arguments, keywords)
+        return None
+
+    def _starting_call(
+        self, func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
+    ) -> str | None:
+        name, method = self._dotted(func), getattr(func, "attr", None)
+        if name is not None:
+            if is_harmless(name):
+                return None
+            if starts_cuda(name):
+                return name
+        elif method in STARTING_METHODS:
+            return str(method)
+        devices = [each.value for each in keywords if each.arg in DEVICE_KEYWORDS]
+        if method in MOVING or name == "torch.Generator":
+            devices += arguments[:1]
+        if any(self._is_cuda(each) for each in devices):
+            return name or method
+        takes_one = isinstance(func, ast.Name) and func.id in {"iter", "enumerate"}
+        if takes_one and arguments and self._is_pinned_loader(arguments[0]):
+            return "DataLoader"
+        return None
+
+    def _is_cuda(self, device: ast.expr) -> bool:
+        named = isinstance(device, ast.Name) and device.id in self._cuda_names
+        return named or _mentions_cuda(device)
+
+    def _is_pinned_loader(self, value: ast.expr) -> bool:
+        named = isinstance(value, ast.Name) and value.id in self._pinned_loaders
+        return named or self._pins(value)
+
+    def _pins(self, value: ast.expr) -> bool:
+        """Whether this makes a DataLoader that pins memory once it is iterated."""
+        if not isinstance(value, ast.Call):
+            return False
+        if not (self._dotted(value.func) or "").endswith(".DataLoader"):
+            return False
+        pins = [each.value for each in value.keywords if each.arg == "pin_memory"]
+        return any(isinstance(each, ast.Constant) and each.value for each in pins)
+
+
+def _mentions_cuda(value: ast.expr) -> bool:
+    constants = (each for each in ast.walk(value) if isinstance(each, ast.Constant))
+    return any(
+        isinstance(each.value, str) and re.fullmatch(r"cuda(:\d+)?", each.value)
+        for each in constants
+    )
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names):
+            return [each.name for each in names]
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            return [module, *(f"{module}.{each.name}" for each in names)]
+    return []
+
+
+def _in_order(node: ast.AST, *, defined: bool) -> Iterator[ast.AST]:
+    """A tree's nodes as they come to run; function bodies if asked for.
+
+    A call comes after its arguments, a loop before its body.
+    """
+    loop = isinstance(node, ast.For | ast.comprehension)
+    if loop:
+        yield node
+    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    if not function or defined:
+        for child in ast.iter_child_nodes(node):
+            yield from _in_order(child, defined=defined)
+    if not loop:
+        yield node
+
+
+def _parsed(cell: str) -> ast.Module | None:
+    """A cell's tree with its line numbers; None where it is no Python."""
+    first, *rest = cell.splitlines() or [""]
+    if first.startswith("%%"):
+        if not _RUNNING.match(first):
+            return None
+        first = ""
+    lines = [_NO_PYTHON.sub(r"\1pass #", line, count=1) for line in (first, *rest)]
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,332 @@
+"""`%gpu_select` chooses the GPUs of this notebook, and says when it is too late."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from gpumagic.gpu_select import keeping
+from gpumagic.gpu_select.guard import Guard
+from gpumagic.gpu_select.watch import Watcher
+from gpumagic.magic import GpuMagics, gpu_magic, output_options, show_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+    from contextlib import ExitStack
+
+    from gpumagic.gpu_select.attempt import How
+    from gpumagic.gpu_select.report import SelectReport
+    from gpumagic.gpu_select.request import Request
+    from gpumagic.session import Session
+
+
+@magics_class
+class SelectMagics(GpuMagics):
+    """The magic of this room, with what has watched since it was loaded."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell, session)
+        self.guard = Guard(session)
+        self.watcher = Watcher(self._has_started, on_start=self._compare)
+        self._chosen = False
+        self._before = self._before_simulation = _variables()
+
+    def install(self, undo: ExitStack) -> None:
+        """Watch from now on, and take up a request that has outlived a restart."""
+        self.guard.install()
+        self.watcher.install(self.shell, undo)
+        key = keeping.key(self.shell)
+        if key is not None and keeping.exists(key):
+            self._take_up(key)
+
+    @gpu_magic
+    @magic_arguments()
+    @argument(
+        "what",
+        nargs="*",
+        help="Numbers as nvidia-smi shows them (2,0), the beginning of a UUID "
+        "(GPU-1a2b, MIG-...), a PCI address (pci:3b:00.0), none, all, or free. "
+        "Nothing: how things stand.",
+    )
+    @argument("-n", type=int, metavar="N", help="With free: how many.")
+    @argument(
+        "--min-free", metavar="SIZE", help="With free: memory needed, such as 20GiB."
+    )
+    @argument(
+        "--max-util", type=float, metavar="PERCENT", help="With free: busy at most."
+    )
+    @argument("--name", metavar="TEXT", help="With free: a part of the model's name.")
+    @argument("--exclude", metavar="GPUS", help="With free: what is not to be taken.")
+    @argument(
+        "--mine-ok",
+        action="store_true",
+        help="With free: memory of your own processes counts as free.",
+    )
+    @argument(
+        "--wait", metavar="TIME", help="With free: how long to wait for it, as in 10m."
+    )
+    @argument(
+        "--as",
+        dest="form",
+        choices=("index", "uuid"),
+        help="How CUDA_VISIBLE_DEVICES names the GPUs.",
+    )
+    @argument("--dry-run", action="store_true", help="Say what would be set.")
+    @argument(
+        "--verify",
+        action="store_true",
+        help="Let a child process start CUDA first, to see that it finds the same.",
+    )
+    @argument(
+        "--force",
+        action="store_true",
+        help="Leave the limit that the kernel was started with.",
+    )
+    @argument(
+        "--reset", action="store_true", help="As it was when the kernel was started."
+    )
+    @argument(
+        "--restart",
+        action="store_true",
+        help="Keep the choice over a restart of the kernel.",
+    )
+    @argument(
+        "--guard",
+        action="store_true",
+        default=None,
+        help="Let torch.cuda.is_available() ask without starting CUDA (default).",
+    )
+    @argument(
+        "--no-guard",
+        dest="guard",
+        action="store_false",
+        help="Leave torch.cuda.is_available() as torch has it.",
+    )
+    @argument(
+        "--simulate",
+        metavar="MACHINE",
+        help="Switch a simulated machine on, such as h100 or 4xh100; off: switch it "
+        "off.",
+    )
+    @argument("--memory", metavar="SIZE", help="Of each simulated GPU, as in 2GiB.")
+    @argument(
+        "--hazards",
+        choices=("report", "poison", "off"),
+        help="What races on the simulated GPU come to.",
+    )
+    @argument(
+        "--as-cuda",
+        action="store_true",
+        help='Let code that says "cuda" run on the simulated GPU.',
+    )
+    @output_options
+    def gpu_select(self, line: str, cell: str | None = None) -> Any:
+        """Choose which GPUs this notebook uses, before CUDA starts.
+
+        Shows which physical GPU is cuda:0, and says when it is too late to choose,
+        since which cell, and what can still be done. Choosing never starts CUDA. In
+        front of a cell, the choice is made before the cell runs.
+        """
+        __tracebackhide__ = True
+        from gpumagic.gpu_select.attempt import NotSelected
+
+        options = self.read(self.gpu_select, line, cell)
+        try:
+            shown = self.show(self._answer(options), options)
+        except NotSelected as error:
+            self.show(error.report, options)
+            raise
+        if cell is None:
+            return shown
+        return self.run_body(f"%%gpu_select {line}", cell)
+
+    def _answer(self, options: argparse.Namespace) -> SelectReport:
+        from gpumagic.gpu_select.reporting import status
+        from gpumagic.gpu_select.selection import apply, reset
+
+        if options.simulate is not None:
+            self._simulate(options)
+        if options.guard is not None:
+            self.guard.turn(on=options.guard)
+        driver = self.session.driver
+        if options.reset:
+            self._chosen = False
+            return reset(driver, before=self._before, how=self._how(options))
+        request = _request(options)
+        if request is None:
+            return status(driver, witness=self.watcher, shell=self.shell)
+        if options.restart:
+            return self._restart(request, options)
+        with self._waiting(options) as how:
+            report = apply(request, driver, how)
+        self._chosen = self._chosen or not options.dry_run
+        return report
+
+    def _how(self, options: argparse.Namespace) -> How:
+        from gpumagic.gpu_select.attempt import How
+        from gpumagic.units import parse_seconds
+
+        return How(
+            form=options.form,
+            dry_run=options.dry_run,
+            verify=options.verify,
+            force=options.force,
+            wait_s=parse_seconds(options.wait) if options.wait else 0.0,
+            witness=self.watcher,
+            shell=self.shell,
+        )
+
+    @contextmanager
+    def _waiting(self, options: argparse.Namespace) -> Iterator[How]:
+        """The manner of a selection, with a place that counts the seconds."""
+        import dataclasses
+
+        how = self._how(options)
+        if not how.wait_s:
+            yield how
+            return
+        with self.progress(round(how.wait_s), "Waiting for a free GPU (s)") as steps:
+            yield dataclasses.replace(
+                how, waiting=lambda passed_s, why: steps.advance(round(passed_s), why)
+            )
+
+    # ---------------------------------------------------------------- simulated ones
+
+    def _simulate(self, options: argparse.Namespace) -> None:
+        """Switch a simulated machine on or off.
+
+        What was chosen among simulated GPUs means nothing to others, so the
+        variables are first put back to what they were before the first of them.
+        """
+        from gpumagic.devices.simulated import simulated_box
+        from gpumagic.simulator import simulate
+
+        box = simulated_box()
+        if box is None:
+            self._before_simulation = _variables()
+        else:
+            box.off()
+            _put_into_environment(self._before_simulation)
+        if options.simulate != "off":
+            simulate(
+                options.simulate,
+                as_cuda=options.as_cuda,
+                memory=options.memory,
+                hazards=options.hazards or "report",
+            )
+
+    # ---------------------------------------------------------------- over a restart
+
+    def _restart(self, request: Request, options: argparse.Namespace) -> SelectReport:
+        """Keep what the request means now, and restart with it."""
+        import dataclasses
+
+        from gpumagic.gpu_select import restart
+        from gpumagic.gpu_select.selection import apply
+
+        how = dataclasses.replace(self._how(options), dry_run=True)
+        report = apply(request, self.session.driver, how)
+        uuids = [row.uuid for row in report.rows if row.predicted is not None]
+        key = keeping.key(self.shell)
+        if key is not None and not options.dry_run:
+            _keep(request, uuids, key)
+            show_text(restart.restart(self.shell, what=_in_words(report)))
+        elif key is None:
+            show_text(restart.without_keeping(report))
+        return report
+
+    def _take_up(self, key: str) -> None:
+        """Choose again what was chosen before the restart, and say so."""
+        from gpumagic.errors import GpuMagicError
+        from gpumagic.gpu_select.selection import take_up
+
+        kept = keeping.take(key)
+        if kept is None:
+            return
+        try:
+            display(take_up(kept, self.session.driver, self.watcher, self.shell))
+            self._chosen = True
+        except GpuMagicError as error:
+            show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
+
+    # ---------------------------------------------------------------- what is watched
+
+    def _has_started(self) -> bool | None:
+        return self.session.driver_of_this_machine.cuda_started()
+
+    def _compare(self) -> None:
+        """After the start: show it if the driver has not done as predicted."""
+        if not self._chosen:
+            return
+        from gpumagic.gpu_select.reporting import status
+
+        report = status(self.session.driver, witness=self.watcher, shell=self.shell)
+        if report.confirmed is False:
+            display(report)
+
+
+def _variables() -> dict[str, str | None]:
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    return {name: os.environ.get(name) for name in names}
+
+
+def _in_words(report: SelectReport) -> str:
+    numbers = [str(row.physical) for row in report.rows if row.predicted is not None]
+    return f"GPU {' and '.join(numbers)}" if numbers else "your choice"
+
+
+def _request(options: argparse.Namespace) -> Request | None:
+    """What is asked for; None if nothing is."""
+    from gpumagic.errors import UsageProblem
+    from gpumagic.gpu_select.request import read
+
+    filters = {
+        "n": options.n,
+        "min_free": options.min_free,
+        "max_util": options.max_util,
+        "name": options.name,
+        "exclude": options.exclude or (),
+        "mine_ok": options.mine_ok,
+    }
+    if options.what:
+        return read(options.what, **filters)
+    needs_words = (
+        *filters.values(),
+        options.wait,
+        options.form,
+        options.dry_run,
+        options.verify,
+        options.force,
+        options.restart,
+    )
+    if any(value not in (None, False, ()) for value in needs_words):
+        raise UsageProblem(
+            "%gpu_select: these options need to be told which GPUs",
+            "say which, as in %gpu_select free -n 2",
+        )
+    return None
+
+
+def _keep(request: Request, uuids: list[str | None], key: str) -> None:
+    from gpumagic.errors import GpuMagicError
+
+    try:
+        keeping.keep(request.text, [uuid for uuid in uuids if uuid], key)
+    except OSError as error:
+        raise GpuMagicError(
+            f"the choice cannot be kept over a restart: {error}",
+            f"restart the kernel, then type %gpu_select {request.text} first",
+        ) from None
+
+
+def _put_into_environment(values: Mapping[str, str | None]) -> None:
+    from gpumagic.gpu_select.environment import changed
+
+    with changed(values):
+        pass  # nothing that could fail depends on it

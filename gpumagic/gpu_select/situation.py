@@ -1,0 +1,124 @@
+"""All that decides which GPUs a process sees, as it is found at one moment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
+from gpumagic.devices.shown import same_uuid
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.gpu_select import environment, linter
+from gpumagic.gpu_select.environment import ORDER, VISIBLE
+from gpumagic.gpu_select.machine import seen_under
+from gpumagic.gpu_select.report import Start, TorchLatch, Variable, Verdict
+from gpumagic.gpu_select.torch_state import torch_latch
+
+if TYPE_CHECKING:
+    from gpumagic.devices.protocols import Driver, VisibleDevice
+    from gpumagic.devices.visibility import Visible
+    from gpumagic.gpu_select.machine import Place
+
+
+class Witness(Protocol):
+    """Who has watched this process since the extension was loaded."""
+
+    def start(self) -> Start | None:
+        """Who started CUDA, if it has started and that is known."""
+
+    def torch_latch(self) -> TorchLatch:
+        """Whether torch has looked for GPUs."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that decides, as it was found at one moment."""
+
+    driver: Driver
+    inventory: Inventory
+    cuda: CudaState
+    torch: TorchLatch
+    start: Start | None
+    shown: tuple[VisibleDevice, ...] | None  # by the driver; None before the start
+    visible_variable: Variable
+    order_variable: Variable
+
+    @property
+    def word(self) -> str:
+        """What stands in front of the colon of a torch device."""
+        return "sim" if self.driver.simulated and not _as_cuda() else "cuda"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether GPUs can still be chosen."""
+        return _verdict(self)
+
+    def prediction(self, mask: str | None = None, order: str | None = None) -> Visible:
+        """What a process sees under these values."""
+        in_force = None if self.driver.overlooks(mask) else mask
+        mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+        return seen_under(in_force, order, self.inventory, mps=mps)
+
+    def prediction_now(self) -> Visible:
+        """What this process sees under the variables as they are."""
+        mask, order = map(linter.in_force, (self.visible_variable, self.order_variable))
+        return self.prediction(mask, order)
+
+
+def look(driver: Driver, witness: Witness | None = None) -> Situation:
+    """The situation now."""
+    latch = torch_latch() if witness is None else witness.torch_latch()
+    cuda = driver.cuda_state()
+    if driver.simulated:
+        started = cuda.state is Initialisation.INITIALISED
+        latch = TorchLatch.STARTED if started else TorchLatch.OPEN
+    elif latch is TorchLatch.LOOKED_IN_VAIN and cuda.state is Initialisation.UNTOUCHED:
+        cuda = replace(cuda, state=Initialisation.FAILED)
+    return Situation(
+        driver=driver,
+        inventory=driver.inventory(),
+        cuda=cuda,
+        torch=latch,
+        start=None if witness is None or driver.simulated else witness.start(),
+        shown=driver.visible_devices(),
+        visible_variable=environment.look_up(VISIBLE),
+        order_variable=environment.look_up(ORDER),
+    )
+
+
+def rank_shown(place: Place, situation: Situation) -> int | None:
+    """The k with which the driver itself shows a place as cuda:k."""
+    for k, device in enumerate(situation.shown or ()):
+        if is_shown_as(device, place):
+            return k
+    return None
+
+
+def is_shown_as(device: VisibleDevice, place: Place) -> bool:
+    """Whether what the driver shows is this place."""
+    if device.uuid is not None and place.uuid is not None:
+        return same_uuid(place.uuid, device.uuid)
+    whole = place.part is None and device.pci_address is not None
+    return whole and device.pci_address == place.gpu.pci_address
+
+
+def _as_cuda() -> bool:
+    """Whether code that says "cuda" runs on the simulated GPU."""
+    return bool(getattr(simulated_box(), "as_cuda", False))
+
+
+def _verdict(situation: Situation) -> Verdict:
+    """The first that holds; where none does, the choice is open."""
+    state, torch = situation.cuda.state, situation.torch
+    rules = (
+        (Verdict.FIXED, state is Initialisation.INITIALISED),
+        (Verdict.LOST, state is Initialisation.FORKED_CHILD),
+        (Verdict.NOTHING, not situation.inventory.gpus),
+        (Verdict.OPEN, situation.driver.simulated),  # it tries again at the next use
+        (Verdict.FIXED_FOR_TORCH, torch is TorchLatch.LOOKED_IN_VAIN),
+        (Verdict.FIXED, torch in (TorchLatch.STARTED, TorchLatch.LOOKED)),
+        (Verdict.FAILED, state is Initialisation.FAILED),
+        (Verdict.UNKNOWN, state is Initialisation.UNKNOWN),
+    )
+    return next((verdict for verdict, holds in rules if holds), Verdict.OPEN)

@@ -1,0 +1,413 @@
+"""Every machine and every state of CUDA, each in a process of its own.
+
+Whatever is chosen is then put to the proof: the driver is started, and shows what
+was predicted. Whatever is refused leaves the environment as it was.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.fakes.run import run_python
+
+ASK = """
+    import ctypes, json, os
+    from gpumagic.errors import GpuMagicError
+    from gpumagic.gpu_select import reset, select, status
+
+    NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+    def environment():
+        return [os.environ.get(name) for name in NAMES]
+
+    def started():
+        return ctypes.CDLL("libcuda.so.1").cuInit(0)
+
+    def told(report):
+        return {
+            "action": report.action.name,
+            "verdict": report.verdict.name,
+            "headline": report.headline,
+            "predicted": by_rank(report, "predicted"),
+            "actual": by_rank(report, "actual"),
+            "confirmed": report.confirmed,
+            "certain": report.certain,
+            "remarks": [each.text for each in report.remarks],
+            "environment": environment(),
+        }
+
+    def by_rank(report, attribute):
+        seen = [row for row in report.rows if getattr(row, attribute) is not None]
+        seen.sort(key=lambda row: getattr(row, attribute))
+        return [row.uuid if row.is_slice else row.physical for row in seen]
+
+    def chosen(words, **options):
+        before = environment()
+        try:
+            return told(select(words, **options))
+        except GpuMagicError as error:
+            report = getattr(error, "report", None)
+            return {
+                "error": error.problem,
+                "hint": error.hint,
+                "unchanged": environment() == before,
+                "verdict": report and report.verdict.name,
+                "whys": report and {row.physical: row.why for row in report.rows},
+            }
+
+    def tell(found):
+        print(json.dumps(found), flush=True)
+"""
+
+
+def on(scenario: str, code: str, **options):
+    """What a snippet tells on a machine, in which nothing of ours started CUDA."""
+    program = textwrap.dedent(ASK) + textwrap.dedent(code)
+    machine = {"load": ("libcuda",), "install": ("nvml", "libcuda")} | options
+    run = run_python(program, scenario=scenario, **machine)
+    assert len(run.cuinit_calls()) == code.count("started()")
+    return run.json()
+
+
+M0 = "MIG-aaaa1111-2222-4333-8444-555566667777"
+M1 = "MIG-bbbb1111-2222-4333-8444-555566667777"
+
+
+# ---------------------------------------------------------------- what is chosen
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words", "seen"),
+    [
+        ("four_gpus", "2", [2]),
+        ("four_gpus", "2,0", [2, 0]),
+        ("four_gpus", "3 1-2", [3, 1, 2]),
+        ("four_gpus", "GPU-2222", [2]),
+        ("four_gpus", "pci:3b:00.0", [1]),
+        ("four_gpus", "none", []),
+        ("four_gpus", "all", [0, 1, 2, 3]),
+        ("one_gpu", "0", [0]),
+        ("sixteen_gpus", "15,7", [15, 7]),
+        ("mixed_models", "0", [0]),
+        ("mixed_models", "2,1", [2, 1]),
+        ("mig_with_holes", "3,0", [3, 0]),
+        ("mig_with_holes", M1, [M1]),
+        ("mig_with_holes", "MIG-bbbb", [M1]),
+        ("gpu_lost", "0", [0]),
+        ("no_permission", "1", [1]),
+        ("nothing_supported", "0", [0]),
+        ("wsl", "0", [0]),
+        ("container_foreign_pids", "0", [0]),
+        ("slurm_cgroup", "all", None),
+    ],
+)
+def test_the_driver_shows_what_was_predicted(scenario, words, seen):
+    """A choice is predicted, set, and confirmed by the driver once it has started."""
+    code = f"""
+    words = {words!r}.split()
+    first, again = chosen(words), chosen(words)
+    code = started()
+    tell([first, again, told(status()), code])
+    """
+    first, again, after, code = on(scenario, code)
+
+    if seen is not None:
+        assert first["predicted"] == seen
+    assert first["action"] == "SELECTED"
+    assert again["action"] == "UNCHANGED"
+    assert first["certain"]
+    assert first["environment"][1] == "PCI_BUS_ID"
+    if first["predicted"]:
+        assert after["verdict"] == "FIXED"
+        assert after["confirmed"]
+        assert after["actual"] == first["predicted"]
+    else:
+        assert code == 100  # no device
+
+
+def test_a_number_is_written_where_it_is_safe_and_a_uuid_elsewhere():
+    """Numbers by default; UUIDs where NVML and CUDA number differently, and for MIG."""
+    plain = on("four_gpus", 'tell(chosen("2,0"))')
+    mixed = on("mixed_models", 'tell(chosen("0"))')
+    part = on("mig_with_holes", f'tell(chosen("{M0}"))')
+
+    assert plain["environment"] == ["2,0", "PCI_BUS_ID"]
+    assert mixed["environment"][0] == "GPU-66666666-6666-4666-8666-666666666666"
+    assert "UUID" in " ".join(mixed["remarks"])
+    assert part["environment"][0] == M0
+
+
+def test_numbers_stay_physical_however_often_the_choice_is_made():
+    """A second choice is not read in the numbers that the first has left."""
+    first, second, third = on(
+        "four_gpus", 'tell([chosen("2,3"), chosen("3"), chosen("1")])'
+    )
+
+    assert [each["predicted"] for each in (first, second, third)] == [[2, 3], [3], [1]]
+
+
+def test_a_dry_run_and_a_refusal_set_nothing():
+    """What is only tried, and what cannot be, leaves both variables unset."""
+    tried, wrong, after = on(
+        "four_gpus", 'tell([chosen("2", dry_run=True), chosen("9"), environment()])'
+    )
+
+    assert tried["action"] == "DRY_RUN"
+    assert tried["predicted"] == [2]
+    assert wrong["unchanged"]
+    assert "GPUs 0, 1, 2 and 3" in wrong["error"]
+    assert after == [None, None]
+
+
+def test_reset_brings_back_what_the_process_was_started_with():
+    """Both variables are as the kernel was given them, not as they were set since."""
+    reset_to = on(
+        "four_gpus",
+        """
+    chosen("2", force=True)
+    tell(told(reset()))
+    """,
+        env={"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
+    )
+
+    assert reset_to["action"] == "RESET"
+    assert reset_to["environment"] == ["1,0", "FASTEST_FIRST"]
+
+
+def test_a_child_process_can_verify_the_choice_before_it_is_set():
+    """With `verify` CUDA is started in a child, and only there."""
+    run = run_python(
+        textwrap.dedent(ASK) + 'tell([os.getpid(), chosen("2,0", verify=True)])',
+        load=("libcuda",),
+        install=("nvml", "libcuda"),
+    )
+    pid, verified = run.json()
+
+    assert verified["action"] == "SELECTED"
+    assert "verified" in " ".join(verified["remarks"])
+    assert [call.pid != pid for call in run.cuinit_calls()] == [True]
+
+
+# ---------------------------------------------------------------- the inherited limit
+
+
+def test_an_inherited_mask_is_the_outer_limit():
+    """What the kernel was given is left only by `force`; `all` means all of it."""
+    outside, inside, every, forced = on(
+        "four_gpus",
+        """
+    tell([chosen("0"), chosen("3"), chosen("all"), chosen("0", force=True)])
+    """,
+        env={"CUDA_VISIBLE_DEVICES": "3,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    )
+
+    assert outside["unchanged"]
+    assert "outside of what this kernel was given (GPUs 3 and 1)" in outside["error"]
+    assert "--force" in outside["hint"]
+    assert inside["predicted"] == [3]
+    assert every["predicted"] == [3, 1]
+    assert forced["predicted"] == [0]
+
+
+def test_free_stays_within_the_inherited_mask():
+    """Only a scheduler's GPUs are looked at; the others are said to be outside."""
+    taken, refused = on(
+        "four_gpus",
+        'tell([chosen("free"), chosen("free", n=2)])',
+        env={"CUDA_VISIBLE_DEVICES": "0,3"},
+    )
+
+    assert taken["predicted"] == [3]
+    assert refused["whys"]["1"].startswith("outside of what this kernel was given")
+
+
+# ---------------------------------------------------------------- free ones
+
+
+def test_free_takes_the_freest_and_says_why():
+    """The busy GPUs are refused by name of what is on them, an equal is picked."""
+    run = """
+    report = select("free", n=2)
+    tell({row.physical: [row.predicted, row.why] for row in report.rows})
+    """
+    whys = on("four_gpus", run)
+
+    assert {number for number, (rank, _) in whys.items() if rank is not None} == {
+        "1",
+        "3",
+    }
+    assert "1 process on it" in whys["0"][1]
+    assert "79.1 GiB free" in whys["1"][1]
+
+
+def test_fewer_than_asked_for_is_an_error_with_the_reasons():
+    """Three of four, two of them busy: nothing is set, and each refusal is told."""
+    refused = on("four_gpus", 'tell(chosen("free", n=3))')
+
+    assert refused["error"] == "3 GPUs were asked for, 2 are free"
+    assert refused["unchanged"]
+    assert "2 processes on it" in refused["whys"]["2"]
+
+
+def test_unknown_figures_neither_count_as_zero_nor_exclude():
+    """A GPU that tells nothing is still there to be taken, and said to be unknown."""
+    taken = on("nothing_supported", 'tell(chosen("free", min_free="1GiB"))')
+
+    assert taken["predicted"] == [0]
+
+
+def test_in_a_container_memory_speaks_where_processes_are_not_to_be_seen():
+    """Processes of other containers are no reason to think that a GPU is free."""
+    report = on("container_foreign_pids", 'tell(chosen("free", n=1))')
+
+    assert "error" in report or report["predicted"]
+
+
+def test_waiting_ends_with_the_refusal_when_the_time_is_over():
+    """`wait` looks again until there are enough, and is an error after that."""
+    refused = on("four_gpus", 'tell(chosen("free", n=4, wait="50ms"))')
+
+    assert refused["error"] == "4 GPUs were asked for, 2 are free"
+
+
+def test_a_folder_that_cannot_be_written_is_a_remark(tmp_path):
+    """Without claims the choice is made all the same, and the risk is named."""
+    (tmp_path / "gpumagic-claims").touch()  # not even root can make a folder of it
+    taken = on(
+        "four_gpus",
+        'tell(chosen("free"))',
+        env={"TMPDIR": str(tmp_path)},
+    )
+
+    assert taken["action"] == "SELECTED"
+    assert "another notebook may take the same GPU" in " ".join(taken["remarks"])
+
+
+# ---------------------------------------------------------------- too late
+
+
+def test_after_the_start_nothing_is_changed_and_the_way_out_is_told():
+    """What is visible already is confirmed; for another GPU there is a restart."""
+    same, other, visible = on(
+        "four_gpus",
+        """
+    chosen("2,0")
+    started()
+    tell([chosen("2,0"), chosen("1"), chosen("0")])
+    """,
+    )
+
+    assert same["action"] == "UNCHANGED"
+    assert same["confirmed"]
+    assert other["unchanged"]
+    assert other["verdict"] == "FIXED"
+    assert "CUDA has started" in other["error"]
+    assert "--restart" in other["hint"]
+    assert "set_device(1)" in visible["hint"]
+
+
+def test_a_variable_changed_after_the_start_is_shown_to_differ():
+    """The driver is believed, not the variable."""
+    report = on(
+        "four_gpus",
+        """
+    chosen("2")
+    started()
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    tell(told(status()))
+    """,
+    )
+
+    assert report["confirmed"] is False
+    assert (report["actual"], report["predicted"]) == ([2], [0, 1])
+
+
+def test_a_forked_child_of_a_process_with_cuda_is_told_so():
+    """In the child nothing can be chosen, and no environment is touched."""
+    code = """
+    from gpumagic.devices.driver import open_driver
+    driver = open_driver()
+    started()
+    status(driver)
+    if os.fork() == 0:
+        tell(chosen("0", driver=driver))
+        os._exit(0)
+    os.wait()
+    """
+    refused = on("four_gpus", code)
+
+    assert refused["verdict"] == "LOST"
+    assert refused["unchanged"]
+    assert "forked" in refused["error"]
+
+
+VAIN_TORCH = """
+    import sys, types
+    torch = types.ModuleType("torch")
+    torch._C = types.ModuleType("torch._C")
+    torch._C._cuda_getDeviceCount = lambda: 0
+    torch.cuda = types.ModuleType("torch.cuda")
+    torch.cuda.is_available = lambda: torch._C._cuda_getDeviceCount() > 0
+    torch.cuda.is_initialized = lambda: False
+    sys.modules.update({"torch": torch, "torch._C": torch._C, "torch.cuda": torch.cuda})
+
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpumagic")
+    witness = shell.magics_manager.registry["SelectMagics"].watcher
+"""
+
+
+def test_after_a_vain_look_of_torchs_no_success_is_promised():
+    """Torch keeps the answer of a failed look, so that choosing is refused."""
+    code = (
+        VAIN_TORCH
+        + """
+    shell.run_cell("import torch\\ntorch.cuda.is_available()", store_history=True)
+    before = environment()
+    said = shell.run_cell("%gpu_select 0 -q", store_history=True)
+    forced = shell.run_cell("report = %gpu_select 0 --force -o -q", store_history=True)
+    now, error = told(status(witness=witness)), str(said.error_in_exec)
+    tell([now, error, before, environment()])
+    """
+    )
+    now, error, before, after = on("four_gpus", code)
+
+    assert now["verdict"] == "FIXED_FOR_TORCH"
+    assert "torch has looked for GPUs in In[1], line 2" in error
+    assert before == [None, None]
+    assert after == ["0", "PCI_BUS_ID"]
+
+
+# ---------------------------------------------------------------- no driver
+
+
+@pytest.mark.parametrize(
+    ("scenario", "options", "said"),
+    [
+        ("no_gpus", {}, "no NVIDIA GPU"),
+        ("driver_not_loaded", {}, "driver"),
+        ("mismatch", {}, "different versions"),
+        ("four_gpus", {"load": (), "install": ()}, "no NVIDIA driver"),
+        ("four_gpus", {"load": (), "install": ("libcuda",)}, "no NVIDIA driver"),
+    ],
+)
+def test_where_there_is_nothing_to_choose_from_it_is_an_error(scenario, options, said):
+    """Without a GPU that answers, a choice is refused with the reason."""
+    refused, looked = on(scenario, 'tell([chosen("0"), told(status())])', **options)
+
+    assert refused["unchanged"]
+    assert said in refused["error"]
+    assert refused["hint"]
+    assert looked["predicted"] == []
+
+
+def test_a_gpu_out_of_reach_is_refused_with_its_own_reason():
+    """A lost GPU and one that is not permitted say what is the matter with them."""
+    lost = on("gpu_lost", "tell([chosen(str(n)) for n in range(4)])")
+
+    refused = [each for each in lost if "error" in each]
+    assert refused
+    assert all(each["unchanged"] and each["hint"] for each in refused)

@@ -1,0 +1,176 @@
+"""Who made torch look for GPUs, in the user's words, and whether in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu_select.watched import watched
+
+CALLS = [
+    ("torch.cuda.is_available()", "torch.cuda.is_available()"),
+    ("import torch as t; t.cuda.is_available()", "torch.cuda.is_available()"),
+    ("torch.zeros(3, device='cuda')", "torch.zeros()"),
+    ("x = torch.Tensor().cuda()", "Tensor.cuda()"),
+    ("é = torch.Tensor(); é = 'é', é.cuda()", "Tensor.cuda()"),
+    ("model = torch.nn.Module().cuda()", "Module.cuda()"),
+    ("import library", "import library"),
+    ("import package.part", "import package"),
+]
+MODULES = {
+    "library.py": "import torch\nready = torch.cuda.is_available()",
+    "package/__init__.py": "",
+}
+MODULES["package/part.py"] = "import torch\ntorch.cuda.is_available()"
+
+
+@pytest.mark.parametrize(("line", "by"), CALLS)
+def test_a_look_is_named_as_the_user_would_write_it(line, by):
+    """The cell, its line and the function of torch, or the import, are named."""
+    seen, latch, told = watched(
+        f"""
+        watch()
+        run("import torch")
+        run("x = 1\\n" + {line!r})
+        show(watcher.start(), watcher.torch_latch().name, len(told))
+        """,
+        MODULES,
+        torch=True,
+    ).json()
+
+    assert (seen["cell"], seen["line"], seen["source"]) == (2, 2, line)
+    assert (seen["by"], seen["in_vain"], latch, told) == (by, False, "LOOKED", 1)
+
+
+def test_a_function_of_an_earlier_cell_is_put_down_to_the_cell_that_calls_it():
+    """The line is that of the running cell, also through functions and magics."""
+    (seen,) = watched(
+        """
+        watch()
+        run("import torch")
+        run("def f():\\n    return torch.cuda.is_available()")
+        run("x = 1\\n%time f()")
+        show(watcher.start())
+        """,
+        torch=True,
+    ).json()
+
+    assert (seen["cell"], seen["line"], seen["source"]) == (3, 2, "%time f()")
+
+
+def test_a_look_in_a_thread_is_put_down_to_the_code_of_the_user():
+    """In a thread no cell runs: the line is where the user's function stands."""
+    (seen,) = watched(
+        """
+        import threading, time
+        watch()
+        run("import torch")
+        run("def f():\\n    return torch.cuda.is_available()")
+        thread = threading.Thread(target=shell.user_ns["f"])
+        thread.start(); thread.join()
+        show(watcher.start())
+        """,
+        torch=True,
+    ).json()
+
+    assert (seen["cell"], seen["line"]) == (2, 2)
+    assert seen["by"] == "torch.cuda.is_available()"
+
+
+def test_a_look_in_vain_is_remembered():
+    """Where torch finds no GPU, CUDA has not started, but torch will not look again."""
+    seen, vain, latch, told, error = watched(
+        """
+        watch()
+        run("import torch")
+        run("x = 1\\ntorch.cuda.is_available()")
+        error = run("torch.zeros()").error_in_exec
+        show(watcher.start(), watcher.looked_in_vain, watcher.torch_latch().name, told,
+             str(error))
+        """,
+        torch=True,
+        env={"CUDA_VISIBLE_DEVICES": ""},
+    ).json()
+
+    assert (seen["cell"], seen["line"], seen["in_vain"]) == (2, 2, True)
+    assert seen["by"] == "torch.cuda.is_available()"
+    assert (vain, latch, told) == (True, "LOOKED_IN_VAIN", [])
+    assert error == "no GPUs"
+
+
+def test_the_latch_says_what_is_known():
+    """Not imported, not looked, may have looked before us, built without CUDA."""
+    found = watched(
+        """
+        watch()
+        latches = [watcher.torch_latch().name]
+        run("import torch")
+        latches.append(watcher.torch_latch().name)
+        undo.close()
+        watcher = Watcher(driver.cuda_started, on_start=print)
+        watch()
+        latches.append(watcher.torch_latch().name)
+        sys.modules["torch"].cuda.is_initialized = lambda: True
+        latches.append(watcher.torch_latch().name)
+        del sys.modules["torch"]._C._cuda_getDeviceCount
+        latches.append(watcher.torch_latch().name)
+        show(*latches)
+        """,
+        torch=True,
+    ).json()
+
+    assert found == ["ABSENT", "OPEN", "UNKNOWN", "STARTED", "WITHOUT_CUDA"]
+
+
+def test_what_stands_in_torch_is_like_torchs_own():
+    """Names and documentation stay, and what somebody else puts in is left there."""
+    name, doc, replaced, restored = watched(
+        """
+        import torch
+        plain = dict(vars(torch._C))
+        watch()
+        ours = torch._C._cuda_getDeviceCount
+        torch._C._cuda_init = replacement = lambda: None
+        undo.close()
+        show(ours.__name__, ours.__doc__, torch._C._cuda_init is replacement,
+             torch._C._cuda_getDeviceCount is plain["_cuda_getDeviceCount"])
+        """,
+        torch=True,
+    ).json()
+
+    assert (name, doc) == ("count", "How many.")
+    assert (replaced, restored) == (True, True)
+
+
+def test_the_simulator_in_the_place_of_cuda_is_not_in_the_way():
+    """Watcher and simulator can be switched on and off in either order."""
+    pytest.importorskip("torch")
+    watched(
+        """
+        import torch, gpumagic
+        own = {name: lambda: 4 for name in ("_cuda_getDeviceCount", "_cuda_init")}
+        had = {name: getattr(torch._C, name, None) for name in own}
+        for name, plain in own.items():
+            setattr(torch._C, name, plain)
+
+        def wrapped():
+            return [getattr(torch._C, name) is not plain for name, plain in own.items()]
+
+        def simulate():
+            return gpumagic.simulate("h100", as_cuda=True)
+
+        watch()
+        box = simulate()
+        assert torch.ones(2, device="cuda").sum().item() == 2
+        undo.close()
+        assert wrapped() == [False, False]
+        assert torch.ones(2, device="cuda").sum().item() == 2
+        watcher = Watcher(driver.cuda_started, on_start=print)
+        watch()
+        assert wrapped() == [True, True]
+        box.off()
+        assert wrapped() == [True, True]
+        undo.close()
+        assert wrapped() == [False, False]
+        """,
+        load=(),  # beside a real GPU there is no simulator
+    )

@@ -1,0 +1,199 @@
+"""What every drawing of a choice keeps to, whatever was found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_select.remap_table import differing, reasons_table, remap_table
+from gpumagic.gpu_select.report import Action, Guard, Row, TorchLatch, Verdict
+from gpumagic.gpu_select.truth_panel import truth_panel
+from tests.gpu_select.samples import (
+    DIFFERING,
+    FIXED,
+    GUESSED,
+    OPEN,
+    SELECTED,
+    gpu,
+    variables,
+)
+
+RANKS = st.none() | st.integers(0, 7)
+SIZES = st.none() | st.integers(0, 2**40)
+ROWS = st.builds(
+    Row,
+    physical=st.integers(0, 15),
+    name=st.none() | st.text(max_size=12),
+    uuid=st.none() | st.text(max_size=40),
+    pci_address=st.none() | st.text(max_size=16),
+    is_slice=st.booleans(),
+    memory_free_bytes=SIZES,
+    memory_total_bytes=SIZES,
+    utilisation_share=st.none() | st.floats(0, 1),
+    process_count=st.none() | st.integers(0, 9),
+    predicted=RANKS,
+    actual=RANKS,
+    why=st.text(max_size=12),
+)
+
+
+def column(report, heading):
+    """The cells of one column of the remap table."""
+    table = remap_table(report)
+    place = [each.heading for each in table.columns].index(heading)
+    return [row[place] for row in table.rows]
+
+
+def decides(report):
+    """What decides: each topic with its state, as a word, and what was found."""
+    return {
+        topic: (getattr(state, "word", state), found)
+        for topic, state, found in truth_panel(report).rows
+    }
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_visible_gpus_come_first_as_torch_counts_them():
+    """cuda:0 is the first row; those that are not visible follow by number."""
+    assert column(SELECTED, "GPU") == ["2", "0", "1", "3", "4", "5", "6", "7"]
+    assert column(SELECTED, "Predicted")[:3] == ["cuda:0", "cuda:1", "not visible"]
+
+
+def test_what_the_driver_shows_goes_before_what_was_predicted():
+    """After the start the driver's own order counts, and differences stand out."""
+    words = [getattr(each, "word", each) for each in column(DIFFERING, "Actual")]
+
+    assert words == [
+        "cuda:0, not cuda:1",
+        "cuda:1, not hidden",
+        "hidden, not cuda:0",
+        "not visible",
+    ]
+
+
+def test_an_agreeing_driver_confirms_every_row():
+    """No row differs where each GPU is what it was predicted to be."""
+    assert not any(differing(row, FIXED) for row in FIXED.rows)
+    assert column(FIXED, "Confirmed")[0] == "cuda:0"
+
+
+def test_what_is_unknown_is_not_zero():
+    """A GPU that says nothing of itself has no figure at all."""
+    silent = replace(OPEN, rows=(Row(0, predicted=0),))
+
+    for heading in ("Memory free", "Busy", "Processes", "PCI", "UUID"):
+        assert column(silent, heading) == [None]
+
+
+def test_slices_are_counted_on_their_gpu():
+    """Slices are told apart by their place, and named so where there is but one."""
+    slices = tuple(gpu(2, uuid=f"MIG-{name}", is_slice=True) for name in "cab")
+
+    assert column(replace(OPEN, rows=slices), "GPU") == [
+        "2 slice 0",
+        "2 slice 1",
+        "2 slice 2",
+    ]
+    assert column(replace(OPEN, rows=slices[:1]), "GPU") == ["2 slice"]
+
+
+@settings(deadline=None)
+@given(st.sets(st.text("01", min_size=8, max_size=8), min_size=1))
+def test_short_uuids_tell_gpus_apart(names):
+    """Each is the beginning of its UUID, of four letters or more, and no other's."""
+    whole = [f"GPU-{name}-aaaa" for name in sorted(names)]
+    rows = tuple(gpu(at, uuid=uuid) for at, uuid in enumerate(whole))
+
+    short = column(replace(OPEN, rows=rows), "UUID")
+
+    assert len(set(short)) == len(whole)
+    pairs = zip(whole, short, strict=True)
+    assert all(uuid.startswith(each) and len(each) >= 8 for uuid, each in pairs)
+
+
+def test_reasons_have_a_table_of_their_own():
+    """Each GPU that something is said of is named beside it; without any, no table."""
+    rows = (gpu(0, why="1 process on it"), gpu(1), gpu(2, predicted=0, why="idle"))
+    table = reasons_table(replace(OPEN, rows=rows))
+
+    assert table.rows == (("2", "idle"), ("0", "1 process on it"))
+    assert "Why" not in OPEN.drawing().text()
+
+
+# ---------------------------------------------------------------- what decides
+
+
+def test_what_decides_is_shown_where_nothing_was_chosen():
+    """The status explains itself, and so does a refusal for good; a choice is short."""
+    explained = {
+        (action, verdict)
+        for action in Action
+        for verdict, report in ((Verdict.OPEN, OPEN), (Verdict.FIXED, FIXED))
+        if "What decides" in str(replace(report, action=action))
+    }
+
+    assert explained == {
+        (Action.STATUS, Verdict.OPEN),
+        (Action.STATUS, Verdict.FIXED),
+        (Action.REFUSED, Verdict.FIXED),
+    }
+
+
+def test_a_guess_is_called_a_guess():
+    """What was seen is told from what the history suggests."""
+    assert decides(GUESSED)["Who started CUDA"] == (
+        "guess from the history",
+        "In[2], by import bitsandbytes",
+    )
+    assert decides(FIXED)["Who started CUDA"][0] == "seen"
+
+
+def test_who_started_is_unknown_where_nobody_has_watched():
+    """A start without a witness is unknown, and none at all is not spoken of."""
+    unwatched = replace(FIXED, start=None)
+
+    assert decides(unwatched)["Who started CUDA"][0] is None
+    assert "Who started CUDA" not in decides(OPEN)
+
+
+def test_a_value_is_told_once_with_all_the_places_that_have_it():
+    """One line for each variable, whether all places agree or differ."""
+    agreed = decides(replace(OPEN, variables=variables("2", start="2")))
+    differing = decides(replace(OPEN, variables=variables("0", python="2")))
+
+    name = "CUDA_VISIBLE_DEVICES"
+    assert agreed[name] == ("set", "'2' in Python and C, and at the start")
+    assert differing[name] == (
+        "Python and C differ",
+        "'2' in Python; '0' in C; not set at the start",
+    )
+
+
+def test_a_guard_that_does_not_help_says_why():
+    """On, off, or on to no avail."""
+    defeated = replace(OPEN, guard=Guard(on=True, defeated_by="NVML is silent"))
+
+    assert decides(OPEN)["Guard"][0] == "on"
+    assert decides(replace(OPEN, guard=Guard(on=False)))["Guard"][0] == "off"
+    assert decides(defeated)["Guard"] == ("does not help here", "NVML is silent")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(ROWS, max_size=5),
+    st.sampled_from(Verdict),
+    st.sampled_from(TorchLatch),
+    st.none() | st.booleans(),
+)
+def test_anything_can_be_drawn(rows, verdict, latch, confirmed):
+    """No report is beyond drawing, as text and as HTML."""
+    drawing = replace(
+        OPEN, rows=tuple(rows), verdict=verdict, torch=latch, confirmed=confirmed
+    ).drawing()
+
+    assert drawing.text(80)
+    assert drawing.html()

@@ -1,0 +1,230 @@
+"""Who started CUDA: the cell, the line and the import, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_select.cell_line import only_line
+from tests.gpu_select.watched import watched
+from tests.ipython.shells import see_in_kernel, see_in_terminal
+
+STARTS_CUDA = "import ctypes\nctypes.CDLL('libcuda.so.1').cuInit(0)\n"
+
+
+def test_the_cell_that_started_cuda_is_named():
+    """CUDA started by anything at all in cell 4 is known to have started there."""
+    seen = watched("""
+        run("import ctypes")
+        watch()
+        run("x = 1")
+        run("y = 2")
+        run(f"y = 3\\n{CUINIT}")
+        run("z = 4")
+        show(watcher.start(), len(told))
+    """).json()
+
+    assert (seen[0]["cell"], seen[0]["line"], seen[0]["guess"]) == (4, None, False)
+    assert seen[1] == 1
+
+
+def test_in_a_cell_of_one_line_the_line_is_known():
+    """Where a cell has one line of code, that line has started CUDA."""
+    (seen,) = watched("""
+        watch()
+        run("import ctypes")
+        run(f"\\n# start\\n{CUINIT}\\n")
+        show(watcher.start())
+    """).json()
+
+    assert (seen["cell"], seen["line"]) == (2, 2)
+    assert "cuInit" in seen["source"]
+
+
+@settings(deadline=None)
+@given(before=st.lists(st.sampled_from(["", "  ", "# why"]), max_size=4))
+def test_the_only_line_is_found_among_blanks_and_comments(before):
+    """Its number counts comments, and no blank lines at the top of the cell."""
+    found = only_line(7, "\n".join([*before, "f(x)", "# end"]))
+    while before and not before[0].strip():
+        before = before[1:]
+    assert (found.cell, found.line, found.source) == (7, len(before) + 1, "f(x)")
+    assert only_line(7, "f(x)\ng(x)") is None
+
+
+def test_the_innermost_import_is_named():
+    """An import that starts CUDA is named, also where another module imports it."""
+    (seen,) = watched(
+        """
+        watch()
+        run("x = 1")
+        run("x = 2\\nimport outer\\ny = 3")
+        show(watcher.start())
+        """,
+        {
+            "outer.py": "import culprit\nimport late",
+            "culprit.py": STARTS_CUDA,
+            "late.py": "",
+        },
+    ).json()
+
+    assert seen["by"] == "import culprit"
+    assert (seen["cell"], seen["line"], seen["source"]) == (2, 2, "import outer")
+
+
+def test_an_import_is_not_blamed_for_what_came_before_it():
+    """CUDA started by a line above an import is not put down to the import."""
+    (seen,) = watched(
+        """
+        watch()
+        run(f"import ctypes\\n{CUINIT}\\nimport innocent")
+        show(watcher.start())
+        """,
+        {"innocent.py": "x = 1"},
+    ).json()
+
+    assert (seen["cell"], seen["by"]) == (1, None)
+
+
+def test_a_start_between_cells_is_said_to_be_outside_of_them():
+    """What a thread or a callback does between two cells is put down to neither."""
+    seen = watched("""
+        watch()
+        run("x = 1")
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+        run("x = 2")
+        show(watcher.start(), len(told))
+    """).json()
+
+    assert seen[0]["cell"] is None
+    assert seen[0]["by"] == "something outside of the cells, after In[1]"
+    assert seen[1] == 1
+
+
+def test_asked_in_the_cell_itself_the_watcher_knows():
+    """In the very cell that started CUDA it is already known."""
+    (seen,) = watched("""
+        watch()
+        run("x = 1")
+        shell.user_ns["watcher"] = watcher
+        run(f"import ctypes\\n{CUINIT}\\nfound = watcher.start()")
+        show(shell.user_ns["found"])
+    """).json()
+
+    assert seen["cell"] == 2
+
+
+def test_what_was_started_before_loading_is_guessed():
+    """Where CUDA ran before, the history is searched, and the guess is labelled."""
+    (seen, nothing, places) = watched(
+        """
+        run("import torch as t")
+        run("x = 1\\nt.cuda.is_available()")
+        before = places()
+        watch()
+        run("import cupy\\ncupy.zeros(3)")
+        show(watcher.start(), len(told), before == places())
+        """,
+        torch=True,
+    ).json()
+
+    assert (seen["cell"], seen["line"], seen["guess"]) == (2, 2, True)
+    assert seen["by"] == "torch.cuda.is_available()"
+    assert (nothing, places) == (0, True)
+
+
+def test_a_start_before_loading_of_which_nothing_is_known_is_said_so():
+    """Without any trace in the history the answer says when, and no more."""
+    (seen,) = watched("""
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+        watch()
+        show(watcher.start())
+    """).json()
+
+    assert seen["by"] == "something that ran before gpumagic was loaded"
+
+
+def test_a_forked_child_claims_nothing():
+    """A child that starts CUDA for itself calls nobody, and the parent goes on."""
+    seen = watched("""
+        watch()
+        run("import ctypes, os")
+        run("if (pid := os.fork()) == 0:\\n    " + CUINIT)
+        if shell.user_ns["pid"] == 0:
+            import os
+            (folder / "child").write_text(str((watcher.start(), told)))
+            os._exit(0)
+        import os
+        os.waitpid(shell.user_ns["pid"], 0)
+        show(watcher.start(), told, (folder / "child").read_text())
+    """).json()
+
+    assert seen == [None, [], "(None, [])"]
+
+
+def test_everything_is_gone_after_the_start_and_after_unloading():
+    """Finders, events and torch are as before once CUDA runs, or at the undoing."""
+    started, undone = (
+        watched(
+            f"""
+            before = places()
+            watch()
+            run("import ctypes, torch")
+            core = sys.modules["torch"]._C
+            during = places(), core._cuda_init.__name__
+            {how}
+            after = places()
+            show(before == after, before == during[0],
+                 [hasattr(each, "__wrapped__") for each in vars(core).values()])
+            """,
+            torch=True,
+        ).json()
+        for how in ("run(CUINIT)", "undo.close()")
+    )
+    assert started == undone == [True, False, [False, False]]
+
+
+def test_a_driver_that_cannot_be_asked_is_no_trouble():
+    """Where nothing tells whether CUDA runs, cells run and nothing is claimed."""
+    seen = watched("""
+        watcher = Watcher(lambda: None, on_start=lambda: told.append(1))
+        watch()
+        run("import html.entities\\nx = 1").raise_error()
+        show(watcher.start(), told)
+    """).json()
+
+    assert seen == [None, []]
+
+
+WATCHING = """\
+import sys
+from contextlib import ExitStack
+from gpumagic.gpu_select.watch import Watcher
+started = []
+watcher = Watcher(lambda: bool(started), on_start=lambda: print('told'))
+watcher.install(get_ipython(), ExitStack())
+"""
+LOOKING = """\
+def look():
+    started.append(1)
+    watcher.looked(sys._getframe(), before=False, in_vain=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "see", [see_in_terminal, pytest.param(see_in_kernel, marks=pytest.mark.kernel)]
+)
+def test_cells_and_lines_are_known_in_both_real_shells(see):
+    """A terminal and a kernel number their cells, and the line in them, alike."""
+    *_, look, seen = see(
+        [
+            WATCHING,
+            LOOKING,
+            "x = 1",
+            "x = 2\n\nlook()",
+            "start = watcher.start()\nstart.cell, start.line, start.source",
+        ]
+    )
+    assert look.printed == "told\n"
+    assert seen.result == "(4, 3, 'look()')"
