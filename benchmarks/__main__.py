@@ -11,6 +11,7 @@ from benchmarks.runner import table, write
 BENCHMARKS = (
     "load_time",  # what %load_ext costs, and what it brings along
     "cell_floor",  # what is left of an empty cell, beside %%time
+    "select_status",  # what looking at the choice of GPUs costs
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,8 @@ def _accelerator(torch: Any) -> str | None:
 
 
 def _distribution_version() -> str | None:
+    from importlib import metadata  # slow to import, and hardly ever needed
+
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

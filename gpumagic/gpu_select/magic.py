@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
-from IPython.display import display
 
-from gpumagic.gpu_select import keeping
-from gpumagic.gpu_select.guard import Guard
-from gpumagic.gpu_select.watch import Watcher
-from gpumagic.magic import GpuMagics, gpu_magic, output_options, show_text
+from gpumagic.gpu_select.notebook import Notebook
+from gpumagic.magic import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import ExitStack
 
     from gpumagic.gpu_select.attempt import How
@@ -32,18 +28,11 @@ class SelectMagics(GpuMagics):
 
     def __init__(self, shell: Any, session: Session) -> None:
         super().__init__(shell, session)
-        self.guard = Guard(session)
-        self.watcher = Watcher(self._has_started, on_start=self._compare)
-        self._chosen = False
-        self._before = self._before_simulation = _variables()
+        self.notebook = Notebook(shell, session)
 
     def install(self, undo: ExitStack) -> None:
         """Watch from now on, and take up a request that has outlived a restart."""
-        self.guard.install()
-        self.watcher.install(self.shell, undo)
-        key = keeping.key(self.shell)
-        if key is not None and keeping.exists(key):
-            self._take_up(key)
+        self.notebook.install(undo)
 
     @gpu_magic
     @magic_arguments()
@@ -147,39 +136,35 @@ class SelectMagics(GpuMagics):
         return self.run_body(f"%%gpu_select {line}", cell)
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
-        from gpumagic.gpu_select.reporting import status
-        from gpumagic.gpu_select.selection import apply, reset
-
         if options.simulate is not None:
-            self._simulate(options)
+            self.notebook.simulate(
+                options.simulate,
+                as_cuda=options.as_cuda,
+                memory=options.memory,
+                hazards=options.hazards or "report",
+            )
         if options.guard is not None:
-            self.guard.turn(on=options.guard)
-        driver = self.session.driver
+            self.notebook.guard.turn(on=options.guard)
         if options.reset:
-            self._chosen = False
-            return reset(driver, before=self._before, how=self._how(options))
+            _require_no_words(options)
+            return self.notebook.reset()
         request = _request(options)
         if request is None:
-            return status(driver, witness=self.watcher, shell=self.shell)
+            return self.notebook.status()
         if options.restart:
-            return self._restart(request, options)
+            return self.notebook.restart(request, self._how(options))
         with self._waiting(options) as how:
-            report = apply(request, driver, how)
-        self._chosen = self._chosen or not options.dry_run
-        return report
+            return self.notebook.choose(request, how)
 
     def _how(self, options: argparse.Namespace) -> How:
-        from gpumagic.gpu_select.attempt import How
         from gpumagic.units import parse_seconds
 
-        return How(
+        return self.notebook.how(
             form=options.form,
             dry_run=options.dry_run,
             verify=options.verify,
             force=options.force,
             wait_s=parse_seconds(options.wait) if options.wait else 0.0,
-            witness=self.watcher,
-            shell=self.shell,
         )
 
     @contextmanager
@@ -196,89 +181,16 @@ class SelectMagics(GpuMagics):
                 how, waiting=lambda passed_s, why: steps.advance(round(passed_s), why)
             )
 
-    # ---------------------------------------------------------------- simulated ones
 
-    def _simulate(self, options: argparse.Namespace) -> None:
-        """Switch a simulated machine on or off.
+def _require_no_words(options: argparse.Namespace) -> None:
+    if options.what:
+        from gpumagic.errors import UsageProblem
 
-        What was chosen among simulated GPUs means nothing to others, so the
-        variables are first put back to what they were before the first of them.
-        """
-        from gpumagic.devices.simulated import simulated_box
-        from gpumagic.simulator import simulate
-
-        box = simulated_box()
-        if box is None:
-            self._before_simulation = _variables()
-        else:
-            box.off()
-            _put_into_environment(self._before_simulation)
-        if options.simulate != "off":
-            simulate(
-                options.simulate,
-                as_cuda=options.as_cuda,
-                memory=options.memory,
-                hazards=options.hazards or "report",
-            )
-
-    # ---------------------------------------------------------------- over a restart
-
-    def _restart(self, request: Request, options: argparse.Namespace) -> SelectReport:
-        """Keep what the request means now, and restart with it."""
-        import dataclasses
-
-        from gpumagic.gpu_select import restart
-        from gpumagic.gpu_select.selection import apply
-
-        how = dataclasses.replace(self._how(options), dry_run=True)
-        report = apply(request, self.session.driver, how)
-        uuids = [row.uuid for row in report.rows if row.predicted is not None]
-        key = keeping.key(self.shell)
-        if key is not None and not options.dry_run:
-            _keep(request, uuids, key)
-            show_text(restart.restart(self.shell, what=_in_words(report)))
-        elif key is None:
-            show_text(restart.without_keeping(report))
-        return report
-
-    def _take_up(self, key: str) -> None:
-        """Choose again what was chosen before the restart, and say so."""
-        from gpumagic.errors import GpuMagicError
-        from gpumagic.gpu_select.selection import take_up
-
-        kept = keeping.take(key)
-        if kept is None:
-            return
-        try:
-            display(take_up(kept, self.session.driver, self.watcher, self.shell))
-            self._chosen = True
-        except GpuMagicError as error:
-            show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
-
-    # ---------------------------------------------------------------- what is watched
-
-    def _has_started(self) -> bool | None:
-        return self.session.driver_of_this_machine.cuda_started()
-
-    def _compare(self) -> None:
-        """After the start: show it if the driver has not done as predicted."""
-        if not self._chosen:
-            return
-        from gpumagic.gpu_select.reporting import status
-
-        report = status(self.session.driver, witness=self.watcher, shell=self.shell)
-        if report.confirmed is False:
-            display(report)
-
-
-def _variables() -> dict[str, str | None]:
-    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    return {name: os.environ.get(name) for name in names}
-
-
-def _in_words(report: SelectReport) -> str:
-    numbers = [str(row.physical) for row in report.rows if row.predicted is not None]
-    return f"GPU {' and '.join(numbers)}" if numbers else "your choice"
+        words = " ".join(options.what)
+        raise UsageProblem(
+            f"%gpu_select: --reset goes back to the start, and {words} goes elsewhere",
+            f"type %gpu_select --reset, or %gpu_select {words}",
+        )
 
 
 def _request(options: argparse.Namespace) -> Request | None:
@@ -311,22 +223,3 @@ def _request(options: argparse.Namespace) -> Request | None:
             "say which, as in %gpu_select free -n 2",
         )
     return None
-
-
-def _keep(request: Request, uuids: list[str | None], key: str) -> None:
-    from gpumagic.errors import GpuMagicError
-
-    try:
-        keeping.keep(request.text, [uuid for uuid in uuids if uuid], key)
-    except OSError as error:
-        raise GpuMagicError(
-            f"the choice cannot be kept over a restart: {error}",
-            f"restart the kernel, then type %gpu_select {request.text} first",
-        ) from None
-
-
-def _put_into_environment(values: Mapping[str, str | None]) -> None:
-    from gpumagic.gpu_select.environment import changed
-
-    with changed(values):
-        pass  # nothing that could fail depends on it

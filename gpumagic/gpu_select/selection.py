@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.devices.driver import open_driver
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import claims, environment, late, vendors
 from gpumagic.gpu_select.attempt import Attempt, How, NotSelected
 from gpumagic.gpu_select.environment import ORDER, VISIBLE
 from gpumagic.gpu_select.headline import headline_of
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.reporting import report_of
-from gpumagic.gpu_select.request import read
+from gpumagic.gpu_select.request import Kind, read
 from gpumagic.gpu_select.situation import look
 from gpumagic.units import parse_seconds
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.keeping import Kept
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
-    from gpumagic.gpu_select.situation import Witness
 
 
 def select(  # noqa: PLR0913 -- each one is an option of the magic
@@ -98,6 +98,11 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
 
 def apply(request: Request, driver: Driver, how: How) -> SelectReport:
     """Carry out a request that has been read."""
+    if how.wait_s and request.kind is not Kind.FREE:
+        raise GpuMagicError(
+            f"--wait is for free GPUs, and {request.text} says which",
+            "type %gpu_select free --wait, with the time",
+        )
     situation = look(driver, how.witness)
     if (other := vendors.other_vendor(situation.inventory)) is not None:
         return vendors.select(other, request, dry_run=how.dry_run)
@@ -112,26 +117,19 @@ def apply(request: Request, driver: Driver, how: How) -> SelectReport:
     return attempt.carry_out()
 
 
-def take_up(kept: Kept, driver: Driver, witness: Witness, shell: Any) -> SelectReport:
-    """Choose again what was chosen before a restart, by UUID.
+def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
+    """Choose again what was chosen before a restart.
 
     Args:
         kept: The request, with the UUIDs that it meant then.
 
         driver: What the machine has.
 
-        witness: Who watches.
-
-        shell: The IPython shell that was restarted.
+        how: Who watches, and in which shell.
     """
-    how = How(witness=witness, shell=shell)
-    report = apply(read(kept.uuids or "none"), driver, how)
-    return replace(
-        report,
-        action=Action.KEPT,
-        request=kept.text,
-        headline=headline_of(replace(report, action=Action.KEPT)),
-    )
+    request = read(kept.uuids or kept.text.split())
+    report = replace(apply(request, driver, how), action=Action.KEPT)
+    return replace(report, request=kept.text, headline=headline_of(report))
 
 
 def reset(

@@ -65,7 +65,7 @@ def _lines(report: SelectReport) -> Iterator[_Line]:
     unknown = report.torch is TorchLatch.UNKNOWN
     state = "unknown" if unknown else report.torch.value
     yield "torch", _shown(state, tone), meaning
-    if of_cuda:
+    if of_cuda and not report.simulated:
         yield from _starter(report)
     yield from map(_variable, report.variables)
     if report.guard is not None:

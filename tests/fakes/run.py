@@ -164,6 +164,22 @@ def run_module(module: str, *arguments: str, **options: Any) -> FakeRun:
     return run_python(code, **options)
 
 
+def machine_environment(
+    folder: Path, scenario: str = "four_gpus", install: tuple[str, ...] = tuple(SONAMES)
+) -> dict[str, str]:
+    """The environment of any process that is to run on a fake machine.
+
+    Args:
+        folder: Where its log of cuInit is written, as "log".
+
+        scenario: A file in scenarios/ by its name.
+
+        install: Which libraries can be found there.
+    """
+    (folder / "log").touch()
+    return _environment(folder, scenario_file(scenario), (), install)
+
+
 def _environment(
     folder: Path, scenario: Path, load: tuple[str, ...], install: tuple[str, ...]
 ) -> dict[str, str]:

@@ -356,7 +356,7 @@ VAIN_TORCH = """
     from IPython.core.interactiveshell import InteractiveShell
     shell = InteractiveShell.instance()
     shell.run_line_magic("load_ext", "gpumagic")
-    witness = shell.magics_manager.registry["SelectMagics"].watcher
+    witness = shell.magics_manager.registry["SelectMagics"].notebook.watcher
 """
 
 

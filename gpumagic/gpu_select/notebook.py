@@ -1,0 +1,187 @@
+"""The choice of GPUs in one notebook: who watches, what is kept, what is undone.
+
+It is made by `%load_ext`, so it imports what works only when that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
+
+from gpumagic.gpu_select import keeping
+from gpumagic.gpu_select.guard import Guard
+from gpumagic.gpu_select.watch import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from gpumagic.gpu_select.attempt import How
+    from gpumagic.gpu_select.report import SelectReport
+    from gpumagic.gpu_select.request import Request
+    from gpumagic.session import Session
+
+
+class Notebook:
+    """What was chosen in a shell, with what has watched since the loading.
+
+    Args:
+        shell: The IPython shell.
+
+        session: The session of the extension.
+    """
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        self.guard = Guard(session)
+        self.watcher = Watcher(self._has_started, on_start=self._compare)
+        self._shell = shell
+        self._session = session
+        self._chosen = False
+        self._at_load = self._before_simulation = _variables()
+
+    def install(self, undo: ExitStack) -> None:
+        """Watch from now on, and take up a request that has outlived a restart."""
+        self.guard.install()
+        self.watcher.install(self._shell, undo)
+        key = keeping.key(self._shell)
+        if key is not None and keeping.exists(key):
+            self._take_up(key)
+
+    def how(self, **manner: Any) -> How:
+        """The manner of a selection in this notebook."""
+        from gpumagic.gpu_select.attempt import How
+
+        return How(witness=self.watcher, shell=self._shell, **manner)
+
+    def status(self) -> SelectReport:
+        """How things stand."""
+        from gpumagic.gpu_select.reporting import status
+
+        return status(self._session.driver, witness=self.watcher, shell=self._shell)
+
+    def choose(self, request: Request, how: How) -> SelectReport:
+        """Carry out a request."""
+        from gpumagic.gpu_select.selection import apply
+
+        report = apply(request, self._session.driver, how)
+        self._chosen = self._chosen or not how.dry_run
+        return report
+
+    def reset(self) -> SelectReport:
+        """Go back to what the kernel was started with."""
+        from gpumagic.gpu_select.selection import reset
+
+        report = reset(self._session.driver, before=self._at_load, how=self.how())
+        self._chosen = False
+        return report
+
+    # ---------------------------------------------------------------- simulated ones
+
+    def simulate(self, machine: str, **options: Any) -> None:
+        """Switch a simulated machine on, or with "off" off.
+
+        What was chosen among simulated GPUs means nothing to others, so the
+        variables are put back to what they were before the first of them.
+        """
+        from gpumagic.devices.simulated import simulated_box
+        from gpumagic.simulator import simulate
+
+        box = simulated_box()
+        if box is None:
+            self._before_simulation = _variables()
+        else:
+            box.off()
+            _put_into_environment(self._before_simulation)
+        if machine != "off":
+            simulate(machine, **options)
+
+    # ---------------------------------------------------------------- over a restart
+
+    def restart(self, request: Request, how: How) -> SelectReport:
+        """Keep what a request means now, and restart with it.
+
+        Raises:
+            GpuMagicError: It cannot be kept, or needs no restart.
+        """
+        import dataclasses
+
+        from gpumagic.gpu_select import restart
+        from gpumagic.gpu_select.headline import mapped
+        from gpumagic.gpu_select.selection import apply
+        from gpumagic.magic import show_text
+
+        self._require_real_gpus(request)
+        trial = dataclasses.replace(how, dry_run=True)
+        report = apply(request, self._session.driver, trial)
+        chosen = mapped(report.rows, "predicted")
+        key = keeping.key(self._shell)
+        if key is None:
+            show_text(restart.without_keeping(report))
+        elif not how.dry_run:
+            _keep(request, [row.uuid for row in chosen], key)
+            numbers = " and ".join(str(row.physical) for row in chosen)
+            what = f"GPU {numbers}" if numbers else "your choice"
+            show_text(restart.restart(self._shell, what=what))
+        return report
+
+    def _require_real_gpus(self, request: Request) -> None:
+        from gpumagic.errors import GpuMagicError
+
+        if self._session.driver.simulated:
+            raise GpuMagicError(
+                "a simulated machine needs no restart",
+                f"switch it on again: %gpu_select {request.text} --simulate 4xh100",
+            )
+
+    def _take_up(self, key: str) -> None:
+        """Choose again what was chosen before the restart, and say so."""
+        from gpumagic.errors import GpuMagicError
+        from gpumagic.gpu_select.selection import take_up
+        from gpumagic.magic import show_text
+
+        kept = keeping.take(key)
+        if kept is None:
+            return
+        try:
+            display(take_up(kept, self._session.driver, self.how()))
+            self._chosen = True
+        except GpuMagicError as error:
+            show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
+
+    # ---------------------------------------------------------------- what is watched
+
+    def _has_started(self) -> bool | None:
+        return self._session.driver_of_this_machine.cuda_started()
+
+    def _compare(self) -> None:
+        """After the start: show it if the driver has not done as predicted."""
+        if self._chosen and (report := self.status()).confirmed is False:
+            display(report)
+
+
+def _variables() -> dict[str, str | None]:
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    return {name: os.environ.get(name) for name in names}
+
+
+def _put_into_environment(values: Mapping[str, str | None]) -> None:
+    from gpumagic.gpu_select.environment import changed
+
+    with changed(values):
+        pass  # nothing that could fail depends on it
+
+
+def _keep(request: Request, uuids: list[str | None], key: str) -> None:
+    from gpumagic.errors import GpuMagicError
+
+    known = [uuid for uuid in uuids if uuid]
+    try:
+        # Without all of the UUIDs the words have to do.
+        keeping.keep(request.text, known if len(known) == len(uuids) else [], key)
+    except OSError as error:
+        raise GpuMagicError(
+            f"the choice cannot be kept over a restart: {error}",
+            f"restart the kernel, then type %gpu_select {request.text} first",
+        ) from None
