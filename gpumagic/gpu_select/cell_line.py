@@ -94,11 +94,11 @@ def _as_counted(cell: str) -> str:
 def _known_line(shell: Any, frame: FrameType) -> CellLine | None:
     name, line = frame.f_code.co_filename, frame.f_lineno
     cell = _cell_number(shell, name)
-    if cell is None and is_cell(shell, frame):
+    source = linecache.getline(name, line).strip()
+    if cell is None and source and is_cell(shell, frame):
         cell = last_cell(shell)  # a kernel with IPython 7 names its files otherwise
     if cell is None:
         return None
-    source = linecache.getline(name, line).strip()
     if "get_ipython()" in source:  # what IPython has made of a magic
         typed = cells_of(shell).get(cell, "").splitlines()
         source = typed[line - 1].strip() if line <= len(typed) else ""

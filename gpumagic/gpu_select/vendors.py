@@ -41,6 +41,7 @@ class Vendor:
     word: str  # in front of the colon of a torch device
     tool: str  # that lists the numbers
     limits: str = ""  # a variable that is applied before
+    hides_all: str | None = None  # the value that does so, if one is known
 
 
 AMD = Vendor(
@@ -50,6 +51,7 @@ AMD = Vendor(
     "cuda",
     "rocm-smi",
     limits="ROCR_VISIBLE_DEVICES",
+    hides_all="-1",
 )
 INTEL = Vendor("Intel", "ZE_AFFINITY_MASK", "torch.xpu", "xpu", "xpu-smi discovery")
 APPLE = Vendor("Apple", None, "torch.mps", "mps", "")
@@ -98,8 +100,13 @@ def select(vendor: Vendor, request: Request, *, dry_run: bool) -> SelectReport:
 def _value(vendor: Vendor, request: Request) -> str | None:
     if request.kind is Kind.ALL:
         return None
+    if request.kind is Kind.NONE and vendor.hides_all is not None:
+        return vendor.hides_all
     if request.kind is Kind.NONE:
-        return "-1"
+        raise GpuMagicError(
+            f"no value of {vendor.variable} is known to hide every GPU",
+            f'leave them alone with device="cpu" instead of "{vendor.word}"',
+        )
     if request.kind is Kind.NAMED and all(
         re.fullmatch("[0-9]+", name) for name in request.names
     ):

@@ -34,7 +34,7 @@ def state(shell):
         "configurables": [type(c).__name__ for c in shell.configurables],
         "names": sorted(shell.user_ns),
         "environment": dict(os.environ),
-        "meta_path": list(map(repr, sys.meta_path)),
+        "meta_path": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path],
         "shown": (repr(sys.displayhook), repr(sys.excepthook)),
     }
 """
