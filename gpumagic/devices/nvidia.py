@@ -1,15 +1,18 @@
-"""The NVIDIA machine: its GPUs by NVML, this process's CUDA by libcuda."""
+"""The NVIDIA machine: its GPUs by NVML, this process's CUDA by libcuda.
+
+Asking whether CUDA has started is all that loading the extension needs, so the rest
+is imported with its question.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from gpumagic.devices import libcuda, nvml, shown
-from gpumagic.devices.protocols import CudaState, Initialisation, VisibleDevice
+from gpumagic.devices.start_probe import StartProbe
 
 if TYPE_CHECKING:
-    from gpumagic.devices.protocols import Inventory
+    from gpumagic.devices.protocols import CudaState, Inventory, VisibleDevice
 
 
 class NvidiaDriver:
@@ -20,7 +23,7 @@ class NvidiaDriver:
     """
 
     def __init__(self) -> None:
-        self._probe = libcuda.Probe()
+        self._start = StartProbe()
         self._initialised_in_pid: int | None = None
         self._library: str | None = None
 
@@ -31,6 +34,8 @@ class NvidiaDriver:
 
     def inventory(self) -> Inventory:
         """The machine's GPUs now; a failure is a `problem`, never an exception."""
+        from gpumagic.devices import nvml
+
         return nvml.read_inventory()
 
     def cuda_state(self, *, failed_attempt: bool = False) -> CudaState:
@@ -40,10 +45,13 @@ class NvidiaDriver:
             failed_attempt: Whether the caller knows that something called `cuInit`
                 here in vain, which the driver itself does not tell.
         """
+        from gpumagic.devices import libcuda
+        from gpumagic.devices.protocols import Initialisation
+
         evidence = libcuda.gather_evidence(
             self._initialised_in_pid, failed_attempt=failed_attempt
         )
-        found = self._probe.state(evidence, library=self._mapped_library())
+        found = libcuda.state_of(self._start, evidence, library=self._mapped_library())
         if found.state is Initialisation.INITIALISED:
             self._initialised_in_pid = os.getpid()
         return found
@@ -53,14 +61,17 @@ class NvidiaDriver:
 
         Unlike `cuda_state` it tells nothing else, in a microsecond.
         """
-        started = self._probe.started()
+        started = self._start.started()
         if started:
             self._initialised_in_pid = os.getpid()
         return started
 
     def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
         """What CUDA shows this process, cuda:0 first; None before it has started."""
-        library = self._probe.library()
+        from gpumagic.devices import shown
+        from gpumagic.devices.protocols import VisibleDevice
+
+        library = self._start.library()
         if library is None or not self.cuda_started():
             return None
         return tuple(VisibleDevice(**each) for each in shown.identities(library))
@@ -70,7 +81,9 @@ class NvidiaDriver:
         return mask is None
 
     def _mapped_library(self) -> str | None:
+        from gpumagic.devices.mapped import mapped_library
+
         # Once is enough: a mapped driver stays, and looking takes long.
-        if self._library is None and self._probe.library() is not None:
-            self._library = libcuda.mapped_library()
+        if self._library is None and self._start.library() is not None:
+            self._library = mapped_library()
         return self._library

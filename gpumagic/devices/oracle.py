@@ -15,8 +15,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import shown
-from gpumagic.devices.libcuda import LIBRARY
 from gpumagic.devices.protocols import VisibleDevice
+from gpumagic.devices.start_probe import LIBRARY
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+from gpumagic.devices.mapped import mapped_library
 from gpumagic.gpu_select import keeping
 from gpumagic.gpu_select.guard import Guard
 from gpumagic.gpu_select.watch import Watcher
@@ -35,7 +36,11 @@ class Notebook:
 
     def __init__(self, shell: Any, session: Session) -> None:
         self.guard = Guard(session)
-        self.watcher = Watcher(self._has_started, on_start=self._compare)
+        self.watcher = Watcher(
+            self._has_started,
+            on_start=self._compare,
+            may_have_started=lambda: mapped_library() is not None,
+        )
         self._shell = shell
         self._session = session
         self._chosen = False

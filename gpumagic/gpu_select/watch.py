@@ -37,13 +37,20 @@ class Watcher:
             told. It is asked often, and must not raise.
 
         on_start: Called once, after the first cell with CUDA started.
+
+        may_have_started: What `install` asks first, so that loading costs less where
+            there is nothing to be asked.
     """
 
     def __init__(
-        self, has_started: Callable[[], bool | None], on_start: Callable[[], object]
+        self,
+        has_started: Callable[[], bool | None],
+        on_start: Callable[[], object],
+        may_have_started: Callable[[], bool] = lambda: True,
     ) -> None:
         self._has_started = has_started
         self._on_start = on_start
+        self._may_have_started = may_have_started
         self._shell: Any = None
         self._pid = os.getpid()
         self._cell_at_install = 0
@@ -68,7 +75,7 @@ class Watcher:
         self._cell_at_install = last_cell(shell)
         self._cell_runs = self._line(sys._getframe()) is not None  # noqa: SLF001
         self._torch_was_there = "torch" in sys.modules
-        self._started_before = bool(self._has_started())
+        self._started_before = self._may_have_started() and bool(self._has_started())
         if self._started_before:
             return
         undo.callback(self._stop)

@@ -3,8 +3,9 @@
 PREPARE = """
     import ctypes, json, os, sys
     from gpumagic.devices.libcuda import (
-        Evidence, Probe, gather_evidence, mapped_library, probe
+        Evidence, Probe, gather_evidence, probe
     )
+    from gpumagic.devices.mapped import mapped_library
     from gpumagic.devices.nvidia import NvidiaDriver
 
     def initialise():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import libcuda
+from gpumagic.devices import mapped
 from gpumagic.devices.libcuda import Evidence, Probe, gather_evidence, probe
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
@@ -217,7 +217,7 @@ def test_every_answer_of_the_driver_has_one_meaning(
     monkeypatch, code, evidence, meaning
 ):
     """Success is success whatever was known; 3 is read by the evidence."""
-    monkeypatch.setattr(Probe, "_device_count", lambda _: (code, 7))
+    monkeypatch.setattr(Probe, "device_count", lambda _: (code, 7))
 
     found = probe(evidence)
 
@@ -260,7 +260,7 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
 )
 def test_only_success_is_a_start(monkeypatch, code, answer):
     """Any other answer is "no", but for the library that is not a driver."""
-    monkeypatch.setattr(Probe, "_device_count", lambda _: (code, 0))
+    monkeypatch.setattr(Probe, "device_count", lambda _: (code, 0))
 
     assert Probe().started() is answer
 
@@ -347,9 +347,9 @@ def test_a_library_that_is_not_the_driver_is_unknown(tmp_path):
 
 def test_without_a_table_of_mappings_the_file_is_unknown(monkeypatch, tmp_path):
     """Where the system does not list what is mapped, the library has no name."""
-    monkeypatch.setattr(libcuda, "_MAPS", tmp_path / "none")
+    monkeypatch.setattr(mapped, "_MAPS", tmp_path / "none")
 
-    assert libcuda.mapped_library() is None
+    assert mapped.mapped_library() is None
 
 
 def test_the_probe_is_cheap_enough_to_follow_every_cell():

@@ -167,7 +167,7 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
             manager,
             "%load_ext gpumagic",
             f"{START}",
-            "%gpu_select 2 --restart",
+            "%gpu_select 2,0 --restart",
         )
         manager.restart_kernel(now=True)
         second = run(
@@ -179,7 +179,7 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
 
     assert "Restart the kernel now" in first[2]
     assert second[0].startswith("Kept over the restart: cuda:0 is GPU 2")
-    assert second[1] == "2"
+    assert second[1] == "2,0"
     assert second[2] == ""  # it is taken up once
     assert len(cuinit_calls(tmp_path / "log")) == 1  # the user's own
 
