@@ -176,6 +176,24 @@ def test_reset_brings_back_what_the_process_was_started_with():
     assert reset_to["environment"] == ["1,0", "FASTEST_FIRST"]
 
 
+def test_reset_gives_up_what_was_claimed(tmp_path):
+    """A choice is claimed for other notebooks to see, until it is given up."""
+    claimed, after = on(
+        "four_gpus",
+        """
+    from pathlib import Path
+    folder = Path(os.environ["TMPDIR"], "gpumagic-claims")
+    chosen("2")
+    claimed = len(list(folder.iterdir()))
+    reset()
+    tell([claimed, len(list(folder.iterdir()))])
+    """,
+        env={"TMPDIR": str(tmp_path)},
+    )
+
+    assert (claimed, after) == (1, 0)
+
+
 def test_a_child_process_can_verify_the_choice_before_it_is_set():
     """With `verify` CUDA is started in a child, and only there."""
     run = run_python(

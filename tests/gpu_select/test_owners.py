@@ -1,0 +1,41 @@
+"""Whose process it is, as far as that can be told."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gpumagic.gpu_select import owners
+
+HERE = os.getpid()
+
+
+@pytest.fixture
+def processes(tmp_path, monkeypatch):
+    """A /proc of our own, in the machine's first namespace."""
+    (tmp_path / "self" / "ns").mkdir(parents=True)
+    (tmp_path / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+    (tmp_path / str(HERE)).mkdir()
+    monkeypatch.setattr(owners, "_PROCESSES", tmp_path)
+    return tmp_path
+
+
+def test_a_process_of_this_user_is_mine(processes, monkeypatch):
+    """The owner of the process decides, and nobody else's is mine."""
+    assert owners.is_mine(HERE) is True
+    monkeypatch.setattr(os, "getuid", lambda: processes.stat().st_uid + 1)
+    assert owners.is_mine(HERE) is False
+
+
+def test_a_process_that_is_gone_belongs_to_nobody_known(processes):
+    """What cannot be looked up is unknown, not another's."""
+    assert not (processes / "1").exists()
+    assert owners.is_mine(1) is None
+
+
+def test_in_a_container_no_number_is_believed(processes):
+    """There the driver's number is another process than the one of that number."""
+    (processes / "self" / "ns" / "pid").unlink()
+    (processes / "self" / "ns" / "pid").symlink_to("pid:[4026532198]")
+    assert owners.is_mine(HERE) is None

@@ -1,0 +1,74 @@
+"""The same magic on simulated GPUs, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.gpu_select.test_magic import SHELL
+from tests.ipython.shells import environment
+
+pytest.importorskip("torch")
+
+USE = "import torch; torch.ones(3, device='sim').sum();"
+
+
+def cells(*texts):
+    """What each cell of a notebook came to, without any GPU."""
+    program = textwrap.dedent(SHELL) + f"tell([cell(each) for each in {list(texts)!r}])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_simulated_gpus_are_chosen_used_and_put_away():
+    """The choice is open until the first use; switching off undoes what it set."""
+    chosen, _, late, same, again, off = cells(
+        "%gpu_select 2,0 --simulate 4xh100",
+        USE,
+        "%gpu_select 1",
+        "%gpu_select 2,0",
+        "%gpu_select 3 --simulate 4xt4",
+        "%gpu_select --simulate off",
+    )
+
+    assert chosen["shown"].startswith("sim:0 is GPU 2, sim:1 is GPU 0 (predicted")
+    assert "[simulated machine]" in chosen["shown"]
+    assert "simulated H100 SXM" in chosen["shown"]
+    assert "the simulated GPUs are in use" in late["error"]
+    assert "--simulate" in late["error"]
+    assert same["shown"].startswith("As it was: sim:0 is GPU 2")
+    assert "simulated T4" in again["shown"]
+    assert again["shown"].startswith("sim:0 is GPU 3")
+    assert [each["mask"] for each in (chosen, again, off)] == ["2,0", "3", None]
+
+
+def test_under_the_name_of_cuda_they_are_called_so():
+    """With `--as-cuda` the device that the user types is cuda:0."""
+    seen, limited = cells(
+        "%gpu_select none --simulate 2xh100 --as-cuda",
+        "%gpu_select 1",
+    )
+
+    assert seen["shown"].startswith("no GPU is visible (predicted")
+    assert limited["shown"].startswith("cuda:0 is GPU 1")
+
+
+def test_a_restart_is_not_asked_for_where_none_is_needed():
+    """A simulated machine is switched on again instead."""
+    *_, refused = cells(
+        "%gpu_select 1 --simulate 2xh100", USE, "%gpu_select 0 --restart"
+    )
+
+    assert "%gpu_select 0 --simulate" in refused["error"]
