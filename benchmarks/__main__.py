@@ -12,6 +12,7 @@ BENCHMARKS = (
     "load_time",  # what %load_ext costs, and what it brings along
     "cell_floor",  # what is left of an empty cell, beside %%time
     "select_status",  # what looking at the choice of GPUs costs
+    "tensor_picture",  # what a user waits for, and how large it is
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -23,6 +23,7 @@ class Room(NamedTuple):
 ROOMS = (
     Room("gpu_doctor", "DoctorMagics"),  # what is there, to begin with
     Room("gpu_select", "SelectMagics"),  # before anything uses a GPU
+    Room("tensor_info", "TensorMagics"),  # the thing itself
 )
 
 

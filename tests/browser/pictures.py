@@ -30,7 +30,10 @@ class Picture(NamedTuple):
     typed: str
 
 
-PICTURES = (Picture("gpu_doctor.png", "gpu_doctor-eight-gpus", "%gpu_doctor"),)
+PICTURES = (
+    Picture("gpu_doctor.png", "gpu_doctor-eight-gpus", "%gpu_doctor"),
+    Picture("tensor_info.png", "tensor_info-slice-with-gaps", "%tensor_info x[:, ::2]"),
+)
 
 
 def main() -> None:

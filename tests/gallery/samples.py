@@ -347,7 +347,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 
 
 # Samples that are pictures, and may be larger than the habit of 10 KB.
-PICTURES = frozenset({"whole"})
+PICTURES = ("whole", "tensor_info-")  # how the names of those with a picture begin
 
 
 def views() -> tuple[tuple[str, Drawing], ...]:

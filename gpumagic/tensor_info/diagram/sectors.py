@@ -1,0 +1,152 @@
+"""What 32 lanes fetch along each dim: sectors of 32 bytes, and what is used of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from gpumagic.drawing import svg
+from gpumagic.drawing.columns import widest
+from gpumagic.drawing.glyphs import glyphs_for
+from gpumagic.drawing.html import Html, words
+from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.tabular import (
+    INDENT,
+    caption_ink,
+    cell_of,
+    head_html,
+    indented,
+    row_html,
+    table_html,
+)
+from gpumagic.units import count_text, share_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from gpumagic.tensor_info.report import WarpRead
+
+SECTOR_BYTES = 32
+_SECTORS_IN_A_LINE = 4
+_SECTOR_WIDTH, _HEIGHT = 10, 18
+_BETWEEN_SECTORS, _BETWEEN_LINES = 1, 4
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """One dim's read.
+
+    Args:
+        read: Its figures.
+
+        start: The byte at which lane 0 reads, from any multiple of 128 on.
+
+        step_bytes: From lane to lane.
+
+        item_bytes: What each lane reads.
+    """
+
+    read: WarpRead
+    start: int
+    step_bytes: int
+    item_bytes: int
+
+    def used_bytes(self) -> list[tuple[int, int]]:
+        """Each fetched sector with the bytes of it that some lane asked for."""
+        steps = range(self.read.lanes if self.step_bytes else 1)
+        asked = {
+            byte
+            for lane in steps
+            for byte in range(
+                self.start + lane * self.step_bytes,
+                self.start + lane * self.step_bytes + self.item_bytes,
+            )
+        }
+        runs = groupby(sorted(asked), key=lambda byte: byte // SECTOR_BYTES)
+        return [(sector, len(list(run))) for sector, run in runs]
+
+    @property
+    def said(self) -> str:
+        """The read in figures."""
+        read = self.read
+        best = ", the fewest there can be"
+        if read.sectors > read.ideal_sectors:
+            best = f", at best {read.ideal_sectors}"
+        return (
+            f"{count_text(read.sectors, 'sector')}{best}; "
+            f"{count_text(read.lines, 'line')}; "
+            f"{read.unique_bytes:,} of {read.fetched_bytes:,} B used, "
+            f"{share_text(read.efficiency)}"
+        )
+
+    @property
+    def name(self) -> str:
+        """Which dim, and how many lanes it keeps busy."""
+        return f"dim {self.read.dim}, {count_text(self.read.lanes, 'lane')}"
+
+
+@dataclass(frozen=True)
+class Sectors:
+    """The reads along several dims under each other."""
+
+    caption: str
+    fetches: tuple[Fetch, ...]
+
+    def html(self) -> Html:
+        """A table with a picture for each dim."""
+        head = head_html(
+            (words(name), False)
+            for name in ("lanes walk", "fetched sectors, and what is used", "figures")
+        )
+        rows = (
+            row_html(
+                words(fetch.name), cell_of(_picture(fetch)), cell_of(words(fetch.said))
+            )
+            for fetch in self.fetches
+        )
+        return table_html(self.caption, rows, head=head)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        names = [ink(fetch.name, options) for fetch in self.fetches]
+        room = options.max_width - INDENT - len(GAP)
+        name = min(widest(text.plain for text in names), room // 2)
+        for fetch, text in zip(self.fetches, names, strict=True):
+            told = _levels(fetch, options).append("\n").append(fetch.said)
+            for line in side_by_side((text, told), (name, room - name), console):
+                yield indented(line)
+
+
+def _picture(fetch: Fetch) -> Html:
+    """Each sector as a column that is filled as far as it is used."""
+    tracks, bars, x = [], [], 0
+    line = None
+    for sector, used in fetch.used_bytes():
+        if line not in (None, sector // _SECTORS_IN_A_LINE):
+            x += _BETWEEN_LINES
+        line = sector // _SECTORS_IN_A_LINE
+        filled = max(round(_HEIGHT * used / SECTOR_BYTES), 1)
+        tracks.append(f"M{x} 0h{_SECTOR_WIDTH}v{_HEIGHT}h-{_SECTOR_WIDTH}z")
+        bars.append(f"M{x} {_HEIGHT}h{_SECTOR_WIDTH}v-{filled}h-{_SECTOR_WIDTH}z")
+        x += _SECTOR_WIDTH + _BETWEEN_SECTORS
+    shapes = svg.path("".join(tracks), TRACK), svg.path("".join(bars), BLUE)
+    drawn = svg.picture(x, _HEIGHT, fetch.name, *shapes)
+    return svg.image(drawn, f"{fetch.name}: {fetch.said}", x, _HEIGHT)
+
+
+def _levels(fetch: Fetch, options: ConsoleOptions) -> Text:
+    levels = glyphs_for(options).levels
+    top = len(levels) - 1
+    drawn = Text(overflow="fold")
+    lines = groupby(fetch.used_bytes(), key=lambda each: each[0] // _SECTORS_IN_A_LINE)
+    for number, (_, sectors) in enumerate(lines):
+        heights = (round(used / SECTOR_BYTES * top) for _, used in sectors)
+        drawn.append(" " if number else "")
+        drawn.append("".join(levels[height] for height in heights), BLUE)
+    return drawn

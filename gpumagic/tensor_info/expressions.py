@@ -1,0 +1,121 @@
+"""What stands behind the options: one expression or several, each evaluated once."""
+
+# ruff: noqa: S307 - evaluating the user's own code is what it was typed for
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic.errors import UsageProblem, did_you_mean
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One expression, its text as it was typed."""
+
+    text: str
+    node: ast.expr
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What the expressions came to. Live objects: it is not to be kept.
+
+    Attributes:
+        texts: What to call each value.
+
+        values: What each came to.
+
+        failures: One line for each expression that raised.
+    """
+
+    texts: tuple[str, ...]
+    values: tuple[Any, ...]
+    failures: tuple[str, ...]
+
+
+def split(code: str) -> tuple[Expression, ...]:
+    """The expressions of a line, split at the commas that stand outside of all else.
+
+    Raises:
+        UsageProblem: It is no expression of Python.
+    """
+    if not code.strip():
+        return ()
+    text = "(" + code + "\n,)"
+    tree = _parsed(text) or _parsed(text := "(" + code + "\n)")
+    if not isinstance(tree, ast.Tuple):
+        raise _no_expression(code)
+    return tuple(
+        Expression(ast.get_source_segment(text, node) or ast.unparse(node), node)
+        for node in tree.elts
+    )
+
+
+def evaluate(
+    expressions: tuple[Expression, ...],
+    global_names: dict[str, Any],
+    local_names: dict[str, Any],
+) -> Evaluated:
+    """Evaluate each expression once; one that raises costs one line.
+
+    `*xs` stands for all that is in `xs`.
+    """
+    texts: list[str] = []
+    values: list[Any] = []
+    failures: list[str] = []
+    for each in expressions:
+        try:
+            found = _values(each, global_names, local_names)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            failures.append(_failure(each.text, error, local_names))
+            continue
+        texts.extend(text for text, _ in found)
+        values.extend(value for _, value in found)
+    return Evaluated(tuple(texts), tuple(values), tuple(failures))
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, "<tensor_info>", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _no_expression(code: str) -> UsageProblem:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError) as error:
+        reason = getattr(error, "msg", str(error))
+        return UsageProblem(
+            f"{code!r} is no Python expression: {reason}",
+            "type expressions with commas between them: %tensor_info x, x.t()",
+        )
+    return UsageProblem(
+        f"{code!r} is a statement, and only expressions have a value to look at",
+        "run it first, and look at the name that it sets: %tensor_info x",
+    )
+
+
+def _values(
+    expression: Expression, global_names: dict[str, Any], local_names: dict[str, Any]
+) -> list[tuple[str, Any]]:
+    node = expression.node
+    starred = isinstance(node, ast.Starred)
+    inner = node.value if isinstance(node, ast.Starred) else node
+    code = compile(ast.Expression(inner), "<tensor_info>", "eval")
+    value = eval(code, global_names, local_names)
+    if not starred:
+        return [(expression.text, value)]
+    name = expression.text.removeprefix("*").strip()
+    return [(f"{name}[{place}]", each) for place, each in enumerate(value)]
+
+
+def _failure(text: str, error: Exception, names: dict[str, Any]) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    said = f"{text}: {type(error).__name__}: {first_line}".removesuffix(": ")
+    missing = error.name if isinstance(error, NameError) else None
+    near = did_you_mean(missing, names) if missing else ""
+    return f"{said}; {near}" if near else said

@@ -1,0 +1,180 @@
+"""`%tensor_info` shows how tensors lie in memory; with a cell, after it has run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from gpumagic import arguments
+from gpumagic.errors import UsageProblem
+from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpumagic.cells import Outcome
+    from gpumagic.tensor_info.report import AliasReport, CompareReport
+
+_NAMED_AT_MOST = 3
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The shape that "6,4", "(6, 4)" or "-1" means."""
+    inside = text.strip().removeprefix("(").removesuffix(")")
+    try:
+        return tuple(int(number) for number in inside.split(","))
+    except ValueError:
+        raise UsageProblem(
+            f"--view {text} is no shape",
+            "write whole numbers with commas and no blanks: --view 6,4",
+        ) from None
+
+
+@magics_class
+class TensorMagics(GpuMagics):
+    """The magic of this room."""
+
+    @gpu_magic
+    @magic_arguments()
+    @argument(
+        "--view",
+        type=shape_of,
+        metavar="SHAPE",
+        help="Say whether .view(SHAPE) works, such as 6,4 or -1, and if not, why.",
+    )
+    @argument(
+        "--gpu",
+        action="store_true",
+        help="Show what a warp reads along each dim (always for device tensors).",
+    )
+    @argument(
+        "--alias",
+        action="store_true",
+        help="Show which names of the notebook share memory, or share it with these.",
+    )
+    @argument(
+        "--values",
+        action="store_true",
+        help="Read the elements, too; on a device that runs and copies.",
+    )
+    @output_options
+    def tensor_info(self, line: str, cell: str | None = None) -> Any:
+        """Show how tensors lie in memory: strides, storage, views, copies.
+
+        Behind the options stand expressions with commas between them, as in
+        %tensor_info x, x.t(), x[:, ::2]. Each is evaluated once; looking itself
+        runs nothing on a tensor and keeps none alive. In front of a cell, the cell
+        runs first.
+        """
+        __tracebackhide__ = True
+        from gpumagic.tensor_info import expressions
+
+        method = self.tensor_info
+        options, code = arguments.split_code(
+            method.parser, typed_name(method, cell), _with_attached_shape(line)
+        )
+        asked = expressions.split(code.removesuffix(";"))
+        if not asked and not options.alias:
+            raise self._nothing_asked()
+        if cell is None:
+            return self.show(self._look(asked, options), options)
+
+        def report(outcome: Outcome) -> Any:
+            if outcome.error is not None:
+                return None
+            return self.show(self._look(asked, options), options)
+
+        return self.run_body(f"%%tensor_info {line}", cell, after=report)
+
+    def _look(
+        self, asked: tuple[Any, ...], options: argparse.Namespace
+    ) -> CompareReport | AliasReport:
+        """The report; no tensor that the expressions made outlives it.
+
+        IPython keeps the last error with its frames, so that the error is raised in
+        a frame that has seen no tensor.
+        """
+        from gpumagic.errors import GpuMagicError
+
+        report, problem, hint = self._report_or_problem(asked, options)
+        if report is None:
+            raise GpuMagicError(problem, hint)
+        return report
+
+    def _report_or_problem(
+        self, asked: tuple[Any, ...], options: argparse.Namespace
+    ) -> tuple[CompareReport | AliasReport | None, str, str]:
+        from gpumagic.errors import GpuMagicError
+        from gpumagic.tensor_info import expressions
+
+        shell = self.shell
+        found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
+        if found.failures and not found.values:
+            return None, "\n".join(found.failures), "look at a name that is there"
+        try:
+            if options.alias:
+                return self._aliases(found), "", ""
+            return _comparison(found, options), "", ""
+        except GpuMagicError as error:
+            return None, error.problem, error.hint
+
+    def _aliases(self, found: Any) -> AliasReport:
+        import dataclasses
+
+        from gpumagic.tensor_info.storages import aliases
+
+        report = aliases(self._namespace(), only=found.values or None)
+        return dataclasses.replace(report, remarks=(*report.remarks, *found.failures))
+
+    def _namespace(self) -> dict[str, Any]:
+        """The names that are the user's own, and what earlier cells have put out."""
+        hidden = self.shell.user_ns_hidden
+        return {
+            name: value
+            for name, value in self.shell.user_ns.items()
+            if name not in hidden or name in ("Out", "_", "__", "___")
+        }
+
+    def _nothing_asked(self) -> UsageProblem:
+        from gpumagic.tensor_info.objects import is_tensor
+
+        names = [
+            name
+            for name, value in self.shell.user_ns.items()
+            if not name.startswith("_") and is_tensor(value)
+        ]
+        typed = ", ".join(names[-_NAMED_AT_MOST:])
+        return UsageProblem(
+            "%tensor_info has no tensor to look at",
+            f"name one or more: %tensor_info {typed}"
+            if names
+            else "make a tensor x first, then type %tensor_info x",
+        )
+
+
+def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
+    import dataclasses
+
+    from gpumagic.tensor_info.measure import compare
+
+    report = compare(
+        *found.values,
+        expressions=found.texts,
+        view=options.view,
+        warp=options.gpu,
+        values=options.values,
+    )
+    on_device = any(each.on_accelerator for each in report.tensors)
+    return dataclasses.replace(
+        report,
+        warp=options.gpu or on_device,
+        remarks=(*found.failures, *report.remarks),
+    )
+
+
+def _with_attached_shape(line: str) -> str:
+    """`--view -1,2` as `--view=-1,2`: a dash in front looks like another option."""
+    return re.sub(r"^((?:\s*--?[a-z]+)*?\s*--view)\s+(?=-\d)", r"\1=", line)

@@ -1,0 +1,196 @@
+"""How tensors lie in memory: plain numbers, in elements and bytes.
+
+Nothing here holds a tensor: a report may be kept without keeping memory alive.
+What a kind of tensor does not have, or what cannot be told, is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpumagic.record import Record, Report
+
+
+@dataclass(frozen=True)
+class Merge(Record):
+    """Dims that are walked as one: `numel` elements, each `step` after the last."""
+
+    dims: tuple[int, ...]
+    numel: int
+    step: int
+
+
+@dataclass(frozen=True)
+class WarpRead(Record):
+    """What 32 lanes fetch that read along one dim, each its own element."""
+
+    dim: int
+    lanes: int
+    requested_bytes: int
+    unique_bytes: int
+    sectors: int  # of 32 bytes
+    lines: int  # of 128 bytes
+    fetched_bytes: int
+    efficiency: float  # unique_bytes of fetched_bytes
+    ideal_sectors: int
+
+
+@dataclass(frozen=True)
+class TensorReport(Report):
+    """One tensor. Sizes and strides are in elements unless they say otherwise."""
+
+    expression: str  # as the user typed it; "tensor" if nothing was typed
+    kind: str  # "tensor", "parameter", "numpy array", "sparse tensor (COO)" ...
+    dtype: str | None
+    device: str | None
+    itemsize: int | None = None
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None = None
+    stride_bytes: tuple[int, ...] | None = None
+    storage_offset: int | None = None
+    numel: int | None = None
+
+    is_contiguous: bool | None = None  # as torch says
+    strides_canonical: bool | None = None  # as a fresh tensor of this size has them
+    is_channels_last: bool | None = None  # as torch says
+    operators_treat_as: str | None = None  # the memory format of what they return
+    format_ambiguous: str | None = None  # why both formats fit; None if they do not
+    dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
+    dim_order_unique: bool | None = None
+    non_overlapping_and_dense: bool | None = None
+
+    overlap: str | None = None  # "yes", "no", "not decided"
+    overlap_why: str = ""
+    distinct_elements: int | None = None
+    first_element: int | None = None  # places in the storage, in elements
+    last_element: int | None = None
+    holes_in_span: int | None = None
+
+    logical_bytes: int | None = None
+    touched_bytes: int | None = None
+    span_bytes: int | None = None
+    storage_bytes: int | None = None
+    unused_storage_bytes: int | None = None
+    byte_offset_mod_16: int | None = None
+    address: int | None = None  # of the first element; None where there is none
+    contiguous_allocates_bytes: int | None = None
+
+    free_merges: tuple[Merge, ...] | None = None
+    view_flat: bool | None = None  # whether .view(-1) works
+
+    is_view: bool | None = None
+    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
+    neg_bit: bool | None = None
+    conj_bit: bool | None = None
+    requires_grad: bool | None = None
+    on_accelerator: bool = False
+    simulated: bool = False
+    warp_along_dim: tuple[WarpRead, ...] | None = None
+    warp_base: str = "address"  # or "zero", or "unknown": then zero was taken
+
+    values: ValueSummary | None = None  # only where they were asked for
+    inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
+    remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+
+@dataclass(frozen=True)
+class ValueSummary(Record):
+    """The values themselves, read only on request."""
+
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    nan_count: int | None
+    inf_count: int | None
+    zero_count: int | None
+    sampled: int | None = None  # of how many elements, if not of all
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ViewReport(Report):
+    """Whether `.view(shape)` works on a tensor, and if not, what is in its way."""
+
+    tensor: TensorReport
+    shape: tuple[int, ...]  # with -1 filled in
+    view: bool
+    stride: tuple[int, ...] | None  # of the view
+    reshape_copies_bytes: int  # 0 where reshape gives a view
+    blocked_new_dim: int | None = None
+    blocked_between_old_dims: tuple[int, int] | None = None
+    stride_found: int | None = None  # of the outer of the two old dims
+    stride_needed: int | None = None
+    last_index: tuple[int, ...] | None = None  # the last before the misfit
+    last_element: int | None = None  # and its place in the storage
+    next_element: int | None = None  # where the next element lies
+    next_expected: int | None = None  # where a view would look for it
+    shapes_that_work: tuple[tuple[int, ...], ...] = ()
+    permutation_that_works: tuple[int, ...] | None = None  # x.permute(p).view(-1)
+    problem: str = ""  # why the shape is no shape for this tensor at all
+
+
+@dataclass(frozen=True)
+class Pair(Record):
+    """Two tensors beside each other, by their places in the comparison."""
+
+    first: int
+    second: int
+    same_storage: bool | None
+    storage_ranges_intersect: bool | None
+    shared_bytes: int | None  # bytes that elements of both lie in
+    elements_overlap: str | None  # "yes", "no", "not decided"
+    base_links_them: bool | None
+    relation: str  # "identical", "contains", "contained", "partial",
+    # "interleaved", "disjoint", "unknown"
+    same_layout: bool | None = None
+    common_order: tuple[int, ...] | None = None  # in which an operator walks both
+
+
+@dataclass(frozen=True)
+class CompareReport(Report):
+    """Several tensors beside each other."""
+
+    tensors: tuple[TensorReport, ...]
+    pairs: tuple[Pair, ...]
+    views: tuple[ViewReport, ...] = ()  # what --view has asked of each
+    warp: bool = False  # whether the warp view was asked for
+    remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
+
+
+@dataclass(frozen=True)
+class Name(Record):
+    """A name of the notebook, or a place in one, that holds memory."""
+
+    name: str  # "x", "model.weight", "batch[0]", "Out[7]"
+    kind: str
+    dtype: str
+    size: tuple[int, ...]
+    touched_bytes: int | None
+    first_byte: int  # in the memory of its group
+    last_byte: int  # exclusive
+    is_output: bool = False  # held by Out, _ or the like
+
+
+@dataclass(frozen=True)
+class Group(Record):
+    """Names that share one piece of memory, or one that keeps some for nothing."""
+
+    device: str
+    stored_bytes: int
+    used_bytes: int | None  # that some of the names reach
+    kept_for_nothing_bytes: int | None
+    names: tuple[Name, ...]
+    relations: tuple[Pair, ...]  # by the places in `names`
+    hidden_holders: int | None = None  # at least so many beside the names
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class AliasReport(Report):
+    """Which names of a namespace share memory, the largest first."""
+
+    groups: tuple[Group, ...]
+    alone: int  # tensors in no group
+    alone_bytes: int
+    complete: bool = True  # False where the search was cut short
+    remarks: tuple[str, ...] = ()

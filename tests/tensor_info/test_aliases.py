@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.tensor_info import aliases
+from gpumagic.tensor_info.covered import Placed, covered_bytes
+from gpumagic.tensor_info.geometry import Geometry
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+hypothesis = pytest.importorskip("hypothesis")
+strategies = hypothesis.strategies
+
+
+def grid():
+    """24 numbers in a storage of their own."""
+    return torch.zeros(4, 6)
+
+
+def names(group):
+    """The names of a group, in their order."""
+    return [each.name for each in group.names]
+
+
+def test_all_ways_to_share_are_found():
+    """Views, parameters, other dtypes, arrays and DLPack are one group."""
+    x = grid()
+    namespace = {
+        "x": x,
+        "view": x.t(),
+        "detached": x.detach(),
+        "data": x.data,
+        "parameter": torch.nn.Parameter(x),
+        "bytes_": x.view(torch.uint8),
+        "array": x.numpy(),
+        "dlpack": torch.from_dlpack(x.detach()),
+        "other": grid(),
+    }
+
+    found = aliases(namespace)
+
+    assert [names(each) for each in found.groups] == [list(namespace)[:-1]]
+    assert (found.groups[0].stored_bytes, found.groups[0].used_bytes) == (96, 96)
+    assert (found.alone, found.alone_bytes, found.complete) == (1, 96, True)
+
+
+def test_containers_and_modules_are_searched_one_level_deep():
+    """Items of containers, parameters and buffers have names that can be typed."""
+    x = grid()
+    module = torch.nn.Linear(6, 4, bias=False)
+    module.weight = torch.nn.Parameter(x)
+    module.register_buffer("seen", x[0])
+    namespace = {
+        "xs": [x],
+        "pair": (0, x),
+        "batch": {"image": x, "deep": [grid()]},
+        "model": module,
+    }
+
+    (group,) = aliases(namespace).groups
+
+    assert names(group) == [
+        "xs[0]",
+        "pair[1]",
+        "batch['image']",
+        "model.weight",
+        "model.seen",
+    ]
+
+
+def test_tied_weights_are_seen_under_both_names():
+    """One parameter in two modules has both names."""
+    first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    second.weight = first.weight
+
+    (group,) = aliases({"m": torch.nn.Sequential(first, second)}).groups
+
+    assert names(group) == ["m.0.weight", "m.1.weight"]
+
+
+def test_outputs_are_told_apart_and_counted_once():
+    """What only `Out` keeps is one output, last, with the code that frees it."""
+    x = grid()
+    shown = x[0]
+
+    found = aliases({"_": shown, "_7": shown, "Out": {7: shown}, "x": x})
+
+    assert names(found.groups[0]) == ["x", "Out[7]"]
+    assert [each.is_output for each in found.groups[0].names] == [False, True]
+
+
+def test_memory_that_only_an_output_keeps_is_freed_by_its_reset():
+    """A view in `Out` keeps its whole storage; clearing the outputs frees all."""
+    found = aliases({"Out": {3: torch.zeros(1000)[:1]}})
+
+    assert found.groups[0].kept_for_nothing_bytes == 3996
+    assert found.groups[0].advice == "`%reset -f out` frees 3.91 KiB"
+
+
+def test_a_small_view_of_a_large_dead_tensor_is_worth_a_copy():
+    """The bytes kept for nothing are told, and the copy that frees them."""
+    small = torch.zeros(1_000_000)[:10]
+
+    (group,) = aliases({"small": small}).groups
+
+    assert (group.stored_bytes, group.used_bytes) == (4_000_000, 40)
+    assert group.kept_for_nothing_bytes == 3_999_960
+    assert group.advice == "`small = small.clone()` frees 3.81 MiB"
+
+
+def test_the_advice_is_true():
+    """After the advised line the storage is gone."""
+    names = {"small": torch.zeros(1000)[:10]}
+    storage = torch.multiprocessing.reductions.StorageWeakRef(
+        names["small"].untyped_storage()
+    )
+    advice = aliases(names).groups[0].advice
+
+    exec(advice.split("`")[1], names)  # noqa: S102 - it is what we advise
+
+    assert storage.expired()
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: np.zeros(1000)[:10], "`x = x.copy()`"),
+        (lambda: torch.zeros(1000, requires_grad=True)[:10], "x.detach().clone()"),
+    ],
+    ids=["numpy", "differentiable"],
+)
+def test_the_copy_is_one_that_lets_go(make, advice):
+    """An array is copied; a tensor with a graph is detached from it first."""
+    assert advice in aliases({"x": make()}).groups[0].advice
+
+
+def test_no_copy_is_advised_where_something_hidden_holds_the_memory():
+    """What autograd has saved is counted as a hidden holder, and stops the advice."""
+    x = torch.zeros(1000, requires_grad=True)
+    y = x.exp()
+    part = y.detach()[:10]
+
+    (group,) = aliases({"part": part, "x": x, "graph": [y.grad_fn]}).groups
+
+    assert names(group) == ["part"]
+    assert group.hidden_holders >= 1
+    assert not group.advice
+
+
+def test_a_lone_tensor_has_no_hidden_holder():
+    """A view and its base under their names are all that holds the storage."""
+    x = grid()
+
+    assert aliases({"x": x, "y": x.t()}).groups[0].hidden_holders == 0
+
+
+def test_places_without_memory_are_never_one_group():
+    """Empty and meta tensors share no address 0."""
+    namespace = {"a": torch.zeros(0), "b": torch.zeros(0), "c": grid().to("meta")}
+
+    found = aliases(namespace)
+
+    assert (found.groups, found.alone) == ((), 0)
+
+
+def test_a_search_that_takes_too_long_is_cut_short_and_says_so():
+    """Without time the report is not complete, and says what to type."""
+    found = aliases({"x": grid(), "y": grid()}, budget_s=0.0)
+
+    assert not found.complete
+    assert "--alias x" in found.remarks[0]
+
+
+def test_groups_can_be_limited_to_some_tensors():
+    """With `only` the groups are those that these tensors lie in."""
+    x, y = grid(), grid()
+    namespace = {"x": x, "x2": x[1:], "y": y, "y2": y[1:]}
+
+    found = aliases(namespace, only=[y.t()])
+
+    assert [names(each) for each in found.groups] == [["y", "y2"]]
+
+
+def test_the_largest_memory_comes_first():
+    """Groups are ordered by what they store."""
+    small, large = grid(), torch.zeros(100)
+
+    found = aliases({"a": small, "b": small[1:], "c": large, "d": large[1:]})
+
+    assert [names(each) for each in found.groups] == [["c", "d"], ["a", "b"]]
+
+
+PIECES = strategies.lists(
+    strategies.tuples(
+        strategies.lists(strategies.integers(0, 4), min_size=2, max_size=2),
+        strategies.lists(strategies.integers(0, 9), min_size=2, max_size=2),
+        strategies.integers(0, 12),
+        strategies.sampled_from([1, 2, 4]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@hypothesis.given(PIECES)
+@hypothesis.settings(max_examples=300, deadline=None)
+def test_the_bytes_reached_together_are_those_that_marking_finds(pieces):
+    """However views lie over each other, their union is counted once, byte by byte."""
+    memory, placed = np.zeros(400, dtype=np.uint8), []
+    for size, stride, offset, itemsize in pieces:
+        placed.append(Placed(Geometry(tuple(size), tuple(stride), offset, itemsize), 8))
+        view = np.lib.stride_tricks.as_strided(
+            memory[8 + offset * itemsize :],
+            (*size, itemsize),
+            (*(step * itemsize for step in stride), 1),
+        )
+        view[...] = 1
+
+    assert covered_bytes(placed) == int(memory.sum())
+
+
+@hypothesis.given(
+    strategies.lists(
+        strategies.tuples(
+            strategies.integers(0, 2), strategies.integers(0, 50), strategies.booleans()
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_names_are_grouped_by_the_memory_that_they_were_cut_from(cuts):
+    """Whatever names are made of whatever storages, each storage is one group."""
+    storages = [torch.zeros(64) for _ in range(3)]
+    namespace, expected = {}, {}
+    for number, (which, start, detached) in enumerate(cuts):
+        view = storages[which][start:]
+        namespace[f"x{number}"] = view.detach() if detached else view
+        expected.setdefault(which, set()).add(f"x{number}")
+
+    found = aliases(namespace)
+
+    several = [each for each in expected.values() if len(each) > 1]
+    shared = [set(names(each)) for each in found.groups if len(each.names) > 1]
+    assert sorted(map(sorted, shared)) == sorted(map(sorted, several))

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.tensor_info import compare
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+
+def grid():
+    """24 numbers, four rows of six."""
+    return torch.arange(24.0).reshape(4, 6)
+
+
+def pair(x, y):
+    """What the comparison of two says, as plain values."""
+    return compare(x, y).to_dict()["pairs"][0]
+
+
+def test_a_pair_has_the_promised_keys():
+    """Every promised key of a pair is in the dict."""
+    x = grid()
+
+    assert pair(x, x[:, ::2]) == {
+        "first": 0,
+        "second": 1,
+        "same_storage": True,
+        "storage_ranges_intersect": True,
+        "shared_bytes": 48,
+        "elements_overlap": "yes",
+        "base_links_them": True,
+        "relation": "contains",
+        "same_layout": False,
+        "common_order": None,
+    }
+
+
+def test_columns_beside_each_other_share_a_storage_and_no_element():
+    """Interleaved columns lie in one storage and have nothing in common."""
+    x = grid()
+
+    found = pair(x[:, ::2], x[:, 1::2])
+
+    assert found["same_storage"]
+    assert (found["elements_overlap"], found["shared_bytes"]) == ("no", 0)
+    assert found["relation"] == "interleaved"
+
+
+@pytest.mark.parametrize(
+    ("other", "linked"),
+    [
+        (lambda x: x.t(), True),
+        (lambda x: x.detach(), False),
+        (lambda x: x.data, False),
+        (torch.nn.Parameter, False),
+    ],
+    ids=["view", "detach", "data", "parameter"],
+)
+def test_one_storage_is_seen_with_and_without_a_base(other, linked):
+    """A view, a detached one and a parameter share the storage of what they are of."""
+    x = torch.zeros(4, 6)
+
+    found = pair(x, other(x))
+
+    assert found["same_storage"]
+    assert found["relation"] == "identical"
+    assert found["base_links_them"] is linked
+
+
+def test_another_dtype_over_the_same_bytes_is_counted_in_bytes():
+    """A view as another dtype shares its bytes, whatever its elements are."""
+    x = torch.zeros(4, 6)
+
+    assert pair(x, x.view(torch.int16)[:, :6])["shared_bytes"] == 48
+
+
+def test_numpy_and_dlpack_share_memory_over_another_storage():
+    """A tensor made of an array is another storage at the same address."""
+    array = np.zeros(8, dtype=np.float32)
+    made = torch.from_numpy(array)
+    again = torch.from_dlpack(made)
+
+    for other in (array[2:4], again[2:4], torch.from_numpy(array[2:4])):
+        found = pair(made, other)
+        assert found["same_storage"] is not True
+        assert found["storage_ranges_intersect"]
+        assert (found["relation"], found["shared_bytes"]) == ("contains", 8)
+    later = torch.from_numpy(array[2:4])
+    assert pair(made[2:4], later)["relation"] == "identical"
+    assert pair(made[:2], later)["relation"] == "disjoint"
+
+
+def test_a_copy_shares_nothing():
+    """A clone lies elsewhere, in the same layout."""
+    x = torch.zeros(4, 6)
+
+    found = pair(x, x.clone())
+
+    assert (found["same_storage"], found["storage_ranges_intersect"]) == (False, False)
+    assert (found["relation"], found["shared_bytes"]) == ("disjoint", 0)
+    assert found["same_layout"]
+
+
+def test_layouts_are_equal_if_they_differ_in_dims_of_size_1_only():
+    """The stride of a dim with one index does not count."""
+    x = torch.zeros(2, 1, 3)
+
+    assert pair(x, x.as_strided((2, 1, 3), (3, 99, 1)))["same_layout"]
+    assert not pair(x, x.as_strided((2, 1, 3), (1, 1, 2)))["same_layout"]
+
+
+def test_meta_tensors_of_one_storage_are_compared_by_their_places():
+    """Without memory one storage is still one; whether ranges meet is unknown."""
+    x = torch.zeros(4, 6, device="meta")
+
+    found = pair(x, x[1:])
+
+    assert (found["same_storage"], found["storage_ranges_intersect"]) == (True, None)
+    assert found["relation"] == "contains"
+
+
+def test_nothing_without_an_address_is_said_to_share():
+    """Empty, meta and fake tensors all claim address 0, and share nothing."""
+    for x in (torch.zeros(0, 3), torch.zeros(3, device="meta")):
+        assert pair(x, torch.zeros_like(x))["same_storage"] is False
+        assert pair(x, torch.zeros_like(x))["elements_overlap"] != "yes"
+
+
+def test_random_pairs_share_what_their_addresses_share():
+    """The bytes in common are those of the elements that both can reach."""
+    chance = random.Random(3)  # noqa: S311 - not for secrets
+    places = torch.arange(60, dtype=torch.int32)
+    for _ in range(300):
+        one, other = (
+            places.as_strided(
+                [chance.randint(1, 3) for _ in range(3)],
+                [chance.randint(0, 7) for _ in range(3)],
+                chance.randint(0, 10),
+            )
+            for _ in range(2)
+        )
+        common = set(one.flatten().tolist()) & set(other.flatten().tolist())
+        assert pair(one, other)["shared_bytes"] == len(common) * 4
+
+
+def test_the_common_order_is_that_of_torchs_operators():
+    """Both tensors are walked in the order that torch's own rule gives."""
+    rule = pytest.importorskip(
+        "torch._prims_common"
+    ).compute_elementwise_output_logical_to_physical_perm
+    chance = random.Random(5)  # noqa: S311 - not for secrets
+    for _ in range(500):
+        size = [chance.randint(1, 3) for _ in range(chance.randint(1, 4))]
+        one = torch.empty(size)
+        order = chance.sample(range(len(size)), len(size))
+        inverse = [order.index(dim) for dim in range(len(size))]
+        other = torch.empty([size[dim] for dim in order]).permute(inverse)
+        repeated = chance.randrange(len(size))
+        if chance.random() < 0.5:
+            other = other.narrow(repeated, 0, 1).expand(size)
+        expected = rule(other, one)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        found = compare(other, one).pairs[0].common_order
+        assert [each for each in found if size[each] > 1] == [
+            each for each in expected if size[each] > 1
+        ]
+
+
+def test_a_view_is_tried_on_each():
+    """With a shape each tensor has its finding."""
+    x = grid()
+
+    found = compare(x, x.t(), view=24, expressions=("x", "x.t()"))
+
+    assert [each.view for each in found.views] == [True, False]
+    assert found.views[1].tensor.expression == "x.t()"
+
+
+def test_what_is_no_tensor_costs_one_remark():
+    """A list among tensors is one line; the tensors are compared."""
+    x = grid()
+
+    found = compare(x, [x], x.t(), expressions=("x", "xs", "x.t()"))
+
+    assert [each.expression for each in found.tensors] == ["x", "x.t()"]
+    assert found.remarks == ("xs is a list of 1 tensor, no tensor: %tensor_info xs[0]",)
+    assert len(found.pairs) == 1
+
+
+def test_nothing_but_other_things_is_refused():
+    """Without one tensor among them the first is refused."""
+    with pytest.raises(GpuMagicError, match="number 5"):
+        compare(5, None)
+    with pytest.raises(GpuMagicError, match="nothing to compare"):
+        compare()

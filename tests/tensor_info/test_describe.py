@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.tensor_info import describe, explain_view
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+KEYS = {
+    "dtype",
+    "device",
+    "itemsize",
+    "size",
+    "stride",
+    "stride_bytes",
+    "storage_offset",
+    "numel",
+    "is_contiguous",
+    "strides_canonical",
+    "is_channels_last",
+    "operators_treat_as",
+    "format_ambiguous",
+    "dim_order",
+    "dim_order_unique",
+    "non_overlapping_and_dense",
+    "overlap",
+    "distinct_elements",
+    "first_element",
+    "last_element",
+    "holes_in_span",
+    "logical_bytes",
+    "touched_bytes",
+    "span_bytes",
+    "storage_bytes",
+    "unused_storage_bytes",
+    "byte_offset_mod_16",
+    "free_merges",
+    "view_flat",
+    "contiguous_allocates_bytes",
+    "is_view",
+    "neg_bit",
+    "conj_bit",
+    "warp_along_dim",
+}
+
+
+def grid():
+    """24 numbers, four rows of six."""
+    return torch.arange(24.0).reshape(4, 6)
+
+
+def test_the_dict_of_a_report_has_the_promised_keys_as_plain_values():
+    """Every promised key is in the dict, and JSON takes all of it."""
+    found = describe(grid().t()).to_dict()
+
+    assert set(found) >= KEYS
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_column_slice_has_the_figures_that_counting_gives():
+    """Sizes, places and bytes of a slice with gaps are those counted by hand."""
+    found = describe(grid()[1:, ::2], expression="rows").to_dict()
+
+    expected = {
+        "expression": "rows",
+        "size": [3, 3],
+        "stride": [6, 2],
+        "stride_bytes": [24, 8],
+        "storage_offset": 6,
+        "first_element": 6,
+        "last_element": 22,
+        "holes_in_span": 8,
+        "logical_bytes": 36,
+        "touched_bytes": 36,
+        "span_bytes": 68,
+        "storage_bytes": 96,
+        "unused_storage_bytes": 60,
+        "byte_offset_mod_16": 8,
+        "contiguous_allocates_bytes": 36,
+        "free_merges": [{"dims": [0, 1], "numel": 9, "step": 2}],
+        "view_flat": True,
+        "overlap": "no",
+        "is_view": True,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_random_views_agree_with_torch():
+    """Whatever views are stacked, the figures are torch's own."""
+    chance = random.Random(7)  # noqa: S311 - not for secrets
+    for _ in range(300):
+        x = torch.empty([chance.randint(1, 4) for _ in range(4)])
+        for _ in range(chance.randint(0, 4)):
+            dim, other = chance.randrange(4), chance.randrange(4)
+            x = chance.choice(
+                [
+                    x.transpose(dim, other),
+                    x.narrow(dim, 0, max(1, x.size(dim) - 1)),
+                    x[::2],
+                    x.contiguous(memory_format=torch.channels_last),
+                    x[:1].expand(3, -1, -1, -1),
+                ]
+            )
+        found = describe(x)
+        assert found.size == tuple(x.size())
+        assert found.stride == x.stride()
+        assert found.storage_offset == x.storage_offset()
+        assert found.address == x.data_ptr()
+        assert found.is_contiguous == x.is_contiguous()
+        channels_last = x.is_contiguous(memory_format=torch.channels_last)
+        assert found.is_channels_last == channels_last
+        assert found.contiguous_allocates_bytes == (
+            0 if x.contiguous().data_ptr() == x.data_ptr() else x.numel() * 4
+        )
+
+
+def test_sectors_count_from_the_address_or_from_zero_as_asked():
+    """`warp_base` decides between the real address and 0, and is named."""
+    x = torch.from_numpy(np.zeros(33, dtype=np.float32)[1:])
+
+    real, rebased = describe(x), describe(x, warp_base="zero")
+
+    assert (real.warp_base, rebased.warp_base) == ("address", "zero")
+    assert real.warp_along_dim[0].sectors == 5
+    assert rebased.warp_along_dim[0].sectors == 4
+
+
+def test_an_unknown_address_is_said_and_zero_is_taken():
+    """Without memory the base is unknown, and sectors count from 0."""
+    found = describe(torch.empty(64, device="meta"))
+
+    assert (found.warp_base, found.address) == ("unknown", None)
+    assert found.warp_along_dim[0].sectors == 4
+
+
+def test_a_wrong_base_is_refused():
+    """A word that is no base is named with those that are."""
+    with pytest.raises(GpuMagicError, match='"address" or "zero"'):
+        describe(grid(), warp_base="one")
+
+
+def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
+    """A numpy slice has an offset into the array that owns its memory."""
+    owner = np.arange(24, dtype=np.int16).reshape(4, 6)
+
+    found = describe(owner[1:, ::2])
+
+    assert found.kind == "numpy array"
+    assert (found.dtype, found.device, found.itemsize) == ("int16", "cpu", 2)
+    assert (found.stride, found.stride_bytes) == ((6, 2), (12, 4))
+    assert (found.storage_offset, found.storage_bytes) == (6, 48)
+    assert found.address == owner.ctypes.data + 12
+    assert found.is_view
+
+
+def test_an_array_that_runs_backwards_is_said_to():
+    """Negative strides are said in words, and its places are still right."""
+    found = describe(np.zeros((3, 4))[::-1])
+
+    assert found.stride == (-4, 1)
+    assert (found.first_element, found.last_element, found.storage_offset) == (0, 11, 8)
+    assert "torch has no negative strides" in found.remarks[0]
+
+
+def test_odd_steps_in_bytes_cost_the_layout_and_one_remark():
+    """A field of a structured array has no strides in elements, and says so."""
+    records = np.zeros(4, dtype=[("flag", "i1"), ("value", "f4")])
+
+    found = describe(records["value"])
+
+    assert (found.stride, found.stride_bytes) == (None, (5,))
+    assert found.is_contiguous is None
+    assert "no multiples of its itemsize" in found.remarks[0]
+
+
+class Exporter:
+    """Hands out the memory of an array, as another library would."""
+
+    def __init__(self, array, device=1):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return (self.device, 0)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def test_what_speaks_dlpack_on_the_cpu_is_described_in_place():
+    """The memory of another library's object is looked at where it lies."""
+    array = np.arange(6.0).reshape(2, 3)
+
+    found = describe(Exporter(array))
+
+    assert found.kind.endswith("Exporter (through DLPack)")
+    assert (found.size, found.address) == ((2, 3), array.ctypes.data)
+
+
+def test_dlpack_elsewhere_is_refused_with_its_device():
+    """What lies on another library's device is named, not copied."""
+    with pytest.raises(GpuMagicError, match="DLPack device 2"):
+        describe(Exporter(np.zeros(3), device=2))
+
+
+def test_arrays_need_no_torch():
+    """A numpy array is described in a process where nobody has imported torch."""
+    code = (
+        "import sys, numpy as np\n"
+        "from gpumagic.tensor_info import describe\n"
+        "assert describe(np.zeros((2, 3)).T, values=True).stride == (1, 3)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_view_is_explained_as_torch_decides_it():
+    """For each shape the verdict, the strides and the copy are torch's."""
+    for x in (grid(), grid().t(), grid()[:, ::2], grid()[:, :3]):
+        for shape in ((-1,), (2, -1), (3, 2, -1), (4, x.numel() // 4)):
+            found = explain_view(x, shape)
+            try:
+                expected = x.view(shape)
+            except RuntimeError:
+                assert not found.view
+                assert found.reshape_copies_bytes == x.numel() * 4
+                continue
+            assert found.view
+            assert (found.shape, found.stride) == (expected.shape, expected.stride())
+            assert found.reshape_copies_bytes == 0
+
+
+def test_a_blocked_view_names_both_dims():
+    """A transpose as one row is blocked between its two dims."""
+    found = explain_view(grid().t(), 24).to_dict()
+
+    assert (found["shape"], found["view"]) == ([24], False)
+    assert found["blocked_new_dim"] == 0
+    assert found["blocked_between_old_dims"] == [0, 1]

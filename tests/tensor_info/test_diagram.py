@@ -1,0 +1,425 @@
+"""Every drawn number is where it belongs, and pictures cost what is drawn."""
+
+from __future__ import annotations
+
+import base64
+import html
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.drawing import Drawing
+from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
+from gpumagic.tensor_info.diagram import (
+    index_panel,
+    lane_cells,
+    memory_strip,
+    sight_of,
+)
+from gpumagic.tensor_info.diagram.canvas import HEAD, LIGHT
+from gpumagic.tensor_info.diagram.lane_cells import Lane
+from gpumagic.tensor_info.diagram.places import Places
+from gpumagic.tensor_info.diagram.tiles import FILLS, pieces
+from gpumagic.tensor_info.diagram.windows import windows
+from gpumagic.tensor_info.report import TensorReport
+from tests.tensor_info import samples
+from tests.tensor_info.samples import SAMPLES, tensor
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+DRAWN = {
+    name: report
+    for name, report in SAMPLES
+    if isinstance(report, TensorReport) and sight_of(report)
+}
+
+
+def grid(report):
+    """The texts of the index panel, matrix by matrix, row by row."""
+    figure = index_panel(sight_of(report))
+    return [
+        [[tile.text for tile in row.tiles] for row in matrix.rows]
+        for band in figure.bands
+        for matrix in band
+    ]
+
+
+def strip(report, marks=None):
+    """The strip's columns: what stands over each, and what in it."""
+    ((matrix,),) = memory_strip(sight_of(report), marks).bands
+    return matrix, list(
+        zip(matrix.heads, (tile.text for tile in matrix.rows[0].tiles), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        # Worked out by hand: offset + the sum of index times stride.
+        (tensor(()), [[["0"]]]),
+        (tensor((5,), (3,), 2), [[["2", "5", "8", "11", "14"]]]),
+        (
+            samples.TRANSPOSED,
+            [
+                [
+                    ["0", "6", "12", "18"],
+                    ["1", "7", "13", "19"],
+                    ["2", "8", "14", "20"],
+                    ["3", "9", "15", "21"],
+                    ["4", "10", "16", "22"],
+                    ["5", "11", "17", "23"],
+                ]
+            ],
+        ),
+        (
+            samples.HALF,
+            [
+                [
+                    ["0", "2", "4"],
+                    ["6", "8", "10"],
+                    ["12", "14", "16"],
+                    ["18", "20", "22"],
+                ]
+            ],
+        ),
+        (samples.OFFSET, [[["6", "7", "8"], ["11", "12", "13"]]]),
+        (
+            samples.EXPANDED,
+            [[["0", "1", "2", "3"], *[["=0", "=1", "=2", "=3"]] * 4]],
+        ),
+        (
+            samples.WINDOWS,
+            [
+                [
+                    ["0", "1", "2"],
+                    ["1", "2", "3"],
+                    ["2", "3", "4"],
+                    ["3", "4", "5"],
+                ]
+            ],
+        ),
+        (
+            samples.PAGES,
+            [
+                [
+                    ["0", "1", "2", "3"],
+                    ["4", "5", "6", "7"],
+                    ["8", "9", "10", "11"],
+                ],
+                [
+                    ["12", "13", "14", "15"],
+                    ["16", "17", "18", "19"],
+                    ["20", "21", "22", "23"],
+                ],
+            ],
+        ),
+        (
+            tensor((6,), (-1,), 5),
+            [[["5", "4", "3", "2", "1", "0"]]],
+        ),
+        (
+            samples.HUGE,
+            [
+                [
+                    ["0", "32768", "65536", "...", "1073676288", "1073709056"],
+                    ["1", "32769", "65537", "...", "1073676289", "1073709057"],
+                    ["2", "32770", "65538", "...", "1073676290", "1073709058"],
+                    ["..."] * 6,
+                    ["32766", "65534", "98302", "...", "1073709054", "1073741822"],
+                    ["32767", "65535", "98303", "...", "1073709055", "1073741823"],
+                ]
+            ],
+        ),
+    ],
+)
+def test_index_panel_shows_the_place_of_each_element(report, expected):
+    """A tile's number is the storage offset plus index times stride."""
+    assert grid(report) == expected
+
+
+def test_channels_last_images_are_tiles_by_image_and_channel():
+    """Each block is one channel of one image, its pixels three places apart."""
+    blocks = grid(samples.NHWC)
+
+    assert len(blocks) == 6
+    assert blocks[0][0] == ["0", "3", "6", "9", "12"]
+    assert blocks[1][0] == ["1", "4", "7", "10", "13"]
+    assert blocks[5][3] == ["107", "110", "113", "116", "119"]
+
+
+def test_many_dims_are_drawn_as_the_runs_that_memory_has():
+    """Dims that merge are one axis, so that six of them are three."""
+    panel = index_panel(sight_of(samples.SIX))
+
+    assert [axis.dims for axis in sight_of(samples.SIX).axes] == [
+        (0, 1),
+        (2,),
+        (3, 4, 5),
+    ]
+    assert grid(samples.SIX)[0][0] == ["0", "4", "8", "...", "40", "44"]
+    assert grid(samples.SIX)[2][3] == ["99", "103", "107", "...", "139", "143"]
+    assert "dims 0+1: 3 more not drawn" in panel.remarks
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (samples.EXPANDED, "0:0,0 1:0,1 2:0,2 3:0,3"),
+        (samples.WINDOWS, "0:0,0 1:0,1 2:0,2 3:1,2 4:2,2 5:3,2"),
+        (
+            samples.OFFSET,
+            (
+                ":6_el_=_24_B_before 6:0,0 7:0,1 8:0,2 9:· 10:· 11:1,0 12:1,1 13:1,2 "
+                ":6_el_=_24_B_after"
+            ),
+        ),
+        (tensor((2, 3), (1, 2)), "0:0,0 1:1,0 2:0,1 3:1,1 4:0,2 5:1,2"),
+        (
+            tensor((3,), (1000,)),
+            "0:0 :999_el_=_3,996_B 1000:1 :999_el_=_3,996_B 2000:2",
+        ),
+        (tensor((3,), (-2,), 4), "0:2 1:· 2:1 3:· 4:0"),
+    ],
+)
+def test_strip_shows_the_index_that_lands_on_each_place(report, expected):
+    """The strip is the inverse of the index panel, with gaps as lengths."""
+    _, columns = strip(report)
+
+    shown = " ".join(f"{head}:{text.replace(' ', '_')}" for head, text in columns)
+    assert shown == expected
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_strip_and_index_panel_agree_by_the_formula(name):
+    """For every label of every sample, offset plus index times step is the place."""
+    report = DRAWN[name]
+    sight = sight_of(report)
+    matrix, columns = strip(report)
+    for head, text in columns:
+        if not head:
+            continue
+        landing = sight.places.landing(int(head))
+        if text == "·":
+            assert landing is None
+            continue
+        assert text == sight.label(landing.index)
+        steps = [axis.step for axis in sight.axes]
+        reached = sight.offset + sum(map(int.__mul__, landing.index, steps))
+        assert reached == int(head)
+    assert len(matrix.heads) <= 128
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_strip_accounts_for_every_place_of_the_storage(name):
+    """Tiles, gaps and what is left out add up to the storage."""
+    report = DRAWN[name]
+    if not report.storage_bytes:
+        return
+    matrix, _ = strip(report)
+    total = 0
+    for head, tile in zip(matrix.heads, matrix.rows[0].tiles, strict=True):
+        count = re.search(r"([\d,]+) el", tile.text)
+        total += 1 if head else int(count[1].replace(",", ""))
+    assert total == report.storage_bytes // report.itemsize
+
+
+def test_a_place_tells_how_many_indices_land_on_it():
+    """Overlapping windows count by place, an expanded row by its stride of 0."""
+    windows, _ = strip(samples.WINDOWS)
+    expanded, _ = strip(samples.EXPANDED)
+
+    assert [tile.text for tile in windows.rows[1].tiles] == [
+        "",
+        f"{TIMES}2",
+        f"{TIMES}3",
+        f"{TIMES}3",
+        f"{TIMES}2",
+        "",
+    ]
+    assert [tile.text for tile in expanded.rows[1].tiles] == [f"{TIMES}5"] * 4
+
+
+def test_fill_is_the_index_along_the_slowest_dim():
+    """Row-major shows runs of a colour, a transpose repeats all colours."""
+    (plain,), (turned,) = (
+        memory_strip(sight_of(report)).bands[0]
+        for report in (samples.X, samples.TRANSPOSED)
+    )
+
+    fills = [tile.fill for tile in plain.rows[0].tiles]
+    assert fills == [fill for fill in FILLS[:4] for _ in range(6)]
+    assert [tile.fill for tile in turned.rows[0].tiles] == [*FILLS[:6]] * 4
+
+
+def test_fill_of_images_is_the_channel():
+    """Channels-last cycles through the channels, the usual format does not.
+
+    Where there is one channel only, it is the image.
+    """
+    plain, _ = strip(samples.NCHW)
+    cycling, _ = strip(samples.NHWC)
+
+    single, _ = strip(samples.AMBIGUOUS)
+    assert [tile.fill for tile in single.rows[0].tiles[:25]] == [FILLS[0]] * 25
+    assert [tile.fill for tile in plain.rows[0].tiles[:20]] == [FILLS[0]] * 20
+    assert [tile.fill for tile in cycling.rows[0].tiles[:6]] == [*FILLS[:3]] * 2
+
+
+def test_marked_places_are_drawn_with_their_word():
+    """What a failing view needs to show is seen, however far it lies."""
+    matrix, columns = strip(samples.HUGE, {500_000: "next", 2**31: "expected"})
+
+    words = {
+        head: tile.text
+        for (head, _), tile in zip(columns, matrix.rows[-1].tiles, strict=True)
+    }
+    assert words["500000"] == "next"
+    assert "expected" not in words.values()
+
+
+GEOMETRIES = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(-6, 12)), min_size=0, max_size=4
+)
+
+
+@given(GEOMETRIES, st.integers(0, 9))
+def test_places_match_enumeration(axes, offset):
+    """Landings, neighbours and ends are those of all elements listed one by one."""
+    sizes = tuple(size for size, _ in axes)
+    steps = tuple(step for _, step in axes)
+    places = Places(offset, sizes, steps)
+    lists = {}
+    for index in itertools.product(*map(range, sizes)):
+        reached = offset + sum(map(int.__mul__, index, steps))
+        assert places.of(index) == reached
+        lists.setdefault(reached, []).append(index)
+
+    assert (places.first, places.last) == (min(lists), max(lists))
+    for place in range(places.first - 2, places.last + 3):
+        landing = places.landing(place)
+        if place not in lists:
+            assert landing is None
+        elif not landing.at_least:
+            assert landing.times == len(lists[place])
+            assert landing.index in lists[place]
+        if places.nested:
+            above = [each for each in lists if each >= place]
+            below = [each for each in lists if each <= place]
+            assert places.next_used(place) == min(above, default=None)
+            assert places.previous_used(place) == max(below, default=None)
+
+
+def test_a_hopeless_search_stops():
+    """Windows over windows are cut short and say "at least", or that it is open."""
+    many = Places(0, (50,) * 6, (1,) * 6)
+
+    assert many.landing(120).at_least
+    assert many.landing(120).times > 30
+    undecided = Places(0, (90,) * 4, (300, 298, 296, 294)).landing(50_001)
+    assert undecided.at_least
+    assert undecided.times == 0
+
+
+def test_lanes_show_each_tensor_over_the_same_places():
+    """A column is one place, a row one tensor, the last row how many share it."""
+    lanes = [
+        Lane("x", sight_of(samples.X), 0),
+        Lane("half", sight_of(samples.HALF), 0),
+    ]
+
+    ((matrix,),) = lane_cells(lanes).bands
+
+    texts = [[tile.text for tile in row.tiles[:8]] for row in matrix.rows]
+    assert matrix.heads[:8] == tuple("01234567")
+    assert texts == [
+        ["0,0", "0,1", "0,2", "0,3", "0,4", "0,5", "1,0", "1,1"],
+        ["0,0", "·", "0,1", "·", "0,2", "·", "1,0", "·"],
+        [f"{TIMES}2", "", f"{TIMES}2", "", f"{TIMES}2", "", f"{TIMES}2", ""],
+    ]
+
+
+def test_lanes_of_different_dtypes_are_ruled_in_bytes():
+    """An element of four bytes goes on over three more columns."""
+    lanes = [
+        Lane("x", sight_of(samples.WORDS), 0),
+        Lane("bytes", sight_of(samples.BYTES), 0),
+    ]
+
+    ((matrix,),) = lane_cells(lanes).bands
+
+    assert matrix.corner == "byte"
+    assert [tile.look for tile in matrix.rows[0].tiles[:5]] == [
+        "used",
+        "more",
+        "more",
+        "more",
+        "used",
+    ]
+    assert [tile.text for tile in matrix.rows[1].tiles[:3]] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_picture_shows_what_the_text_shows(name):
+    """Each text of each tile is in the SVG, and in the lines of characters."""
+    sight = sight_of(DRAWN[name])
+    for figure in (index_panel(sight), memory_strip(sight)):
+        source = re.search(r"base64,([^\"]+)", figure.html())[1]
+        picture = html.unescape(base64.b64decode(source).decode())
+        plain = Drawing("", (figure,)).text(2000)
+        for matrix in itertools.chain(*figure.bands):
+            for text in (tile.text for row in matrix.rows for tile in row.tiles):
+                assert text == "·" or not text or f">{text}<" in picture
+                assert text in plain
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_at_most_256_tiles_are_drawn(name):
+    """However large the tensor is, both panels together stay small."""
+    sight = sight_of(DRAWN[name])
+    figures = (index_panel(sight), memory_strip(sight))
+    tiles = [
+        tile
+        for figure in figures
+        for matrix in itertools.chain(*figure.bands)
+        for row in matrix.rows
+        for tile in row.tiles
+    ]
+    assert len(tiles) <= 256
+
+
+@pytest.mark.parametrize("fill", [*FILLS, HEAD, LIGHT, WHITE])
+def test_text_on_every_fill_is_readable(fill):
+    """Black or white reaches a contrast of 4.5:1 on all that carries text."""
+    assert contrast(fill, text_on(fill)) >= 4.5
+    assert text_on(fill) in (BLACK, WHITE)
+
+
+def test_columns_are_cut_into_even_pieces():
+    """Twenty-four columns become two dozens rather than twenty-two and two."""
+    assert pieces([30] * 24, 660) == [(0, 12), (12, 24)]
+    assert pieces([900, 10], 660) == [(0, 1), (1, 2)]
+
+
+def test_ascii_consoles_are_given_ascii():
+    """A console that cannot encode the marks is given letters in their place."""
+    from gpumagic.tensor_info.diagram.characters import spelled
+
+    class Options:
+        ascii_only = True
+
+    assert spelled(f"{TIMES}5 ·", Options()) == "x5 ."
+
+
+@pytest.mark.parametrize("columns", range(10, 21))
+def test_what_is_left_out_holds_an_element(columns):
+    """Windows that touch are one; between two of them something is left out."""
+    sight = sight_of(tensor((8, columns)))
+
+    runs = windows(sight)
+
+    places = [place for run in runs for place in run]
+    assert places == sorted(set(places))
+    for run, following in itertools.pairwise(runs):
+        assert sight.places.next_used(run[-1] + 1) < following[0]

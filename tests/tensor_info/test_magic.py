@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+
+import pytest
+
+from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.session import Session
+from gpumagic.tensor_info.report import AliasReport, CompareReport
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def shell():
+    """A shell with this one magic, and a few names."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from gpumagic.tensor_info.magic import TensorMagics
+
+    shell = InteractiveShell()
+    shell.register_magics(TensorMagics(shell, Session()))
+    shell.user_ns["torch"] = torch
+    shell.user_ns["x"] = torch.arange(24.0).reshape(4, 6)
+    yield shell
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What the magic displays."""
+    found = []
+    monkeypatch.setattr("gpumagic.magic.display", lambda *what, **_: found.extend(what))
+    return found
+
+
+def tensor_info(shell, line):
+    """The report that a line hands out, without showing it."""
+    return shell.run_line_magic("tensor_info", f"-o -q {line}")
+
+
+def test_one_expression_is_a_report_of_one(shell):
+    """One tensor comes as a comparison of one, under the text that was typed."""
+    report = tensor_info(shell, "x.t()")
+
+    assert isinstance(report, CompareReport)
+    assert [each.expression for each in report.tensors] == ["x.t()"]
+    assert report.pairs == ()
+    assert not report.warp
+
+
+def test_several_expressions_are_compared(shell):
+    """Expressions with commas between them are compared pair by pair."""
+    report = tensor_info(shell, "x, x.t(), x[:, ::2]  # all three")
+
+    assert [each.expression for each in report.tensors] == ["x", "x.t()", "x[:, ::2]"]
+    assert [each.relation for each in report.pairs] == [
+        "identical",
+        "contains",
+        "contains",
+    ]
+
+
+@pytest.mark.parametrize("shape", ["24", "-1", "-1,12", "4,6"])
+def test_a_shape_is_tried(shell, shape):
+    """`--view` takes a shape, also one that begins with -1."""
+    report = tensor_info(shell, f"--view {shape} x.t()")
+
+    assert not report.views[0].view
+    assert torch.empty(24).view(report.views[0].shape).numel() == 24
+
+
+def test_a_broken_shape_is_refused(shell):
+    """What is no shape is named with the form of one."""
+    with pytest.raises(UsageProblem, match="--view 6,4"):
+        tensor_info(shell, "--view 6x4 x")
+
+
+def test_the_warp_view_is_there_on_request(shell):
+    """`--gpu` asks for the warp view of a tensor on the CPU."""
+    assert tensor_info(shell, "--gpu x").warp
+
+
+def test_device_tensors_have_the_warp_view(shell):
+    """A tensor that claims to lie on a GPU has the warp view unasked."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        shell.user_ns["there"] = torch.empty(3, device="cuda")
+
+    assert tensor_info(shell, "x, there").warp
+
+
+def test_braces_and_dollars_are_code(shell):
+    """The line is code as it was typed: nothing is filled in for braces."""
+    shell.user_ns["d"] = {(1,): shell.user_ns["x"]}
+    shell.user_ns["i"] = 1
+
+    report = tensor_info(shell, "d[(*{i},)]")
+
+    assert report.tensors[0].expression == "d[(*{i},)]"
+
+
+def test_what_raises_costs_one_line(shell):
+    """A raising expression is one remark, and the others are shown."""
+    report = tensor_info(shell, "x, y, x.view(5)")
+
+    assert [each.expression for each in report.tensors] == ["x"]
+    assert report.remarks[0] == "y: NameError: name 'y' is not defined"
+    assert report.remarks[1].startswith("x.view(5): RuntimeError: shape '[5]'")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("y", "NameError"), ("None", "None"), ("[x]", "[x][0]"), ("x +", "expression")],
+)
+def test_nothing_but_failures_is_two_lines(shell, line, words):
+    """Where no tensor is left there is an error of two lines, without a traceback."""
+    with pytest.raises(GpuMagicError) as caught:
+        tensor_info(shell, line)
+
+    assert words in str(caught.value)
+    assert len(caught.value._render_traceback_()) == 2
+
+
+def test_nothing_asked_names_tensors_of_the_notebook(shell):
+    """Without an expression the hint is a line that works."""
+    with pytest.raises(UsageProblem) as caught:
+        tensor_info(shell, "")
+
+    assert caught.value.hint.endswith("%tensor_info x")
+
+
+def test_aliases_of_the_notebook_are_shown(shell):
+    """`--alias` groups the names of the notebook, outputs among them."""
+    shell.user_ns["row"] = shell.user_ns["x"][0]
+    shell.run_cell("x.t()", store_history=True)
+
+    report = tensor_info(shell, "--alias")
+
+    assert isinstance(report, AliasReport)
+    found = {each.name: each.is_output for each in report.groups[0].names}
+    assert found == {"x": False, "row": False, "Out[1]": True}
+
+
+def test_aliases_of_one_tensor_are_shown(shell):
+    """`--alias y` leaves groups out that `y` does not lie in."""
+    shell.user_ns["row"] = shell.user_ns["x"][0]
+    shell.user_ns["y"] = torch.zeros(50)
+    shell.user_ns["part"] = shell.user_ns["y"][2:]
+
+    report = tensor_info(shell, "--alias y")
+
+    assert [[n.name for n in group.names] for group in report.groups] == [["y", "part"]]
+
+
+def test_values_are_read_on_request(shell):
+    """`--values` reads the elements; without it they are not read."""
+    assert tensor_info(shell, "x").tensors[0].values is None
+    assert tensor_info(shell, "--values x").tensors[0].values.maximum == 23.0
+
+
+def test_json_is_the_dict(shell, shown):
+    """`--json` shows what `to_dict` gives."""
+    shell.run_line_magic("tensor_info", "--json x")
+
+    assert json.loads(shown[0]["text/plain"])["tensors"][0]["size"] == [4, 6]
+
+
+def test_a_report_is_shown_and_not_returned(shell, shown):
+    """Without `-o` the report is displayed, and there is no value for `Out`."""
+    result = shell.run_cell("%tensor_info x", store_history=True)
+
+    assert result.result is None
+    assert isinstance(shown[0], CompareReport)
+    assert shell.user_ns["Out"] == {}
+
+
+def test_a_cell_runs_before_its_tensors_are_shown(shell, shown):
+    """In front of a cell the tensors are those that the cell has made."""
+    result = shell.run_cell("%%tensor_info z\nz = x.t()\nz.shape")
+
+    result.raise_error()
+    assert shown[0].tensors[0].size == (6, 4)
+    assert result.result == (6, 4)
+
+
+def test_a_cell_that_raises_keeps_its_error(shell, shown):
+    """Where the cell raises, nothing is shown, and the error is the cell's own."""
+    result = shell.run_cell("%%tensor_info x\n1 / 0")
+
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert not [each for each in shown if isinstance(each, CompareReport)]
+
+
+@pytest.mark.parametrize(
+    "line", ["-q made(), x", "-q made(), 1 / 0", "-q [made()]", "-q --view 5 made()"]
+)
+def test_what_an_expression_makes_dies_with_the_report(shell, line):
+    """No tensor is kept by the report, by an output or by the last error."""
+    made = []
+
+    def make():
+        tensor = torch.zeros(10)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    shell.user_ns["made"] = make
+    shell.showtraceback = lambda *_, **__: None
+    gc.disable()
+    try:
+        result = shell.run_cell(f"%tensor_info {line}", store_history=True)
+        assert len(made) == 1
+        assert made[0]() is None
+    finally:
+        gc.enable()
+    assert shell.user_ns["Out"] == {}
+    assert result is not None
+
+
+def test_an_unknown_option_is_refused(shell):
+    """A misspelt option comes with the one that was meant."""
+    with pytest.raises(UsageProblem, match="--alias"):
+        tensor_info(shell, "--allias x")
