@@ -34,7 +34,7 @@ def beside_headline(report: CompareReport) -> str:
     """How many tensors there are, and whether they share memory."""
     count = len(report.tensors)
     names = ", ".join(each.expression for each in report.tensors)
-    sharing = sum(pair.elements_overlap == "yes" for pair in report.pairs)
+    sharing = sum(pair.elements_overlap is True for pair in report.pairs)
     if not report.pairs:
         return names or "no tensor"
     of = f"{sharing} of {len(report.pairs)}" if sharing else "none"

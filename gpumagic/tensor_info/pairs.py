@@ -31,6 +31,9 @@ class _Neighbours:
     distance_bytes: int | None
 
 
+_DECIDED = {"yes": True, "no": False}
+
+
 def pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
     """What two objects have in common.
 
@@ -76,17 +79,18 @@ def _neighbours(one: Reading, other: Reading) -> _Neighbours:
 
 def _in_common(
     one: Reading, other: Reading, near: _Neighbours
-) -> tuple[str | None, int | None, str]:
+) -> tuple[bool | None, int | None, str]:
     """Whether elements overlap, the bytes that are in both, and the relation."""
     geometries = one.geometry, other.geometry
     if near.intersect is False or any(
         g is not None and not g.numel for g in geometries
     ):
-        return "no", 0, "disjoint"
+        return False, 0, "disjoint"
     if near.distance_bytes is None or geometries[0] is None or geometries[1] is None:
         return None, None, "unknown"
     found = touched.shared(geometries[0], geometries[1], near.distance_bytes)
-    return found.elements_overlap, found.shared_bytes, found.relation
+    overlap = _DECIDED.get(found.elements_overlap)
+    return overlap, found.shared_bytes, found.relation
 
 
 def _linked(one: Memory | None, other: Memory | None) -> bool | None:

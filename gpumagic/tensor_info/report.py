@@ -138,7 +138,7 @@ class Pair(Record):
     same_storage: bool | None
     storage_ranges_intersect: bool | None
     shared_bytes: int | None  # bytes that elements of both lie in
-    elements_overlap: str | None  # "yes", "no", "not decided"
+    elements_overlap: bool | None  # None where it could not be decided
     base_links_them: bool | None
     relation: str  # "identical", "contains", "contained", "partial",
     # "interleaved", "disjoint", "unknown"

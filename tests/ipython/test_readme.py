@@ -125,3 +125,15 @@ def test_the_race_shown_is_the_one_that_is_told():
 
     words = re.sub(r"\d+", "N", " ".join(printed.split()).removeprefix("DataRace: "))
     assert re.sub(r"\d+", "N", " ".join(eval(told.result).split())) == words  # noqa: S307
+
+
+@pytest.mark.kernel
+def test_the_failing_view_shown_is_explained_so_today():
+    """The sentences on the view that fails are those that a notebook shows."""
+    pytest.importorskip("torch")
+    (printed,) = (each for each in blocks("text") if ".view(24) fails" in each)
+    x = next(each for each in blocks("python") if "x = torch.arange" in each)
+    ask = next(each for each in blocks("python") if "--view 24" in each)
+    seen = see_in_kernel(["%load_ext gpumagic", "import torch", x, ask])[-1]
+    (shown,) = (each["text/plain"] for each in seen.shown)
+    assert shown.startswith(printed.rstrip())

@@ -112,7 +112,7 @@ def pair(reports, first, second):
         same_storage=True,
         storage_ranges_intersect=True,
         shared_bytes=shared.shared_bytes,
-        elements_overlap=shared.elements_overlap,
+        elements_overlap=shared.elements_overlap == "yes",
         base_links_them=True,
         relation=shared.relation,
         same_layout=both[0].size == both[1].size and both[0].stride == both[1].stride,
