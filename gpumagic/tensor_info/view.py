@@ -28,8 +28,9 @@ def draw(report: AnyReport) -> Drawing:
     """One tensor, several, one shape for a tensor, or the names that share memory."""
     match report:
         case ViewReport():
-            parts = (*shape_parts(report), *_of_view(report))
-            return Drawing(shape_headline(report), parts, _label((report.tensor,)))
+            return _view(report)
+        case CompareReport(tensors=(_,), views=(only,), remarks=()):
+            return _view(only)  # what was asked; the tensor itself is asked for alone
         case CompareReport():
             return _compared(report)
         case AliasReport():
@@ -37,6 +38,11 @@ def draw(report: AnyReport) -> Drawing:
         case _:
             parts = tuple(tensor_parts(report))
             return Drawing(headline(report), parts, _label((report,)))
+
+
+def _view(report: ViewReport) -> Drawing:
+    parts = (*shape_parts(report), *_of_view(report))
+    return Drawing(shape_headline(report), parts, _label((report.tensor,)))
 
 
 def _of_view(report: ViewReport) -> Iterator[Part]:
@@ -54,7 +60,7 @@ def _compared(report: CompareReport) -> Drawing:
     label = _label(report.tensors)
     if len(report.tensors) == 1 and not report.remarks:
         (only,) = report.tensors
-        parts = (*tensor_parts(only, warp=report.warp), *_views(report))
+        parts = tuple(tensor_parts(only, warp=report.warp))
         return Drawing(headline(only), parts, label)
     return Drawing(beside_headline(report), tuple(_beside(report)), label)
 
