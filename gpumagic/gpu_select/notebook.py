@@ -6,12 +6,13 @@ It is made by `%load_ext`, so it imports what works only when that is asked for.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
 from gpumagic.devices.mapped import mapped_library
-from gpumagic.gpu_select import keeping
+from gpumagic.gpu_select import folders
 from gpumagic.gpu_select.guard import Guard
 from gpumagic.gpu_select.watch import Watcher
 
@@ -43,6 +44,7 @@ class Notebook:
         )
         self._shell = shell
         self._session = session
+        self._asking = False
         self._chosen = False
         self._at_load = self._before_simulation = _variables()
 
@@ -50,9 +52,8 @@ class Notebook:
         """Watch from now on, and take up a request that has outlived a restart."""
         self.guard.install()
         self.watcher.install(self._shell, undo)
-        key = keeping.key(self._shell)
-        if key is not None and keeping.exists(key):
-            self._take_up(key)
+        if _something_is_kept():
+            self._take_up()
 
     def how(self, **manner: Any) -> How:
         """The manner of a selection in this notebook."""
@@ -112,7 +113,7 @@ class Notebook:
         """
         import dataclasses
 
-        from gpumagic.gpu_select import restart
+        from gpumagic.gpu_select import keeping, restart
         from gpumagic.gpu_select.headline import mapped
         from gpumagic.gpu_select.selection import apply
         from gpumagic.magic import show_text
@@ -140,13 +141,15 @@ class Notebook:
                 f"switch it on again: %gpu_select {request.text} --simulate 4xh100",
             )
 
-    def _take_up(self, key: str) -> None:
-        """Choose again what was chosen before the restart, and say so."""
+    def _take_up(self) -> None:
+        """Choose again what was chosen before a restart of this kernel, and say so."""
         from gpumagic.errors import GpuMagicError
+        from gpumagic.gpu_select import keeping
         from gpumagic.gpu_select.selection import take_up
         from gpumagic.magic import show_text
 
-        kept = keeping.take(key)
+        key = keeping.key(self._shell)
+        kept = keeping.take(key) if key is not None else None
         if kept is None:
             return
         try:
@@ -158,12 +161,28 @@ class Notebook:
     # ---------------------------------------------------------------- what is watched
 
     def _has_started(self) -> bool | None:
-        return self._session.driver_of_this_machine.cuda_started()
+        """The driver's answer, which is not yet to be had while ctypes is imported.
+
+        The watcher asks around imports, and so around that of ctypes itself, which
+        the question needs.
+        """
+        if self._asking or _is_half_imported("ctypes"):
+            return False
+        self._asking = True
+        try:
+            return self._session.driver_of_this_machine.cuda_started()
+        finally:
+            self._asking = False
 
     def _compare(self) -> None:
         """After the start: show it if the driver has not done as predicted."""
         if self._chosen and (report := self.status()).confirmed is False:
             display(report)
+
+
+def _is_half_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def _variables() -> dict[str, str | None]:
@@ -178,8 +197,17 @@ def _put_into_environment(values: Mapping[str, str | None]) -> None:
         pass  # nothing that could fail depends on it
 
 
+def _something_is_kept() -> bool:
+    """Whether any kernel of this user has been restarted with a choice."""
+    try:
+        return any(folders.private(make=False).iterdir())
+    except OSError:
+        return False
+
+
 def _keep(request: Request, uuids: list[str | None], key: str) -> None:
     from gpumagic.errors import GpuMagicError
+    from gpumagic.gpu_select import keeping
 
     known = [uuid for uuid in uuids if uuid]
     try:

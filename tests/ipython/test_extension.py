@@ -85,6 +85,20 @@ print(json.dumps({{
     assert seen["set"] == [["PYTORCH_NVML_BASED_CUDA_CHECK", "1"]]
 
 
+def test_ctypes_can_be_imported_by_the_cell_after():
+    """Around imports the watcher asks the driver, for which it needs ctypes itself."""
+    seen = in_fresh_shell(
+        """
+absent = "ctypes" not in sys.modules
+shell.run_line_magic("load_ext", "gpumagic")
+ran = shell.run_cell("import ctypes; ctypes.Structure").success
+works = shell.run_cell("from gpumagic.gpu_select import status; status()").success
+print(json.dumps([absent, ran, works]))
+"""
+    )
+    assert seen == [True, True, True]
+
+
 def test_unloading_leaves_the_shell_as_it_was():
     """After load, use and unload every registry of the shell is as before."""
     seen = in_fresh_shell(
