@@ -97,7 +97,10 @@ def _driver(report: SelectReport) -> _Line:
 
 def _starter(report: SelectReport) -> Iterator[_Line]:
     start = report.start
-    topic = "Who looked in vain" if start and start.in_vain else "Who started CUDA"
+    # A look can be in vain after CUDA has started, and then it is the start that counts.
+    in_vain = start is not None and start.in_vain
+    started = report.verdict is Verdict.FIXED
+    topic = "Who looked in vain" if in_vain and not started else "Who started CUDA"
     if start is not None:
         kind: Cell = (
             Badge("guess from the history", "unknown") if start.guess else "seen"

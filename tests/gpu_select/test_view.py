@@ -152,6 +152,12 @@ def test_a_guess_is_called_a_guess():
     assert decides(FIXED)["Who started CUDA"][0] == "seen"
 
 
+def test_who_started_cuda_counts_where_torch_failed_after_it():
+    """With CUDA started, a look in vain is called what it was for the choice."""
+    start = replace(FIXED.start, in_vain=True)
+    assert "Who started CUDA" in decides(replace(FIXED, start=start))
+
+
 def test_who_started_is_unknown_where_nobody_has_watched():
     """A start without a witness is unknown, and none at all is not spoken of."""
     unwatched = replace(FIXED, start=None)
