@@ -97,7 +97,7 @@ def _driver(report: SelectReport) -> _Line:
 
 def _starter(report: SelectReport) -> Iterator[_Line]:
     start = report.start
-    # A look can be in vain after CUDA has started, and then it is the start that counts.
+    # A look can be in vain after CUDA has started: then it is the start that counts.
     in_vain = start is not None and start.in_vain
     started = report.verdict is Verdict.FIXED
     topic = "Who looked in vain" if in_vain and not started else "Who started CUDA"
