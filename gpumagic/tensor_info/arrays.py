@@ -49,7 +49,7 @@ def read_array(array: Any) -> Reading:
         storage_bytes=memory.size_bytes,
         is_view=array.base is not None,
         base_shape=getattr(array.base, "shape", None) and tuple(array.base.shape),
-        requires_grad=False,
+        requires_grad=None,  # arrays have no gradients
         remarks=tuple(filter(None, _remarks(array, backwards, steps))),
     )
 

@@ -25,6 +25,8 @@ _AS_IMAGES: dict[tuple[int, ...], str] = {
     (0, 1, 2, 3): " (N C H W, if these are images)",
 }
 
+_ARRAY = "numpy array"
+
 
 def facts_table(report: TensorReport) -> Grid:
     """What one would ask of a tensor, answered where it could be told."""
@@ -100,10 +102,14 @@ def _layout(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         yield "memory order", _order(report)
     if report.is_channels_last is not None and len(report.size or ()) in (4, 5):
         yield "channels_last", _yes(report.is_channels_last)
-    if report.operators_treat_as:
+    if report.operators_treat_as and report.kind != _ARRAY:
         yield "operators treat it as", report.operators_treat_as
     if report.format_ambiguous:
         yield "ambiguous", report.format_ambiguous
+
+
+def _thing(report: TensorReport) -> str:
+    return "an array" if report.kind == _ARRAY else "a tensor"
 
 
 def _contiguous(report: TensorReport) -> Cell:
@@ -137,7 +143,7 @@ def _place(report: TensorReport) -> Iterator[tuple[str, Cell]]:
     if report.address is not None:
         yield "address", f"{report.address:#x}"
     if report.base_shape is not None:
-        yield "keeps alive", f"a tensor of size {shape_text(report.base_shape)}"
+        yield "keeps alive", f"{_thing(report)} of size {shape_text(report.base_shape)}"
 
 
 def _alignment(past: int) -> Cell:
