@@ -73,5 +73,5 @@ $(VENV)/.browser: $(VENV)/.dev
 .venv-ipython-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-ipython-$*
 	.venv-ipython-$*/bin/python -m pip install -q \
-	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest
+	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest hypothesis
 	@touch $@

@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +35,8 @@ def run(rounds: int = 30) -> Comparison:
         "gpumagic, 2^15 x 2^15 on meta": lambda: _bundle(describe(huge)),
         **_treescope("6 x 4", small),
         **_treescope("4096 x 4096", large),
+        **_tensor_layouts(),
+        **_torchinfo(),
         **_lovely("6 x 4", small),
         **_lovely("4096 x 4096", large),
     }
@@ -59,6 +63,31 @@ def _treescope(what: str, tensor: torch.Tensor) -> dict[str, Callable[[], str]]:
             return str(treescope.render_to_html(array))
 
     return {f"treescope, {what}": show}
+
+
+def _tensor_layouts() -> dict[str, Callable[[], str]]:
+    """The layout is typed in: it takes no live tensor of two dims."""
+    with contextlib.suppress(ImportError):
+        layouts = importlib.import_module("tensor_layouts")
+        viz = importlib.import_module("tensor_layouts.viz")
+
+        def show() -> str:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "layout.svg"
+                viz.draw_layout(layouts.Layout((6, 4), (1, 6)), filename=str(file))
+                return file.read_text()
+
+        return {"tensor-layouts, 6 x 4": show}
+    return {}
+
+
+def _torchinfo() -> dict[str, Callable[[], str]]:
+    """It shows modules, with the shapes of their parameters."""
+    with contextlib.suppress(ImportError):
+        torchinfo = importlib.import_module("torchinfo")
+        layer = torch.nn.Linear(6, 4)
+        return {"torchinfo, a layer": lambda: str(torchinfo.summary(layer, verbose=0))}
+    return {}
 
 
 def _lovely(what: str, tensor: torch.Tensor) -> dict[str, Callable[[], str]]:
