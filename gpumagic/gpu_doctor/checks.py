@@ -156,7 +156,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"started, {count_text(facts.cuda.device_count, 'GPU')} visible",
             Verdict.NOTE,
-            "to choose other GPUs, restart the kernel first",
+            "to choose other GPUs: %gpu_select 2 --restart, with their numbers",
         ),
         Initialisation.FORKED_CHILD: Finding(
             topic,
@@ -207,7 +207,7 @@ def _numbering(facts: Facts) -> Iterator[Finding]:
     models = {gpu.name for gpu in answering(facts)}
     if len(models) > 1 and facts.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         found = "the models differ, so cuda:0 need not be GPU 0 of nvidia-smi"
-        hint = "set CUDA_DEVICE_ORDER=PCI_BUS_ID before the kernel starts"
+        hint = "choose by %gpu_select, or start with CUDA_DEVICE_ORDER=PCI_BUS_ID"
         yield Finding("GPU numbers", found, Verdict.NOTE, hint)
 
 
@@ -216,7 +216,7 @@ def _modes(facts: Facts) -> Iterator[Finding]:
     for gpu in answering(facts):
         if gpu.mig_enabled:
             found = f"split by MIG, with {count_text(len(gpu.mig), 'slice')}"
-            hint = "choose a slice by its UUID (nvidia-smi -L lists them)"
+            hint = "%gpu_select lists the slices: choose one by its UUID"
             yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE, hint)
         if gpu.compute_mode not in (None, "default"):
             found = f"compute mode {gpu.compute_mode}: it does not take every process"
