@@ -17,7 +17,6 @@ from gpumagic.gpu_select.guard import Guard
 from gpumagic.gpu_select.watch import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from gpumagic.gpu_select.attempt import How
@@ -89,19 +88,21 @@ class Notebook:
         """Switch a simulated machine on, or with "off" off.
 
         What was chosen among simulated GPUs means nothing to others, so the
-        variables are put back to what they were before the first of them.
+        variables are put back to what they were before the first of them. A machine
+        that cannot be had leaves the one that is on, and what was chosen there.
         """
         from gpumagic.devices.simulated import simulated_box
+        from gpumagic.gpu_select.environment import changed
         from gpumagic.simulator import simulate
 
         box = simulated_box()
         if box is None:
             self._before_simulation = _variables()
-        else:
-            box.off()
-            _put_into_environment(self._before_simulation)
-        if machine != "off":
-            simulate(machine, **options)
+        with changed(self._before_simulation):
+            if machine != "off":
+                simulate(machine, **options)
+            elif box is not None:
+                box.off()
 
     # ---------------------------------------------------------------- over a restart
 
@@ -188,13 +189,6 @@ def _is_half_imported(name: str) -> bool:
 def _variables() -> dict[str, str | None]:
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     return {name: os.environ.get(name) for name in names}
-
-
-def _put_into_environment(values: Mapping[str, str | None]) -> None:
-    from gpumagic.gpu_select.environment import changed
-
-    with changed(values):
-        pass  # nothing that could fail depends on it
 
 
 def _something_is_kept() -> bool:

@@ -54,6 +54,19 @@ def test_simulated_gpus_are_chosen_used_and_put_away():
     assert [each["mask"] for each in (chosen, again, off)] == ["2,0", "3", None]
 
 
+def test_a_machine_that_cannot_be_had_changes_nothing():
+    """A slip in its name leaves the machine that is on, and the choice made there."""
+    _, wrong, after = cells(
+        "%gpu_select 2,0 --simulate 4xh100",
+        "%gpu_select 1 --simulate h1000",
+        "%gpu_select",
+    )
+
+    assert "no GPU named 'h1000' can be simulated" in wrong["error"]
+    assert wrong["mask"] == "2,0"
+    assert "sim:0 is GPU 2, sim:1 is GPU 0" in after["shown"]
+
+
 def test_under_the_name_of_cuda_they_are_called_so():
     """With `--as-cuda` the device that the user types is cuda:0."""
     seen, limited = cells(
