@@ -21,11 +21,19 @@ import linecache
 import tokenize
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import CodeType, TracebackType
+
+
+class CellSource(NamedTuple):
+    """A body that was read: its text, the file it counts as, its statements."""
+
+    text: str
+    name: str
+    nodes: list[ast.stmt]
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class CompiledCell:
     @property
     def needs_await(self) -> bool:
         """Whether some statement awaits at top level."""
-        return any(map(_is_coroutine, (*self.steps, self.value)))
+        return any(map(is_coroutine, (*self.steps, self.value)))
 
 
 @dataclass(frozen=True)
@@ -90,18 +98,24 @@ def run(
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
     """Compile a body under the name and the rules of the cell that is running."""
-    text = f"# {magic_line.strip()}\n{shell.transform_cell(body)}"
-    name = _name_for(shell, text)
-    tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
-    steps, value = _split(tree.body, shell.ast_node_interactivity)
-    codes = compile_nodes(shell, [*steps, *value], name)
+    source = parse_cell(shell, body, magic_line=magic_line)
+    steps, value = _split(source.nodes, shell.ast_node_interactivity)
+    codes = compile_nodes(shell, [*steps, *value], source.name)
     ends_with_value = bool(value) and isinstance(value[-1], ast.Expression)
-    wanted = ends_with_value and not _ends_in_semicolon(text)
+    wanted = ends_with_value and not _ends_in_semicolon(source.text)
     return CompiledCell(
         steps=tuple(codes[:-1] if wanted else codes),
         value=codes[-1] if wanted else None,
         namespaces=(shell.user_global_ns, shell.user_ns),
     )
+
+
+def parse_cell(shell: Any, body: str, *, magic_line: str = "") -> CellSource:
+    """A body as the shell understands it, known to tracebacks from now on."""
+    text = f"# {magic_line.strip()}\n{shell.transform_cell(body)}"
+    name = _name_for(shell, text)
+    tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
+    return CellSource(text, name, tree.body)
 
 
 def compile_nodes(shell: Any, nodes: Sequence[ast.mod], name: str) -> list[CodeType]:
@@ -138,12 +152,12 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
     try:
         for step in compiled.steps:
             value = eval(step, *namespaces)
-            if _is_coroutine(step):
+            if is_coroutine(step):
                 await value
         value = None
         if compiled.value is not None:
             value = eval(compiled.value, *namespaces)
-            if _is_coroutine(compiled.value):
+            if is_coroutine(compiled.value):
                 value = await value
     except BaseException as error:  # noqa: BLE001 - it goes on in `_conclude`
         ended_ns = perf_counter_ns()
@@ -280,7 +294,8 @@ def _is_one_magic_call(lines: list[str]) -> bool:
     return False
 
 
-def _is_coroutine(code: CodeType | None) -> bool:
+def is_coroutine(code: CodeType | None) -> bool:
+    """Whether running this code gives something to be awaited."""
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 

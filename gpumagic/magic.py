@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import keyword
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, no_var_expand
@@ -15,6 +16,7 @@ from IPython.core.magic_arguments import argument
 from IPython.display import display
 
 from gpumagic import arguments
+from gpumagic.errors import UsageProblem
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +52,9 @@ class GpuMagics(Magics):
         return arguments.parse(method.parser, typed_name(method, cell), line)
 
     def show(self, report: Report, options: argparse.Namespace) -> Report | None:
-        """Display a report as the options ask, and return it where `-o` asks."""
+        """Display and store a report as the options ask; return it where `-o` asks."""
+        if options.variable:
+            self.shell.user_ns[options.variable] = report
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
@@ -80,12 +84,26 @@ class GpuMagics(Magics):
         return cells.run(self.shell, body, magic_line=typed, before=before, after=after)
 
 
+def variable_name(text: str) -> str:
+    """A name that can be assigned to."""
+    if text.isidentifier() and not keyword.iskeyword(text):
+        return text
+    raise UsageProblem(f"-v {text}: this is no name of a variable", "type -v report")
+
+
 _OUTPUT_OPTIONS = (
     argument(
         "-o",
         "--output",
         action="store_true",
         help="Return the report, too; from a cell, in place of its value.",
+    ),
+    argument(
+        "-v",
+        "--variable",
+        type=variable_name,
+        metavar="NAME",
+        help="Store the report under this name, too.",
     ),
     argument("-q", "--quiet", action="store_true", help="Do not show the report."),
     argument("--json", action="store_true", help="Show the report as JSON."),

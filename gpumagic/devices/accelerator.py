@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SeenRace, SyncCall
+
 # MPS events hung or ran backwards until September 2026 (pytorch PR 196395), and
 # nothing tells from outside whether they are mended: wait and use the host clock.
 _WITHOUT_EVENTS = ("mps",)
@@ -180,6 +183,24 @@ class AcceleratorRuntime:
     def is_pinned(self, tensor: Any) -> bool:
         """Whether a host tensor lies in page-locked memory."""
         return self.started() and bool(tensor.is_pinned())
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """Note what makes the host wait during a block."""
+        from gpumagic.devices.sync_watch import watch_syncs
+
+        return watch_syncs(self._torch, self.kind)
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """Note missing waits between streams during a block."""
+        from gpumagic.devices.race_watch import watch_races
+
+        return watch_races(self._torch, self.kind)
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what host and devices do during a block."""
+        from gpumagic.devices.tracing import trace
+
+        return trace(self._torch, self.kind)
 
     def _pinned(self, tensor: Any) -> Any:
         return tensor.pin_memory()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SeenRace, SyncCall
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -123,6 +126,22 @@ class CpuRuntime:
     def is_pinned(self, tensor: Any) -> bool:
         """False: none is page-locked for this device."""
         return False
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """An empty list: there is nothing to wait for."""
+        return contextlib.nullcontext([])
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """An empty list: one call is done before the next begins."""
+        return contextlib.nullcontext([])
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what torch does on the host during a block."""
+        import torch
+
+        from gpumagic.devices.tracing import trace
+
+        return trace(torch, self.kind)
 
 
 def _model_name() -> str | None:

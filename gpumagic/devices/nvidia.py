@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.start_probe import StartProbe
 
 if TYPE_CHECKING:
-    from gpumagic.devices.protocols import CudaState, Inventory, VisibleDevice
+    from gpumagic.devices.nvml_load import LoadReader
+    from gpumagic.devices.protocols import CudaState, GpuLoad, Inventory, VisibleDevice
 
 
 class NvidiaDriver:
@@ -26,6 +27,7 @@ class NvidiaDriver:
         self._start = StartProbe()
         self._initialised_in_pid: int | None = None
         self._library: str | None = None
+        self._loads: LoadReader | None = None
 
     @property
     def simulated(self) -> bool:
@@ -75,6 +77,15 @@ class NvidiaDriver:
         if library is None or not self.cuda_started():
             return None
         return tuple(VisibleDevice(**each) for each in shown.identities(library))
+
+    def loads(self) -> tuple[GpuLoad, ...]:
+        """How the GPUs that CUDA shows do now; empty before it has started."""
+        from gpumagic.devices import nvml_load
+
+        shown = self.visible_devices() or ()
+        if shown and self._loads is None:
+            self._loads = nvml_load.LoadReader()
+        return self._loads.read(shown) if shown and self._loads else ()
 
     def overlooks(self, mask: str | None) -> bool:
         """Only no value is as good as none."""

@@ -42,7 +42,7 @@ def read_inventory() -> Inventory:
         filled. Never raises, initialises no CUDA, and leaves NVML as it was.
     """
     try:
-        nvml = _pynvml()
+        nvml = load_pynvml()
     except MissingPackage as missing:
         return Inventory(unasked=True, problem=missing.problem, hint=missing.hint)
     try:
@@ -93,8 +93,12 @@ _VERSIONS = (
 # ---------------------------------------------------------------- the module
 
 
-def _pynvml() -> Any:
-    """The module pynvml, if it is the one that nvidia-ml-py installs."""
+def load_pynvml() -> Any:
+    """The module pynvml, if it is the one that nvidia-ml-py installs.
+
+    Raises:
+        MissingPackage: It is not there, or it is another one.
+    """
     try:
         nvml = _import_pynvml()
     except Exception as failure:

@@ -112,11 +112,12 @@ def _name(nvml: Any, gpu: Any) -> str:
     return text(nvml.nvmlDeviceGetName(gpu))
 
 
-def _uuid(nvml: Any, gpu: Any) -> str:
+def uuid(nvml: Any, gpu: Any) -> str:
+    """NVML's name for a GPU or a slice, with GPU- or MIG- in front."""
     return text(nvml.nvmlDeviceGetUUID(gpu))
 
 
-def _pci_address(nvml: Any, gpu: Any) -> str:
+def pci_address(nvml: Any, gpu: Any) -> str:
     """As CUDA and lspci write it; NVML itself writes the domain in eight digits."""
     pci = nvml.nvmlDeviceGetPciInfo(gpu)
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
@@ -176,10 +177,10 @@ def _power_w(nvml: Any, gpu: Any) -> float:
 
 def _processes(nvml: Any, gpu: Any) -> tuple[GpuProcess, ...]:
     """A process that computes and draws is listed once, as one that computes."""
-    compute = _running(nvml, gpu, "Compute")
+    compute = running(nvml, gpu, "Compute")
     graphics: list[Any] = []
     with contextlib.suppress(Exception):
-        graphics = _running(nvml, gpu, "Graphics")
+        graphics = running(nvml, gpu, "Graphics")
     computing = {row.pid for row in compute}
     return tuple(
         [_process(row, "compute") for row in compute]
@@ -191,7 +192,7 @@ def _process(row: Any, kind: str) -> GpuProcess:
     return GpuProcess(row.pid or None, _size(row.usedGpuMemory), kind)
 
 
-def _running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
+def running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
     """NVML's rows. The unversioned call is not asked: pynvml refuses it at will."""
     call = f"nvmlDeviceGet{kind}RunningProcesses_"
     try:
@@ -254,8 +255,8 @@ def _slice_memory(nvml: Any, part: Any) -> dict[str, int | None]:
 
 _GPU = (
     ("name", _name),
-    ("uuid", _uuid),
-    ("pci_address", _pci_address),
+    ("uuid", uuid),
+    ("pci_address", pci_address),
     ("memory", _memory),
     ("utilisation_share", _utilisation_share),
     ("temperature_c", _temperature_c),
@@ -268,7 +269,7 @@ _GPU = (
 )
 
 _SLICE = (
-    ("uuid", _uuid),
+    ("uuid", uuid),
     ("gpu_instance", _gpu_instance),
     ("compute_instance", _compute_instance),
     ("memory", _slice_memory),

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SeenRace, SyncCall
+
 
 # ---------------------------------------------------------------- the machine
 
@@ -111,6 +114,37 @@ class VisibleDevice(Record):
     pci_address: str | None  # of a slice that of its GPU
 
 
+@dataclass(frozen=True)
+class GpuLoad(Record):
+    """What holds a GPU back, or takes a part of it, at one moment.
+
+    Attributes:
+        index: NVML's number.
+
+        uuid: NVML's, with its GPU- in front.
+
+        sm_clock_mhz: How fast its multiprocessors are clocked now.
+
+        sm_clock_max_mhz: The most that they can be clocked at.
+
+        limiters: What holds that clock down, in plain words. Having nothing to do is
+            none of them, nor is a clock that somebody has set.
+
+        other_processes: The compute processes on it that are not this one. None also
+            where the driver does not even list this one.
+
+        pci_address: Where it is plugged in; of a slice it is the same as of its GPU.
+    """
+
+    index: int
+    uuid: str | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    limiters: tuple[str, ...] | None = None
+    other_processes: int | None = None
+    pci_address: str | None = None
+
+
 class Driver(Protocol):
     """What the machine has."""
 
@@ -132,6 +166,13 @@ class Driver(Protocol):
 
     def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
         """What CUDA shows this process, cuda:0 first; None before it has started."""
+
+    def loads(self) -> tuple[GpuLoad, ...]:
+        """How those that CUDA shows do now; empty before it has started.
+
+        A GPU that cannot be asked is left out. It is cheap enough to be asked before
+        and after a cell: GPUs that this process does not see are not touched.
+        """
 
     def overlooks(self, mask: str | None) -> bool:
         """Whether this value of CUDA_VISIBLE_DEVICES is as good as none."""
@@ -220,3 +261,21 @@ class Runtime(Protocol):
 
     def is_pinned(self, tensor: Any) -> bool:
         """Whether a host tensor lies in memory page-locked for this kind."""
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """Note what makes the host wait during a block; the list is whole after it.
+
+        Entering raises DeviceError where this kind of device cannot be watched.
+        """
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """Note missing waits between streams during a block, which becomes slow.
+
+        Entering raises DeviceError where this kind of device cannot be watched.
+        """
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what host and devices do during a block.
+
+        Entering raises DeviceError where nothing can be traced.
+        """

@@ -7,11 +7,19 @@ accelerator. What differs is that its times and bytes come from a model.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.accelerator import AcceleratorRuntime
+from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SeenRace, SyncCall
 
 _KIND = "sim"
+_SWITCH_ON = 'gpumagic.simulate("h100") does that'
 
 
 def simulated_box() -> Any | None:
@@ -22,7 +30,7 @@ def simulated_box() -> Any | None:
 def why_not_simulated(_: Any) -> str | None:
     """Why the simulated GPU cannot be used; None if it can."""
     if simulated_box() is None:
-        return 'not switched on: gpumagic.simulate("h100") does that'
+        return f"not switched on: {_SWITCH_ON}"
     return None
 
 
@@ -43,3 +51,26 @@ class SimulatedRuntime(AcceleratorRuntime):
         """The clock of the simulated host."""
         box = simulated_box()
         return int(box.machine.scheduler.now_ns) if box is not None else 0
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """Note what makes the host wait during a block, with its exact cost."""
+        syncs: AbstractContextManager[list[SyncCall]] = _box().watch_syncs()
+        return syncs
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """Collect the races that the machine finds during a block."""
+        races: AbstractContextManager[list[SeenRace]] = _box().watch_races()
+        return races
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what the machine does during a block, exactly."""
+        tracing: AbstractContextManager[Tracing] = _box().trace()
+        return tracing
+
+
+def _box() -> Any:
+    """The simulated machine; DeviceError once it is switched off."""
+    box = simulated_box()
+    if box is None:
+        raise DeviceError("the simulated GPU was switched off", _SWITCH_ON)
+    return box

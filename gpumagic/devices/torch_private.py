@@ -65,3 +65,33 @@ def registered_backend(torch: Any) -> str | None:
     ask = getattr(torch._C, "_get_privateuse1_backend_name", None)
     name = str(ask()) if ask is not None else _UNNAMED
     return None if name == _UNNAMED else name
+
+
+def is_capturing(torch: Any, kind: str) -> bool:
+    """Whether this thread's current stream is being captured; ask after the start.
+
+    Nothing may be waited for until that is over. A kind without the word captures
+    nothing.
+    """
+    ask = getattr(getattr(torch, kind, None), "is_current_stream_capturing", None)
+    return ask is not None and bool(ask())
+
+
+def compilations(torch: Any) -> int | None:
+    """How many pieces of code torch.compile has taken so far; None if unknown.
+
+    Its counters are asked only where it has been used already: the attribute
+    `torch._dynamo` imports itself, which takes seconds.
+    """
+    utils = _loaded(_loaded(torch, "_dynamo"), "utils")
+    if utils is None:
+        return 0
+    counters = getattr(utils, "counters", None)
+    if counters is None:
+        return None
+    # Not by index: that would make an entry in the user's counters.
+    return int(counters.get("frames", {}).get("total", 0))
+
+
+def _loaded(module: Any, name: str) -> Any | None:
+    return None if module is None else vars(module).get(name)

@@ -12,13 +12,17 @@ from gpumagic.drawing.cell import Cell
 from gpumagic.drawing.details import Details
 from gpumagic.drawing.document import Drawing
 from gpumagic.drawing.grid import Grid
+from gpumagic.drawing.histogram import Histogram
 from gpumagic.drawing.meter import Meter
 from gpumagic.drawing.note import Note, NoteKind
 from gpumagic.drawing.paragraph import Paragraph
 from gpumagic.drawing.part import Part
+from gpumagic.drawing.plane import Plane
 from gpumagic.drawing.progress import Progress
+from gpumagic.drawing.ranges import Range, Ranges
 from gpumagic.drawing.spans import Lane, Span
 from gpumagic.drawing.sparkline import Sparkline
+from gpumagic.drawing.stacks import Stack, Stacks
 from gpumagic.drawing.table import Column, Table
 from gpumagic.drawing.timeline import Timeline
 from gpumagic.drawing.tone import Tone
@@ -32,15 +36,21 @@ __all__ = [
     "Details",
     "Drawing",
     "Grid",
+    "Histogram",
     "Lane",
     "Meter",
     "Note",
     "NoteKind",
     "Paragraph",
     "Part",
+    "Plane",
     "Progress",
+    "Range",
+    "Ranges",
     "Span",
     "Sparkline",
+    "Stack",
+    "Stacks",
     "Table",
     "Timeline",
     "Tone",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.clean import clean
+from gpumagic.drawing.hovers import hovers_html, of_stretches, of_strokes
 from gpumagic.drawing.html import Html, unbroken, words
 from gpumagic.drawing.palette import FILLS, GREY, TRACK, text_on
 from gpumagic.drawing.strokes import heights, stacked, strokes
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LINE_WIDTH = 480
 _HEIGHT = 20
 _COLUMN_WIDTH = 5
+_MOST_STRETCHES = 24
 
 KIND_FILLS = (*FILLS, GREY)
 """The colours of kinds; the last one is for all kinds beyond."""
@@ -40,15 +42,33 @@ _PITCH = 2
 
 
 def lane_html(
-    lane: Lane, scale: Scale, kinds: Mapping[str, int], *, one_by_one: bool
+    lane: Lane, scale: Scale, kinds: Mapping[str, int], *, stretches: int
 ) -> Html:
-    """A row: the lane's name, its picture, how many spans it has, how busy it was."""
-    shapes = _boxes(lane, scale, kinds) if one_by_one else _hills(lane, scale, kinds)
+    """A row: the lane's name, its picture, how many spans it has, how busy it was.
+
+    Args:
+        lane: What is drawn.
+
+        scale: The time that it is drawn against.
+
+        kinds: The number of each kind's colour.
+
+        stretches: Where spans are too fine to be drawn one by one: of how many
+            stretches the pointer is told at most; else 0.
+    """
+    if stretches:
+        shapes = _hills(lane, scale, kinds)
+        count = min(stretches, _MOST_STRETCHES)
+        hovers = of_stretches(lane, scale, LINE_WIDTH, count)
+    else:
+        shapes = _boxes(lane, scale, kinds)
+        hovers = of_strokes(lane, scale, LINE_WIDTH)
     track = svg.path(f"M0 0h{LINE_WIDTH}v{_HEIGHT}h-{LINE_WIDTH}z", TRACK)
     picture = svg.picture(LINE_WIDTH, _HEIGHT, lane.name, track, *shapes)
+    image = svg.image(picture, lane.words(scale), LINE_WIDTH, _HEIGHT)
     return row_html(
         words(lane.name),
-        cell_of(svg.image(picture, lane.words(scale), LINE_WIDTH, _HEIGHT)),
+        cell_of(Html(image + hovers_html(hovers, LINE_WIDTH, _HEIGHT))),
         cell_of(words(str(len(lane.drawn))), right=True),
         cell_of(unbroken(scale.share(lane)), right=True),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpumagic.units import count_text, seconds_text, share_text
 
@@ -46,13 +47,13 @@ class Lane:
     name: str
     spans: tuple[Span, ...] = ()
 
-    @property
+    @cached_property
     def drawn(self) -> list[Span]:
         """The spans that have a place on the scale, in order of time."""
         spans = [span for span in self.spans if span.drawable]
         return sorted(spans, key=lambda span: (span.start_s, span.end_s))
 
-    @property
+    @cached_property
     def busy_s(self) -> float:
         """How long at least one span was running."""
         busy, until = 0.0, -math.inf
@@ -84,9 +85,11 @@ class Scale:
     end_s: float
 
     @classmethod
-    def of(cls, lanes: tuple[Lane, ...]) -> Scale:
-        """The shortest scale that all spans fit on."""
+    def of(cls, lanes: tuple[Lane, ...], window: Span | None = None) -> Scale:
+        """The shortest scale that all spans fit on, and the window if there is one."""
         spans = [span for lane in lanes for span in lane.drawn]
+        if window is not None and window.drawable:
+            spans.append(window)
         start = min((span.start_s for span in spans), default=0.0)
         return cls(start, max((span.end_s for span in spans), default=start))
 

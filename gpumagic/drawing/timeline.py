@@ -13,7 +13,7 @@ from gpumagic.drawing.glyphs import glyphs_for
 from gpumagic.drawing.html import INSET, Html, element, lines, words
 from gpumagic.drawing.ink import GAP, ink, side_by_side
 from gpumagic.drawing.lanes import KIND_FILLS, LINE_WIDTH, lane_html, lane_ink, too_fine
-from gpumagic.drawing.spans import Lane, Scale
+from gpumagic.drawing.spans import Lane, Scale, Span
 from gpumagic.drawing.tabular import (
     INDENT,
     caption_ink,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MOST_LANES = 12
 _COLUMNS = 4
 
-# About 20 bytes of HTML each: the picture stays well under 10 KB.
+# About 100 bytes of HTML each, most of it what the pointer finds there.
 MOST_STROKES = 240
 
 # A span and its gap need as many pixels to be seen apart.
@@ -57,11 +57,15 @@ class Timeline:
 
         kinds: The kinds of spans in the order of their colours, where two
             timelines are to be compared; by default as they appear.
+
+        window: The time that is shown even where nothing happened; by default
+            from the first span to the last.
     """
 
     caption: str
     lanes: tuple[Lane, ...]
     kinds: tuple[str, ...] = ()
+    window: Span | None = None
 
     @property
     def shown(self) -> tuple[Lane, ...]:
@@ -71,12 +75,15 @@ class Timeline:
     @cached_property
     def scale(self) -> Scale:
         """The time that they share."""
-        return Scale.of(self.shown)
+        return Scale.of(self.shown, self.window)
 
     def one_by_one(self, lane: Lane) -> bool:
         """Whether the picture has room for each of the lane's spans."""
-        most = min(LINE_WIDTH // _PITCH, MOST_STROKES // len(self.shown))
-        return len(lane.drawn) <= most
+        return len(lane.drawn) <= min(LINE_WIDTH // _PITCH, self._strokes_each)
+
+    @property
+    def _strokes_each(self) -> int:
+        return MOST_STROKES // len(self.shown)
 
     @cached_property
     def kind_numbers(self) -> dict[str, int]:
@@ -110,7 +117,10 @@ class Timeline:
         """A table with one picture for each lane, then what the colours mean."""
         rows = [
             lane_html(
-                lane, self.scale, self.kind_numbers, one_by_one=self.one_by_one(lane)
+                lane,
+                self.scale,
+                self.kind_numbers,
+                stretches=0 if self.one_by_one(lane) else self._strokes_each,
             )
             for lane in self.shown
         ] or [wide_row_html("none", _COLUMNS)]

@@ -15,9 +15,12 @@ from gpumagic.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from gpumagic.devices.protocols import CudaState, Inventory
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SeenRace, SyncCall
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.races import Race
@@ -133,6 +136,24 @@ class Box:
         kept: list[Work] = []
         self.machine.scheduler.trace = kept
         return kept
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """Note what makes the host wait during a block, with its exact cost."""
+        from gpumagic.simulator.observing import watch_syncs
+
+        return watch_syncs(self)
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """Collect the races that are found during a block."""
+        from gpumagic.simulator.observing import watch_races
+
+        return watch_races(self)
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what host and devices do during a block."""
+        from gpumagic.simulator.tracing import trace
+
+        return trace(self)
 
     def report(self) -> SimulationReport:
         """What the machine is, and how it stands."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpumagic.devices.protocols import (
     CudaState,
     Gpu,
+    GpuLoad,
     GpuProcess,
     Initialisation,
     Inventory,
@@ -243,6 +244,15 @@ class SimulatedDriver:
             for gpu in seen
         )
 
+    def loads(self) -> tuple[GpuLoad, ...]:
+        """How the GPUs that were fixed do; empty before the first use.
+
+        The model has no clocks that change, so nothing ever holds one down.
+        """
+        if not self.cuda_started():
+            return ()
+        return tuple(self._load(index) for index in self.latch.visible())
+
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
         return self.latch.overlooks(mask)
@@ -261,6 +271,16 @@ class SimulatedDriver:
             memory_used_bytes=used_bytes,
             memory_reserved_bytes=0,
             processes=self._own_process(own_bytes) + self._others[index],
+        )
+
+    def _load(self, index: int) -> GpuLoad:
+        gpu = self._identities[index]
+        return GpuLoad(
+            index,
+            uuid=gpu.uuid,
+            limiters=(),
+            other_processes=len(self._others[index]),
+            pci_address=gpu.pci_address,
         )
 
     def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:

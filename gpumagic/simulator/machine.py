@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.hazards import Tracker
+    from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.scheduler import WaitObserver
     from gpumagic.simulator.work import Stream, Work
 
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
@@ -30,6 +31,11 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
 _DEFAULT_STREAM = 0
 _KNOWN_DURATIONS = 4096
 _COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
+_COPIES = {
+    Engine.H2D: "copy to the device",
+    Engine.D2H: "copy to the host",
+    Engine.PEER: "copy between devices",
+}
 _DIRECTIONS = {
     Engine.H2D: Direction.H2D,
     Engine.D2H: Direction.D2H,
@@ -183,7 +189,7 @@ class SimulatedGpu:
             engine,
             self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
             host_ns=self.costs.host.async_copy_ns,
-            name=f"copy, {_DIRECTIONS[engine].value}",
+            name=_COPIES[engine],
         )
 
     def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:
@@ -292,20 +298,74 @@ class Machine:
         """Whether the GPUs have been used."""
         return bool(self.gpus)
 
-    def synchronize(self, gpu: SimulatedGpu) -> None:
-        """The host waits until a GPU is idle."""
+    @property
+    def wait_observers(self) -> list[WaitObserver]:
+        """Told after each call that makes the host wait for a device.
+
+        Each is called with what it was, in the user's words, and when the driver's
+        call began and ended on the machine's clock; also when nothing was left to
+        wait for. `QUEUE_FULL` is a launch that had to wait for a slot.
+        """
+        return self.scheduler.wait_observers
+
+    def synchronize(self, gpu: SimulatedGpu, what: str = "synchronize()") -> None:
+        """The host waits until a GPU is idle.
+
+        Args:
+            gpu: Which one.
+
+            what: What made it wait, for those who observe.
+        """
         gpu.start()
+        began_ns = self.scheduler.now_ns
         self.scheduler.elapse(gpu.costs.host.synchronize_device_ns)
         self.scheduler.wait_for_device(gpu.number)
         orders = [stream.order for stream in gpu.streams.values()]
         self.tracker.host_waits_for_device(orders)
+        self.scheduler.host_waited(what, began_ns)
 
-    def synchronize_stream(self, stream: SimulatedStream) -> None:
-        """The host waits until a stream is idle."""
+    def synchronize_stream(
+        self,
+        stream: SimulatedStream,
+        what: str = "stream.synchronize()",
+        began_ns: int | None = None,
+    ) -> None:
+        """The host waits until a stream is idle.
+
+        Args:
+            stream: Which one.
+
+            what: What made it wait, for those who observe; empty to tell nobody.
+
+            began_ns: When that began, if it was before this call.
+        """
         stream.gpu.start()
-        self.scheduler.elapse(stream.gpu.costs.host.synchronize_stream_ns)
-        self.scheduler.wait_for_stream(stream.queue)
+        scheduler = self.scheduler
+        if began_ns is None:
+            began_ns = scheduler.now_ns
+        scheduler.elapse(stream.gpu.costs.host.synchronize_stream_ns)
+        scheduler.wait_for_stream(stream.queue)
         self.tracker.host_waits_for(stream.order)
+        if what and scheduler.wait_observers:  # asked here, since loops come by often
+            scheduler.host_waited(what, began_ns)
+
+    def synchronize_event(
+        self, gpu: SimulatedGpu, record: Work | None, mark: Mark
+    ) -> None:
+        """The host waits until an event has been passed.
+
+        Args:
+            gpu: The GPU of the stream that it was recorded on.
+
+            record: Its record, in the scheduler.
+
+            mark: Its record, in the tracker.
+        """
+        began_ns = self.scheduler.now_ns
+        self.scheduler.elapse(gpu.costs.host.synchronize_stream_ns)
+        self.scheduler.wait_for(record)
+        self.tracker.host_waits_for_mark(mark)
+        self.scheduler.host_waited("event.synchronize()", began_ns)
 
     def wait(self, stream: SimulatedStream, other: SimulatedStream) -> None:
         """Later work of a stream waits for all that another was given so far."""
@@ -314,15 +374,21 @@ class Machine:
         scheduler.wait(stream.queue, record, host.wait_stream_ns)
         self.tracker.wait(stream.order, self.tracker.record(other.order))
 
-    def stage(self, stream: SimulatedStream, nbytes: int) -> None:
+    def stage(self, stream: SimulatedStream, nbytes: int) -> int:
         """The host copies pageable memory into the driver's own pinned buffer.
 
-        It first waits for the stream, if that has work.
+        It first waits for the stream, if that has work. The copy that follows ends
+        with a wait, and both are one call for those who observe.
+
+        Returns:
+            When it began, on the machine's clock.
         """
         stream.gpu.start()
+        began_ns = self.scheduler.now_ns
         if self.scheduler.busy(stream.queue):
-            self.synchronize_stream(stream)
+            self.synchronize_stream(stream, "")
         self.scheduler.elapse(stream.gpu.costs.staging_ns(nbytes))
+        return began_ns
 
 
 class _DriverCalls:
@@ -341,8 +407,11 @@ class _DriverCalls:
 
     def free(self, nbytes: int) -> None:
         """cudaFree: waits for the whole device."""
-        self._machine.scheduler.wait_for_device(self._gpu.number)
-        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+        scheduler = self._machine.scheduler
+        began_ns = scheduler.now_ns
+        scheduler.wait_for_device(self._gpu.number)
+        scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+        scheduler.host_waited("cudaFree", began_ns)
 
     def record(self, stream: int) -> Any:
         """An event behind the work of a stream."""
@@ -353,5 +422,8 @@ class _DriverCalls:
         return self._machine.scheduler.done(event)
 
     def wait(self, event: Any) -> None:
-        """The host waits for an event."""
-        self._machine.scheduler.wait_for(event)
+        """The host waits for an event, before memory can go back to the driver."""
+        scheduler = self._machine.scheduler
+        began_ns = scheduler.now_ns
+        scheduler.wait_for(event)
+        scheduler.host_waited("freeing memory that another stream used", began_ns)

@@ -12,10 +12,20 @@ oldest ends.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 from gpumagic.simulator.engines import Engines
 from gpumagic.simulator.work import FULL_SHARE, Engine, Latencies, Stream, Wait, Work
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    # Told of a wait of the host: what it was, when it began, when it ended.
+    WaitObserver: TypeAlias = Callable[[str, int, int], None]
+
 __all__ = ["FULL_SHARE", "Engine", "Latencies", "Scheduler", "Stream", "Work"]
+
+QUEUE_FULL = "queue full"  # a wait that nobody has called for
 
 
 class Scheduler:
@@ -26,11 +36,16 @@ class Scheduler:
 
     Args:
         latencies: The times between one thing and the next.
+
+    Attributes:
+        wait_observers: Told after each call in which the host waits for a device,
+            also when nothing was left to wait for.
     """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.latencies = latencies or Latencies()
         self.now_ns = 0
+        self.wait_observers: list[WaitObserver] = []
         self._queue_length = self.latencies.queue_length
         self._engines = Engines(self.latencies)
         self._streams: dict[int, list[Stream]] = {}  # by device
@@ -119,6 +134,17 @@ class Scheduler:
         """Let the host do something else for that long."""
         self.now_ns += ns
 
+    def host_waited(self, what: str, began_ns: int) -> None:
+        """Tell the observers of a call that waited, and has ended now.
+
+        Args:
+            what: The call in the user's words.
+
+            began_ns: When the host entered it.
+        """
+        for observe in tuple(self.wait_observers):
+            observe(what, began_ns, self.now_ns)
+
     def done(self, work: Work | None) -> bool:
         """Whether an entry has ended by now; None, which never was, has."""
         if work is None:
@@ -184,6 +210,8 @@ class Scheduler:
             ends.popleft()
         if len(undecided) + len(ends) < self._queue_length:
             return
+        began_ns = self.now_ns
         self.now_ns = ends[0] if ends else self.end_of(undecided[0])
+        self.host_waited(QUEUE_FULL, began_ns)
         while ends and ends[0] <= self.now_ns:
             ends.popleft()

@@ -11,11 +11,14 @@ fixtures:
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from gpumagic.errors import DeviceError
+from gpumagic.observed import SyncCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,6 +225,32 @@ class RuntimeContract:
             free, total = memory
             assert 0 <= free <= total
             assert total > 0
+
+    def test_watching_for_waits_starts_nothing(self, unused):
+        """Looking for what waits leaves a device that is not used as it was."""
+        before = unused.started(), unused.devices_in_use()
+
+        with contextlib.suppress(DeviceError), unused.watch_syncs():
+            pass
+
+        assert (unused.started(), unused.devices_in_use()) == before
+
+    def test_waits_are_watched_or_it_says_why_not(self, runtime, workload):
+        """watch_syncs() gives a list and leaves no trace, or an error with a hint."""
+        before = list(warnings.filters), warnings.showwarning
+        workload.submit(1)
+
+        problem = None
+        seen: list[SyncCall] = []
+        try:
+            with runtime.watch_syncs() as seen:
+                runtime.synchronize()
+        except DeviceError as error:
+            problem = error
+
+        assert problem is None or problem.hint
+        assert all(isinstance(each, SyncCall) for each in seen)
+        assert (list(warnings.filters), warnings.showwarning) == before
 
     def test_pinning_pins_or_says_why_not(self, runtime, tensor):
         """pin() gives pinned memory where can_pin(), else an error with a hint."""

@@ -75,7 +75,9 @@ class _Reader(HTMLParser):
                 self.faults.extend(style_faults(value))
             elif name == "src" and not PICTURE.fullmatch(value):
                 self.faults.append(f"<{tag} src> is not a picture in itself")
-            elif name in ("alt", "title"):
+            elif name == "alt" or (name == "title" and tag != "span"):
+                # The title of a span lies over a picture whose `alt` is read here;
+                # it is a closer look, of which the text has no room for all.
                 self.words.append(value)
         if tag == "img" and not dict(attrs).get("alt"):
             self.faults.append("<img> without alt says nothing to the ear")

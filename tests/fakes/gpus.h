@@ -17,12 +17,15 @@
  * For a GPU:
  *   name, uuid, pci, capability (9.0), total_mib, reserved_mib, used_mib,
  *   utilisation, temperature, power_mw, compute_mode, sm_count
+ *   sm_clock, sm_clock_max         in MHz; without them it does not tell its clocks
+ *   clock_limits                   bits of what holds the clock down, as 0x44
  *   speed                          FASTEST_FIRST puts the highest first
  *   cuda = no                      the CUDA driver does not list it
  *   mig = enabled | disabled       without this line MIG is not supported
  *   slice = GI CI MIB UUID [USED]  a MIG device, and the MIB used of it if any are;
  *                                  `slice = hole` is an empty place
- *   process = KIND PID MIB         KIND is compute or graphics, MIB may be unknown
+ *   process = KIND PID MIB         KIND is compute or graphics, MIB may be unknown;
+ *                                  PID may be self, which is the process under test
  *   fail = FUNCTION CODE           for this GPU; FUNCTION * means all of them
  */
 #ifndef GPUMAGIC_FAKE_GPUS_H
@@ -33,6 +36,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MANY 32
 #define TEXT 96
@@ -55,6 +59,7 @@ typedef struct {
     int major, minor;
     uint64_t total_mib, reserved_mib, used_mib;
     unsigned utilisation, temperature, power_mw, compute_mode, sm_count;
+    unsigned sm_clock, sm_clock_max, clock_limits;
     int speed, outside_cuda, mig_supported, mig_enabled;
     Slice slices[MANY];
     int slice_count;
@@ -117,18 +122,20 @@ static void add_slice(Gpu *gpu, const char *value)
 
 static void add_process(Gpu *gpu, const char *value)
 {
-    char kind[16], mib[24];
+    char kind[16], pid[16], mib[24];
     Process *added = &gpu->processes[gpu->process_count++];
     if (gpu->process_count > MANY
-        || sscanf(value, "%15s %u %23s", kind, &added->pid, mib) != 3)
+        || sscanf(value, "%15s %15s %23s", kind, pid, mib) != 3)
         wrong_scenario(value);
+    added->pid = strcmp(pid, "self") ? (unsigned)strtoul(pid, NULL, 10)
+                                     : (unsigned)getpid();
     added->graphics = !strcmp(kind, "graphics");
     added->used = strcmp(mib, "unknown") ? strtoull(mib, NULL, 10) * MIB : NOT_AVAILABLE;
 }
 
 static void read_numbers(Gpu *gpu, const char *key, const char *value)
 {
-    unsigned long number = strtoul(value, NULL, 10);
+    unsigned long number = strtoul(value, NULL, 0);
     if (!strcmp(key, "total_mib")) gpu->total_mib = number;
     else if (!strcmp(key, "reserved_mib")) gpu->reserved_mib = number;
     else if (!strcmp(key, "used_mib")) gpu->used_mib = number;
@@ -136,6 +143,9 @@ static void read_numbers(Gpu *gpu, const char *key, const char *value)
     else if (!strcmp(key, "temperature")) gpu->temperature = (unsigned)number;
     else if (!strcmp(key, "power_mw")) gpu->power_mw = (unsigned)number;
     else if (!strcmp(key, "compute_mode")) gpu->compute_mode = (unsigned)number;
+    else if (!strcmp(key, "sm_clock")) gpu->sm_clock = (unsigned)number;
+    else if (!strcmp(key, "sm_clock_max")) gpu->sm_clock_max = (unsigned)number;
+    else if (!strcmp(key, "clock_limits")) gpu->clock_limits = (unsigned)number;
     else if (!strcmp(key, "sm_count")) gpu->sm_count = (unsigned)number;
     else if (!strcmp(key, "speed")) gpu->speed = (int)number;
     else wrong_scenario(key);

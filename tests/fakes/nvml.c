@@ -322,6 +322,42 @@ int nvmlDeviceGetTemperatureV(void *handle, c_nvmlTemperature_v1_t *asked)
     return 0;
 }
 
+/* Graphics, multiprocessors, memory and video; only the second is described. */
+static int give_clock(unsigned type, unsigned known, unsigned *mhz)
+{
+    if (type > 3)
+        return INVALID_ARGUMENT;
+    *mhz = known;
+    return type == 1 && known ? 0 : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetClockInfo(void *handle, unsigned type, unsigned *mhz)
+{
+    WHOLE_GPU(handle);
+    return give_clock(type, part.gpu->sm_clock, mhz);
+}
+
+int nvmlDeviceGetMaxClockInfo(void *handle, unsigned type, unsigned *mhz)
+{
+    WHOLE_GPU(handle);
+    return give_clock(type, part.gpu->sm_clock_max, mhz);
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *bits)
+{
+    WHOLE_GPU(handle);
+    *bits = part.gpu->clock_limits;
+    return part.gpu->sm_clock ? 0 : NOT_SUPPORTED;
+}
+
+/* The same question under the name that it had before driver 535. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *bits)
+{
+    WHOLE_GPU(handle);
+    *bits = part.gpu->clock_limits;
+    return part.gpu->sm_clock ? 0 : NOT_SUPPORTED;
+}
+
 /* ------------------------------------------------------------ who uses it */
 
 static int is_listed(const Process *process, unsigned mode)

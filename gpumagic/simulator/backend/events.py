@@ -104,11 +104,9 @@ class Event(torch.Event):
         """Wait until the stream has passed it."""
         if self._gpu is None or self._mark is None:
             return
-        scheduler = self._simulation.machine.scheduler
-        with self._simulation.books() as tracker:
-            scheduler.elapse(self._gpu.costs.host.synchronize_stream_ns)
-            scheduler.wait_for(self._work)
-            tracker.host_waits_for_mark(self._mark)
+        machine = self._simulation.machine
+        with self._simulation.books():
+            machine.synchronize_event(self._gpu, self._work, self._mark)
         type(self)._host_waited()
 
     def elapsed_time(self, end: Any) -> float:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 _OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
 _NO_TASK = -1  # outside of any backward pass
+_IN_WORDS = {
+    "index": "indexing with a mask",
+    "unsafe_index": "indexing with a mask",
+    "index_put": "assignment with a mask",
+    "index_put_impl": "assignment with a mask",
+}
 
 
 class Ledger:
@@ -81,6 +87,12 @@ class Ledger:
                 host = gpu.costs.host
                 self._machine.scheduler.elapse(host.view_ns + host.allocator_hit_ns)
             return self.tensor_of(twin, gpu, self._simulation.stream(gpu))[0]
+
+
+def _in_words(operator: str) -> str:
+    """An operator that waits, as its user knows it; `aten::_unique2` is `unique`."""
+    base = operator.removeprefix("aten::").partition(".")[0].strip("_0123456789")
+    return _IN_WORDS.get(base, base)
 
 
 def _make_tensor_of(simulation: Simulation) -> TensorOf:
@@ -150,6 +162,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
     getframe, tracking = sys._getframe, simulation.tracking
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
+    observers = simulation.machine.wait_observers
     task, words = simulation.torch._C._current_graph_task_id, simulation.words
 
     def launch(  # noqa: C901, PLR0912
@@ -242,7 +255,8 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
                 if tracking:
                     races = operate(stream.order, reads, writes, place)
                 if rule.waits:
-                    synchronize_stream(stream)
+                    what = _in_words(operation.name) if observers else ""
+                    synchronize_stream(stream, what)
             finally:
                 address.value = main
                 if waiting:

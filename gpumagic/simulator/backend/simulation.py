@@ -8,10 +8,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.protocols import Initialisation
+from gpumagic.places import Place, PlaceMark, Places
 from gpumagic.simulator.backend.backward import BackwardStreams
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, has_room, no_room
 from gpumagic.simulator.backend.ledger import Ledger
-from gpumagic.simulator.backend.places import Place, PlaceMark, Places
 from gpumagic.simulator.backend.refusals import lost_by_fork
 from gpumagic.simulator.backend.streams import name_of
 from gpumagic.simulator.backend.tensors import Tensors
@@ -20,7 +20,7 @@ from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 from gpumagic.simulator.races import HOST, hint, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.driver import Latch
@@ -109,6 +109,8 @@ class Simulation:
         self.tracking = hazards != "off"
         self.poisons = hazards == "poison"
         self.races: list[Race] = []
+        # Those who take the races that are found, in the place of a warning.
+        self.collectors: list[Callable[[Race], None]] = []
         self._told: set[Ticket] = set()
         self.backward = BackwardStreams(self)
         self.on = True
@@ -222,9 +224,13 @@ class Simulation:
         return bool(races)
 
     def tell(self, races: Sequence[Race]) -> None:
-        """Warn of each race once for its two places."""
+        """Warn of each race once for its two places, unless somebody collects them."""
         for race in races:
             self.races.append(race)
+            if self.collectors:
+                for collect in tuple(self.collectors):
+                    collect(race)
+                continue
             ticket = Ticket(_line(race.earlier_place), _line(race.later_place))
             if ticket in self._told:
                 continue

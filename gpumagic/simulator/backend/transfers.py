@@ -95,7 +95,7 @@ class Transfers:
             races = tracker.operate(
                 stream.order, (operand,), (), simulation.places.here()
             )
-            simulation.machine.synchronize_stream(stream)
+            simulation.machine.synchronize_stream(stream, ".item()")
         self._flights.land()
         if races:
             simulation.tell(races)
@@ -163,15 +163,17 @@ class Transfers:
         written, _ = self._operand(target)
         stream, buffer = simulation.stream(gpu), pinned_buffer(source)
         reads = () if buffer is None else (buffer.operand(source),)
+        what = "copy from pageable memory" if buffer is None else "copy to the device"
+        began_ns: int | None = None
         with simulation.books() as tracker:
             if buffer is None:
-                machine.stage(stream, nbytes)
+                began_ns = machine.stage(stream, nbytes)
             gpu.copy(stream, Engine.H2D, nbytes, pinned=True)
             races = tracker.operate(
                 stream.order, reads, (written,), simulation.places.here()
             )
             if buffer is None or not non_blocking:
-                machine.synchronize_stream(stream)
+                machine.synchronize_stream(stream, what, began_ns)
             else:
                 self._flights.leave(source, buffer, stream)
         if buffer is None or not non_blocking:
@@ -202,7 +204,7 @@ class Transfers:
                 stream.order, (read,), writes, simulation.places.here()
             )
             if buffer is None or not non_blocking:
-                machine.synchronize_stream(stream)
+                machine.synchronize_stream(stream, "copy to the host")
         if races:
             simulation.tell(races)
             if simulation.poisons:

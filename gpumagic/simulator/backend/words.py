@@ -132,7 +132,9 @@ class Words:
         """Wait until a GPU is idle."""
         gpu = self._gpu(device)
         with self._simulation.books():
-            self._simulation.machine.synchronize(gpu)
+            self._simulation.machine.synchronize(
+                gpu, f"torch.{self._simulation.word}.synchronize()"
+            )
         self._flights.land()
 
     # ----------------------------------------------------------------- memory

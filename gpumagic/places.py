@@ -1,18 +1,23 @@
 """Where in the user's code an operation was called from, found in a microsecond."""
 
+# ruff: noqa: SLF001 -- `sys._getframe` is how Python's own warnings find a line
+
 from __future__ import annotations
 
+import linecache
+import os
 import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpumagic.frontend import running_shell
+from gpumagic.observed import CodeLine
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-_OWN = str(Path(__file__).parents[2])
+_OWN = str(Path(__file__).parent)
 
 
 # A code object and an instruction of it: a `Place` that nobody has looked at yet.
@@ -33,14 +38,63 @@ class Place(NamedTuple):
     @property
     def line(self) -> int | None:
         """The line of the file or cell."""
-        positions = self.code.co_positions()
-        for number, (line, *_) in enumerate(positions):
+        return self._span()[0]
+
+    @property
+    def source(self) -> str | None:
+        """The line as it was typed, without its indentation; None if it is gone."""
+        line = self.line
+        typed = linecache.getline(self.file, line).strip() if line else ""
+        return typed or None
+
+    @property
+    def expression(self) -> str | None:
+        """What the instruction works out, as it was typed; None if that is gone."""
+        first, last, begin, end = self._span()
+        if first is None or last is None or begin is None or end is None:
+            return None
+        lines = [
+            linecache.getline(self.file, number).encode()
+            for number in range(first, last + 1)
+        ]
+        lines[-1] = lines[-1][:end]  # Python counts columns in bytes
+        lines[0] = lines[0][begin:]
+        return b"".join(lines).decode(errors="replace").strip() or None
+
+    def _span(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """First and last line, first column and the one behind the last."""
+        for number, span in enumerate(self.code.co_positions()):
             if number == self.instruction // 2:
-                return line
-        return None
+                return span
+        return None, None, None, None
 
     def __str__(self) -> str:
         return f"{_name_of(self.file)}, line {self.line}"
+
+
+def code_line(mark: PlaceMark | None) -> CodeLine | None:
+    """A place as reports keep it, with the line as it was typed."""
+    if mark is None:
+        return None
+    place = Place(*mark)
+    return CodeLine(str(place), place.source)
+
+
+def runs_through(file: str, above: int = 1) -> bool:
+    """Whether a function of a file with this name is waiting for what runs now.
+
+    Args:
+        file: The name without its folder.
+
+        above: How many frames need not be looked at.
+    """
+    ending = os.sep + file
+    frame: FrameType | None = sys._getframe(above)
+    while frame:
+        if frame.f_code.co_filename.endswith(ending):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _name_of(file: str) -> str:
@@ -63,13 +117,16 @@ class Places:
 
     def __init__(self, libraries: tuple[str, ...] = ()) -> None:
         paths = sysconfig.get_paths()
-        self._not_users = (
+        folders = (
             *libraries,
             _OWN,
             paths["stdlib"],
             paths["platstdlib"],
             paths["purelib"],
             paths["platlib"],
+        )
+        self._not_users = (
+            *(folder.rstrip(os.sep) + os.sep for folder in folders),
             "<frozen",
             "<string>",
         )

@@ -1,0 +1,198 @@
+"""Measures codes again and again, one alone or two in turn, with all that is told.
+
+What is measured is a `Body`: called with a number, it runs its code so many times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gpumagic.cuda_sync_time import pairing, sampling
+from gpumagic.cuda_sync_time.report import (
+    ComparisonReport,
+    RepeatedReport,
+    Roofline,
+    TimingReport,
+)
+from gpumagic.cuda_sync_time.surroundings import load_flags, loads_in_use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpumagic.cuda_sync_time.counting import Counted
+    from gpumagic.cuda_sync_time.instruments import Instruments
+    from gpumagic.cuda_sync_time.report import Code, Flag, Peaks
+    from gpumagic.cuda_sync_time.sampling import Plan
+    from gpumagic.devices.protocols import GpuLoad, Runtime
+
+    Progress = Callable[[float], object]
+
+_DTYPE = "float32"  # of the peak, where no operation tells of another
+
+Timed = TypeVar("Timed", TimingReport, RepeatedReport)
+
+
+class Body(Protocol):
+    """Code that can be run as often as wanted."""
+
+    def __call__(self, calls: int, /) -> object:
+        """Run it so many times."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A code with what is needed to run it again."""
+
+    code: Code
+    body: Body
+
+
+class Bench:
+    """Measures with the instruments of one notebook, and keeps the peaks it found.
+
+    Args:
+        instruments: Where runtime, driver and floor are found.
+    """
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._peaks: dict[tuple[str, str, int, str], Peaks] = {}
+
+    def repeat(
+        self, candidate: Candidate, plan: Plan, progress: Progress | None = None
+    ) -> RepeatedReport:
+        """Sample one code; raises what it raises."""
+        instruments, runtime = self._instruments, self._instruments.runtime()
+        floor_s = instruments.floors.floor_s(runtime)
+        before = loads_in_use(runtime, instruments.driver)
+        samples, flags = sampling.take(
+            candidate.body, runtime, plan, floor_s=floor_s, progress=progress
+        )
+        now = instruments.runtime()
+        if now.kind != runtime.kind and now.started():
+            # The code itself has imported torch: from now on it can be waited for.
+            return self.repeat(candidate, plan, progress)
+        return RepeatedReport(
+            code=candidate.code,
+            setting=instruments.setting(runtime, floor_s=floor_s),
+            samples=samples,
+            flags=(*flags, *self._load_flags(before, runtime)),
+        )
+
+    def compare(
+        self,
+        base: Candidate,
+        newer: Candidate,
+        plan: Plan,
+        progress: Progress | None = None,
+        *,
+        calibrate: bool = False,
+    ) -> ComparisonReport:
+        """Sample two codes in turn; raises what they raise.
+
+        Args:
+            base: What the other one is compared with.
+
+            newer: The one that the verdict is about.
+
+            plan: How it is to be done; the budget is for each comparison.
+
+            progress: Called with the share of the budget that is spent.
+
+            calibrate: Whether to compare the base with itself as well.
+        """
+        instruments, runtime = self._instruments, self._instruments.runtime()
+        floor_s = instruments.floors.floor_s(runtime)
+        before = loads_in_use(runtime, instruments.driver)
+        chance = random.Random()  # noqa: S311 -- an order, not a secret
+
+        def in_turn(other: Candidate) -> pairing.Compared:
+            return pairing.compare(
+                base.body,
+                other.body,
+                runtime,
+                plan,
+                floor_s=floor_s,
+                random=chance,
+                progress=progress,
+            )
+
+        found = in_turn(newer)
+        noise = in_turn(base).result if calibrate else None
+        return ComparisonReport(
+            base=base.code,
+            code=newer.code,
+            setting=instruments.setting(runtime, floor_s=floor_s),
+            mode=found.mode,
+            calls=found.calls,
+            runs=found.runs,
+            result=found.result,
+            noise=noise,
+            flags=(*found.flags, *self._load_flags(before, runtime)),
+        )
+
+    def with_roofline(
+        self,
+        report: Timed,
+        body: Body | None,
+        *,
+        flops: bool = False,
+        nbytes: int | None = None,
+    ) -> Timed:
+        """The report, held against what the device reaches, if that is asked for.
+
+        Args:
+            report: What was timed.
+
+            body: Runs the code once more where operations are to be counted.
+
+            flops: Whether to count them.
+
+            nbytes: What one run moves, as its user says.
+        """
+        if not flops and nbytes is None:
+            return report
+        counted = self._counted(body) if flops and body is not None else None
+        roofline = Roofline(
+            seconds=report.seconds,
+            peaks=self._peaks_for(report, counted),
+            flops=counted.flops if counted else None,
+            nbytes=nbytes,
+            counted=counted.by_operation if counted else (),
+            problem=counted.problem if counted else None,
+            hint=counted.hint if counted else None,
+        )
+        return dataclasses.replace(report, roofline=roofline)
+
+    @staticmethod
+    def _counted(body: Body) -> Counted:
+        import torch
+
+        from gpumagic.cuda_sync_time.counting import count_flops
+
+        return count_flops(lambda: body(1), torch)
+
+    def _peaks_for(self, report: Timed, counted: Counted | None) -> Peaks | None:
+        """What the device of a report reaches: measured once, then known."""
+        import torch
+
+        from gpumagic.cuda_sync_time.peaks import measure_peaks
+
+        setting, runtime = report.setting, self._instruments.torch_runtime()
+        if runtime.kind != setting.kind or not setting.devices:
+            return None
+        device = runtime.current_device() or 0
+        dtype = (counted.dtype if counted else None) or _DTYPE
+        key = setting.kind, setting.label, device, dtype
+        if key not in self._peaks:
+            self._peaks[key] = measure_peaks(runtime, torch, device, dtype)
+        return self._peaks[key]
+
+    def _load_flags(
+        self, before: Mapping[int, GpuLoad], runtime: Runtime
+    ) -> tuple[Flag, ...]:
+        after = loads_in_use(runtime, self._instruments.driver)
+        return tuple(load_flags(before, after))

@@ -1,0 +1,183 @@
+"""Two codes in turn: which is faster, how sure that is, and what noise would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time import ranks
+from gpumagic.cuda_sync_time.digits import floor_text, measured, ratio_text
+from gpumagic.cuda_sync_time.flag_words import notes
+from gpumagic.cuda_sync_time.report import Mode, Verdict
+from gpumagic.cuda_sync_time.run_section import surroundings
+from gpumagic.drawing import Details, Grid, Note, Paragraph, Range, Ranges, Sparkline
+from gpumagic.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.cuda_sync_time.report import Comparison, ComparisonReport
+    from gpumagic.drawing import Cell, Part
+
+_SAME = 0.01
+_DRAWN = 4  # pairs
+_MODES = {
+    Mode.LATENCY: "each call was waited for (latency)",
+    Mode.THROUGHPUT: "many calls, then one wait (throughput)",
+}
+
+
+def comparison_headline(report: ComparisonReport) -> str:
+    """The verdict on the newer code, with its interval."""
+    new, base = _names(report)
+    result = report.result
+    match result.verdict:
+        case Verdict.FASTER:
+            said = f"{_speed(result)} times as fast as {base}{_between(result)}"
+            return f"{new} is {said}"
+        case Verdict.SLOWER:
+            said = f"{_time(result)} times as long as {base}{_between(result)}"
+            return f"{new} takes {said}"
+        case Verdict.SAME:
+            return f"{new} and {base} take the same time, within 1 %"
+        case Verdict.CANNOT_TELL:
+            return f"cannot tell whether {new} or {base} is faster{_more(result)}"
+
+
+def comparison_parts(report: ComparisonReport) -> Iterator[Part]:
+    """The interval in a picture, the figures, the noise, and what to doubt."""
+    yield _picture(report)
+    yield Grid("One call", tuple(_figures(report)))
+    if len(report.result.pairs) >= _DRAWN:
+        ratios = [_quotient(newer, base) for base, newer in report.result.pairs]
+        caption = "Pairs in order: time of the newer code over that of the base"
+        yield Sparkline(caption, ratios, ratio_text)
+    yield Paragraph(" ".join(_how(report)))
+    if report.noise is not None:
+        yield _noise(report, report.noise)
+    yield from notes(report.flags, report.setting)
+    facts = tuple(_facts(report))
+    if facts:
+        yield Details("How it was measured", (Grid("", facts),))
+
+
+def _names(report: ComparisonReport) -> tuple[str, str]:
+    base = report.base.name or "the base"
+    new = report.code.name or "this code"
+    return (new, base) if new != base else (f"the newer {new}", f"the older {base}")
+
+
+def _width(result: Comparison) -> float:
+    interval = result.interval
+    return 0.0 if interval is None else interval.high - interval.low
+
+
+def _time(result: Comparison) -> str:
+    return ratio_text(result.ratio, _width(result))
+
+
+def _speed(result: Comparison) -> str:
+    return ratio_text(_inverse(result.ratio), _width(result))
+
+
+def _between(result: Comparison) -> str:
+    """The interval, in the words of the verdict; nothing where there is none."""
+    if result.interval is None:
+        return ""
+    ends = [result.interval.low, result.interval.high]
+    if result.verdict is Verdict.FASTER:
+        ends = [end for at in reversed(ends) if (end := _inverse(at)) is not None]
+    low, high = (ratio_text(end, _width(result)) for end in (ends[0], ends[-1]))
+    return f" ({low} to {high})"
+
+
+def _more(result: Comparison) -> str:
+    if result.more_pairs is None:
+        return ""
+    return f": it takes about {count_text(result.more_pairs, 'more pair')}"
+
+
+def _picture(report: ComparisonReport) -> Ranges:
+    new, base = _names(report)
+    ranges = [_range(f"{new} over {base}", report.result)]
+    if report.noise is not None:
+        ranges.append(_range(f"noise: {base} over itself", report.noise))
+    return Ranges(
+        "Time of one over the other",
+        tuple(ranges),
+        mark=1.0,
+        band=(1 - _SAME, 1 + _SAME),
+        remark="left is faster; the line is 1, and within 1 % of it counts as the same",
+    )
+
+
+def _range(label: str, result: Comparison) -> Range:
+    text = ratio_text(result.ratio, _width(result))
+    if result.interval is None:
+        return Range(label, result.ratio, result.ratio, result.ratio, text)
+    low, high, _ = result.interval
+    ends = (ratio_text(each, _width(result)) for each in (low, high))
+    return Range(label, low, result.ratio, high, f"{text} [{' to '.join(ends)}]")
+
+
+def _figures(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
+    new, base = _names(report)
+    floor_s = report.setting.floor_s
+    each = None if floor_s is None else floor_s / max(report.calls, 1)
+    pairs = report.result.pairs
+    if pairs:
+        newer = ranks.median([after for _, after in pairs])
+        older = ranks.median([before for before, _ in pairs])
+        yield f"{new}, median", measured(newer, each)
+        yield f"{base}, median", measured(older, each)
+    calls = f"{count_text(report.calls, 'call')} of either in each"
+    yield "pairs, in turn", f"{len(pairs):,}, with {calls}"
+    yield "runs altogether", f"{report.runs:,}"
+
+
+def _how(report: ComparisonReport) -> Iterator[str]:
+    yield f"In one sample {_MODES[report.mode]}."
+    if report.result.interval is None:
+        yield "There were too few pairs for an interval."
+    else:
+        yield "The interval holds the true ratio with 95 % confidence."
+    if report.result.verdict is Verdict.CANNOT_TELL:
+        yield "A longer --budget, or -r with more samples, narrows it."
+    yield (
+        "Faster or slower is said only where the interval leaves out 1 and the "
+        "difference is more than 1 %."
+    )
+
+
+def _noise(report: ComparisonReport, noise: Comparison) -> Note:
+    _, base = _names(report)
+    if noise.interval is None:
+        return Note("note", f"{base} against itself: too few pairs for an interval")
+    low, high, _ = noise.interval
+    ends = (ratio_text(each, _width(noise)) for each in (low, high))
+    said = f"{base} against itself came out as {' to '.join(ends)} just now"
+    if noise.verdict in (Verdict.FASTER, Verdict.SLOWER):
+        return Note(
+            "warning",
+            f"{said}, though it is the same code: this machine is not steady enough",
+            "--budget 5s, or a machine that nobody else uses",
+        )
+    ratio = report.result.ratio
+    if low <= ratio <= high and report.result.verdict is not Verdict.SAME:
+        return Note("note", f"{said}: the difference is within that, so it is noise")
+    return Note("note", f"{said}: a difference within that would mean nothing")
+
+
+def _facts(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
+    floor_s = report.setting.floor_s
+    if floor_s is not None:
+        floor = f"measured as {floor_text(floor_s)}; nothing is subtracted"
+        yield "an empty cell", floor
+    yield from surroundings(report.setting)
+
+
+def _inverse(ratio: float) -> float | None:
+    return 1 / ratio if ratio else None
+
+
+def _quotient(newer: float, base: float) -> float | None:
+    return newer / base if base > 0 else None

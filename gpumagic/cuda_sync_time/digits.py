@@ -1,0 +1,141 @@
+"""Figures with no more digits than the way of measuring them can tell."""
+
+from __future__ import annotations
+
+import math
+
+from gpumagic.units import UNKNOWN, seconds_text
+
+_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+_MINUTE_S = 59.5
+_DIGITS = 3
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_NEARLY = 1.05
+_WHOLE, _TENTHS = 100.0, 10.0
+
+
+def measured(seconds: float | None, floor_s: float | None) -> str:
+    """A measured time with three digits, and nothing finer than a tenth of the floor.
+
+    Args:
+        seconds: The time; None, and what is no number, is unknown.
+
+        floor_s: What an empty cell is measured as; None where that is unknown.
+
+    >>> measured(0.0843, 21e-6), measured(0.000403, 21e-6), measured(4e-6, 21e-6)
+    ('84.3 ms', '400 us', 'below 21 us (the floor)')
+    >>> measured(0.0843, None), measured(0.00123456, 1e-3), measured(None, 1e-3)
+    ('84.3 ms', '1.2 ms', 'unknown')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if floor_s is None or not floor_s > 0:
+        return seconds_text(seconds)
+    if seconds < floor_s:
+        return f"below {floor_text(floor_s)} (the floor)"
+    step_s = _power_above(floor_s / 10)
+    if _rounded(seconds, step_s) < floor_s:
+        return floor_text(floor_s)  # what is above the floor does not look below it
+    return _to_step(seconds, step_s)
+
+
+def floor_text(floor_s: float | None) -> str:
+    """The floor itself, with two digits: it was measured like everything else.
+
+    >>> floor_text(21.4e-6), floor_text(1.04e-6), floor_text(9.96e-5)
+    ('21 us', '1.0 us', '100 us')
+    """
+    if floor_s is None or not floor_s > 0:
+        return seconds_text(floor_s)
+    return _to_step(floor_s, 10.0 ** (math.floor(math.log10(floor_s)) - 1))
+
+
+def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
+    """How many times one is the other.
+
+    Args:
+        ratio: The quotient; None is unknown.
+
+        finest: The smallest difference that is known, such as an interval's width.
+
+    >>> ratio_text(1.3141), ratio_text(12.34), ratio_text(210.6)
+    ('1.31', '12.3', '211')
+    >>> ratio_text(1.0024, 0.001), ratio_text(4123.0)
+    ('1.002', '4,123')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    if ratio >= _WHOLE:
+        return f"{ratio:,.0f}"
+    if ratio >= _TENTHS:
+        return f"{ratio:.1f}"
+    return f"{ratio:.{3 if finest < _WHOLE * 1e-4 else 2}f}"
+
+
+def times_text(ratio: float) -> str:
+    """How many times, for a figure that is told in passing.
+
+    >>> times_text(210.6), times_text(12.34), times_text(1.3141), times_text(1.01)
+    ('211', '12', '1.3', '1.0')
+    """
+    return f"{ratio:,.0f}" if ratio >= _TENTHS else f"{ratio:.1f}"
+
+
+def nearly_same(ratio: float) -> bool:
+    """Whether a ratio is too near to one to be told in passing."""
+    return 1 / _NEARLY < ratio < _NEARLY
+
+
+def rate_text(rate: float | None, unit: str) -> str:
+    """A rate in decimal units, with three digits.
+
+    >>> rate_text(312e12, "FLOP/s"), rate_text(2.9e12, "B/s"), rate_text(None, "B/s")
+    ('312 TFLOP/s', '2.90 TB/s', 'unknown')
+    """
+    if rate is None or not math.isfinite(rate):
+        return UNKNOWN
+    size = rate
+    for prefix in _PREFIXES:
+        if float(_three(size)) < 1000 or prefix == _PREFIXES[-1]:
+            break
+        size /= 1000
+    return f"{_three(size)} {prefix}{unit}"
+
+
+def _three(size: float) -> str:
+    """Three digits; a small whole number as it is."""
+    for places, limit in ((2, 10), (1, 100)):
+        text = f"{size:.{places}f}"
+        if float(text) < limit:
+            return text
+    return f"{size:.0f}"
+
+
+def _power_above(size: float) -> float:
+    """The smallest power of ten that is no less."""
+    return float(10.0 ** math.ceil(math.log10(size) - 1e-9))
+
+
+def _to_step(seconds: float, step_s: float) -> str:
+    """A time as a multiple of the step, with three digits at most."""
+    rounded = _rounded(_rounded(seconds, step_s), step_s)  # 9.996 has one digit more
+    if rounded >= _MINUTE_S:
+        return seconds_text(seconds)
+    # A hair above, so that 1000 us are 1 ms though their product is not quite.
+    unit, scale = next(
+        (each for each in reversed(_UNITS) if rounded * (1 + 1e-9) >= each[1]),
+        _UNITS[0],
+    )
+    finest = max(step_s, _third_digit(rounded))
+    places = max(0, round(math.log10(scale / finest)))
+    return f"{rounded / scale:.{places}f} {unit}"
+
+
+def _rounded(seconds: float, step_s: float) -> float:
+    step_s = max(step_s, _third_digit(seconds))
+    return round(seconds / step_s) * step_s
+
+
+def _third_digit(seconds: float) -> float:
+    """What the third digit of a time counts."""
+    return float(10.0 ** (math.floor(math.log10(seconds) + 1e-9) + 1 - _DIGITS))

@@ -1,0 +1,227 @@
+"""What is said of each flag: one entry for each, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.cuda_sync_time.report import FlagKind
+
+if TYPE_CHECKING:
+    from gpumagic.drawing import NoteKind
+
+
+class Words(NamedTuple):
+    """How a flag is told.
+
+    Attributes:
+        short: In a table of many cells.
+
+        kind: How much it matters.
+
+        text: What is so, with the names in braces that `flag_words` fills in.
+
+        hint: What to do or to type next.
+    """
+
+    short: str
+    kind: NoteKind
+    text: str
+    hint: str = ""
+
+
+_OF_A_RUN = {
+    FlagKind.BACKLOG: Words(
+        "backlog",
+        "note",
+        "{time} of queued work from earlier cells was waited for first, and is not "
+        "counted",
+        "%%cuda_sync_time over the cell that queued it shows its own time",
+    ),
+    FlagKind.TAIL: Words(
+        "tail",
+        "warning",
+        "{time} of work ran on after the starting stream had ended: it is on another "
+        "stream, and a pair of events would have missed it",
+        "if later work needs it: torch.cuda.current_stream().wait_stream(side)",
+    ),
+    FlagKind.FIRST_USE: Words(
+        "first use",
+        "note",
+        "this was the first use of {device} in this process: starting it is part of "
+        "the time",
+        "run the cell once more for the time without it",
+    ),
+    FlagKind.ERROR_AT_END: Words(
+        "late error",
+        "problem",
+        "an error was reported only by the wait at the end; the launch that failed "
+        "was earlier{names}",
+        "CUDA_LAUNCH_BLOCKING=1, set before a restart, shows the line",
+    ),
+    FlagKind.NOT_DRAINED: Words(
+        "not drained",
+        "problem",
+        "what was still running at the end is unknown: it could not be waited "
+        "for{names}",
+        "restart the kernel if the device no longer answers",
+    ),
+    FlagKind.INTERRUPTED: Words(
+        "interrupted",
+        "warning",
+        "the wait at the end was interrupted: the time ends there, and the device may "
+        "still be at work",
+    ),
+    FlagKind.CAPTURING: Words(
+        "capturing",
+        "problem",
+        "a graph was being captured, so nothing could be waited for: this is the time "
+        "of the capture, not of the work",
+        "time the replay: graph.replay() in a cell of its own",
+    ),
+    FlagKind.DEVICE_LEFT: Words(
+        "device left",
+        "note",
+        "the cell has left {device} current: what later cells make goes there",
+        "with torch.cuda.device(number): chooses one for a block only",
+    ),
+    FlagKind.STREAM_LEFT: Words(
+        "stream left",
+        "note",
+        "the cell has left another stream of {device} current: later cells run on it",
+        "with torch.cuda.stream(side): chooses one for a block only",
+    ),
+    FlagKind.THREADS: Words(
+        "threads",
+        "warning",
+        "threads that it started are still running{names}; what they do from now on "
+        "is not in this time",
+        "join them in the same cell",
+    ),
+    FlagKind.COLLECTED: Words(
+        "collected",
+        "note",
+        "Python's garbage collector ran {times} in between",
+        "--repeat keeps it off while it measures",
+    ),
+}
+
+_OF_THE_MACHINE = {
+    FlagKind.DRIVER_CALLS: Words(
+        "allocation",
+        "note",
+        "memory was taken from the driver, or given back, {times}: such calls can make "
+        "the host wait",
+        "run it once more: torch keeps the memory that it has got",
+    ),
+    FlagKind.RETRIES: Words(
+        "cache emptied",
+        "warning",
+        "the allocator ran out of memory and had to empty its cache {times}",
+        "del what is not needed, or work on less at once",
+    ),
+    FlagKind.COMPILED: Words(
+        "compiled",
+        "warning",
+        "code was compiled {times}: this is not the time of a call that finds it ready",
+        "run the cell once more",
+    ),
+    FlagKind.CLOCK: Words(
+        "clock",
+        "warning",
+        "the clock of {device} {moved} while it ran",
+        "--repeat warms up first",
+    ),
+    FlagKind.LIMITED: Words(
+        "limited",
+        "warning",
+        "something held the clock of {device} down{names}",
+        "--vs measures two codes in turn, so that both meet the same limit",
+    ),
+    FlagKind.SHARED: Words(
+        "shared",
+        "warning",
+        "{others} using {device} as well",
+        "%gpu_select free chooses another, before CUDA is started",
+    ),
+    FlagKind.LAUNCH_BLOCKING: Words(
+        "blocking",
+        "warning",
+        "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing "
+        "overlaps",
+        "take it out of the environment and restart the kernel",
+    ),
+}
+
+_OF_THE_WAY = {
+    FlagKind.PROFILED: Words(
+        "profiled",
+        "note",
+        "the profiler was running, and takes time of its own",
+        "leave --profile away for the time itself",
+    ),
+    FlagKind.WATCHED: Words(
+        "watched",
+        "note",
+        "waits were being noted, which takes time of its own",
+        "leave --syncs away for the time itself",
+    ),
+    FlagKind.UNWATCHED: Words(
+        "unwatched", "note", "what made the host wait could not be noted{names}"
+    ),
+    FlagKind.QUEUE_FULL: Words(
+        "queue full",
+        "warning",
+        "a launch queue was probably full, with {count} launches in flight on one "
+        "stream: the host then waits for room, so its time is not only that of "
+        "launching",
+        "for the cost of launching, time fewer launches at once",
+    ),
+}
+
+_OF_SAMPLES = {
+    FlagKind.SPREAD: Words(
+        "spread",
+        "warning",
+        "{unsteady}: the middle half of the samples spans {percent} of the median",
+        "--budget 5s measures longer; other work on the machine may be the cause",
+    ),
+    FlagKind.DRIFT: Words(
+        "drift",
+        "warning",
+        "the samples drift: the last third is {percent} {slower} than the first",
+        "--budget 5s lets clocks and caches settle",
+    ),
+    FlagKind.TWO_HUMPS: Words(
+        "two groups",
+        "warning",
+        "the samples form two groups{groups}: one figure in the middle hides both",
+        "the samples in order, above, may show when it changed",
+    ),
+    FlagKind.CORRELATED: Words(
+        "correlated",
+        "note",
+        "each sample resembles the one before (by {correlation}): together they tell "
+        "less than as many independent ones",
+        "--budget 5s takes more",
+    ),
+    FlagKind.UNSTEADY: Words(
+        "unsteady",
+        "warning",
+        "warming up did not become steady",
+        "--budget 5s gives it longer",
+    ),
+    FlagKind.OUT_OF_TIME: Words(
+        "out of time",
+        "note",
+        "the budget was spent before the interval was narrow",
+        "--budget 5s",
+    ),
+    FlagKind.FEW: Words(
+        "few",
+        "warning",
+        "{count} samples are too few for an interval",
+        "-r 20, or a longer --budget",
+    ),
+}
+
+WORDS = {**_OF_A_RUN, **_OF_THE_MACHINE, **_OF_THE_WAY, **_OF_SAMPLES}

@@ -1,0 +1,107 @@
+"""Flags as sentences to the reader, the most serious first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.digits import measured, times_text
+from gpumagic.cuda_sync_time.flag_table import WORDS
+from gpumagic.drawing import Note
+from gpumagic.units import UNKNOWN, seconds_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+
+_SEVERITY = ("problem", "warning", "note")
+_MOST_NAMES = 6
+_GROSS_SPREAD = 0.25
+
+
+def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
+    """A note for each flag; of equally serious ones in their own order."""
+    said = (note_of(flag, setting) for flag in flags)
+    return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
+
+
+def note_of(flag: Flag, setting: Setting) -> Note:
+    """One flag as a problem and what to type next."""
+    words = WORDS[flag.kind]
+    amount = flag.amount
+    text = words.text.format(
+        time=measured(amount, setting.floor_s),
+        times=_times(amount),
+        count=UNKNOWN if amount is None else f"{amount:,.0f}",
+        percent=share_text(None if amount is None else abs(amount)),
+        correlation=UNKNOWN if amount is None else f"{amount:.2f}",
+        slower="slower" if amount is None or amount >= 0 else "faster",
+        moved=_moved(amount),
+        others=_others(amount),
+        unsteady=_unsteady(amount),
+        groups=_groups(flag),
+        names=f": {listed(flag.names)}" if flag.names else "",
+        device=_device(flag, setting),
+    )
+    return Note(words.kind, text, words.hint)
+
+
+def short_words(kinds: Iterable[FlagKind]) -> str:
+    """Flags in a word each, for a table of many cells."""
+    return ", ".join(WORDS[kind].short for kind in kinds)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Names in a row, the first few of many."""
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _device(flag: Flag, setting: Setting) -> str:
+    if flag.device is None:
+        return "the device"
+    return f"{setting.kind}:{flag.device}"
+
+
+def _times(amount: float | None) -> str:
+    if amount is None:
+        return "an unknown number of times"
+    return "once" if amount == 1 else f"{amount:,.0f} times"
+
+
+def _others(amount: float | None) -> str:
+    if amount is None:
+        return "an unknown number of other processes were"
+    if amount == 1:
+        return "1 other process was"
+    return f"{amount:,.0f} other processes were"
+
+
+def _moved(change: float | None) -> str:
+    if change is None:
+        return "changed"
+    return f"{'rose' if change >= 0 else 'fell'} by {share_text(abs(change))}"
+
+
+def _unsteady(spread: float | None) -> str:
+    if spread is not None and spread > _GROSS_SPREAD:
+        return "the samples are unstable"
+    return "the samples differ"
+
+
+def _groups(flag: Flag) -> str:
+    """Around which times they lie, as far as the flag tells it."""
+    if flag.names:
+        return f", around {' and '.join(map(_as_time, flag.names))}"
+    if flag.amount is not None:
+        return f", one {times_text(flag.amount)} times the other"
+    return ""
+
+
+def _as_time(text: str) -> str:
+    """Seconds with their unit, where only a number is told."""
+    try:
+        return seconds_text(float(text))
+    except ValueError:
+        return text

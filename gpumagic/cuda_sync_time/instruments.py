@@ -1,0 +1,111 @@
+"""Where a measurement finds its clocks: the runtime and the driver of this moment.
+
+torch is not imported to find out: as long as the notebook has not done that, there is
+no device to wait for, and the host's clock is right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.cuda_sync_time.floor import Floors
+from gpumagic.cuda_sync_time.imported import loaded_torch
+from gpumagic.cuda_sync_time.report import Setting
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.simulated import simulated_box
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.devices.protocols import Driver, Runtime
+
+__all__ = ["Instruments", "loaded_torch"]
+
+
+class Instruments:
+    """What all measurements of one notebook, or of one script, share.
+
+    Attributes:
+        floors: What an empty cell is measured as.
+
+    Args:
+        find_driver: The machine's driver, or the simulated one where that is on.
+
+        runtime: The one to use, where it is not to be found.
+    """
+
+    def __init__(
+        self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
+    ) -> None:
+        self.floors = Floors()
+        self._find_driver = find_driver
+        self._runtime = runtime
+        # By the label of the machine: asking the driver and the CPU takes a while.
+        self._driver_versions: dict[str, str | None] = {}
+        self._cpu_name: tuple[str | None] | tuple[()] = ()
+
+    @property
+    def driver(self) -> Driver:
+        """What the machine has."""
+        return self._find_driver()
+
+    def runtime(self) -> Runtime:
+        """The best that there is now: the CPU until torch has been imported."""
+        if self._runtime is not None:
+            return self._runtime
+        torch: Any = loaded_torch()
+        return CpuRuntime() if torch is None else open_runtime(torch=torch)
+
+    def torch_runtime(self) -> Runtime:
+        """The best that there is, once torch has been imported for it.
+
+        Raises:
+            MissingPackage: torch is not installed.
+        """
+        return open_runtime() if self._runtime is None else self._runtime
+
+    def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
+        """Where it was measured; starts nothing.
+
+        Args:
+            runtime: What was measured with.
+
+            floor_s: What an empty cell is measured as.
+        """
+        label = _label(runtime)
+        return Setting(
+            kind=runtime.kind,
+            label=label,
+            devices=self._devices(runtime),
+            floor_s=floor_s,
+            torch_version=_version(loaded_torch()),
+            driver_version=self._driver_version(runtime, label),
+        )
+
+    def _devices(self, runtime: Runtime) -> tuple[tuple[int, str | None], ...]:
+        if runtime.kind == "cpu":
+            self._cpu_name = self._cpu_name or (runtime.device_name(0),)
+            return ((0, *self._cpu_name),)
+        try:
+            in_use = runtime.devices_in_use()
+            return tuple((device, runtime.device_name(device)) for device in in_use)
+        except RuntimeError:  # a device in error answers nothing any more
+            return ()
+
+    def _driver_version(self, runtime: Runtime, label: str) -> str | None:
+        if runtime.kind not in ("cuda", "sim"):
+            return None
+        if label not in self._driver_versions:
+            self._driver_versions[label] = self.driver.inventory().driver_version
+        return self._driver_versions[label]
+
+
+def _label(runtime: Runtime) -> str:
+    box = simulated_box() if runtime.simulated else None
+    return str(getattr(box, "label", ""))
+
+
+def _version(torch: Any) -> str | None:
+    version = getattr(torch, "__version__", None)
+    return None if version is None else str(version)

@@ -1,0 +1,263 @@
+"""The measurements as plain functions, for scripts and for those without magics."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.race_run import RaceRun
+from gpumagic.cuda_sync_time.report import Code, Mode
+from gpumagic.cuda_sync_time.sampling import Plan
+from gpumagic.devices.driver import open_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.cuda_sync_time.bench import Body
+    from gpumagic.cuda_sync_time.report import (
+        ComparisonReport,
+        RaceReport,
+        RepeatedReport,
+        TimingReport,
+    )
+
+
+class Watched:
+    """What a `with` block came to.
+
+    Attributes:
+        report: None until the block has ended.
+    """
+
+    def __init__(self) -> None:
+        self.report: TimingReport | None = None
+
+
+def measure(
+    function: Callable[[], object],
+    *,
+    name: str | None = None,
+    syncs: bool = False,
+    profile: bool = False,
+    trace_file: str | None = None,
+    flops: bool = False,
+    nbytes: int | None = None,
+) -> TimingReport:
+    """Run a function once, and say how long it really took.
+
+    Args:
+        function: Called without arguments.
+
+        name: What the report calls it; by default its own name.
+
+        syncs: Whether to list what made the host wait, by line.
+
+        profile: Whether to trace what ran when.
+
+        trace_file: Where to save that trace, for Perfetto; implies `profile`.
+
+        flops: Whether to run it once more, counting its operations.
+
+        nbytes: What one run moves, to be held against the device's peak.
+
+    Raises:
+        Exception: What the function has raised, and what the wait for it has.
+    """
+    instruments = Instruments(open_driver)
+    run = OneRun(
+        instruments,
+        syncs=syncs,
+        profile=profile or trace_file is not None,
+        trace_file=trace_file,
+    )
+    run.begin()
+    try:
+        function()
+    except BaseException as error:
+        run.end(error=error)
+        raise
+    run.end()
+    if run.late_error is not None:
+        raise run.late_error
+    report = run.report(_code(function, name))
+    return Bench(instruments).with_roofline(
+        report, _repeating(function), flops=flops, nbytes=nbytes
+    )
+
+
+@contextmanager
+def watch(
+    name: str = "with block",
+    *,
+    syncs: bool = False,
+    profile: bool = False,
+    trace_file: str | None = None,
+) -> Iterator[Watched]:
+    """Time a `with` block; its report is there when it has ended, even by an error.
+
+    with gpumagic.cuda_sync_time.watch() as watched:
+        loss.backward()
+    print(watched.report)
+    """
+    watched = Watched()
+    run = OneRun(
+        Instruments(open_driver),
+        syncs=syncs,
+        profile=profile or trace_file is not None,
+        trace_file=trace_file,
+    )
+    run.begin()
+    try:
+        yield watched
+    except BaseException as error:
+        run.end(error=error)
+        watched.report = run.report(Code(name))
+        raise
+    run.end()
+    watched.report = run.report(Code(name))
+    if run.late_error is not None:
+        raise run.late_error
+
+
+def repeat(
+    function: Callable[[], object],
+    *,
+    name: str | None = None,
+    samples: int | None = None,
+    calls: int | None = None,
+    budget_s: float = 1.0,
+    mode: str | None = None,
+    cold: bool = False,
+    before: Callable[[], object] | None = None,
+    flops: bool = False,
+    nbytes: int | None = None,
+) -> RepeatedReport:
+    """Run a function again and again; the median with its interval.
+
+    Args:
+        function: Called without arguments.
+
+        name: What the report calls it; by default its own name.
+
+        samples: How many; by default until the interval is narrow.
+
+        calls: Calls in each sample; by default by the floor of this machine.
+
+        budget_s: How long all of it may take.
+
+        mode: "latency" waits after each call, "throughput" after many.
+
+        cold: Whether caches are flushed between samples.
+
+        before: Called before each sample, untimed.
+
+        flops: Whether to run it once more, counting its operations.
+
+        nbytes: What one call moves, to be held against the device's peak.
+    """
+    bench = Bench(Instruments(open_driver))
+    plan = _plan(samples, calls, budget_s, mode, cold=cold, before=before)
+    body = _repeating(function)
+    report = bench.repeat(Candidate(_code(function, name), body), plan)
+    return bench.with_roofline(report, body, flops=flops, nbytes=nbytes)
+
+
+def compare(
+    base: Callable[[], object],
+    newer: Callable[[], object],
+    *,
+    names: tuple[str, str] | None = None,
+    samples: int | None = None,
+    calls: int | None = None,
+    budget_s: float = 1.0,
+    mode: str | None = None,
+    cold: bool = False,
+    before: Callable[[], object] | None = None,
+    calibrate: bool = False,
+) -> ComparisonReport:
+    """Run two functions in turn, and say which one is faster, if that can be told.
+
+    Args:
+        base: What the other one is compared with.
+
+        newer: The one that the verdict is about.
+
+        names: What the report calls them; by default their own names.
+
+        samples: How many pairs; by default by their noise and the budget.
+
+        calls: Calls of each in a pair.
+
+        budget_s: How long all of it may take.
+
+        mode: "latency" waits after each call, "throughput" after many.
+
+        cold: Whether caches are flushed between samples.
+
+        before: Called before each sample, untimed.
+
+        calibrate: Whether to compare the base with itself as well, which shows what
+            the noise of this machine alone comes to.
+    """
+    base_name, newer_name = names or (None, None)
+    return Bench(Instruments(open_driver)).compare(
+        Candidate(_code(base, base_name), _repeating(base)),
+        Candidate(_code(newer, newer_name), _repeating(newer)),
+        _plan(samples, calls, budget_s, mode, cold=cold, before=before),
+        calibrate=calibrate,
+    )
+
+
+def find_races(
+    function: Callable[[], object], *, name: str | None = None
+) -> RaceReport:
+    """Run a function once, looking for missing waits between streams.
+
+    No time is claimed: looking makes it many times slower.
+    """
+    run = RaceRun(Instruments(open_driver))
+    run.begin()
+    try:
+        function()
+    except BaseException as error:
+        run.end(error=error)
+        raise
+    run.end()
+    return run.report(_code(function, name))
+
+
+def _plan(
+    samples: int | None,
+    calls: int | None,
+    budget_s: float,
+    mode: str | None,
+    *,
+    cold: bool,
+    before: Callable[[], object] | None,
+) -> Plan:
+    return Plan(
+        samples=samples,
+        calls=calls,
+        budget_s=budget_s,
+        mode=None if mode is None else Mode(mode),
+        cold=cold,
+        before=before,
+    )
+
+
+def _repeating(function: Callable[[], object]) -> Body:
+    def body(calls: int) -> None:
+        __tracebackhide__ = True
+        for _ in itertools.repeat(None, calls):
+            function()
+
+    return body
+
+
+def _code(function: Any, name: str | None) -> Code:
+    own = getattr(function, "__qualname__", None) or type(function).__name__
+    return Code(f"{own}()", name)

@@ -1,0 +1,277 @@
+"""What the magic keeps of one notebook, and what its words come to."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
+
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time.every_cell import EveryCell
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.log import Log
+from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.race_run import RaceRun
+from gpumagic.cuda_sync_time.report import BriefReport, Code
+from gpumagic.cuda_sync_time.request import Request
+from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.magic import show_text
+from gpumagic.repeatable_cell import RepeatableCell, own_part
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from gpumagic.cells import Outcome
+    from gpumagic.cuda_sync_time.log import Timed
+    from gpumagic.cuda_sync_time.report import LogReport, TimingReport
+    from gpumagic.magic import GpuMagics
+
+_LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
+_SHOWS_PROGRESS_S = 3.0
+
+
+class Notebook:
+    """The log, the named codes and the instruments of one notebook.
+
+    Args:
+        magics: Through which reports are shown and bodies run.
+    """
+
+    def __init__(self, magics: GpuMagics) -> None:
+        session = magics.session
+        self._magics = magics
+        self._shell = magics.shell
+        self._log = Log()
+        self._instruments = Instruments(lambda: session.driver)
+        self._bench = Bench(self._instruments)
+        self._named: dict[str, Candidate] = {}
+        self._every_cell = EveryCell(self._shell, self._instruments, self._tell)
+
+    def stop(self) -> None:
+        """Time no more cells by itself."""
+        self._every_cell.stop()
+
+    def answer(
+        self, options: argparse.Namespace, code: str, line: str, cell: str | None
+    ) -> Any:
+        """Do what one line asks for.
+
+        Args:
+            options: The options in front.
+
+            code: What stands behind them.
+
+            line: Both, as typed.
+
+            cell: The body; None in line form.
+        """
+        __tracebackhide__ = True
+        if cell is None and code in ("on", "off"):
+            return self._switch(on=code == "on")
+        if cell is None and (said := _LOG.fullmatch(code)):
+            return self._magics.show(self._log_report(said[1]), options)
+        if cell is not None and code:
+            raise UsageProblem(
+                f"%%cuda_sync_time times the lines below; {code} stands beside it",
+                f"write it below, or --setup {code!r} to have it run first, untimed",
+            )
+        body = code if cell is None else cell
+        request = Request.of(options, typed="%" if cell is None else "%%")
+        typed = f"{request.magic} {line}"
+        if not _has_code(body):
+            raise UsageProblem(
+                f"{request.magic} has no code to time",
+                "write an expression behind it: %cuda_sync_time f(x)"
+                if cell is None
+                else "write the code below the line",
+            )
+        if request.repeats:
+            return self._repeat(request, body, typed, options)
+        if request.races:
+            return self._look_for_races(request, body, typed, options)
+        return self._run_once(request, body, typed, options)
+
+    # ------------------------------------------------------------------ once
+
+    def _run_once(
+        self, request: Request, body: str, typed: str, options: argparse.Namespace
+    ) -> Any:
+        __tracebackhide__ = True
+        again = self._repeatable(body, typed) if request.runs_again else None
+        self._set_up(request)
+        run = OneRun(
+            self._instruments,
+            syncs=request.syncs,
+            profile=request.profile,
+            trace_file=request.trace_file,
+        )
+        code = self._code(request, body)
+
+        def after(outcome: Outcome) -> Any:
+            run.end(
+                started_ns=outcome.started_ns,
+                ended_ns=outcome.ended_ns,
+                error=outcome.error,
+            )
+            report = run.report(code)
+            if outcome.error is None and run.late_error is None:
+                report = self._bench.with_roofline(
+                    report, again, flops=request.flops, nbytes=request.nbytes
+                )
+                self._keep(request, code, again)
+            self._log.add(report)
+            shown = self._magics.show(report, options)
+            if outcome.error is None and run.late_error is not None:
+                raise run.late_error
+            return shown
+
+        return self._magics.run_body(typed, body, before=run.begin, after=after)
+
+    def _look_for_races(
+        self, request: Request, body: str, typed: str, options: argparse.Namespace
+    ) -> Any:
+        __tracebackhide__ = True
+        self._set_up(request)
+        run = RaceRun(self._instruments)
+        code = self._code(request, body)
+
+        def after(outcome: Outcome) -> Any:
+            run.end(error=outcome.error)
+            return self._magics.show(run.report(code), options)
+
+        return self._magics.run_body(typed, body, before=run.begin, after=after)
+
+    # -------------------------------------------------------- again and again
+
+    def _repeat(
+        self, request: Request, body: str, typed: str, options: argparse.Namespace
+    ) -> Any:
+        __tracebackhide__ = True
+        base = None if request.versus is None else self._candidate(request.versus)
+        again = self._repeatable(body, typed)
+        if again.needs_await:
+            raise UsageProblem(
+                f"{request.magic}: a body that awaits cannot be repeated",
+                "leave --repeat and what goes with it away: once, it can be timed",
+            )
+        before = self._before(request, typed)
+        self._set_up(request)
+        code = self._code(request, body)
+        newer = Candidate(code, again)
+        report = self._measured(request, newer, base, before)
+        self._keep(request, code, again)
+        self._log.add(report)
+        return self._magics.show(report, options)
+
+    def _measured(
+        self,
+        request: Request,
+        newer: Candidate,
+        base: Candidate | None,
+        before: Callable[[], object] | None,
+    ) -> Timed:
+        """The report, or the code's own error with the code's own traceback."""
+        __tracebackhide__ = True
+        plan, error = request.plan(before), None
+        with self._progress(plan.budget_s) as progress:
+            try:
+                if base is not None:
+                    return self._bench.compare(
+                        base, newer, plan, progress, calibrate=request.calibrate
+                    )
+                report = self._bench.repeat(newer, plan, progress)
+            except BaseException as raised:  # noqa: BLE001 -- it goes on at once
+                error = raised
+        if error is not None:
+            for candidate in (newer, *((base,) if base is not None else ())):
+                error = own_part(candidate.body, error)
+            raise error
+        return self._bench.with_roofline(
+            report, newer.body, flops=request.flops, nbytes=request.nbytes
+        )
+
+    def _progress(self, budget_s: float) -> AbstractContextManager[Any]:
+        """Percent of the budget, where that is long enough to be looked at."""
+        if budget_s < _SHOWS_PROGRESS_S:
+            return nullcontext()
+        return self._counting()
+
+    @contextmanager
+    def _counting(self) -> Iterator[Callable[[float], None]]:
+        with self._magics.progress(100, "Measuring (%)") as steps:
+
+            def advance(share: float) -> None:
+                steps.advance(max(round(100 * share) - steps.done, 0))
+
+            yield advance
+
+    # --------------------------------------------------------- codes and words
+
+    def _repeatable(self, body: str, typed: str) -> RepeatableCell:
+        return RepeatableCell(self._shell, body, magic_line=typed)
+
+    def _set_up(self, request: Request) -> None:
+        """Run what is to be run first, untimed."""
+        __tracebackhide__ = True
+        if request.setup:
+            RepeatableCell(self._shell, request.setup)()
+
+    def _before(self, request: Request, typed: str) -> Callable[[], object] | None:
+        if not request.before:
+            return None
+        return RepeatableCell(self._shell, request.before, magic_line=typed)
+
+    def _code(self, request: Request, body: str) -> Code:
+        return Code(body.strip("\n"), request.name, self._cell_number())
+
+    def _cell_number(self) -> int:
+        """The number of the cell that runs, as its user sees it."""
+        typed = getattr(self._shell.history_manager, "input_hist_raw", ())
+        return max(0, len(typed) - 1)
+
+    def _keep(self, request: Request, code: Code, again: RepeatableCell | None) -> None:
+        if request.name is not None and again is not None:
+            self._named[request.name] = Candidate(code, again)
+
+    def _candidate(self, name: str) -> Candidate:
+        if name in self._named:
+            return self._named[name]
+        known = ", ".join(self._named)
+        if not known:
+            raise UsageProblem(
+                f"--vs {name}: no code has been kept under a name yet",
+                f"put %%cuda_sync_time --name {name} on the cell to compare with",
+            )
+        raise UsageProblem(
+            f"--vs {name}: there is no code of that name; kept are {known}",
+            did_you_mean(name, self._named) or f"type --vs {next(iter(self._named))}",
+        )
+
+    # ------------------------------------------------------------ every cell
+
+    def _switch(self, *, on: bool) -> None:
+        if on:
+            self._every_cell.start()
+            show_text("Every cell is timed from the next one on; %cuda_sync_time off")
+        else:
+            self._every_cell.stop()
+            show_text("Cells are no longer timed by themselves")
+
+    def _tell(self, report: TimingReport) -> None:
+        self._log.add(report)
+        display(BriefReport(report))
+
+    def _log_report(self, file: str | None) -> LogReport:
+        if file is not None:
+            self._log.save(file)
+        return self._log.report(automatic=self._every_cell.is_on, saved_as=file)
+
+
+def _has_code(body: str) -> bool:
+    """Whether there is more than blank lines and comments."""
+    lines = (line.strip() for line in body.splitlines())
+    return any(line and not line.startswith("#") for line in lines)

@@ -1,0 +1,167 @@
+"""What looks on while a run is timed: the tracer, and the watcher of waits."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.imported import loaded_torch
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.observed import Trace
+
+if TYPE_CHECKING:
+    from gpumagic.cuda_sync_time.report import Profile, SyncPoint
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.observed import SyncCall
+
+
+class Observers:
+    """The observers of one run; those that were not asked for do nothing.
+
+    Args:
+        syncs: Whether to note what makes the host wait.
+
+        profile: Whether to trace what runs when.
+
+        trace_file: Where the whole trace is saved, which implies `profile`.
+    """
+
+    def __init__(
+        self, *, syncs: bool = False, profile: bool = False, trace_file: str | None
+    ) -> None:
+        self.traces = profile or trace_file is not None
+        self._watches = syncs
+        self._trace_file = trace_file
+        self._tracer = ExitStack()
+        self._watcher = ExitStack()
+        self._tracing: Tracing | None = None
+        self._calls: list[SyncCall] | None = None
+        self._watched_kind = ""
+        self._unwatched: str | None = None
+        self._lost: str | None = None
+
+    # ------------------------------------------------------- beginning and end
+
+    def start_tracing(self, runtime: Runtime) -> None:
+        """Trace from now on, if that was asked for.
+
+        Raises:
+            GpuMagicError: It cannot be traced, or not be saved.
+        """
+        if not self.traces:
+            return
+        # What the CPU is traced with is torch's, too, and is not imported for it.
+        if runtime.kind == "cpu" and loaded_torch() is None:
+            raise GpuMagicError(
+                "there is nothing to profile yet: torch has not been imported",
+                "import torch in a cell before this one",
+            )
+        _check_folder(self._trace_file)
+        self._tracing = self._tracer.enter_context(runtime.trace())
+
+    def start_watching(self, runtime: Runtime) -> None:
+        """Note waits from now on; where that cannot be, there will be a flag."""
+        if not self._watches:
+            return
+        self._watched_kind = runtime.kind
+        try:
+            self._calls = self._watcher.enter_context(runtime.watch_syncs())
+        except DeviceError as error:
+            self._unwatched = error.problem
+
+    def mark_begin(self) -> None:
+        """What is traced from here on belongs to the run."""
+        if self._tracing is not None:
+            self._tracing.begin()
+
+    def stop_watching(self) -> None:
+        """Note no more waits: those that follow are ours."""
+        self._watcher.close()
+
+    def stop_tracing(self) -> None:
+        """All devices are idle again: the trace ends here."""
+        if self._tracing is None:
+            return
+        try:
+            with self._tracer:
+                self._tracing.end()
+        except RuntimeError as error:  # a broken device: the time is true without it
+            self._lost = str(error)
+
+    def close(self) -> None:
+        """Let none of them run on, however the run has ended."""
+        with self._tracer, self._watcher:
+            pass
+
+    # -------------------------------------------------------- what they found
+
+    def syncs(self, kind: str) -> tuple[SyncPoint, ...] | None:
+        """What made the host wait, by line; None if nobody could look.
+
+        Args:
+            kind: What the run turned out to run on.
+        """
+        if self._calls is None or self._missed(kind):
+            return None
+        from gpumagic.cuda_sync_time.sync_points import points_of
+
+        return points_of(self._calls)
+
+    def profile(self) -> Profile | None:
+        """What ran when; None if that was not asked for."""
+        if self._tracing is None:
+            return None
+        from gpumagic.cuda_sync_time.profiling import profile_of
+
+        if self._lost is not None:
+            first_line = self._lost.partition("\n")[0]
+            return profile_of(Trace((), 0.0, f"the trace was lost: {first_line}"))
+        problem = self._save(self._tracing)
+        saved_as = self._trace_file if problem is None else None
+        profile = profile_of(self._tracing.trace(), saved_as=saved_as)
+        if problem is None or profile.problem is not None:
+            return profile
+        hint = "its figures are complete; name another file to save it"
+        return dataclasses.replace(profile, problem=problem, hint=hint)
+
+    def flags(self, kind: str) -> tuple[Flag, ...]:
+        """How their looking on has to be taken into account."""
+        found = []
+        if self._tracing is not None:
+            found.append(Flag(FlagKind.PROFILED))
+        reason = _TOO_LATE if self._missed(kind) else self._unwatched
+        if reason is not None:
+            found.append(Flag(FlagKind.UNWATCHED, names=(reason,)))
+        elif self._watches and kind != "cpu":
+            found.append(Flag(FlagKind.WATCHED))
+        return tuple(found)
+
+    def _missed(self, kind: str) -> bool:
+        """Whether it was another kind of device that was watched."""
+        return self._calls is not None and kind not in ("cpu", self._watched_kind)
+
+    def _save(self, tracing: Tracing) -> str | None:
+        """Save the trace where that was asked for; say why it could not be."""
+        if self._trace_file is None:
+            return None
+        try:
+            tracing.save(self._trace_file)
+        except (OSError, DeviceError) as error:
+            return f"the trace could not be saved: {error}"
+        return None
+
+
+_TOO_LATE = "this cell itself has imported torch, or started the device"
+
+
+def _check_folder(file: str | None) -> None:
+    """Find a missing folder before the code has run, not when all is over."""
+    if file is not None and not Path(file).absolute().parent.is_dir():
+        raise GpuMagicError(
+            f"the trace cannot be saved as {file}: there is no such folder",
+            "make the folder first, or name another file",
+        )

@@ -1,0 +1,146 @@
+"""One run in sentences: how long, who waited for whom, and what that means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.digits import (
+    floor_text,
+    measured,
+    nearly_same,
+    times_text,
+)
+from gpumagic.cuda_sync_time.flag_words import short_words
+from gpumagic.cuda_sync_time.report import Bound
+
+if TYPE_CHECKING:
+    from gpumagic.cuda_sync_time.report import Run, TimingReport
+
+_LONGEST_ERROR = 200
+
+# Below so many floors a run cannot be told from an empty cell.
+_FLOORS = 2
+_NAIVE = "%%time would have said"
+_NO_MORE = "hardly more than an empty cell"
+
+
+def headline(report: TimingReport) -> str:
+    """The true time, what it was spent on, and what an untrue one would have been."""
+    name = f"{report.code.name}: " if report.code.name else ""
+    if report.failed is not None:
+        return f"{name}failed after {_time(report)} ({_shortened(report.failed)})"
+    if too_short(report):
+        return f"{name}{_time(report)}: {_NO_MORE}"
+    said = [f"{name}{_spent(report)}", _naive(report)]
+    return ". ".join(each for each in said if each)
+
+
+def brief(report: TimingReport) -> str:
+    """The time in a line with its flags, for when every cell is timed."""
+    name = f"{report.code.name}: " if report.code.name else ""
+    flags = short_words(flag.kind for flag in report.flags)
+    behind = f" [{flags}]" if flags else ""
+    if report.failed is not None:
+        return f"{name}failed after {_time(report)}{behind}"
+    spent = _time(report) if too_short(report) else _spent(report)
+    return f"{name}{spent}{behind}"
+
+
+def too_short(report: TimingReport) -> bool:
+    """Whether one run cannot be told from an empty cell."""
+    floor_s = report.setting.floor_s
+    return floor_s is not None and report.run.elapsed_s < _FLOORS * floor_s
+
+
+def meaning(report: TimingReport) -> str:
+    """What the split between host and device says, as far as it says anything."""
+    if too_short(report):
+        return "One such run is too short to be judged: --repeat takes many in a row."
+    match report.run.bound:
+        case Bound.DEVICE:
+            return (
+                "The GPU decided this time: the host was soon done and then waited for "
+                "it. Faster work on the GPU makes the cell faster."
+            )
+        case Bound.HOST:
+            return _of_the_host(report)
+        case Bound.OVERLAPPED:
+            return (
+                "Host and GPU both took their part: part of the GPU's work was done "
+                "while the host was still busy."
+            )
+        case Bound.HOST_ONLY:
+            return "No device was in use, so this is the host's time alone."
+
+
+def about_the_floor(report: TimingReport) -> str:
+    """What an empty cell would have shown."""
+    if report.setting.floor_s is None:
+        return ""
+    floor = floor_text(report.setting.floor_s)
+    return f"An empty cell is measured as {floor} here; nothing is subtracted."
+
+
+def _time(report: TimingReport) -> str:
+    return measured(report.run.elapsed_s, report.setting.floor_s)
+
+
+def _spent(report: TimingReport) -> str:
+    run, time = report.run, _time(report)
+    if run.bound is Bound.HOST_ONLY:
+        return f"{time} on the host; no GPU was used"
+    waited = measured(run.waited_s, report.setting.floor_s)
+    if not _tells(run.waited_s, report):
+        return f"{time}, spent on the host; the GPU was done as soon as the code was"
+    if run.bound is Bound.HOST:
+        return f"{time}, spent on the host; the GPU was done {waited} after it"
+    return f"{time}, of which the host waited {waited} for the GPU"
+
+
+def _naive(report: TimingReport) -> str:
+    """What a clock around the code would have said, and how wrong that is."""
+    run: Run = report.run
+    if run.bound is Bound.HOST_ONLY or run.too_little is None:
+        return ""
+    if nearly_same(run.too_little):
+        return f"{_NAIVE} the same"
+    floor_s = report.setting.floor_s
+    if not _tells(run.naive_s, report) and floor_s:
+        least = run.elapsed_s / floor_s
+        if nearly_same(least) or least < 1:
+            return ""
+        return (
+            f"{_NAIVE} less than {floor_text(floor_s)}, more than "
+            f"{times_text(least)} times too little"
+        )
+    return (
+        f"{_NAIVE} {measured(run.naive_s, floor_s)}, "
+        f"{times_text(run.too_little)} times too little"
+    )
+
+
+def _tells(seconds: float, report: TimingReport) -> bool:
+    """Whether a time is above what an empty cell shows."""
+    floor_s = report.setting.floor_s
+    return seconds > 0 and (floor_s is None or seconds >= floor_s)
+
+
+def _of_the_host(report: TimingReport) -> str:
+    said = "The GPU was done as soon as the code was."
+    if report.syncs is None:
+        return (
+            f"{said} Either launching takes longer than the work, or something in the "
+            "code waits for the GPU: --syncs tells which."
+        )
+    if report.syncs:
+        return f"{said} The code itself waits for it, in the lines below."
+    return (
+        f"{said} Nothing made the host wait in between, so launching takes longer than "
+        "the work: fewer and larger operations make the cell faster."
+    )
+
+
+def _shortened(error: str) -> str:
+    if len(error) <= _LONGEST_ERROR:
+        return error
+    return f"{error[: _LONGEST_ERROR - 3]}..."

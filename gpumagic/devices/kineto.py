@@ -1,0 +1,235 @@
+"""Reads the Chrome JSON that torch's profiler, Kineto, writes.
+
+It is the one form of a trace that is the same from torch 2.4 on and for every maker
+of GPUs: the raw events of older versions do not say what kind of event they are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.call_names import kind_of_call
+from gpumagic.observed import SpanKind, TraceSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_DEVICE_WORK = {
+    "kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.COPY,
+    "gpu_memset": SpanKind.FILL,
+}
+_OPERATION = "cpu_op"
+_MARK = "user_annotation"
+_CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
+# What the marks themselves leave behind in some versions.
+_OWN_TRACES = "profiler::_record_function"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a trace holds between its two marks.
+
+    Attributes:
+        spans: In order of their beginning, counted from the first mark.
+
+        length_s: From mark to mark.
+
+        sees_devices: Whether a device appears anywhere, also outside of the marks.
+    """
+
+    spans: tuple[TraceSpan, ...]
+    length_s: float
+    sees_devices: bool
+
+
+def read(text: str, begin: str, end: str) -> Reading:
+    """Read what lies between two marks that `record_function` has made.
+
+    Args:
+        text: The JSON.
+
+        begin: The name of the first mark; the window begins where it ends.
+
+        end: The name of the second; the window ends where it begins.
+
+    Raises:
+        ValueError: This is no such JSON, or a mark is missing.
+    """
+    events = _complete_events(text)
+    first, last = _only_mark(events, begin), _only_mark(events, end)
+    window = _Window(first["ts"] + first["dur"], last["ts"])
+    work = [event for event in events if event["cat"] in _DEVICE_WORK]
+    calls = [event for event in events if event["cat"].endswith(_CALLS)]
+    operations = [
+        event
+        for event in events
+        if event["cat"] == _OPERATION and not event["name"].startswith(_OWN_TRACES)
+    ]
+    threads = _Threads(first["tid"])
+    spans = chain(
+        _device_spans(work, calls, window),
+        _call_spans(calls, work, window, threads),
+        _operation_spans(operations, window, threads),
+    )
+    return Reading(
+        spans=tuple(sorted(spans, key=lambda span: (span.start_s, -span.end_s))),
+        length_s=window.length_s,
+        sees_devices=bool(work),
+    )
+
+
+class _Window:
+    """Turns the profiler's microseconds into seconds from the first mark on."""
+
+    def __init__(self, began_us: float, ended_us: float) -> None:
+        self._began_us = began_us
+        self.length_s = max(ended_us - began_us, 0.0) / 1e6
+
+    def seconds(self, event: dict[str, Any]) -> tuple[float, float] | None:
+        """When an event began and ended, cut to the window; None if it is outside."""
+        start_s = (event["ts"] - self._began_us) / 1e6
+        end_s = start_s + event["dur"] / 1e6
+        if start_s >= self.length_s or end_s <= 0:
+            return None
+        return max(start_s, 0.0), min(end_s, self.length_s)
+
+    def moment(self, at_us: float) -> float:
+        """A moment in the window."""
+        return min(max((at_us - self._began_us) / 1e6, 0.0), self.length_s)
+
+
+class _Threads:
+    """Numbers threads in the order in which they appear, from 0 for the first."""
+
+    def __init__(self, first: Any) -> None:
+        self._numbers = {first: 0}
+
+    def number(self, thread: Any) -> int:
+        return self._numbers.setdefault(thread, len(self._numbers))
+
+
+def _complete_events(text: str) -> list[dict[str, Any]]:
+    """Everything with a duration."""
+    whole = json.loads(text)
+    if not isinstance(whole, dict) or "traceEvents" not in whole:
+        raise ValueError("there are no traceEvents")
+    return [
+        event
+        for event in whole["traceEvents"]
+        if event.get("ph") == "X" and "dur" in event and "cat" in event
+    ]
+
+
+def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
+    marks = [each for each in events if each["name"] == name and each["cat"] == _MARK]
+    if len(marks) != 1:
+        raise ValueError(f"the mark {name!r} is there {len(marks)} times")
+    return marks[0]
+
+
+# ------------------------------------------------------------------- devices
+
+
+def _device_spans(
+    work: list[dict[str, Any]], calls: Iterable[dict[str, Any]], window: _Window
+) -> Iterator[TraceSpan]:
+    entered_us = _entered_us(work, calls)
+    for event in work:
+        within = window.seconds(event)
+        if within is None:
+            continue
+        args = event.get("args", {})
+        launched_us = entered_us.get(args.get("correlation"))
+        yield TraceSpan(
+            event["name"],
+            _DEVICE_WORK[event["cat"]],
+            *within,
+            device=_number(args.get("device", event["pid"])),
+            stream=_number(args.get("stream", event["tid"])),
+            nbytes=_number(args.get("bytes")),
+            launched_s=(
+                None
+                if launched_us is None
+                # The call may return when the work has begun already.
+                else min(window.moment(launched_us), within[0])
+            ),
+        )
+
+
+def _entered_us(
+    work: Iterable[dict[str, Any]], calls: Iterable[dict[str, Any]]
+) -> dict[Any, float]:
+    """When the work of each call was in its queue, where one call is one entry.
+
+    That is at the end of the call: one that finds the queue full begins long before.
+    """
+    entries = Counter(_correlation(event) for event in work)
+    entered_us: dict[Any, float] = {}
+    for call in calls:
+        key, returned_us = _correlation(call), _end_us(call)
+        if key is not None and entries[key] == 1:
+            # Where the driver's call is seen within the runtime's, it is more exact.
+            entered_us[key] = min(returned_us, entered_us.get(key, math.inf))
+    return entered_us
+
+
+# ---------------------------------------------------------------------- host
+
+
+def _call_spans(
+    calls: Iterable[dict[str, Any]],
+    work: Iterable[dict[str, Any]],
+    window: _Window,
+    threads: _Threads,
+) -> Iterator[TraceSpan]:
+    copied_us = {
+        _correlation(event): _end_us(event)
+        for event in work
+        if event["cat"] == "gpu_memcpy"
+    }
+    for call in _outermost(calls):
+        done_us = copied_us.get(_correlation(call), math.inf)
+        kind = kind_of_call(call["name"], copied=done_us <= _end_us(call))
+        within = window.seconds(call)
+        if kind is not None and within is not None:
+            thread = threads.number(call["tid"])
+            yield TraceSpan(call["name"], kind, *within, thread=thread)
+
+
+def _operation_spans(
+    operations: Iterable[dict[str, Any]], window: _Window, threads: _Threads
+) -> Iterator[TraceSpan]:
+    for event in _outermost(operations):
+        within = window.seconds(event)
+        if within is not None:
+            thread = threads.number(event["tid"])
+            yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
+
+
+def _outermost(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Those that no other event of their thread encloses, in order of beginning."""
+    ends_us: dict[Any, float] = {}
+    for event in sorted(events, key=lambda each: (each["ts"], -each["dur"])):
+        # The middle tells: microseconds with a fraction are rounded at both ends.
+        if event["ts"] + event["dur"] / 2 >= ends_us.get(event["tid"], -math.inf):
+            ends_us[event["tid"]] = _end_us(event)
+            yield event
+
+
+def _end_us(event: dict[str, Any]) -> float:
+    end_us: float = event["ts"] + event["dur"]
+    return end_us
+
+
+def _correlation(event: dict[str, Any]) -> Any:
+    return event.get("args", {}).get("correlation")
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) else None

@@ -1,0 +1,50 @@
+"""How the GPUs in use do now, by the numbers that this process knows them by."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from gpumagic.devices.shown import same_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.devices.protocols import Driver, GpuLoad, Runtime, VisibleDevice
+
+_KINDS_OF_THE_DRIVER = frozenset({"cuda", "sim"})
+
+
+def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
+    """The loads of the devices in use, by device number.
+
+    Args:
+        driver: Is asked about GPUs; the numbers are those of CUDA.
+
+        runtime: Says which devices are in use.
+
+    Returns:
+        One for each device in use that can be told; empty for kinds of devices that
+        the driver knows nothing of. Of a slice of a GPU the clock is that of the
+        whole GPU, and its processes are unknown.
+    """
+    if runtime.kind not in _KINDS_OF_THE_DRIVER or not runtime.started():
+        return {}
+    shown, known = driver.visible_devices() or (), driver.loads()
+    in_use = (each for each in runtime.devices_in_use() if each < len(shown))
+    found = ((device, _load_of(shown[device], known)) for device in in_use)
+    return {device: load for device, load in found if load is not None}
+
+
+def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
+    for load in known:
+        if same_uuid(load.uuid, device.uuid):
+            return load
+        if load.pci_address and load.pci_address == device.pci_address:
+            return _of_a_slice(load) if load.uuid and device.uuid else load
+    return None
+
+
+def _of_a_slice(load: GpuLoad) -> GpuLoad:
+    # Same place, another identity. The driver counts processes of all its slices.
+    return dataclasses.replace(load, other_processes=None)

@@ -1,0 +1,174 @@
+"""How busy GPUs are, asked of NVML before and after a cell: so it has to be quick.
+
+Only GPUs that this process uses are touched: another one may be asleep, and the
+driver would wake it, which takes a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.nvml import load_pynvml
+from gpumagic.devices.nvml_gpu import answers, first, pci_address, running, uuid
+from gpumagic.devices.protocols import GpuLoad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.devices.protocols import VisibleDevice
+
+_SM_CLOCK = 1
+_OWN_NAMESPACE = Path("/proc/self/ns/pid")
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
+
+# Bits that are not here are no limits: an idle GPU, clocks that somebody has set.
+_HARDWARE = 0x8
+_LIMITERS = (
+    (0x4, "power limit"),
+    (0x20 | 0x40, "heat"),
+    (0x80, "power brake of the machine"),
+    (_HARDWARE, "hardware slowdown"),
+    (0x10, "a slower GPU that it is tied to (sync boost)"),
+    (0x200, "board limit"),
+    (0x400, "voltage kept reliable"),
+)
+_HARDWARE_REASONS = 0x40 | 0x80  # with one of these the general bit says nothing new
+
+
+class LoadReader:
+    """Asks NVML again and again, and keeps it open meanwhile.
+
+    Opening takes milliseconds, and the last one who closes NVML lets go of the GPUs.
+    """
+
+    def __init__(self) -> None:
+        self._kept_open_in_pid: int | None = None
+
+    def read(self, shown: Iterable[VisibleDevice]) -> tuple[GpuLoad, ...]:
+        """The loads of these GPUs now; one that cannot be asked is left out.
+
+        Never raises, and initialises no CUDA.
+        """
+        try:
+            nvml = load_pynvml()
+            nvml.nvmlInit()
+        except Exception:  # noqa: BLE001 -- the contract: never raises
+            return ()
+        try:
+            self._keep_open(nvml)
+            handles = [_handle(nvml, device) for device in shown]
+            loads = [_load(nvml, each) for each in handles if each is not None]
+            return tuple(load for load in loads if load is not None)
+        finally:
+            with contextlib.suppress(Exception):
+                nvml.nvmlShutdown()
+
+    def _keep_open(self, nvml: Any) -> None:
+        """NVML counts who has opened it; so one more keeps it open."""
+        if self._kept_open_in_pid == os.getpid():
+            return
+        with contextlib.suppress(Exception):
+            nvml.nvmlInit()
+            self._kept_open_in_pid = os.getpid()
+            weakref.finalize(self, _close, nvml, os.getpid())
+
+
+def limiters(reasons: int) -> tuple[str, ...]:
+    """What holds a clock down, in words, from the bits of NVML.
+
+    >>> limiters(0x4 | 0x1)
+    ('power limit',)
+    """
+    if reasons & _HARDWARE_REASONS:
+        reasons &= ~_HARDWARE
+    return tuple(word for bits, word in _LIMITERS if reasons & bits)
+
+
+def count_others(pids: list[int], *, own_pid: int, in_container: bool) -> int | None:
+    """How many of the processes on a GPU are not this one, which is on it as well.
+
+    Args:
+        pids: As the driver lists them.
+
+        own_pid: The number by which this process knows itself.
+
+        in_container: Whether the driver may know it by another number. It is then
+            one of those that are listed.
+
+    Returns:
+        The number; None if nobody is listed: then others may be missing as well.
+    """
+    if not pids:
+        return None
+    known = own_pid in pids or in_container
+    return len(pids) - 1 if known else len(pids)
+
+
+def in_container() -> bool:
+    """Whether processes have other numbers here than the driver gives them."""
+    try:
+        return str(_OWN_NAMESPACE.readlink()) != _FIRST_NAMESPACE
+    except OSError:  # this system has no such numbers
+        return False
+
+
+def _close(nvml: Any, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has not opened it
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _handle(nvml: Any, device: VisibleDevice) -> Any | None:
+    """By address, which a slice shares with its GPU; by UUID where it is unknown."""
+    with contextlib.suppress(Exception):
+        return first(
+            lambda: nvml.nvmlDeviceGetHandleByPciBusId(device.pci_address),
+            lambda: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{device.uuid}"),
+        )
+    return None
+
+
+def _load(nvml: Any, gpu: Any) -> GpuLoad | None:
+    known = answers(_LOAD, [], nvml, gpu)
+    return GpuLoad(**known) if "index" in known else None
+
+
+def _index(nvml: Any, gpu: Any) -> int:
+    return int(nvml.nvmlDeviceGetIndex(gpu))
+
+
+def _sm_clock_mhz(nvml: Any, gpu: Any) -> int:
+    return int(nvml.nvmlDeviceGetClockInfo(gpu, _SM_CLOCK))
+
+
+def _sm_clock_max_mhz(nvml: Any, gpu: Any) -> int:
+    return int(nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM_CLOCK))
+
+
+def _limiters(nvml: Any, gpu: Any) -> tuple[str, ...]:
+    # Drivers before 535 know the question by its former name only.
+    reasons = first(
+        lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+        lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+    )
+    return limiters(int(reasons))
+
+
+def _other_processes(nvml: Any, gpu: Any) -> int | None:
+    pids = [int(row.pid) for row in running(nvml, gpu, "Compute")]
+    return count_others(pids, own_pid=os.getpid(), in_container=in_container())
+
+
+_LOAD = (
+    ("index", _index),
+    ("uuid", uuid),
+    ("sm_clock_mhz", _sm_clock_mhz),
+    ("sm_clock_max_mhz", _sm_clock_max_mhz),
+    ("limiters", _limiters),
+    ("other_processes", _other_processes),
+    ("pci_address", pci_address),
+)

@@ -1,0 +1,165 @@
+"""Missing waits between CUDA streams, found by torch's own sanitizer and collected.
+
+torch's sanitizer (`torch.cuda._sanitizer`, private) prints the first race and raises.
+Here a copy of it goes on, and hands over what it finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.race_words import in_words
+from gpumagic.devices.sanitizer_copy import private_sanitizer
+from gpumagic.errors import DeviceError
+from gpumagic.places import PlaceMark, Places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.observed import SeenRace
+
+_INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it runs with'
+
+
+class Access(NamedTuple):
+    """One of the two accesses of a race.
+
+    Attributes:
+        stream: The driver's handle of its stream; 0 is the default one.
+
+        writes: Whether it writes.
+
+        mark: Where the user's code made it.
+    """
+
+    stream: int
+    writes: bool
+    mark: PlaceMark | None
+
+
+@contextlib.contextmanager
+def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
+    """Collect the races of a block, each pair of places once; the block slows.
+
+    What is followed are operations of torch, called by this thread or by autograd for
+    it: no kernel of another library, no graph that is replayed, nothing on the host.
+    Two accesses meet only where their tensors begin at the same address: a view that
+    begins elsewhere is missed, and so is memory that was freed too early. The default
+    streams of two GPUs count as one. Nothing is known of what ran before the block,
+    so the devices should be idle at its beginning. After a race the later stream
+    counts as if it had waited, so that one missing wait is not told many times.
+
+    It starts no device. One thing stays: torch goes on calling Python at each
+    allocation and each event, to find that nobody listens.
+
+    Args:
+        torch: The torch module itself.
+
+        kind: The word in front of the colon of the devices.
+
+    Raises:
+        DeviceError: This kind of device, or this torch, cannot be followed.
+    """
+    if kind != "cuda":
+        raise DeviceError(
+            f"torch cannot find races between the streams of {kind}: its sanitizer "
+            f"knows cuda only",
+            _INSTEAD,
+        )
+    places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
+    found: list[SeenRace] = []
+    told: set[tuple[PlaceMark | None, PlaceMark | None]] = set()
+
+    def collect(earlier: Access, later: Access) -> None:
+        places_of_both = earlier.mark, later.mark
+        if places_of_both not in told:
+            told.add(places_of_both)
+            found.append(in_words(torch, earlier, later))
+
+    with _sanitizing(torch, places, collect):
+        yield found
+
+
+@contextlib.contextmanager
+def _sanitizing(
+    torch: Any, places: Places, collect: Callable[[Access, Access], None]
+) -> Iterator[None]:
+    with contextlib.ExitStack() as undo:
+        try:
+            sanitizer = undo.enter_context(private_sanitizer(torch))
+            mode = _collecting_mode(torch, sanitizer, places, collect)
+        except (ImportError, AttributeError, TypeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DeviceError(
+                f"torch's stream sanitizer cannot be used here: {reason}", _INSTEAD
+            ) from error
+        with mode:
+            yield
+
+
+def _collecting_mode(
+    torch: Any,
+    sanitizer: Any,
+    places: Places,
+    collect: Callable[[Access, Access], None],
+) -> Any:
+    """The sanitizer's dispatch mode, which hands over what it finds."""
+
+    class Collector(sanitizer.EventHandler):  # type: ignore[misc]
+        """Finds what torch's own finds, and lets the code go on."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._marks: dict[int, PlaceMark | None] = {}
+
+        def _handle_kernel_launch(self, *args: Any, **options: Any) -> list[Any]:
+            errors = super()._handle_kernel_launch(*args, **options)
+            self._marks[self.seq_num] = places.here()
+            for error in errors:
+                earlier, later = error.previous_access, error.current_access
+                collect(self._seen(earlier), self._seen(later))
+                self._as_if_waited(earlier.stream, later.stream)
+            return []
+
+        def _seen(self, access: Any) -> Access:
+            return Access(
+                access.stream,
+                access.type is sanitizer.AccessType.WRITE,
+                self._marks.get(access.seq_num),
+            )
+
+        def _as_if_waited(self, earlier_stream: int, later_stream: int) -> None:
+            event = -1  # no event of CUDA has such an address
+            self._handle_event_creation(event)
+            self._handle_event_record(event, earlier_stream)
+            self._handle_event_wait(event, later_stream)
+            self._handle_event_deletion(event)
+
+    class Mode(sanitizer.CUDASanitizerDispatchMode):  # type: ignore[misc]
+        """Follows each operation, and does not start CUDA for it."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            follow = super().__torch_dispatch__
+            if torch.cuda.is_initialized():
+                return follow(func, types, args, kwargs)
+            outputs = func(*args, **(kwargs or {}))
+            if torch.cuda.is_initialized():  # it was the very first use
+                follow(_HasRun(func, outputs), types, args, kwargs)
+            return outputs
+
+    sanitizer.EventHandler = Collector  # its copy is ours
+    return Mode()
+
+
+class _HasRun:
+    """An operation that is over, to be followed all the same."""
+
+    def __init__(self, func: Any, outputs: Any) -> None:
+        self._schema = func._schema  # noqa: SLF001 -- what the sanitizer asks for
+        self._outputs = outputs
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self._outputs

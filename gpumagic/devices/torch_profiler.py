@@ -1,0 +1,165 @@
+"""torch's profiler, started and stopped so that nothing of it stays, and its traps.
+
+What has to be known about it, and is not written in its manual:
+
+- Starting it asks CUDA how many devices there are, whatever it is to trace. That
+  initialises CUDA, so it is not started where nobody has used CUDA yet.
+- Starting a second one ends the first without a word. The first can still be
+  stopped, but to export what it has not got ends the process.
+- Stopping it first waits for the device. Where that fails, it keeps running.
+- Newer versions print a line at each start and stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}  # by kind, what it can see
+_LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"  # above the highest level there is
+
+
+def require_startable(torch: Any) -> None:
+    """Refuse to start it where that would do harm, or where it cannot trace.
+
+    Raises:
+        DeviceError: It says why.
+    """
+    if not torch.profiler.kineto_available():
+        raise DeviceError(
+            "this torch is built without Kineto, the part that traces",
+            "the builds of pytorch.org and PyPI have it",
+        )
+    somewhere = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    if somewhere or is_running(torch, unknown=False):
+        raise DeviceError(
+            "torch's profiler is running already, and there can be only one",
+            "stop it first, or run this without --profile",
+        )
+    if _would_start_cuda(torch):
+        raise DeviceError(
+            "torch's profiler would start CUDA, which has not been used yet",
+            'use it once before: torch.zeros(1, device="cuda")',
+        )
+
+
+def is_running(torch: Any, *, unknown: bool) -> bool:
+    """Whether a profiler is running in this thread.
+
+    Args:
+        torch: The torch module itself.
+
+        unknown: The answer where torch cannot tell.
+    """
+    ask = getattr(torch.autograd, "_profiler_enabled", None)
+    return unknown if ask is None else bool(ask())
+
+
+def started(torch: Any, kind: str) -> Any:
+    """A profiler that is running; it traces the host, and devices if it can see them.
+
+    Raises:
+        DeviceError: It does not start.
+    """
+    profiler = torch.profiler
+    try:
+        with _silence():
+            profile = profiler.profile(activities=_activities(torch, kind))
+            profile.start()
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise not_started(error) from error
+    return profile
+
+
+def not_started(error: BaseException) -> DeviceError:
+    """What the user is told of a profiler that does not start."""
+    return DeviceError(
+        f"torch's profiler did not start: {first_line(error)}",
+        "run this without --profile",
+    )
+
+
+def sees_devices(torch: Any, kind: str) -> bool:
+    """Whether this torch can trace devices of this kind."""
+    return len(_activities(torch, kind)) > 1
+
+
+def stop(torch: Any, profile: Any) -> None:
+    """Stop it for certain.
+
+    Raises:
+        RuntimeError: It is stopped, but what it has seen is lost.
+    """
+    try:
+        profile.stop()
+    except RuntimeError:
+        if is_running(torch, unknown=False):
+            _stop_without_waiting(torch)
+        raise
+
+
+def exported(profile: Any) -> str:
+    """Its Chrome JSON, which it can only write to a file.
+
+    Raises:
+        OSError: There is no room for a temporary file.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpumagic-") as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _activities(torch: Any, kind: str) -> list[Any]:
+    known = torch.profiler.ProfilerActivity
+    device = getattr(known, ACTIVITIES.get(kind, ""), None)
+    if device is None or device not in torch.profiler.supported_activities():
+        return [known.CPU]
+    return [known.CPU, device]
+
+
+def _would_start_cuda(torch: Any) -> bool:
+    from gpumagic.devices.cuda import driver_initialised
+    from gpumagic.devices.opening import why_no_cuda
+
+    if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
+        return False
+    return not driver_initialised()
+
+
+def _stop_without_waiting(torch: Any) -> None:
+    disable = getattr(torch.autograd, "_disable_profiler", None)
+    forget = getattr(torch.autograd.profiler, "_run_on_profiler_stop", None)
+    if disable is not None:
+        disable()
+    if forget is not None:
+        forget()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Let it print nothing, unless the user has said what it is to print.
+
+    It reads the variable once in a process, when it is first started.
+    """
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = _SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOG_LEVEL, None)

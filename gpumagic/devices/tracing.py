@@ -1,0 +1,209 @@
+"""Traces what host and devices do during a block, by torch's own profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpumagic.errors import DeviceError
+from gpumagic.observed import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
+_WARM_UP = "gpumagic: warming up"
+
+_LOST = (
+    "the trace was lost: the code used torch's profiler itself",
+    "leave the profiler to one of the two: run this without --profile",
+)
+_BLIND = (
+    "no GPU activity could be traced",
+    "a GPU serves one profiler at a time: is nsys, DCGM or another one attached?",
+)
+
+
+class Tracing(Protocol):
+    """A trace that is being taken."""
+
+    def begin(self) -> None:
+        """The window begins: all devices are idle, the user's code comes next."""
+
+    def end(self) -> None:
+        """The window ends: all devices are idle again."""
+
+    def trace(self) -> Trace:
+        """What was seen between begin and end; to be asked after the block."""
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it as JSON for Perfetto and Chrome; to be asked after the block.
+
+        Raises:
+            DeviceError: There is nothing to write.
+            OSError: It cannot be written there.
+        """
+
+
+@contextlib.contextmanager
+def trace(torch: Any, kind: str) -> Iterator[Tracing]:
+    """Trace what torch does on the host and on one kind of device during a block.
+
+    Args:
+        torch: The torch module itself.
+
+        kind: The word in front of the colon of a torch device.
+
+    Raises:
+        DeviceError: On entering: the profiler does not start, or must not.
+    """
+    from gpumagic.devices import torch_profiler
+
+    torch_profiler.require_startable(torch)
+    tracing = ProfilerTracing(torch, kind)
+    tracing.start()
+    try:
+        yield tracing
+    finally:
+        tracing.stop()
+
+
+class ProfilerTracing:
+    """A `Tracing` by `torch.profiler`.
+
+    The window lies between two marks in the trace itself. They are stamped by the
+    clock of everything else there, so no conversion between clocks blurs it; what a
+    mark itself takes, some microseconds, lies outside but for its last or first one.
+
+    Args:
+        torch: The torch module itself.
+
+        kind: The word in front of the colon of a torch device.
+    """
+
+    def __init__(self, torch: Any, kind: str) -> None:
+        self._torch = torch
+        self._kind = kind
+        self._module = None if kind == "cpu" else getattr(torch, kind, None)
+        self._profile: Any = None
+        self._expects_devices = False
+        self._text: str | None = None
+        self._problem = _LOST
+        self._began_ns = self._ended_ns = 0
+
+    def start(self) -> None:
+        """Start the profiler and let its first costs be paid.
+
+        Raises:
+            DeviceError: It does not start.
+        """
+        from gpumagic.devices import torch_profiler
+
+        self._profile = torch_profiler.started(self._torch, self._kind)
+        try:
+            self._warm_up()
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, RuntimeError):
+                raise torch_profiler.not_started(error) from error
+            raise
+
+    def begin(self) -> None:
+        """The window begins."""
+        self._mark(_BEGIN)
+        self._began_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """The window ends."""
+        self._ended_ns = time.perf_counter_ns()
+        self._mark(_END)
+
+    def stop(self) -> None:
+        """Stop the profiler, whatever has happened; what fails is told by `trace`."""
+        from gpumagic.devices import torch_profiler
+
+        profile, self._profile = self._profile, None
+        if not torch_profiler.is_running(self._torch, unknown=True):
+            return  # the code has ended ours by starting one of its own
+        try:
+            torch_profiler.stop(self._torch, profile)
+            self._text = torch_profiler.exported(profile)
+        except (RuntimeError, OSError) as error:
+            # The code has run, and its time is worth more than its picture.
+            reason = torch_profiler.first_line(error)
+            self._problem = (
+                f"the trace is lost: {reason}",
+                "the times do not depend on it",
+            )
+        # The code may have been the first to use the device.
+        self._expects_devices = self._expects_devices or self._can_launch()
+
+    def trace(self) -> Trace:
+        """What was seen between begin and end."""
+        from gpumagic.devices import kineto
+
+        length_s = max(self._ended_ns - self._began_ns, 0) / 1e9
+        if self._text is None:
+            return Trace((), length_s, *self._problem)
+        try:
+            seen = kineto.read(self._text, _BEGIN, _END)
+        except ValueError:  # a mark is missing
+            return Trace((), length_s, *_LOST)
+        if seen.sees_devices or not self._expects_devices:
+            return Trace(seen.spans, seen.length_s)
+        return Trace(seen.spans, seen.length_s, *self._blindness())
+
+    def save(self, path: str | Path) -> None:
+        """Write the profiler's own JSON, which has more than `trace` tells."""
+        if self._text is None:
+            raise DeviceError(*self._problem)
+        Path(path).write_text(self._text, encoding="utf-8")
+
+    def _warm_up(self) -> None:
+        """Make the first mark, and let CUPTI come up (about 200 ms the first time).
+
+        It is done within the session: an empty session before it, as a warm-up, can
+        leave all later ones of the process blind.
+        """
+        from gpumagic.devices import torch_profiler
+
+        self._mark(_WARM_UP)
+        self._expects_devices = self._can_launch()
+        if not self._expects_devices or self._module is None:
+            return
+        if not torch_profiler.sees_devices(self._torch, self._kind):
+            return
+        spin = getattr(self._module, "_sleep", None)
+        if spin is not None:
+            spin(0)  # a kernel that needs no memory: the counters stay as they are
+        else:
+            self._torch.zeros(1, device=self._kind)
+        self._module.synchronize()
+
+    def _can_launch(self) -> bool:
+        """Whether the device is in use, and what is launched now would run there."""
+        if self._module is None:
+            return False
+        started = getattr(self._module, "is_initialized", None)
+        if started is not None and not started():
+            return False
+        # What is captured becomes part of a graph instead of running.
+        capturing = getattr(self._module, "is_current_stream_capturing", None)
+        return capturing is None or not capturing()
+
+    def _blindness(self) -> tuple[str, str]:
+        """Why devices are missing though they were used."""
+        from gpumagic.devices import torch_profiler
+
+        if self._kind in torch_profiler.ACTIVITIES:
+            return _BLIND
+        return (
+            f"torch's profiler does not see devices of kind {self._kind!r}",
+            "what is shown is the host's part",
+        )
+
+    def _mark(self, name: str) -> None:
+        with self._torch.profiler.record_function(name):
+            pass

@@ -1,0 +1,112 @@
+"""What happens on a simulated machine while a block runs: waits of the host, races."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.errors import DeviceError
+from gpumagic.observed import SeenRace, SyncCall
+from gpumagic.places import Place, PlaceMark, code_line, runs_through
+from gpumagic.simulator.races import hint, problem
+from gpumagic.simulator.scheduler import QUEUE_FULL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.box import Box
+    from gpumagic.simulator.races import Race
+
+_PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
+
+
+class _Wait(NamedTuple):
+    """A wait that nobody has looked at yet."""
+
+    what: str
+    mark: PlaceMark | None
+    waited_ns: int
+
+
+@contextlib.contextmanager
+def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
+    """Note each call that makes the host wait, with its cost on the machine's clock.
+
+    The cost is that of the driver's call: a synchronisation takes time even where
+    nothing is left to wait for. A launch that waits because its queue is full is
+    not noted, since no line asks for that. Every thread is seen.
+
+    Raises:
+        DeviceError: The machine is switched off.
+    """
+    places = _simulation_of(box).places
+    waits: list[_Wait] = []
+
+    def note(what: str, began_ns: int, ended_ns: int) -> None:
+        if what != QUEUE_FULL:
+            what = "printing a tensor" if runs_through(_PRINTING) else what
+            waits.append(_Wait(what, places.here(), ended_ns - began_ns))
+
+    seen: list[SyncCall] = []
+    box.machine.wait_observers.append(note)
+    try:
+        yield seen
+    finally:
+        box.machine.wait_observers.remove(note)
+        seen += (
+            SyncCall(wait.what, code_line(wait.mark), wait.waited_ns / 1e9)
+            for wait in waits
+        )
+
+
+@contextlib.contextmanager
+def watch_races(box: Box) -> Iterator[list[SeenRace]]:
+    """Collect the races that are found, each pair of places once, without warnings.
+
+    Raises:
+        DeviceError: The machine is switched off, or does not look for races.
+    """
+    simulation = _simulation_of(box)
+    if not simulation.tracking:
+        raise DeviceError(
+            f"the {box.label} was told not to look for races",
+            'switch it on anew: gpumagic.simulate("h100", hazards="report")',
+        )
+    found: list[SeenRace] = []
+    told: set[tuple[PlaceMark | None, PlaceMark | None]] = set()
+
+    def collect(race: Race) -> None:
+        places = race.earlier_place, race.later_place
+        if places not in told:
+            told.add(places)
+            found.append(_in_words(race, simulation))
+
+    simulation.collectors.append(collect)
+    try:
+        yield found
+    finally:
+        simulation.collectors.remove(collect)
+
+
+def _simulation_of(box: Box) -> Simulation:
+    simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
+    if simulation is None or not box.is_on:
+        raise DeviceError(
+            f"the {box.label} was switched off",
+            'gpumagic.simulate("h100") switches one on',
+        )
+    return simulation
+
+
+def _in_words(race: Race, simulation: Simulation) -> SeenRace:
+    return SeenRace(
+        problem(race, simulation.stream_name, _place_text),
+        hint(race, simulation.stream_name, _place_text),
+        code_line(race.earlier_place),
+        code_line(race.later_place),
+    )
+
+
+def _place_text(mark: PlaceMark | None) -> str:
+    return "a place that is not known" if mark is None else str(Place(*mark))

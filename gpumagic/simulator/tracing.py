@@ -1,0 +1,189 @@
+"""Traces what the simulated machine does during a block, to the nanosecond.
+
+Devices tell of their work themselves. Of the host this much is known: when it
+submits work, and when it waits. What it does in between is Python's, and no
+simulated time passes there but what `box.pass_time` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import DeviceError
+from gpumagic.observed import SpanKind, Trace, TraceSpan
+from gpumagic.simulator.chrome_trace import as_chrome_trace
+from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.work import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.devices.tracing import Tracing
+    from gpumagic.simulator.box import Box
+    from gpumagic.simulator.work import Stream, Work
+
+
+@contextlib.contextmanager
+def trace(box: Box) -> Iterator[Tracing]:
+    """Trace what host and devices do during a block.
+
+    Args:
+        box: The machine. What its user records with `box.record()` goes on.
+
+    Raises:
+        DeviceError: On entering: a graph is being captured, so that nothing runs.
+    """
+    if not isinstance(box.machine.scheduler, Scheduler):
+        raise DeviceError(
+            "a graph is being captured, so that nothing runs that could be traced",
+            "trace its replay",
+        )
+    tracing = SimulatedTracing(box)
+    with tracing.observing():
+        yield tracing
+
+
+class SimulatedTracing:
+    """A `Tracing` of the simulated machine.
+
+    Args:
+        box: The machine.
+    """
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._scheduler = box.machine.scheduler
+        self._work: list[Work] = []
+        self._calls: list[tuple[str, SpanKind, int, int]] = []
+        self._began_ns = self._ended_ns = self._scheduler.now_ns
+
+    def begin(self) -> None:
+        """The window begins now."""
+        self._began_ns = self._ended_ns = self._scheduler.now_ns
+
+    def end(self) -> None:
+        """The window ends now."""
+        self._ended_ns = self._scheduler.now_ns
+
+    def trace(self) -> Trace:
+        """What was seen between begin and end."""
+        spans = [
+            span
+            for span in (*self._device_spans(), *self._host_spans())
+            if span is not None
+        ]
+        spans.sort(key=lambda span: (span.start_s, -span.end_s))
+        return Trace(tuple(spans), self._seconds(self._ended_ns))
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON for Perfetto and Chrome."""
+        written = as_chrome_trace(self.trace(), self._box.label)
+        Path(path).write_text(json.dumps(written), encoding="utf-8")
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Listen to the engines, to waits and to launches, for as long as a block."""
+        scheduler, waits = self._scheduler, self._box.machine.wait_observers
+        recorded, launched = scheduler.trace, vars(scheduler).get("launch")
+        ours = scheduler.trace = _Works(self._work, recorded)
+        # Put in only now, and taken out again: every operation comes by there.
+        vars(scheduler)["launch"] = self._listening(scheduler.launch)
+        waits.append(self._waited)
+        try:
+            yield
+        finally:
+            waits.remove(self._waited)
+            if launched is None:
+                del vars(scheduler)["launch"]
+            else:
+                vars(scheduler)["launch"] = launched
+            if scheduler.trace is ours:
+                scheduler.trace = recorded
+            elif scheduler.trace is not None:
+                # The block has called `box.record()`, and all went there since.
+                self._work.extend(scheduler.trace)
+
+    # ---------------------------------------------------------------- the host
+
+    def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
+        self._calls.append((what, SpanKind.WAIT, began_ns, ended_ns))
+
+    def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
+        def listening(*args: Any, **named: Any) -> Work:
+            began_ns, heard = self._scheduler.now_ns, len(self._calls)
+            work = launch(*args, **named)
+            # Where the queue was full, the wait for a slot was noted meanwhile.
+            waits = [each[2] for each in self._calls[heard:]]
+            ended_ns = min([work.submitted_ns, *waits])
+            self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
+            return work
+
+        return listening
+
+    def _host_spans(self) -> Iterator[TraceSpan | None]:
+        for name, kind, began_ns, ended_ns in self._calls:
+            yield self._span(name, kind, began_ns, ended_ns, thread=0)
+
+    # ------------------------------------------------------------- the devices
+
+    def _device_spans(self) -> Iterator[TraceSpan | None]:
+        numbers = self._numbers()
+        for work in self._work:
+            if work.start_ns is None or work.end_ns is None:
+                continue
+            device, stream = numbers[work.stream]
+            copies = work.engine is not Engine.COMPUTE
+            yield self._span(
+                work.name,
+                SpanKind.COPY if copies else SpanKind.KERNEL,
+                work.start_ns,
+                work.end_ns,
+                device=device,
+                stream=stream,
+                launched_s=max(self._seconds(work.submitted_ns), 0.0),
+            )
+
+    def _numbers(self) -> dict[Stream, tuple[int, int]]:
+        """By what numbers the process knows a device and its stream."""
+        return {
+            stream.queue: (gpu.index, stream.number)
+            for gpu in self._box.machine.all_gpus
+            for stream in gpu.streams.values()
+        }
+
+    # --------------------------------------------------------------- the clock
+
+    def _span(
+        self, name: str, kind: SpanKind, start_ns: int, end_ns: int, **more: Any
+    ) -> TraceSpan | None:
+        """The part of a span that lies in the window; None where there is none."""
+        start_ns, end_ns = max(start_ns, self._began_ns), min(end_ns, self._ended_ns)
+        if start_ns >= end_ns:
+            return None
+        return TraceSpan(
+            name, kind, self._seconds(start_ns), self._seconds(end_ns), **more
+        )
+
+    def _seconds(self, at_ns: int) -> float:
+        return (at_ns - self._began_ns) / 1e9
+
+
+class _Works(list["Work"]):
+    """What the engines do, for two readers.
+
+    Args:
+        ours: The list of this trace.
+
+        recorded: The list of `box.record()`, if there is one.
+    """
+
+    def __init__(self, ours: list[Work], recorded: list[Work] | None) -> None:
+        super().__init__()
+        self._readers = [ours] if recorded is None else [ours, recorded]
+
+    def append(self, work: Work) -> None:
+        for reader in self._readers:
+            reader.append(work)

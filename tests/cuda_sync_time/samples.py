@@ -1,0 +1,559 @@
+"""Reports of every kind of timing, with figures as real machines give them.
+
+They are written by hand, or made by formulas that are fixed here, so that golden
+files differ only where a view does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from gpumagic.cuda_sync_time.ranks import Interval
+from gpumagic.cuda_sync_time.report import (
+    BriefReport,
+    Code,
+    Comparison,
+    ComparisonReport,
+    DeviceTime,
+    Flag,
+    FlagKind,
+    LogEntry,
+    LogReport,
+    Mode,
+    Peaks,
+    Profile,
+    RaceReport,
+    RepeatedReport,
+    Roofline,
+    Run,
+    Samples,
+    Setting,
+    StreamShare,
+    SyncPoint,
+    TimingReport,
+    TopKernel,
+    Verdict,
+)
+from gpumagic.observed import CodeLine, SeenRace, SpanKind, TraceSpan
+
+MS = 1e-3
+US = 1e-6
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
+LONG = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float,"
+    " float, float, at::native::binary_internal::MulFunctor<float> >>(int, float)"
+)
+WIDE = "データ転送 → 显存 🚀"
+
+H100 = Setting(
+    kind="cuda",
+    devices=((0, "NVIDIA H100 80GB HBM3"),),
+    floor_s=21 * US,
+    torch_version="2.6.0+cu126",
+    driver_version="560.35.05",
+)
+SIMULATED = Setting(
+    kind="sim",
+    label="simulated H100 SXM",
+    devices=((0, "H100 SXM"),),
+    floor_s=6 * US,
+    torch_version="2.6.0",
+)
+HOST = Setting(kind="cpu", floor_s=1.04 * US, torch_version="2.6.0+cpu")
+TWO = dataclasses.replace(
+    H100,
+    devices=((0, "NVIDIA H100 80GB HBM3"), (1, "NVIDIA H100 80GB HBM3")),
+    floor_s=34 * US,
+)
+MATMUL = Code("for _ in range(60):\n    y = x @ w", cell=3)
+
+GPU_BOUND = TimingReport(
+    MATMUL,
+    H100,
+    Run(
+        84.3 * MS,
+        0.4 * MS,
+        tail_s=9 * US,
+        backlog_s=12 * US,
+        events=(DeviceTime(0, 84.2 * MS),),
+    ),
+)
+LAUNCH_BOUND = TimingReport(
+    Code("for p in model.parameters():\n    p.mul_(0.9)", cell=4),
+    H100,
+    Run(20.1 * MS, 20.0 * MS, tail_s=5 * US, backlog_s=11 * US),
+)
+SYNCING = dataclasses.replace(
+    LAUNCH_BOUND,
+    code=Code("for batch in data:\n    losses.append(step(batch).item())", cell=5),
+    syncs=(
+        SyncPoint(
+            ".item()",
+            CodeLine("In [5], line 2", "losses.append(step(batch).item())"),
+            1000,
+            14.2 * MS,
+        ),
+        SyncPoint("copy to the host", CodeLine("train.py, line 40", None), 3, 120 * US),
+        SyncPoint("torch.cuda.synchronize()", None, 1),
+    ),
+    flags=(Flag(FlagKind.WATCHED),),
+)
+OVERLAPPED = TimingReport(
+    Code("y = train_step(batch)", name="step", cell=6),
+    H100,
+    Run(31.4 * MS, 19.8 * MS, tail_s=0.0, backlog_s=0.0),
+)
+TAIL = TimingReport(
+    Code("with torch.cuda.stream(side):\n    z = x @ x", cell=7),
+    TWO,
+    Run(
+        58.1 * MS,
+        0.3 * MS,
+        tail_s=50.2 * MS,
+        backlog_s=33.4 * MS,
+        events=(DeviceTime(0, 7.8 * MS), DeviceTime(1, None)),
+    ),
+    (
+        Flag(FlagKind.BACKLOG, 33.4 * MS),
+        Flag(FlagKind.TAIL, 50.2 * MS),
+        Flag(FlagKind.THREADS, 2, ("loader-0", "loader-1")),
+    ),
+)
+LONG_BACKLOG = TimingReport(
+    MATMUL,
+    H100,
+    Run(1.21 * MS, 40 * US, tail_s=0.0, backlog_s=1.31),
+    (Flag(FlagKind.BACKLOG, 1.31), Flag(FlagKind.FIRST_USE, device=0)),
+)
+ON_CPU = TimingReport(
+    Code("numpy.sort(values)", cell=8), HOST, Run(1.204, 1.204, uses_device=False)
+)
+TINY = TimingReport(
+    Code("x.add_(1)", cell=9), H100, Run(24.6 * US, 7.1 * US, backlog_s=2 * US)
+)
+EMPTY = TimingReport(
+    Code("pass", cell=9), H100, Run(20.4 * US, 1.1 * US, backlog_s=2 * US)
+)
+FAILED = TimingReport(
+    Code("y = x @ w", cell=10),
+    H100,
+    Run(12.1 * MS, 11.9 * MS, tail_s=0.0, backlog_s=0.0),
+    (Flag(FlagKind.DRIVER_CALLS, 4, device=0),),
+    failed="ValueError: shapes (4, 3) and (4, 3) cannot be multiplied",
+)
+ON_SIMULATOR = TimingReport(
+    MATMUL,
+    SIMULATED,
+    Run(
+        7.62 * MS,
+        0.31 * MS,
+        tail_s=0.0,
+        backlog_s=0.0,
+        events=(DeviceTime(0, 7.61 * MS),),
+        simulated_in_s=0.042,
+    ),
+)
+UNKNOWN = TimingReport(Code(""), Setting("xpu"), Run(0.05, 0.01))
+
+EVERY_FLAG = tuple(
+    Flag(
+        kind,
+        {
+            FlagKind.BACKLOG: 1.31,
+            FlagKind.TAIL: 8.1 * MS,
+            FlagKind.CLOCK: -0.08,
+            FlagKind.SPREAD: 0.31,
+            FlagKind.DRIFT: 0.06,
+            FlagKind.CORRELATED: 0.62,
+            FlagKind.TWO_HUMPS: 1.4,
+            FlagKind.QUEUE_FULL: 1024,
+            FlagKind.COLLECTED: 1,
+        }.get(kind, 3),
+        {
+            FlagKind.THREADS: ("loader-0", "loader-1"),
+            FlagKind.LIMITED: ("power limit", "heat"),
+            FlagKind.UNWATCHED: ("this torch has no such mode",),
+            FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
+        }.get(kind, ()),
+        device=0,
+    )
+    for kind in FlagKind
+)
+
+
+# --------------------------------------------------------------------- profiles
+
+
+def _kernels(lane, count, every_s, busy_s, names=("gemm", "add")):
+    device, stream = lane
+    return tuple(
+        TraceSpan(
+            names[at % len(names)],
+            SpanKind.KERNEL,
+            0.2 * MS + at * every_s,
+            0.2 * MS + at * every_s + busy_s,
+            device,
+            stream,
+        )
+        for at in range(count)
+    )
+
+
+def profile(spans, length_s, **others):
+    """A profile of these spans, with its sums left to the caller."""
+    busy = sum(each.end_s - each.start_s for each in spans if each.device is not None)
+    facts = {
+        "busy_s": min(busy, 0.9 * length_s),
+        "overlapped_s": 0.0,
+        "copying_s": 0.0,
+        "hidden_copy_s": 0.0,
+        "launches": sum(each.device is not None for each in spans),
+        "in_flight": 7,
+        "streams": (),
+        "kernels": (),
+    }
+    ordered = tuple(sorted(spans, key=lambda span: span.start_s))
+    return Profile(length_s, ordered, **{**facts, **others})
+
+
+TWO_STREAMS = profile(
+    (
+        *_kernels((0, 7), 4, 1.0 * MS, 0.9 * MS, ("sm90_xmma_gemm_bf16",)),
+        TraceSpan(
+            "Memcpy HtoD (Pinned -> Device)",
+            SpanKind.COPY,
+            0.3 * MS,
+            1.4 * MS,
+            0,
+            13,
+            nbytes=2**26,
+        ),
+        TraceSpan("Memset (Device)", SpanKind.FILL, 1.5 * MS, 1.6 * MS, 0, 13),
+        TraceSpan("aten::matmul", SpanKind.HOST, 0.0, 0.25 * MS, thread=0),
+        TraceSpan("aten::matmul", SpanKind.HOST, 0.25 * MS, 0.4 * MS, thread=0),
+        TraceSpan("cudaLaunchKernel", SpanKind.LAUNCH, 0.18 * MS, 0.2 * MS),
+        TraceSpan("cudaMemcpyAsync", SpanKind.LAUNCH, 0.26 * MS, 0.29 * MS),
+        TraceSpan("cudaDeviceSynchronize", SpanKind.WAIT, 0.5 * MS, 4.1 * MS),
+        TraceSpan("aten::mul", SpanKind.HOST, 0.1 * MS, 0.2 * MS, thread=1),
+    ),
+    4.4 * MS,
+    busy_s=3.6 * MS,
+    overlapped_s=1.2 * MS,
+    copying_s=1.1 * MS,
+    hidden_copy_s=1.0 * MS,
+    streams=(StreamShare(0, 7, 4, 3.6 * MS), StreamShare(0, 13, 2, 1.2 * MS)),
+    kernels=(
+        TopKernel("sm90_xmma_gemm_bf16", "kernel", 4, 3.6 * MS, 0.91 * MS),
+        TopKernel("Memcpy HtoD (Pinned -> Device)", "copy", 1, 1.1 * MS, 1.1 * MS),
+        TopKernel(LONG, "kernel", 12, 0.05 * MS, 0.01 * MS),
+    ),
+    saved_as="trace.json",
+)
+MANY_SPANS = profile(
+    (
+        *_kernels((0, 7), 6000, 16 * US, 9 * US, ("gemm", "add", LONG)),
+        *_kernels((0, 13), 1000, 90 * US, 40 * US, ("Memcpy HtoD",)),
+        *(
+            TraceSpan(
+                "cudaLaunchKernel", SpanKind.LAUNCH, at * 32 * US, (at * 32 + 5) * US
+            )
+            for at in range(3000)
+        ),
+    ),
+    100 * MS,
+    streams=(StreamShare(0, 7, 6000, 54 * MS), StreamShare(0, 13, 1000, 40 * MS)),
+    kernels=(
+        TopKernel("gemm", "kernel", 2000, 18 * MS, 9 * US),
+        TopKernel("Memcpy HtoD", "copy", 1000, 40 * MS, 40 * US),
+    ),
+)
+MANY_STREAMS = profile(
+    tuple(
+        span
+        for stream in range(40)
+        for span in _kernels((stream % 2, stream), stream + 1, 0.1 * MS, 0.02 * MS)
+    ),
+    10 * MS,
+)
+NO_DEVICE = profile(
+    (
+        TraceSpan("aten::matmul", SpanKind.HOST, 0.0, 3.1 * MS, thread=0),
+        TraceSpan("cudaDeviceSynchronize", SpanKind.WAIT, 3.2 * MS, 9.0 * MS),
+    ),
+    9.1 * MS,
+    in_flight=None,
+    problem="no GPU activity could be traced",
+    hint="another profiler may be attached: close nsys, ncu or DCGM",
+)
+
+
+def profiled(profile, **others):
+    """A timing with this profile."""
+    report = dataclasses.replace(
+        GPU_BOUND, profile=profile, flags=(Flag(FlagKind.PROFILED),)
+    )
+    return dataclasses.replace(report, **others)
+
+
+# --------------------------------------------------------------------- repeated
+
+
+def wobble(count, middle_s, share):
+    """Samples around a middle that look like noise and are always the same."""
+    return tuple(
+        middle_s * (1 + share * math.sin(at * 12.9898) * math.cos(at * 78.233))
+        for at in range(count)
+    )
+
+
+def repeated(seconds, calls=1, mode=Mode.LATENCY, flags=(), **others):
+    """Many runs of a product."""
+    facts = {"first_s": 3 * seconds[0], "warmup_calls": 22, "warmup_s": 0.11}
+    samples = Samples(mode, tuple(seconds), calls, **{**facts, **others})
+    return RepeatedReport(MATMUL, H100, samples, flags)
+
+
+STEADY = repeated(wobble(40, 1.234 * MS, 0.004), 8, Mode.THROUGHPUT)
+NOISY = repeated(
+    (*wobble(20, 2.1 * MS, 0.05), *wobble(14, 3.4 * MS, 0.04), 21.0 * MS),
+    flags=(
+        Flag(FlagKind.SPREAD, 0.52),
+        Flag(FlagKind.TWO_HUMPS, 1.6, ("2.10 ms", "3.40 ms")),
+        Flag(FlagKind.DRIFT, 0.41),
+        Flag(FlagKind.OUT_OF_TIME),
+    ),
+)
+COLD = repeated(wobble(12, 310 * US, 0.02), cold=True)
+FEW = repeated((0.84, 0.86, 0.85), flags=(Flag(FlagKind.FEW, 3),))
+EXACT = dataclasses.replace(
+    repeated((0.42 * MS,) * 10, 16, Mode.THROUGHPUT), setting=SIMULATED
+)
+
+# -------------------------------------------------------------------- comparison
+
+
+def compared(verdict, ratio, ends, *, noise=None, more=None):
+    """Pairs of two codes whose ratio lies there."""
+    low, high = ends
+    pairs = tuple(
+        (base, base * ratio * (1 + (high - low) * math.sin(at * 7.1)))
+        for at, base in enumerate(wobble(24, 1.7 * MS, 0.01))
+    )
+    interval = Interval(low, high, 0.957)
+    return ComparisonReport(
+        base=Code("y = x @ w", name="base"),
+        code=Code("y = torch.compile(f)(x, w)", name="new"),
+        setting=H100,
+        mode=Mode.THROUGHPUT,
+        calls=4,
+        runs=240,
+        result=Comparison(pairs, ratio, interval, verdict, more),
+        noise=noise,
+    )
+
+
+def against_itself(low, high, verdict=Verdict.SAME):
+    """The base against itself."""
+    pairs = ((1.7 * MS, 1.7 * MS),) * 12
+    interval = Interval(low, high, 0.961)
+    return Comparison(pairs, (low + high) / 2, interval, verdict)
+
+
+FASTER = compared(Verdict.FASTER, 0.763, (0.746, 0.781))
+SLOWER = compared(
+    Verdict.SLOWER, 1.31, (1.28, 1.34), noise=against_itself(0.996, 1.003)
+)
+SAME = compared(Verdict.SAME, 1.002, (0.9971, 1.0052))
+CANNOT_TELL = dataclasses.replace(
+    compared(
+        Verdict.CANNOT_TELL,
+        1.021,
+        (0.985, 1.058),
+        more=40,
+        noise=against_itself(0.961, 1.044, Verdict.CANNOT_TELL),
+    ),
+    base=Code("y = x @ w"),
+    code=Code("y = torch.mm(x, w)"),
+)
+
+# ------------------------------------------------------------- races, rooflines
+
+RACES = RaceReport(
+    Code("with torch.cuda.stream(side):\n    total = x.sum()", cell=11),
+    SIMULATED,
+    (
+        SeenRace(
+            "In [11], line 2 reads x on stream side while In [11], line 1 may still "
+            "be writing it on the default stream",
+            "side.wait_stream(torch.cuda.current_stream()) before In [11], line 2",
+            CodeLine("In [11], line 1", "x = torch.randn(4096, device='sim')"),
+            CodeLine("In [11], line 2", "total = x.sum()"),
+        ),
+        SeenRace(
+            "memory of y is used again while side may still be reading it",
+            "y.record_stream(side)",
+            later=CodeLine("train.py, line 40"),
+        ),
+    ),
+    "the simulated GPU",
+)
+NO_RACES = RaceReport(Code("total = x.sum()", cell=12), H100, (), "torch's sanitizer")
+NO_STREAMS = RaceReport(
+    Code("total = x.sum()", cell=12),
+    HOST,
+    (),
+    "",
+    problem="on the CPU one call is done before the next begins: nothing can race",
+    hint='gpumagic.simulate("h100") gives streams that can',
+)
+
+PEAKS = Peaks("bfloat16", 742e12, 2.61e12)
+COMPUTE = dataclasses.replace(
+    GPU_BOUND,
+    roofline=Roofline(
+        84.3 * MS,
+        PEAKS,
+        flops=52_776_558_133_248,
+        nbytes=8_053_063_680,
+        counted=(("aten.mm", 50_000_000_000_000), ("aten.addmm", 2_776_558_133_248)),
+    ),
+)
+MEMORY = dataclasses.replace(
+    LAUNCH_BOUND,
+    roofline=Roofline(
+        20.1 * MS, PEAKS, flops=8_589_934_592, nbytes=34_359_738_368, counted=()
+    ),
+)
+ONLY_BYTES = dataclasses.replace(
+    LAUNCH_BOUND, roofline=Roofline(20.1 * MS, PEAKS, nbytes=34_359_738_368)
+)
+MODELLED = dataclasses.replace(
+    ON_SIMULATOR,
+    roofline=Roofline(
+        7.62 * MS,
+        dataclasses.replace(PEAKS, simulated=True),
+        flops=4_398_046_511_104,
+        counted=(("aten.mm", 4_398_046_511_104),),
+    ),
+)
+REFUSED = dataclasses.replace(
+    GPU_BOUND,
+    roofline=Roofline(
+        84.3 * MS,
+        None,
+        problem="the cell calls a compiled function, which counting would slow down",
+        hint="count the function before it is compiled",
+    ),
+)
+
+# ------------------------------------------------------------------------- logs
+
+LOG = LogReport(
+    tuple(
+        LogEntry(
+            Code(f"y = step({at})", name="warm" if at == 1 else None, cell=at + 2),
+            "cuda",
+            "",
+            seconds,
+            naive_s=None if at == 4 else seconds / (at + 1.3),
+            runs=320 if at == 4 else 1,
+            spread=0.02 if at == 4 else None,
+            failed=at == 7,
+            flags=(
+                (FlagKind.FIRST_USE, FlagKind.DRIVER_CALLS)
+                if at == 0
+                else (FlagKind.TAIL,)
+                if at == 5
+                else ()
+            ),
+        )
+        for at, seconds in enumerate(
+            (1.9, 0.084, 0.085, 0.2, 0.0012, 0.3, 0.09, 0.012, 0.11, 0.1, 0.09, 0.42)
+        )
+    )
+)
+LONG_LOG = LogReport(
+    tuple(
+        LogEntry(
+            Code(f"y = step({at})", cell=at),
+            "sim" if at % 2 else "cpu",
+            "simulated H100 SXM" if at % 2 else "",
+            0.01 * (1 + at % 7),
+        )
+        for at in range(60)
+    ),
+    dropped=13,
+    automatic=True,
+    saved_as="times.csv",
+)
+
+HOSTILE_RUN = TimingReport(
+    Code(HOSTILE, name=HOSTILE, cell=13),
+    dataclasses.replace(
+        H100, devices=((0, HOSTILE),), torch_version=HOSTILE, driver_version=WIDE
+    ),
+    Run(0.05, 0.01, tail_s=0.0, backlog_s=0.0),
+    (Flag(FlagKind.THREADS, 2, (HOSTILE, WIDE)),),
+    syncs=(SyncPoint(HOSTILE, CodeLine(HOSTILE, HOSTILE), 2, 0.01),),
+    profile=profile(
+        (
+            TraceSpan(HOSTILE, SpanKind.KERNEL, 0.0, 0.01, 0, 7),
+            TraceSpan(WIDE, SpanKind.COPY, 0.01, 0.02, 0, 7),
+            TraceSpan(LONG, SpanKind.HOST, 0.0, 0.001),
+        ),
+        0.05,
+        kernels=(TopKernel(HOSTILE, "kernel", 1, 0.01, 0.01),),
+        saved_as=HOSTILE,
+    ),
+    failed=None,
+)
+HOSTILE_FAILURE = dataclasses.replace(
+    FAILED, code=Code(LONG, name=LONG), failed=f"{HOSTILE}{LONG * 4}"
+)
+
+SAMPLES = (
+    ("gpu-bound", GPU_BOUND),
+    ("launch-bound", LAUNCH_BOUND),
+    ("syncs", SYNCING),
+    ("no-syncs", dataclasses.replace(LAUNCH_BOUND, syncs=())),
+    ("overlapped", OVERLAPPED),
+    ("tail-and-backlog", TAIL),
+    ("long-backlog", LONG_BACKLOG),
+    ("cpu", ON_CPU),
+    ("tiny", TINY),
+    ("empty", EMPTY),
+    ("failed", FAILED),
+    ("simulated", ON_SIMULATOR),
+    ("nothing-known", UNKNOWN),
+    ("every-flag", dataclasses.replace(GPU_BOUND, flags=EVERY_FLAG)),
+    ("brief", BriefReport(TAIL)),
+    ("brief-failed", BriefReport(FAILED)),
+    ("profile-two-streams", profiled(TWO_STREAMS)),
+    ("profile-many-spans", profiled(MANY_SPANS)),
+    ("profile-many-streams", profiled(MANY_STREAMS)),
+    ("profile-no-device", profiled(NO_DEVICE)),
+    ("profile-nothing", profiled(profile((), 0.0))),
+    ("repeated-steady", STEADY),
+    ("repeated-noisy", NOISY),
+    ("repeated-cold", COLD),
+    ("repeated-few", FEW),
+    ("repeated-exact", EXACT),
+    ("faster", FASTER),
+    ("slower", SLOWER),
+    ("same", SAME),
+    ("cannot-tell", CANNOT_TELL),
+    ("races", RACES),
+    ("no-races", NO_RACES),
+    ("no-streams", NO_STREAMS),
+    ("roof-compute", COMPUTE),
+    ("roof-memory", MEMORY),
+    ("roof-only-bytes", ONLY_BYTES),
+    ("roof-simulated", MODELLED),
+    ("roof-refused", REFUSED),
+    ("log", LOG),
+    ("log-long", LONG_LOG),
+    ("log-empty", LogReport(())),
+    ("hostile", HOSTILE_RUN),
+    ("hostile-failure", HOSTILE_FAILURE),
+)

@@ -1,0 +1,146 @@
+"""A device in real time whose streams are nothing but moments: for waits and errors."""
+
+# ruff: noqa: ARG002, D102 -- the protocols say what these words mean
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.observed import SyncCall, Trace
+
+
+@dataclass(eq=False)
+class Stream:
+    """Work until a moment of the host's clock."""
+
+    stream_id: int = 0
+    until: float = 0.0
+
+
+@dataclass
+class Event:
+    """A mark in a stream."""
+
+    at: float
+
+
+@dataclass
+class StandinDevice(CpuRuntime):
+    """A `Runtime` with one device, two streams, and whatever is asked of it by a test.
+
+    Attributes:
+        error: What each wait and question of the device raises, once it is set.
+
+        has_events: Whether events can be recorded; XPU and MPS may not.
+
+        log: What was done with it, in order.
+
+        waited_by: The names of the threads that made a wait of the whole device.
+    """
+
+    kind: str = "cuda"
+    simulated: bool = False
+    in_use: bool = True
+    has_events: bool = True
+    error: BaseException | None = None
+    unwatchable: BaseException | None = None
+    untraceable: BaseException | None = None
+    stats: dict[str, int] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    waited_by: list[str] = field(default_factory=list)
+    main: Stream = field(default_factory=Stream)
+    side: Stream = field(default_factory=lambda: Stream(7))
+
+    def busy(self, seconds, stream=None):
+        """Give a stream work; returns at once."""
+        stream = stream or self.main
+        stream.until = max(stream.until, time.perf_counter()) + seconds
+
+    @property
+    def at_work(self):
+        """Whether any stream has work left."""
+        return max(self.main.until, self.side.until) > time.perf_counter()
+
+    def started(self):
+        return self.in_use
+
+    def devices_in_use(self):
+        return (0,) if self.in_use else ()
+
+    def device_name(self, device):
+        self._fail()
+        return f"Stand-in {device}"
+
+    def current_stream(self, device):
+        return self.main if self.has_events else None
+
+    def record(self, stream):
+        self._fail()
+        if not self.has_events:
+            return None
+        return Event((stream or self.main).until)
+
+    def reached(self, event):
+        self._fail()
+        return event is None or event.at <= time.perf_counter()
+
+    def elapsed_s(self, start, end):
+        return None if None in (start, end) else max(end.at - start.at, 0.0)
+
+    def synchronize(self):
+        self.log.append("wait")
+        self.waited_by.append(threading.current_thread().name)
+        self._fail()
+        while self.at_work:
+            time.sleep(0.001)
+        self._fail()
+
+    def memory_stats(self, device):
+        return dict(self.stats)
+
+    @contextlib.contextmanager
+    def watch_syncs(self):
+        if self.unwatchable is not None:
+            raise self.unwatchable
+        seen = []
+        self.log.append("watch")
+        try:
+            yield seen
+        finally:
+            self.log.append("watch no more")
+            seen.append(SyncCall(".item()", None))
+
+    @contextlib.contextmanager
+    def trace(self):
+        if self.untraceable is not None:
+            raise self.untraceable
+        self.log.append("trace")
+        try:
+            yield StandinTracing(self)
+        finally:
+            self.log.append("trace no more")
+
+    def _fail(self):
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class StandinTracing:
+    """A `Tracing` that sees nothing."""
+
+    device: StandinDevice
+
+    def begin(self):
+        self.device.log.append("begin")
+
+    def end(self):
+        self.device.log.append("end")
+        self.device._fail()
+
+    def trace(self):
+        return Trace((), 0.5)

@@ -1,0 +1,452 @@
+"""One run on the CPU, and on devices that fail, hang, or lack words."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.cuda_sync_time import last_wait
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.once import OneRun, error_line
+from gpumagic.cuda_sync_time.report import Bound, Code, FlagKind
+from gpumagic.cuda_sync_time.waiting import HELPER_NAME
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.errors import DeviceError, GpuMagicError
+from tests.cuda_sync_time.standin_runtime import StandinDevice
+
+LONG_S = 30.0  # longer than anybody waits
+ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
+
+
+class NoDriver:
+    """A machine whose driver tells nothing."""
+
+    def inventory(self):
+        """Nothing."""
+        return SimpleNamespace(driver_version=None)
+
+    def visible_devices(self):
+        """Nothing."""
+
+    def loads(self):
+        """Nothing."""
+        return ()
+
+
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch):
+    """The stand-in device is no business of a torch that other tests have imported."""
+    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.loaded_torch", lambda: None)
+
+
+@pytest.fixture
+def device():
+    """A device in use, and idle."""
+    return StandinDevice()
+
+
+@pytest.fixture
+def start(device):
+    """Begins a run on it."""
+
+    def start(**options):
+        run = OneRun(Instruments(NoDriver, device), **options)
+        run.begin()
+        return run
+
+    return start
+
+
+def report_on(run, **ending):
+    """End a run and report on it."""
+    run.end(**ending)
+    return run.report(Code("x"))
+
+
+def flags(report):
+    """Its flags but for those that a busy machine brings at any time."""
+    by_chance = (FlagKind.COLLECTED, FlagKind.BACKLOG)
+    return [each for each in report.flags if each.kind not in by_chance]
+
+
+def kinds(report):
+    """The kinds of its flags."""
+    return [flag.kind for flag in flags(report)]
+
+
+def press_ctrl_c_after(seconds):
+    """As a user does: the signal comes to the main thread."""
+    main = threading.main_thread().ident
+    timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+
+
+# -------------------------------------------------------------------- the CPU
+
+
+def test_on_the_cpu_it_is_the_time_of_the_host():
+    """No device, no wait: both times are one, and there is nothing to flag."""
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+    time.sleep(0.002)
+    report = report_on(run)
+
+    assert report.run.elapsed_s == report.run.naive_s >= 0.002
+    assert report.run.bound is Bound.HOST_ONLY
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert report.run.events == ()
+    assert report.setting.kind == "cpu"
+    assert FlagKind.TAIL not in kinds(report)
+
+
+def test_stamps_nearer_to_the_code_are_used():
+    """What the caller has read from the host's clock is the time of the code."""
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+    began_ns = time.perf_counter_ns()
+    report = report_on(run, started_ns=began_ns, ended_ns=began_ns + 1234)
+
+    assert report.run.elapsed_s == pytest.approx(1.234e-6)
+
+
+def test_torch_is_neither_imported_nor_missed():
+    """Before torch has been imported a cell is timed all the same."""
+    code = (
+        "import sys\n"
+        "from gpumagic.cuda_sync_time.instruments import Instruments\n"
+        "from gpumagic.cuda_sync_time.once import OneRun\n"
+        "from gpumagic.cuda_sync_time.report import Code\n"
+        "from gpumagic.devices.driver import open_driver\n"
+        "run = OneRun(Instruments(open_driver), syncs=True)\n"
+        "run.begin(); run.end()\n"
+        "report = run.report(Code('x'))\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert report.syncs == () and report.setting.torch_version is None\n"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+def test_there_is_nothing_to_profile_before_torch(monkeypatch):
+    """It is said before the code runs, and torch is not imported for it."""
+    monkeypatch.setattr("gpumagic.cuda_sync_time.observers.loaded_torch", lambda: None)
+    run = OneRun(Instruments(NoDriver, CpuRuntime()), profile=True)
+
+    with pytest.raises(GpuMagicError, match="not been imported") as caught:
+        run.begin()
+    assert caught.value.hint
+
+
+def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
+    """What is waited for is the runtime of the end: torch may come with the cell."""
+    found = [CpuRuntime(), device]
+    instruments = Instruments(NoDriver)
+    instruments.runtime = lambda: found.pop(0)
+    run = OneRun(instruments, syncs=True)
+    run.begin()
+    device.busy(0.02)
+    report = report_on(run)
+
+    assert report.setting.kind == "cuda"
+    assert report.run.elapsed_s >= 0.02
+    assert FlagKind.FIRST_USE in kinds(report)
+    assert FlagKind.UNWATCHED in kinds(report)
+    assert report.syncs is None
+
+
+# ------------------------------------------------------------------- the waits
+
+
+def test_work_on_any_stream_is_waited_for(device, start):
+    """The time has the side stream's work; the tail says that it was there."""
+    run = start()
+    device.busy(0.03, device.side)
+    report = report_on(run)
+
+    assert not device.at_work
+    assert report.run.elapsed_s >= 0.03
+    assert FlagKind.TAIL in kinds(report)
+    assert report.run.naive_s < report.run.elapsed_s
+
+
+def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
+    """A thread is not worth its price until the run has lasted for a while."""
+    report_on(start())
+    short = set(device.waited_by)
+    device.waited_by.clear()
+    run = start()
+    device.busy(0.1)
+    run.end()
+
+    assert HELPER_NAME not in short
+    assert device.waited_by[-1] == HELPER_NAME
+
+
+def test_the_helper_reads_the_clock_itself(device, start):
+    """The end is when the device was idle, not when somebody came to look."""
+    run = start()
+    device.busy(0.06)
+    device.busy(0.08, device.side)
+    ends = device.side.until
+    began = run._window.started_ns
+    report = report_on(run)
+
+    assert began / 1e9 + report.run.elapsed_s == pytest.approx(ends, abs=0.02)
+
+
+@pytest.mark.parametrize("stream", ["main", "side"])
+def test_ctrl_c_comes_through_a_wait(device, start, stream):
+    """It ends the wait and is handed out, while the device is still at work."""
+    run = start()
+    device.busy(0.06)
+    device.busy(LONG_S, getattr(device, stream))
+    press_ctrl_c_after(0.2)
+
+    report = report_on(run)
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+    assert FlagKind.INTERRUPTED in kinds(report)
+    assert report.failed == "KeyboardInterrupt"
+    assert report.run.tail_s is None
+    assert report.setting.floor_s is None  # measuring it would wait
+
+
+def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
+    """Without events the helper waits from the start."""
+    device.has_events = False
+    run = start()
+    device.busy(LONG_S)
+    press_ctrl_c_after(0.1)
+
+    run.end()
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+
+
+def test_ctrl_c_comes_through_the_wait_before_the_run(device, start):
+    """A long backlog can be left; the observers have not even begun."""
+    device.busy(LONG_S)
+    press_ctrl_c_after(0.1)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(syncs=True)
+    assert device.at_work
+    assert "watch" not in device.log
+
+
+def test_the_helper_is_no_thread_of_the_cell(device, start):
+    """Left waiting by a Ctrl-C, it is not told as a thread that the cell started."""
+    run = start()
+    device.busy(0.06)
+    device.busy(LONG_S, device.side)
+    press_ctrl_c_after(0.2)
+    report = report_on(run)
+
+    helpers = [each for each in threading.enumerate() if each.name == HELPER_NAME]
+    assert helpers
+    assert all(each.daemon for each in helpers)
+    told = [flag.names for flag in report.flags if flag.kind is FlagKind.THREADS]
+    assert HELPER_NAME not in sum(told, ())
+
+
+# --------------------------------------------------- devices that lack words
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_without_events_there_is_a_time_and_no_tail(kind):
+    """What cannot be told apart is unknown, and nothing is claimed of it."""
+    device = StandinDevice(kind=kind, has_events=False)
+    run = OneRun(Instruments(NoDriver, device))
+    run.begin()
+    device.busy(0.03)
+    report = report_on(run)
+
+    assert report.run.elapsed_s >= 0.03
+    assert report.run.tail_s is None
+    assert [each.elapsed_s for each in report.run.events] == [None]
+    assert report.run.bound is Bound.DEVICE
+    assert kinds(report) == []
+
+
+# ------------------------------------------------------------ broken devices
+
+
+def test_a_device_that_was_broken_before_is_told_before_the_code_runs(device):
+    """Nothing can be measured: two lines say so, and everything is as before."""
+    device.error = RuntimeError(ASSERT)
+    run = OneRun(Instruments(NoDriver, device), syncs=True, profile=True)
+
+    with pytest.raises(DeviceError, match="device-side assert triggered") as caught:
+        run.begin()
+    assert "TORCH_USE_CUDA_DSA" not in caught.value.problem
+    assert "restart the kernel" in caught.value.hint
+    assert device.log in ([], ["wait"])
+
+
+def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
+    """It is the very exception, with a note on where to look."""
+    run = start()
+    device.error = error = RuntimeError(ASSERT)
+    report = report_on(run)
+
+    assert run.late_error is error
+    assert "the failing launch was earlier" in error.__notes__[0]
+    assert [flag.names for flag in flags(report)] == [
+        ("CUDA error: device-side assert triggered",)
+    ]
+    assert kinds(report) == [FlagKind.ERROR_AT_END]
+    assert report.failed == "RuntimeError: CUDA error: device-side assert triggered"
+
+
+def test_an_error_of_the_wait_never_hides_the_code_s_own(device, start):
+    """The code's error goes on alone; that of the device is a note."""
+    run = start()
+    device.error = RuntimeError(ASSERT)
+    report = report_on(run, error=ValueError("mine"))
+
+    assert run.late_error is None
+    assert kinds(report) == [FlagKind.NOT_DRAINED]
+    assert report.failed == "ValueError: mine"
+
+
+def test_an_error_in_the_helper_arrives_as_well(device, start):
+    """The helper's exception is that of the wait."""
+    run = start()
+    device.busy(0.06)
+    error = RuntimeError(ASSERT)
+
+    def broken():
+        raise error
+
+    device.synchronize = broken
+    run.end()
+
+    assert run.late_error is error
+
+
+def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
+    """A device that works on for long is left to it, and that is told."""
+    monkeypatch.setattr(last_wait, "_LONGEST_AFTER_ERROR_S", 0.05)
+    for stream in (device.side, device.main):
+        run = start()
+        device.busy(LONG_S, stream)
+        report = report_on(run, error=ValueError("mine"))
+
+        assert device.at_work
+        assert kinds(report) == [FlagKind.NOT_DRAINED]
+        assert report.run.elapsed_s == report.run.naive_s
+        device.main.until = device.side.until = 0.0
+
+
+def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
+    """Neither before nor after: it would break the capture."""
+    monkeypatch.setattr("gpumagic.cuda_sync_time.once.is_capturing", lambda _: True)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.is_capturing", lambda _: 1)
+    report = report_on(start())
+
+    assert device.log == []
+    assert kinds(report) == [FlagKind.CAPTURING]
+    assert report.run.backlog_s is None
+    assert report.run.events == ()
+
+
+# ------------------------------------------------------------------ observers
+
+
+def test_observers_begin_and_end_in_order(device, start):
+    """Waits are noted while the code runs only; the trace goes on until all is idle."""
+    run = start(syncs=True, profile=True)
+    device.log.append("the code")
+    report = report_on(run)
+
+    at = device.log.index("the code")
+    assert [each for each in device.log[:at] if each != "wait"] == [
+        "trace",
+        "watch",
+        "begin",
+    ]
+    assert device.log[at + 1 : at + 5] == [
+        "watch no more",
+        "wait",
+        "end",
+        "trace no more",
+    ]
+    assert device.log.index("wait") < device.log.index("trace")
+    assert [point.what for point in report.syncs] == [".item()"]
+    assert report.profile.length_s == 0.5
+    assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
+
+
+def test_observers_end_also_after_errors(device, start):
+    """Whatever has failed, nothing looks on."""
+    run = start(syncs=True, profile=True)
+    device.error = RuntimeError(ASSERT)
+    report = report_on(run)
+
+    assert device.log.count("watch no more") == device.log.count("trace no more") == 1
+    assert "device-side assert" in report.profile.problem
+
+
+def test_waits_that_cannot_be_watched_cost_a_flag(device, start):
+    """The time is there, with the reason why the waits are not."""
+    device.unwatchable = DeviceError("torch cannot tell", "leave it off")
+    report = report_on(start(syncs=True))
+
+    (flag,) = flags(report)
+    assert (flag.kind, flag.names) == (FlagKind.UNWATCHED, ("torch cannot tell",))
+    assert report.syncs is None
+
+
+def test_a_tracer_that_does_not_start_stops_the_run(device, start):
+    """The code has not run yet, so the error costs nothing."""
+    device.untraceable = DeviceError("another profiler is running", "stop it")
+
+    with pytest.raises(DeviceError, match="another profiler"):
+        start(syncs=True, profile=True)
+    assert "watch" not in device.log
+
+
+def test_what_fails_before_the_code_runs_leaves_no_observer(device):
+    """A device that breaks while the tracer starts is told, and nothing looks on."""
+    first_event = device.record
+
+    def second_fails(stream):
+        if "watch" in device.log:
+            raise RuntimeError(ASSERT)
+        return first_event(stream)
+
+    device.record = second_fails
+    run = OneRun(Instruments(NoDriver, device), syncs=True, profile=True)
+
+    with pytest.raises(DeviceError, match="device-side assert"):
+        run.begin()
+    assert device.log.count("watch no more") == device.log.count("trace no more") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (None, None),
+        (ValueError("no good"), "ValueError: no good"),
+        (ValueError("\nfirst\nsecond"), "ValueError: first"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GpuMagicError("wrong", "do this"), "GpuMagicError: wrong"),
+    ],
+)
+def test_an_error_is_one_line(error, line):
+    """Its name and what it says first."""
+    assert error_line(error) == line

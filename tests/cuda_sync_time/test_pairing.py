@@ -1,0 +1,374 @@
+"""Verdicts on two codes: how rarely they are wrong, and what they do not miss."""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.cuda_sync_time.pairing import compare, verdict_of
+from gpumagic.cuda_sync_time.report import FlagKind, Mode, Verdict
+from gpumagic.cuda_sync_time.sampling import Plan
+from tests.cuda_sync_time.test_sampling import (
+    FLOOR_S,
+    NoisyRuntime,
+    kinds,
+    noise,
+    quick_collection,
+)
+
+__all__ = ["quick_collection"]  # a fixture, used by its name
+
+RUNS = 1000
+
+
+def compared(base, newer, plan=None, *, seed=0, runtime=None):
+    """A comparison of two codes, each given by the seconds of its calls."""
+    runtime = runtime or NoisyRuntime(sync_s=5e-6)
+    return compare(
+        runtime.code(base),
+        runtime.code(newer),
+        runtime,
+        plan or Plan(budget_s=0.3),
+        floor_s=FLOOR_S,
+        random=random.Random(seed),
+    )
+
+
+def pairs_of(ratio, *, share, count=40, seed=0):
+    """Pairs with noise of their own and noise that both share."""
+    chance = random.Random(seed)
+
+    def times(middle, both):
+        return middle * both * math.exp(chance.gauss(0, share))
+
+    for _ in range(count):
+        both = math.exp(chance.gauss(0, 0.2))
+        yield times(1e-3, both), times(1e-3 * ratio, both)
+
+
+# ---------------------------------------------------------- how rarely wrong
+
+
+def calm(seed):
+    """Noise much smaller than what counts as an effect."""
+    return noise(seed, 0.004), noise(seed + RUNS, 0.004)
+
+
+def wild(seed):
+    """Noise that hides effects many times the limit."""
+    return noise(seed, 0.3), noise(seed + RUNS, 0.3)
+
+
+def drifting(seed):
+    """A machine that slows down, and wanders about, while it is measured."""
+    chance, state = random.Random(seed), [1.0, 0.0]
+
+    def seconds(_):
+        state[0] *= 1.002
+        state[1] = 0.95 * state[1] + chance.gauss(0, 0.05)
+        return 2e-3 * state[0] * math.exp(state[1])
+
+    return seconds, seconds
+
+
+def humped(seed):
+    """Two ways of running, by chance, one and a half times apart."""
+    chance, steps = random.Random(seed), noise(seed, 0.05)
+
+    def seconds(number):
+        return steps(number) * (1.5 if chance.random() < 0.4 else 1.0)
+
+    return seconds, seconds
+
+
+def tailed(seed):
+    """A tail so long that a mean would be anything."""
+    chance = random.Random(seed)
+
+    def seconds(_):
+        return 2e-3 * (1 + 0.1 * chance.paretovariate(1))
+
+    return seconds, seconds
+
+
+@pytest.mark.usefixtures("quick_collection")
+@pytest.mark.parametrize("shape", [calm, wild, drifting, humped, tailed])
+def test_a_code_is_rarely_faster_than_itself(shape):
+    """Of a thousand comparisons of equal codes less than 5 % see a difference.
+
+    Each is whole: warming up, calls, the end by the budget.
+    """
+    verdicts = Counter()
+
+    for seed in range(RUNS):
+        found = compared(*shape(seed), seed=seed)
+        verdicts[found.result.verdict] += 1
+
+    assert verdicts[Verdict.FASTER] + verdicts[Verdict.SLOWER] < 0.05 * RUNS
+    if shape is calm:
+        assert verdicts[Verdict.SAME] > 0.95 * RUNS
+
+
+def test_verdicts_alone_are_as_rarely_wrong_at_every_count():
+    """Where the effect is large enough by noise alone, the interval decides."""
+    for count in (6, 10, 25, 100):
+        wrong = sum(
+            verdict_of([*pairs_of(1.0, share=0.3, count=count, seed=seed)]).verdict
+            is not Verdict.CANNOT_TELL
+            for seed in range(500)
+        )
+        assert wrong < 0.05 * 500 + 2 * math.sqrt(0.05 * 500), count
+
+
+# ---------------------------------------------------------- what is not missed
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(1.03, Verdict.SLOWER), (0.97, Verdict.FASTER)]
+)
+@pytest.mark.usefixtures("quick_collection")
+def test_three_percent_are_found_at_two_percent_noise(ratio, verdict):
+    """In half a second of samples of two milliseconds."""
+    found = Counter(
+        compared(
+            noise(seed, 0.02),
+            noise(seed + RUNS, 0.02, middle=ratio * 2e-3),
+            Plan(budget_s=0.5),
+            seed=seed,
+        ).result.verdict
+        for seed in range(50)
+    )
+
+    assert found[verdict] == 50
+
+
+def test_a_machine_that_slows_down_does_not_hide_it():
+    """Drift of half the time meets both codes alike, and a tenth is found."""
+    slowing = [1.0]
+
+    def seconds(middle):
+        def of(_):
+            slowing[0] *= 1.003
+            return middle * slowing[0]
+
+        return of
+
+    result = compared(seconds(2e-3), seconds(2.2e-3)).result
+
+    assert result.verdict is Verdict.SLOWER
+    assert result.ratio == pytest.approx(1.1, rel=0.01)
+
+
+def test_who_goes_second_is_not_what_is_measured():
+    """A code that finds the caches of the other one warm gains nothing by it."""
+    runtime, last = NoisyRuntime(), [None]
+
+    def code(name):
+        def body(calls):
+            warm = last[0] is not None and last[0] is not name
+            runtime.busy_s += calls * (1.9e-3 if warm else 2e-3)
+            last[0] = None if warm else name
+
+        return body
+
+    found = compare(
+        code("base"),
+        code("newer"),
+        runtime,
+        Plan(budget_s=0.3),
+        floor_s=FLOOR_S,
+        random=random.Random(0),
+    )
+
+    assert found.result.verdict is Verdict.CANNOT_TELL
+    newer_second = [newer < base for base, newer in found.result.pairs]
+    assert abs(sum(newer_second) / len(newer_second) - 0.5) < 0.05
+
+
+# ------------------------------------------------------------------- verdicts
+
+
+def test_equal_samples_are_the_same():
+    """A simulated clock says the same of both, and that is an answer."""
+    result = verdict_of([(1e-3, 1e-3)] * 6)
+
+    assert result.verdict is Verdict.SAME
+    assert result.ratio == 1.0
+    assert result.interval[:2] == (1.0, 1.0)
+    assert result.more_pairs is None
+
+
+@pytest.mark.parametrize(
+    ("newer_s", "verdict"),
+    [
+        (0.5e-3, Verdict.FASTER),
+        (2e-3, Verdict.SLOWER),
+        (1.008e-3, Verdict.SAME),
+        (0.992e-3, Verdict.SAME),
+        (1.012e-3, Verdict.SLOWER),
+        (0.988e-3, Verdict.FASTER),
+    ],
+)
+def test_one_percent_is_the_limit(newer_s, verdict):
+    """However sure it is: less is the same, more is a difference."""
+    assert verdict_of([(1e-3, newer_s)] * 12).verdict is verdict
+
+
+def test_an_interval_on_both_sides_of_one_tells_nothing():
+    """Noise of ten percent, an effect of three: the answer is how many more pairs."""
+    result = verdict_of([*pairs_of(1.03, share=0.1)])
+
+    assert result.verdict is Verdict.CANNOT_TELL
+    assert result.interval.low < 1 < result.interval.high
+    assert result.more_pairs > 0
+
+
+def test_as_many_more_pairs_settle_it():
+    """With what is asked for most comparisons come to a verdict, and few do before."""
+    settled = unsettled = 0
+
+    for seed in range(60):
+        few = verdict_of([*pairs_of(1.05, share=0.15, seed=seed)])
+        if few.verdict is not Verdict.CANNOT_TELL:
+            continue
+        unsettled += 1
+        count = min(40 + few.more_pairs, 4000)
+        more = verdict_of([*pairs_of(1.05, share=0.15, count=count, seed=seed + 99)])
+        settled += more.verdict is not Verdict.CANNOT_TELL
+
+    assert unsettled > 10
+    assert settled > 0.5 * unsettled
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_few_pairs_cannot_tell(count):
+    """Without an interval there is no verdict, however far the codes are apart."""
+    result = verdict_of([(1e-3, 5e-3)] * count)
+
+    assert result.verdict is Verdict.CANNOT_TELL
+    assert result.interval is None
+    assert result.ratio == pytest.approx(5.0)
+    assert count + result.more_pairs >= 6
+
+
+def test_pairs_that_remember_are_worth_less():
+    """An effect that wanders slowly round none is not found to be one."""
+    wandering = [1.3 + 0.4 * math.sin(index / 12) for index in range(60)]
+
+    together = verdict_of([(1e-3, 1e-3 * each) for each in wandering])
+    random.Random(1).shuffle(wandering)
+    apart = verdict_of([(1e-3, 1e-3 * each) for each in wandering])
+
+    assert together.verdict is Verdict.CANNOT_TELL
+    assert apart.verdict is Verdict.SLOWER
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1))
+def test_swapping_the_codes_turns_the_verdict(pairs):
+    """Faster becomes slower and a ratio its inverse; zeros break nothing."""
+    turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+
+    one = verdict_of(pairs)
+    other = verdict_of([(newer, base) for base, newer in pairs])
+
+    assert other.verdict is turned.get(one.verdict, one.verdict)
+    assert math.log(other.ratio) == pytest.approx(-math.log(one.ratio), abs=1e-9)
+    assert other.more_pairs == pytest.approx(one.more_pairs, abs=1)
+
+
+def test_no_pairs_are_refused():
+    """There is nothing to be said."""
+    with pytest.raises(ValueError, match="of no values"):
+        verdict_of([])
+
+
+# ---------------------------------------------------------------- how it is run
+
+
+def test_both_codes_have_the_same_mode_and_calls():
+    """The shorter one decides, so that its samples are long enough."""
+    found = compared(lambda _: 40e-6, lambda _: 3e-3)
+
+    assert found.mode is Mode.THROUGHPUT
+    assert found.calls > 1
+    assert found.result.verdict is Verdict.SLOWER
+
+
+def test_every_run_is_counted():
+    """First runs, warming up and samples of both codes."""
+    ran = []
+
+    found = compared(
+        lambda _: ran.append("base") or 2e-3, lambda _: ran.append("newer") or 2e-3
+    )
+
+    assert found.runs == len(ran)
+    assert ran.count("base") == ran.count("newer")
+
+
+def test_pairs_come_in_balanced_blocks_of_random_order():
+    """Each code goes first as often as the other, and nobody can tell when."""
+    order = []
+
+    compared(
+        lambda _: order.append("b") or 2e-3,
+        lambda _: order.append("n") or 2e-3,
+        Plan(samples=40),
+        seed=3,
+    )
+    sampled = "".join(order)[-80:]
+    blocks = [sampled[start : start + 4] for start in range(0, 80, 4)]
+
+    assert set(blocks) == {"bnnb", "nbbn"}
+    assert 4 <= blocks.count("bnnb") <= 16
+
+
+def test_as_many_pairs_as_asked_for_are_taken():
+    """An odd number as well, whatever the budget."""
+    found = compared(lambda _: 0.2, lambda _: 0.3, Plan(samples=7, budget_s=0.01))
+
+    assert len(found.result.pairs) == 7
+    assert found.result.verdict is Verdict.SLOWER
+    assert FlagKind.OUT_OF_TIME not in kinds(found.flags)
+
+
+def test_no_result_ends_it_early():
+    """A clear difference takes the budget as an unclear one does."""
+    runtimes = [NoisyRuntime(), NoisyRuntime()]
+
+    clear = compared(lambda _: 2e-3, lambda _: 6e-3, runtime=runtimes[0])
+    unclear = compared(noise(1, 0.3), noise(2, 0.3), runtime=runtimes[1])
+
+    assert clear.result.verdict is Verdict.SLOWER
+    assert unclear.result.verdict is Verdict.CANNOT_TELL
+    assert all(each.now_s == pytest.approx(0.3, rel=0.2) for each in runtimes)
+    assert kinds(clear.flags) == set()
+    assert kinds(unclear.flags) == {FlagKind.OUT_OF_TIME}
+
+
+def test_slow_codes_are_compared_by_what_there_is():
+    """One pair, no verdict, and it says why."""
+    found = compared(lambda _: 10.0, lambda _: 20.0)
+
+    assert len(found.result.pairs) == 1
+    assert found.runs == 4
+    assert found.result.verdict is Verdict.CANNOT_TELL
+    assert kinds(found.flags) == {FlagKind.FEW, FlagKind.OUT_OF_TIME}
+
+
+def test_the_users_own_random_numbers_are_left_alone():
+    """The order comes from the generator that is handed in."""
+    random.seed(5)
+    before = random.getstate()
+
+    compared(lambda _: 2e-3, lambda _: 2e-3)
+
+    assert random.getstate() == before

@@ -1,0 +1,294 @@
+"""torch's own sanitizer without a GPU: races are collected, and torch is left alone.
+
+The tensors lie on the CPU and say that they are CUDA's; the streams are numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.devices.race_watch import watch_races
+from gpumagic.errors import DeviceError
+
+torch = pytest.importorskip("torch")
+gpu_trace = pytest.importorskip("torch.cuda._gpu_trace")
+
+DEFAULT, SIDE, OTHER = 0, 0x5A10, 0x5B20
+
+
+class Cuda(torch.Tensor):
+    """A CPU tensor that says otherwise."""
+
+    is_cuda = property(lambda _: True)
+
+
+class Gpu:
+    """The streams and events of a device that is not there."""
+
+    def __init__(self):
+        self.stream = DEFAULT
+        self.started = True
+
+    def wait(self, waiting, other, event=1):
+        """One stream waits for another by an event, as `wait_stream` does."""
+        gpu_trace.EventCreationCallbacks.fire_callbacks(event)
+        gpu_trace.EventRecordCallbacks.fire_callbacks(event, other)
+        gpu_trace.EventWaitCallbacks.fire_callbacks(event, waiting)
+        gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A device that has been started."""
+    made = Gpu()
+    here = monkeypatch.setattr
+    here(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=made.stream))
+    here(torch.cuda, "is_initialized", lambda: made.started)
+    return made
+
+
+def tensor():
+    """A tensor of the device."""
+    return torch.ones(4).as_subclass(Cuda)
+
+
+def registered():
+    """All callbacks that torch would call."""
+    registries = [
+        each for each in vars(gpu_trace).values() if hasattr(each, "callback_list")
+    ]
+    assert len(registries) >= 10
+    return [list(each.callback_list) for each in registries]
+
+
+def test_a_missing_wait_is_found_with_both_lines(gpu):
+    """A read on a side stream of what the default stream still writes is a race."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.mul_(2)
+        gpu.stream = SIDE
+        x.sum()
+
+    (race,) = races
+    assert (race.earlier.source, race.later.source) == ("x.mul_(2)", "x.sum()")
+    assert race.problem == (
+        f"{race.later.where} reads memory on stream 0x5a10 that {race.earlier.where} "
+        f"writes on the default stream, and nothing makes it wait"
+    )
+    assert race.hint == (
+        f"<stream 0x5a10>.wait_stream(torch.cuda.default_stream()) before "
+        f"{race.later.where}"
+    )
+
+
+def test_the_code_goes_on_and_computes(gpu):
+    """A race raises nothing and prints nothing: the values are torch's own."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.mul_(2)
+        gpu.stream = SIDE
+        total = x.sum()
+
+    assert races
+    assert float(total) == 8
+
+
+ORDERED = {
+    "an event": lambda gpu: gpu.wait(SIDE, DEFAULT),
+    "the device": lambda _: gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks(),
+    "the stream": lambda _: gpu_trace.StreamSynchronizationCallbacks.fire_callbacks(
+        DEFAULT
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ORDERED)
+def test_what_waits_is_no_race(gpu, how):
+    """After a wait, by the device or by the host, nothing is found."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.mul_(2)
+        ORDERED[how](gpu)
+        gpu.stream = SIDE
+        x.sum()
+
+    assert races == []
+
+
+def test_writing_over_what_is_read_is_a_race(gpu):
+    """The earlier access may be the one that reads."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.sum()
+        gpu.stream = SIDE
+        x.mul_(2)
+
+    (race,) = races
+    assert "writes memory on stream 0x5a10" in race.problem
+    assert "reads on the default stream" in race.problem
+
+
+def test_two_reads_are_no_race(gpu):
+    """Reading is nobody's harm."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.sum()
+        gpu.stream = SIDE
+        x.sum()
+
+    assert races == []
+
+
+def test_one_missing_wait_is_told_once(gpu):
+    """The stream counts as if it had waited for all: what follows is not told."""
+    x, y = tensor(), tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.mul_(2)
+        y.mul_(2)
+        gpu.stream = SIDE
+        x.sum()
+        y.sum()
+
+    assert len(races) == 1
+
+
+def test_a_loop_tells_a_race_once(gpu):
+    """The same two places are one entry, however often they meet."""
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        for _ in range(3):
+            gpu.stream = DEFAULT
+            x.mul_(2)
+            gpu.stream = SIDE
+            x.sum()
+
+    # Read after write, once; write after read, once.
+    assert len(races) == 2
+
+
+def test_streams_have_the_names_of_the_user(gpu, monkeypatch):
+    """A stream that is a variable of the notebook is told by its name."""
+
+    class Stream:
+        cuda_stream = SIDE
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(sys.modules["__main__"], "side", Stream(), raising=False)
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        gpu.stream = SIDE
+        x.mul_(2)
+        gpu.stream = OTHER
+        x.sum()
+
+    (race,) = races
+    assert "writes on side, and" in race.problem
+    assert race.hint.startswith("<stream 0x5b20>.wait_stream(side) before ")
+
+
+def test_the_operation_that_starts_cuda_is_followed(gpu, monkeypatch):
+    """What the first use of CUDA writes is known to those who read it."""
+    answers = [False, True]  # before and after that operation; afterwards it runs
+    monkeypatch.setattr(
+        torch.cuda, "is_initialized", lambda: answers.pop(0) if answers else True
+    )
+    x = tensor()
+
+    with watch_races(torch, "cuda") as races:
+        x.mul_(2)
+        gpu.stream = SIDE
+        x.sum()
+
+    assert [each.earlier.source for each in races] == ["x.mul_(2)"]
+
+
+def test_operations_of_the_cpu_do_not_start_cuda(gpu, monkeypatch):
+    """As long as CUDA is not started, nothing is asked that would start it."""
+    gpu.started = False
+
+    def starts():
+        raise AssertionError("CUDA was started")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", starts)
+
+    with watch_races(torch, "cuda") as races:
+        assert torch.ones(2).add(1).tolist() == [2, 2]
+
+    assert races == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.usefixtures("gpu")
+def test_torch_is_as_before(fails):
+    """Nothing of ours is called after the block, nor does it keep a module or mode."""
+    before = registered(), "torch.cuda._sanitizer" in sys.modules
+
+    with contextlib.suppress(ZeroDivisionError), watch_races(torch, "cuda"):
+        assert registered() != before[0]
+        tensor().mul_(2)
+        _ = 1 / (not fails)
+
+    assert (registered(), "torch.cuda._sanitizer" in sys.modules) == before
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.usefixtures("gpu")
+def test_callbacks_of_others_stay():
+    """What somebody else registers in the block is still there after it."""
+    heard = []
+    try:
+        with watch_races(torch, "cuda"):
+            gpu_trace.register_callback_for_event_creation(heard.append)
+
+        gpu_trace.EventCreationCallbacks.fire_callbacks(3)
+    finally:
+        gpu_trace.EventCreationCallbacks.callback_list.remove(heard.append)
+
+    assert heard == [3]
+
+
+def test_what_ran_before_the_block_is_not_known(gpu):
+    """Only accesses of the block count: the devices were idle when it began."""
+    x = tensor()
+    x.mul_(2)
+
+    with watch_races(torch, "cuda") as races:
+        gpu.stream = SIDE
+        x.sum()
+
+    assert races == []
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_other_kinds_are_refused(kind):
+    """Where torch has no sanitizer, entering says so and what to do instead."""
+    with pytest.raises(DeviceError, match=kind) as caught, watch_races(torch, kind):
+        pass
+
+    assert "simulate" in caught.value.hint
+
+
+def test_a_torch_without_the_sanitizer_is_refused(monkeypatch):
+    """A torch whose private parts have changed is refused with the reason."""
+    before = registered()
+    monkeypatch.delattr(gpu_trace, "register_callback_for_event_wait")
+
+    with (
+        pytest.raises(DeviceError, match="register_callback_for_event_wait"),
+        watch_races(torch, "cuda"),
+    ):
+        pass
+
+    assert registered() == before

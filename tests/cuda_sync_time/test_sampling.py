@@ -1,0 +1,584 @@
+"""Sampling on a clock that moves only by what codes are said to take."""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+import weakref
+
+import pytest
+
+from gpumagic.cuda_sync_time import sampling
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.sampling import Plan, Stopwatch, take
+from gpumagic.devices import torch_private
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.errors import DeviceError
+
+FLOOR_S = 20e-6
+
+
+class NoisyRuntime:
+    """One device; what is launched on it is waited for by `synchronize`.
+
+    Attributes:
+        done: What happened, in order: "wait", or what a code has noted.
+    """
+
+    kind = "noisy"
+    simulated = True
+
+    def __init__(self, sync_s=0.0, devices=(0,)):
+        self.now_s = self.busy_s = 0.0
+        self.sync_s = sync_s
+        self.devices = devices
+        self.counters = {"num_device_alloc": 3, "num_device_free": 0}
+        self.done = []
+
+    def now_ns(self):
+        """The clock."""
+        return round(self.now_s * 1e9)
+
+    def synchronize(self):
+        """Wait for what was launched."""
+        self.done.append("wait")
+        self.now_s += self.busy_s + self.sync_s
+        self.busy_s = 0.0
+
+    def devices_in_use(self):
+        """Those with a context."""
+        return self.devices
+
+    def memory_stats(self, device):
+        """The allocator's counters."""
+        assert device in self.devices
+        return dict(self.counters)
+
+    def code(self, seconds):
+        """A body whose n-th call takes what the function says of n."""
+        number = iter(range(10**9))
+
+        def body(calls):
+            for _ in range(calls):
+                self.busy_s += seconds(next(number))
+
+        return body
+
+
+@pytest.fixture
+def runtime():
+    """A device without noise, where waiting costs 5 us."""
+    return NoisyRuntime(sync_s=5e-6)
+
+
+@pytest.fixture
+def quick_collection():
+    """What is there already is not gone through at each of hundreds of samplings."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def noise(seed, share, middle=2e-3):
+    """Times with a long tail around a median."""
+    chance = random.Random(seed)
+    return lambda _: middle * math.exp(chance.gauss(0, share))
+
+
+def kinds(flags):
+    """What is said."""
+    return {flag.kind for flag in flags}
+
+
+# ---------------------------------------------------------------- one sample
+
+
+def test_a_sample_begins_and_ends_with_all_idle(runtime):
+    """Work that was queued before is not counted, work that is still running is."""
+    runtime.busy_s = 3.0
+    body = runtime.code(lambda _: 1e-3)
+
+    assert Stopwatch(runtime).time(body, 4) == pytest.approx(4e-3 + 5e-6)
+
+
+def test_what_is_done_before_is_waited_for_and_not_counted(runtime):
+    """A step before each sample takes no part in it."""
+    before = runtime.code(lambda _: 0.5)
+    watch = Stopwatch(runtime, lambda: before(1))
+
+    seconds = watch.time(runtime.code(lambda _: 1e-3), 1)
+
+    assert seconds == pytest.approx(1e-3 + 5e-6)
+    assert runtime.now_s > 0.5
+
+
+def test_waiting_for_each_call_costs_a_wait_for_each(runtime):
+    """Latency of four calls has four waits in it, throughput has one."""
+    body, watch = runtime.code(lambda _: 1e-3), Stopwatch(runtime)
+
+    waiting, together = watch.time_waiting(body, 4), watch.time(body, 4)
+
+    # The last wait of the sample finds nothing to do, and costs what it costs.
+    assert waiting - together == pytest.approx(4 * 5e-6)
+
+
+# --------------------------------------------------------------- mode, calls
+
+
+def test_short_calls_are_measured_many_at_once(runtime):
+    """A sample of short calls is a hundred floors long, by a power of two."""
+    samples, _ = take(runtime.code(lambda _: 20e-6), runtime, Plan(), floor_s=FLOOR_S)
+
+    assert samples.mode is Mode.THROUGHPUT
+    assert samples.calls == 128  # 128 * 20 us: the first above 2 ms
+    assert samples.median_s == pytest.approx(20e-6 + 5e-6 / 128, rel=1e-4)
+
+
+def test_long_calls_are_measured_one_by_one(runtime):
+    """From a millisecond on, each call is waited for."""
+    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S)
+
+    assert (samples.mode, samples.calls) == (Mode.LATENCY, 1)
+    assert samples.median_s == pytest.approx(2e-3 + 5e-6)
+
+
+def test_what_is_asked_for_is_done(runtime):
+    """Samples, calls and mode are as the user says."""
+    body = runtime.code(lambda _: 20e-6)
+    plan = Plan(samples=7, calls=3, mode=Mode.LATENCY)
+
+    samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
+
+    assert (samples.mode, samples.calls, len(samples.seconds)) == (Mode.LATENCY, 3, 7)
+    assert samples.median_s == pytest.approx(20e-6 + 5e-6 + 5e-6 / 3, rel=1e-3)
+
+
+def test_calls_that_compile_at_first_do_not_decide(runtime):
+    """The second call takes a second; all the others show what the code is."""
+    body = runtime.code(lambda number: 1.0 if number < 2 else 20e-6)
+
+    samples, _ = take(body, runtime, Plan(budget_s=4), floor_s=FLOOR_S)
+
+    assert (samples.mode, samples.calls) == (Mode.THROUGHPUT, 128)
+    assert samples.first_s == pytest.approx(1.0 + 5e-6)
+
+
+@pytest.mark.parametrize("calls", [None, 4])
+def test_a_step_before_is_done_before_each_sample(runtime, calls):
+    """It makes samples of one call, however short, unless more are asked for."""
+    prepared = runtime.code(lambda _: 1e-3)
+    ran, done = runtime.code(lambda _: 20e-6), runtime.done
+
+    def body(calls):
+        done.append(calls)
+        ran(calls)
+
+    def before():
+        done.append("before")
+        prepared(1)
+
+    samples, _ = take(
+        body, runtime, Plan(samples=6, calls=calls, before=before), floor_s=FLOOR_S
+    )
+
+    assert (samples.mode, samples.calls) == (Mode.LATENCY, calls or 1)
+    each = ["before", "wait", *[1, "wait"] * samples.calls]
+    each += ["wait"] if samples.calls > 1 else []
+    assert done[-len(each) :] == each
+    assert done.count("before") * samples.calls >= samples.runs
+
+
+def test_calls_are_not_more_than_the_budget_allows(runtime):
+    """A long floor does not make samples that leave no room for ten."""
+    body = runtime.code(lambda _: 500e-6)
+
+    samples, _ = take(body, runtime, Plan(budget_s=0.2), floor_s=1e-3)
+
+    assert samples.calls * 500e-6 <= 0.01
+    assert len(samples.seconds) >= 10
+
+
+def test_code_that_takes_no_time_at_all_comes_to_an_end():
+    """Where no number of calls is long enough, there is a last one."""
+    runtime = NoisyRuntime()
+
+    samples, _ = take(lambda _: None, runtime, Plan(), floor_s=FLOOR_S)
+
+    assert samples.median_s == 0.0
+    assert samples.calls <= 1 << 20
+
+
+# ------------------------------------------------------------- first, warm-up
+
+
+def test_the_first_run_stands_alone(runtime):
+    """It is timed, waited for, and no sample."""
+    body = runtime.code(lambda number: 0.7 if number == 0 else 2e-3)
+
+    samples, flags = take(body, runtime, Plan(), floor_s=FLOOR_S)
+
+    assert samples.first_s == pytest.approx(0.7 + 5e-6)
+    assert max(samples.seconds) < 3e-3
+    assert kinds(flags) == set()
+
+
+def test_every_run_is_counted(runtime):
+    """Warm-up calls and samples together are what the code ran."""
+    ran = []
+    body = runtime.code(lambda number: ran.append(number) or 20e-6)
+
+    samples, _ = take(body, runtime, Plan(), floor_s=FLOOR_S)
+
+    assert samples.runs == len(ran)
+    assert samples.warmup_s > 0
+
+
+def test_warming_up_waits_for_a_clock_that_rises(runtime):
+    """Code that gets faster for a quarter of a second is sampled after that."""
+    body = runtime.code(lambda _: 2e-3 + max(2e-3 - runtime.now_s / 125, 0))
+
+    samples, flags = take(body, runtime, Plan(budget_s=2), floor_s=FLOOR_S)
+
+    assert samples.warmup_s > 0.25
+    assert max(samples.seconds) < 2.1e-3
+    assert FlagKind.UNSTEADY not in kinds(flags)
+
+
+def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
+    """Code that becomes slower with each call is not steady in any time."""
+    body = runtime.code(lambda number: 2e-3 * 1.05**number)
+
+    _, flags = take(body, runtime, Plan(budget_s=2), floor_s=FLOOR_S)
+
+    assert FlagKind.UNSTEADY in kinds(flags)
+
+
+@pytest.mark.usefixtures("quick_collection")
+def test_noise_is_not_taken_for_movement():
+    """Stretches that differ by chance alone are no warning."""
+    unsteady = 0
+
+    for seed in range(50):
+        runtime = NoisyRuntime()
+        body = runtime.code(noise(seed, 0.1, middle=20e-3))
+        _, flags = take(body, runtime, Plan(), floor_s=FLOOR_S)
+        unsteady += FlagKind.UNSTEADY in kinds(flags)
+
+    assert unsteady <= 3
+
+
+# ---------------------------------------------------------------- when to stop
+
+
+def test_steady_code_is_done_quickly(runtime):
+    """Equal samples have an interval without width at the first looks."""
+    samples, flags = take(
+        runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S
+    )
+
+    assert 10 <= len(samples.seconds) <= 12
+    assert samples.interval.low == samples.interval.high == samples.median_s
+    assert flags == ()
+
+
+def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
+    """Half of it is at most one percent of the median."""
+    body = runtime.code(noise(1, 0.04))
+
+    samples, flags = take(body, runtime, Plan(budget_s=30), floor_s=FLOOR_S)
+
+    low, high, _ = samples.interval
+    assert (high - low) / 2 <= 0.01 * samples.median_s
+    assert 30 < len(samples.seconds) < 1000
+    assert FlagKind.OUT_OF_TIME not in kinds(flags)
+
+
+def test_there_are_a_thousand_samples_at_most(runtime):
+    """However much noise and budget there is."""
+    body = runtime.code(noise(1, 1.0))
+
+    samples, _ = take(body, runtime, Plan(budget_s=1e4), floor_s=FLOOR_S)
+
+    assert len(samples.seconds) == 1000
+
+
+def test_a_spent_budget_is_told(runtime):
+    """Noise that is too wide for it leaves the interval wider than wished."""
+    body = runtime.code(noise(1, 0.3))
+
+    samples, flags = take(body, runtime, Plan(budget_s=0.3), floor_s=FLOOR_S)
+
+    assert FlagKind.OUT_OF_TIME in kinds(flags)
+    assert runtime.now_s < 0.35
+    assert len(samples.seconds) > 10
+
+
+@pytest.mark.parametrize(("takes_s", "fewest"), [(30.0, 1), (0.15, 6)])
+def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
+    """After the first run each one is a sample, if there is no time to warm up."""
+    samples, flags = take(
+        runtime.code(lambda _: takes_s), runtime, Plan(), floor_s=FLOOR_S
+    )
+
+    assert samples.warmup_calls == 1
+    assert fewest <= len(samples.seconds) <= fewest + 1
+    assert samples.runs == len(samples.seconds) + 1
+    assert FlagKind.OUT_OF_TIME in kinds(flags) or fewest > 1
+    assert (FlagKind.FEW in kinds(flags)) == (fewest < 6)
+
+
+def test_time_that_only_this_machine_spends_counts():
+    """A simulated clock that stands still does not make it run forever."""
+    runtime = NoisyRuntime()
+
+    def body(calls):
+        time.sleep(0.002 * calls)
+
+    samples, flags = take(body, runtime, Plan(budget_s=0.02), floor_s=FLOOR_S)
+
+    assert samples.runs < 100
+    assert samples.seconds
+    assert kinds(flags) >= {FlagKind.OUT_OF_TIME}
+
+
+@pytest.mark.usefixtures("quick_collection")
+def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
+    """Looking at it again and again does not make it a promise that is not kept."""
+    inside, repeats = 0, 400
+
+    for seed in range(repeats):
+        runtime = NoisyRuntime()
+        body = runtime.code(noise(seed, 0.02))
+        samples, _ = take(body, runtime, Plan(), floor_s=FLOOR_S)
+        low, high, _ = samples.interval
+        inside += low <= 2e-3 <= high
+
+    assert inside / repeats > 0.925  # 0.95, less two standard errors
+
+
+# ------------------------------------------------------------- what disturbs it
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_off_and_then_as_it_was(runtime, was_on):
+    """Python collects nothing during samples, whether it does so otherwise or not."""
+    states = []
+    body = runtime.code(lambda _: states.append(gc.isenabled()) or 2e-3)
+    gc.enable() if was_on else gc.disable()
+    try:
+        take(body, runtime, Plan(samples=3), floor_s=FLOOR_S)
+        after = gc.isenabled()
+    finally:
+        gc.enable()
+
+    assert states[0] is was_on
+    assert not any(states[1:])
+    assert after is was_on
+
+
+class Knot:
+    """Something that only the collector can free."""
+
+    def __init__(self):
+        self.me = self
+
+
+def test_garbage_does_not_pile_up(runtime):
+    """Cycles that each call leaves are freed between samples: they may hold memory."""
+    alive = weakref.WeakSet()
+    most = []
+
+    def body(calls):
+        runtime.busy_s += calls * 2e-3
+        knots = [Knot() for _ in range(300)]
+        alive.update(knots)
+        most.append(len(alive))
+
+    take(body, runtime, Plan(samples=50), floor_s=FLOOR_S)
+
+    assert max(most) < 50 * 300 / 4
+
+
+def test_memory_from_the_driver_during_samples_is_told(runtime):
+    """A sample in which the driver was asked for memory was not in a steady state."""
+    body = runtime.code(lambda _: 2e-3)
+
+    def taking(calls):
+        runtime.counters["num_device_alloc"] += 1
+        body(calls)
+
+    samples, flags = take(taking, runtime, Plan(samples=9), floor_s=FLOOR_S)
+
+    assert len(samples.seconds) == 9
+    assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
+
+
+def test_memory_from_the_driver_before_the_samples_is_not(runtime):
+    """Whatever the first calls needed is no matter of the samples."""
+
+    def taking(number):
+        runtime.counters["num_device_alloc"] += number < 5
+        return 2e-3
+
+    _, flags = take(runtime.code(taking), runtime, Plan(), floor_s=FLOOR_S)
+
+    assert FlagKind.DRIVER_CALLS not in kinds(flags)
+
+
+def test_compiling_during_samples_is_told(runtime, monkeypatch):
+    """Code that compiles again and again is never in a steady state."""
+    compiled = iter(range(100))
+    monkeypatch.setattr(sampling, "loaded_torch", lambda: torch_private)
+    monkeypatch.setattr(torch_private, "compilations", lambda _: next(compiled))
+
+    _, flags = take(runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S)
+
+    assert FlagKind.COMPILED in kinds(flags)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("at", [0, 5, 60])
+def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
+    """In the first run, while warming up and later: nothing keeps running."""
+
+    def fails(number):
+        if number == at:
+            runtime.busy_s += 9.0
+            raise error
+        return 2e-3
+
+    with pytest.raises(error):
+        take(runtime.code(fails), runtime, Plan(samples=99), floor_s=FLOOR_S)
+
+    assert runtime.busy_s == 0.0
+    assert gc.isenabled()
+
+
+def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
+    """After a failed launch waiting fails as well, and says less."""
+
+    def body(_):
+        runtime.synchronize = lambda: 1 / 0
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        take(body, runtime, Plan(), floor_s=FLOOR_S)
+
+
+# ------------------------------------------------------------- cold, progress
+
+
+def test_cold_caches_need_a_device():
+    """On the CPU nothing is flushed, and nothing pretends to be; nothing ran."""
+    ran = []
+
+    with pytest.raises(DeviceError, match="--cold"):
+        take(ran.append, CpuRuntime(), Plan(cold=True), floor_s=FLOOR_S)
+
+    assert ran == []
+
+
+def test_cold_caches_need_a_device_that_is_used():
+    """Code that has started no device has no cache to flush."""
+    runtime = NoisyRuntime(devices=())
+
+    with pytest.raises(DeviceError, match="used no device"):
+        take(lambda _: None, runtime, Plan(cold=True), floor_s=FLOOR_S)
+
+
+class FakeTorch:
+    """The words of torch that a flush needs."""
+
+    uint8 = "uint8"
+
+    def __init__(self, l2_bytes=None, *, full=False):
+        self.noisy = self
+        self.made, self.zeroed = [], []
+        self._full = full
+        if l2_bytes is not None:
+            self.L2_cache_size = l2_bytes
+
+    def get_device_properties(self, _):
+        """Those of a device: this object has them."""
+        return self
+
+    def empty(self, nbytes, *, dtype, device):
+        """A buffer that notes when it is zeroed."""
+        if self._full:
+            raise RuntimeError("out of memory")
+        assert dtype == "uint8"
+        self.made.append((device, nbytes))
+        zeroed = self.zeroed
+
+        class Buffer:
+            def zero_(self):
+                zeroed.append(device)
+
+        return Buffer()
+
+
+@pytest.mark.parametrize(
+    ("l2_bytes", "nbytes"), [(50 << 20, 100 << 20), (None, 256 << 20)]
+)
+def test_a_flush_overwrites_twice_the_cache_on_each_device(l2_bytes, nbytes):
+    """A device that comes into use later is flushed, too; a buffer is made once."""
+    torch, runtime = FakeTorch(l2_bytes), NoisyRuntime(devices=(0,))
+    flush = sampling.cold_flush(runtime, torch)
+
+    flush()
+    runtime.devices = (0, 1)
+    flush()
+
+    assert torch.made == [("noisy:0", nbytes), ("noisy:1", nbytes)]
+    assert torch.zeroed == ["noisy:0", "noisy:0", "noisy:1"]
+
+
+def test_no_room_for_a_flush_is_said_so():
+    """The buffer may not fit beside what the user has there."""
+    flush = sampling.cold_flush(NoisyRuntime(), FakeTorch(full=True))
+
+    with pytest.raises(DeviceError, match=r"no room on noisy:0 for the 256 MiB"):
+        flush()
+
+
+def test_a_flush_comes_after_the_users_own_step(runtime, monkeypatch):
+    """What the user does before a sample would warm the caches again."""
+    order = []
+    monkeypatch.setattr(
+        sampling, "cold_flush", lambda *_: lambda: order.append("flush")
+    )
+    plan = Plan(samples=3, cold=True, before=lambda: order.append("before"))
+
+    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, plan, floor_s=FLOOR_S)
+
+    assert samples.cold
+    assert order == ["before", "flush"] * (samples.warmup_calls + 3)
+
+
+def test_progress_rises_to_the_budget(runtime):
+    """The share of the budget that is spent, never above one, never falling."""
+    shares = []
+    body = runtime.code(noise(1, 0.3))
+
+    take(body, runtime, Plan(budget_s=0.3), floor_s=FLOOR_S, progress=shares.append)
+
+    assert shares == sorted(shares)
+    assert 0.95 < shares[-1] <= 1.0
+
+
+def test_the_cpu_is_measured_for_real():
+    """On this machine's own clock, without any device."""
+
+    def body(calls):
+        for _ in range(calls):
+            sum(range(200))
+
+    samples, _ = take(body, CpuRuntime(), Plan(budget_s=0.05), floor_s=1e-6)
+
+    assert samples.mode is Mode.THROUGHPUT
+    assert samples.median_s > 0
+    assert samples.runs > len(samples.seconds)

@@ -1,0 +1,462 @@
+"""The real profiler of torch, on the host: its window, its spans, and its traps."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpumagic.devices import torch_profiler, tracing  # noqa: E402
+from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
+from gpumagic.errors import DeviceError  # noqa: E402
+from gpumagic.observed import SpanKind  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not torch.profiler.kineto_available(), reason="this torch has no Kineto"
+)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_profiler_is_left():
+    """Every test leaves torch without a running profiler."""
+    yield
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+@pytest.fixture
+def square():
+    """A matrix that is there before anything is traced."""
+    return torch.ones(64, 64)
+
+
+def traced(code):
+    """What is seen of some code on the host."""
+    with tracing.trace(torch, "cpu") as taken:
+        taken.begin()
+        code()
+        taken.end()
+    return taken
+
+
+def names(trace, kind=SpanKind.HOST):
+    """The names of the spans of one kind, in order."""
+    return [span.name for span in trace.spans if span.kind is kind]
+
+
+def test_only_what_lies_in_the_window_is_seen(square):
+    """What is done before `begin` or after `end` leaves no span."""
+    with tracing.trace(torch, "cpu") as taken:
+        square.exp()
+        taken.begin()
+        square.cos()
+        taken.end()
+        square.sin()
+
+    assert names(taken.trace()) == ["aten::cos"]
+
+
+def test_only_operations_that_the_code_called_are_seen(square):
+    """`a @ b` is one span, though torch calls other operations within it."""
+    trace = traced(lambda: (square @ square, square.sum())).trace()
+
+    assert names(trace) == ["aten::matmul", "aten::sum"]
+    assert all(span.thread == 0 for span in trace.spans)
+
+
+def test_times_are_seconds_from_the_beginning():
+    """Spans follow each other within the window, which a sleep makes longer."""
+    matrix = torch.ones(8)
+
+    def code():
+        matrix.cos()
+        time.sleep(0.02)
+        matrix.sin()
+
+    trace = traced(code).trace()
+
+    cos, sin = trace.spans
+    assert 0 <= cos.start_s < cos.end_s <= sin.start_s < sin.end_s <= trace.length_s
+    assert sin.start_s - cos.end_s >= 0.02
+
+
+def test_the_window_is_as_long_as_by_the_clock_of_the_host():
+    """It is longer than what lies inside of the marks, shorter than with them."""
+    stamps = [time.perf_counter()]
+    with tracing.trace(torch, "cpu") as taken:
+        stamps.append(time.perf_counter())
+        taken.begin()
+        stamps.append(time.perf_counter())
+        time.sleep(0.05)
+        stamps.append(time.perf_counter())
+        taken.end()
+        stamps.append(time.perf_counter())
+
+    length_s = taken.trace().length_s
+
+    # A thousandth is left to the conversion between the clocks.
+    assert (stamps[3] - stamps[2]) * 0.999 <= length_s
+    assert length_s <= (stamps[4] - stamps[1]) * 1.001
+
+
+def test_a_cpu_has_no_problem_with_devices(square):
+    """Where no device could have been used, none is missed."""
+    trace = traced(square.cos).trace()
+
+    assert (trace.problem, trace.hint) == (None, None)
+
+
+def test_an_error_of_the_code_stops_the_profiler(square):
+    """The error comes out as it is, and what was seen until then is kept."""
+    kept = []
+
+    def fails():
+        square.cos()
+        raise ZeroDivisionError
+
+    def run():
+        with tracing.trace(torch, "cpu") as taken:
+            kept.append(taken)
+            taken.begin()
+            try:
+                fails()
+            finally:
+                taken.end()
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+    assert names(kept[0].trace()) == ["aten::cos"]
+
+
+def test_code_that_never_ended_has_no_trace(square):
+    """Without the second mark there is a problem and no span, but no error."""
+    with tracing.trace(torch, "cpu") as taken:
+        taken.begin()
+        square.cos()
+
+    trace = taken.trace()
+
+    assert trace.spans == ()
+    assert trace.problem
+
+
+def test_a_profiler_that_is_running_is_left_alone(square):
+    """Tracing within the user's profiler is refused, and theirs sees all it should."""
+    with torch.profiler.profile() as mine:
+        square.exp()
+        with pytest.raises(DeviceError, match="running already") as refused:
+            traced(square.cos)
+        square.sin()
+
+    assert "stop it first" in refused.value.hint
+    assert {"aten::exp", "aten::sin"} <= {each.key for each in mine.key_averages()}
+
+
+def test_a_profiler_of_another_thread_is_noticed():
+    """There can be only one in the process, whichever thread has it."""
+    running, done = threading.Event(), threading.Event()
+
+    def profiled():
+        with torch.profiler.profile():
+            running.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=profiled)
+    thread.start()
+    running.wait(10)
+    try:
+        with pytest.raises(DeviceError, match="running already"):
+            traced(lambda: None)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_code_with_a_profiler_of_its_own_is_survived(square):
+    """Our session is dropped by torch; the cell's profiler works, and we say so."""
+    seen = []
+
+    def code():
+        with torch.profiler.profile() as mine:
+            square.cos()
+        seen.extend(each.key for each in mine.key_averages())
+
+    taken = traced(code)
+    trace = taken.trace()
+
+    assert "aten::cos" in seen
+    assert trace.spans == ()
+    assert "used torch's profiler itself" in trace.problem
+    assert trace.length_s > 0
+    with pytest.raises(DeviceError, match="used torch's profiler itself"):
+        taken.save(os.devnull)
+
+
+def test_a_torch_without_kineto_is_refused(monkeypatch):
+    """The reason and the way out are said before the code has run."""
+    monkeypatch.setattr(torch.profiler, "kineto_available", lambda: False)
+
+    with pytest.raises(DeviceError, match="without Kineto"):
+        traced(lambda: pytest.fail("the code has run"))
+
+
+def test_a_profiler_that_does_not_start_is_an_expected_error(monkeypatch):
+    """The reason is passed on in one line, and the code does not run."""
+
+    def refuse(**_):
+        raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED\nmore")
+
+    monkeypatch.setattr(torch.profiler, "profile", refuse)
+
+    with pytest.raises(DeviceError, match=r"did not start: CUPTI_ERROR_\w+\n  ->"):
+        traced(lambda: pytest.fail("the code has run"))
+
+
+def test_cuda_is_not_started_by_tracing(monkeypatch):
+    """Where CUDA could be used and has not been, torch's profiler would start it."""
+    from gpumagic.devices import cuda, opening
+
+    monkeypatch.setattr(opening, "why_no_cuda", lambda _: None)
+    monkeypatch.setattr(cuda, "driver_initialised", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+    with pytest.raises(DeviceError, match="would start CUDA") as refused:
+        traced(lambda: pytest.fail("the code has run"))
+    assert "torch.zeros" in refused.value.hint
+
+    monkeypatch.setattr(cuda, "driver_initialised", lambda: True)
+    assert traced(lambda: None).trace().problem is None
+
+
+def test_a_failing_device_does_not_keep_the_profiler_running(monkeypatch, square):
+    """It waits for the device before it stops; where that raises, it is stopped."""
+
+    def fails(_):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with tracing.trace(torch, "cpu") as taken:
+        taken.begin()
+        square.cos()
+        taken.end()
+        monkeypatch.setattr(torch.profiler.profile, "stop", fails)
+
+    assert not torch.autograd._profiler_enabled()
+    assert "device-side assert" in taken.trace().problem
+    monkeypatch.undo()
+    assert names(traced(square.cos).trace()) == ["aten::cos"]
+
+
+def test_nothing_stays(square, monkeypatch, tmp_path):
+    """Random numbers, variables, temporary files, threads: all as before."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    state, python_state = torch.get_rng_state(), random.getstate()
+    variables, threads = dict(os.environ), threading.enumerate()
+
+    traced(square.cos).trace()
+
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python_state
+    assert dict(os.environ) == variables
+    assert list(tmp_path.iterdir()) == []
+    assert threading.enumerate() == threads
+
+
+def test_temporary_files_go_where_the_export_fails(square, monkeypatch, tmp_path):
+    """A profiler that cannot write leaves no file and a problem, not an error."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def full(_, path):
+        Path(path).write_text("{", encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", full)
+
+    trace = traced(square.cos).trace()
+
+    assert "No space left" in trace.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_saved_file_is_the_whole_trace(square, tmp_path):
+    """It is JSON that opens in Perfetto, with the nested operations as well."""
+    path = tmp_path / "run.json"
+
+    traced(lambda: square @ square).save(path)
+
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    assert {"aten::matmul", "aten::mm"} <= {event["name"] for event in events}
+
+
+def test_the_runtime_of_the_cpu_traces(square):
+    """`Runtime.trace()` is this tracing."""
+    with CpuRuntime().trace() as taken:
+        taken.begin()
+        square.cos()
+        taken.end()
+
+    assert names(taken.trace()) == ["aten::cos"]
+
+
+def test_nothing_is_printed():
+    """Kineto's own lines go to file descriptor 2, where notebooks show them."""
+    code = (
+        "import torch; from gpumagic.devices import tracing\n"
+        "for _ in range(2):\n"
+        "    with tracing.trace(torch, 'cpu') as t:\n"
+        "        t.begin(); torch.ones(2); t.end()\n"
+    )
+    variables = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=variables,
+    )
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+# ------------------------------------------- a device that is not really there
+
+
+class Gpu:
+    """As much of torch's module for a kind of device as tracing asks for.
+
+    Args:
+        started: Whether the device is in use.
+
+        capturing: Whether a graph is being captured.
+    """
+
+    def __init__(self, *, started=True, capturing=False):
+        self.started = started
+        self.capturing = capturing
+        self.calls = []
+
+    def is_initialized(self):
+        """In torch's words."""
+        return self.started
+
+    def is_current_stream_capturing(self):
+        """In torch's words."""
+        return self.capturing
+
+    def _sleep(self, cycles):
+        self.calls.append(f"spin {cycles}")
+
+    def synchronize(self):
+        """Noted, and nothing to wait for."""
+        self.calls.append("synchronize")
+
+
+class Stand:
+    """torch's host part, with a device put beside it."""
+
+    def __init__(self, kind, gpu):
+        setattr(self, kind, gpu)
+        self.profiler = torch.profiler
+        self.autograd = torch.autograd
+
+
+@pytest.fixture
+def traced_on(monkeypatch):
+    """Traces code with a device of a kind, of which no profiler sees anything."""
+    monkeypatch.setattr(torch_profiler, "_would_start_cuda", lambda _: False)
+    monkeypatch.setattr(torch_profiler, "sees_devices", lambda _, kind: kind != "mps")
+
+    def run(kind, gpu, code=lambda: None):
+        with tracing.trace(Stand(kind, gpu), kind) as taken:
+            taken.begin()
+            code()
+            taken.end()
+        return taken.trace()
+
+    return run
+
+
+def test_a_used_device_that_cannot_be_seen_is_a_problem(traced_on, square):
+    """Other profilers are named, and the host's part is kept."""
+    trace = traced_on("cuda", Gpu(), square.cos)
+
+    assert trace.problem == "no GPU activity could be traced"
+    assert "nsys" in trace.hint
+    assert "DCGM" in trace.hint
+    assert names(trace) == ["aten::cos"]
+
+
+def test_the_warming_up_is_one_kernel_that_is_waited_for(traced_on):
+    """It is done before the window, on a device that is in use."""
+    gpu = Gpu()
+
+    traced_on("cuda", gpu, lambda: gpu.calls.append("code"))
+
+    assert gpu.calls == ["spin 0", "synchronize", "code"]
+
+
+def test_a_device_that_is_not_in_use_is_left_alone(traced_on):
+    """No kernel starts it, and no activity is missed."""
+    gpu = Gpu(started=False)
+
+    trace = traced_on("cuda", gpu)
+
+    assert gpu.calls == []
+    assert trace.problem is None
+
+
+def test_a_device_that_the_code_started_is_expected_to_be_seen(traced_on):
+    """Then nothing is warmed up, but what is missing is missed."""
+    gpu = Gpu(started=False)
+
+    trace = traced_on("cuda", gpu, lambda: setattr(gpu, "started", True))
+
+    assert gpu.calls == []
+    assert trace.problem == "no GPU activity could be traced"
+
+
+def test_nothing_is_launched_into_a_graph(traced_on):
+    """A kernel would become part of what the user is capturing."""
+    gpu = Gpu(capturing=True)
+
+    trace = traced_on("cuda", gpu)
+
+    assert gpu.calls == []
+    assert trace.problem is None
+
+
+def test_a_kind_that_the_profiler_does_not_know_is_named(traced_on):
+    """A profiler that does not see MPS is not hindered by another one."""
+    trace = traced_on("mps", SimpleNamespace(synchronize=lambda: None))
+
+    assert "'mps'" in trace.problem
+
+
+def test_a_warming_up_that_fails_stops_the_profiler(traced_on):
+    """A device in an error state refuses the kernel: the code does not run."""
+    gpu = Gpu()
+
+    def fails(_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    gpu._sleep = fails
+
+    with pytest.raises(DeviceError, match="illegal memory access"):
+        traced_on("cuda", gpu, lambda: pytest.fail("the code has run"))

@@ -1,0 +1,352 @@
+"""`%%cuda_sync_time` in a shell, on the simulated GPU: what is typed, what comes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from gpumagic.cuda_sync_time.report import (
+    BriefReport,
+    ComparisonReport,
+    FlagKind,
+    LogReport,
+    RaceReport,
+    RepeatedReport,
+    TimingReport,
+    Verdict,
+)
+
+MATMUL = "y = x @ x"
+
+torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+
+
+@pytest.fixture
+def shell(box):
+    """A shell with the extension loaded, and a tensor on the simulated GPU."""
+    from IPython.core.async_helpers import get_asyncio_loop
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "gpumagic")
+    shell.user_ns["torch"] = torch
+    shell.user_ns["x"] = torch.ones(64, 64, device="sim")
+    shell.user_ns["x"] @ shell.user_ns["x"]  # the first use is over
+    torch.sim.synchronize()
+    yield shell
+    shell.run_line_magic("unload_ext", "gpumagic")
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+    get_asyncio_loop().close()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed."""
+    found = []
+    for place in ("gpumagic.magic", "gpumagic.cuda_sync_time.notebook"):
+        monkeypatch.setattr(f"{place}.display", lambda *what, **_: found.extend(what))
+    return found
+
+
+def run(shell, text):
+    """Run a cell as a user does; raises what it raises."""
+    done = shell.run_cell(text, store_history=True)
+    done.raise_error()
+    return done.result
+
+
+def test_a_cell_is_timed_once_and_its_value_is_its_own(shell, shown):
+    """The report is shown, the value is the cell's, the names persist."""
+    value = run(shell, f"%%cuda_sync_time\n{MATMUL}\ncount = 1\n40 + 2")
+
+    (report,) = shown
+    assert value == 42
+    assert shell.user_ns["count"] == 1
+    assert isinstance(report, TimingReport)
+    assert report.code.text == f"{MATMUL}\ncount = 1\n40 + 2"
+    assert report.code.cell == 1
+    assert report.setting.label == "simulated H100 SXM"
+    assert report.run.elapsed_s > report.run.naive_s > 0
+
+
+def test_a_line_times_an_expression(shell, shown):
+    """The expression's value comes back, so that it can be assigned."""
+    value = run(shell, "total = %cuda_sync_time (x @ x).sum().item()\ntotal")
+
+    assert value == 64.0**3
+    assert shown[0].code.text == "(x @ x).sum().item()"
+
+
+def test_the_report_is_handed_out_on_request(shell, shown):
+    """`-o` returns it, `-v` stores it, `-q` shows nothing, `--json` shows values."""
+    report = run(shell, f"%%cuda_sync_time -o -q -v kept\n{MATMUL}")
+
+    assert isinstance(report, TimingReport)
+    assert shell.user_ns["kept"] is report
+    assert shown == []
+    run(shell, f"%cuda_sync_time --json {MATMUL}")
+    assert json.loads(shown[0]["text/plain"])["run"]["elapsed_s"] > 0
+
+
+def test_a_failing_cell_has_its_own_error_and_a_time_that_says_failed(shell, shown):
+    """The error is the very one; what was queued before it is waited for."""
+    with pytest.raises(ZeroDivisionError):
+        run(shell, f"%%cuda_sync_time\n{MATMUL}\n1 / 0")
+
+    (report,) = shown
+    assert report.failed == "ZeroDivisionError: division by zero"
+    assert run(shell, "2 + 2") == 4
+
+
+def test_many_runs_are_many_and_are_counted(shell, shown):
+    """State accumulates, and the report says how often the body ran."""
+    run(shell, f"n = 0\n%cuda_sync_time -q {MATMUL}")
+
+    report = run(shell, f"%%cuda_sync_time -r 12 -n 4 -o\n{MATMUL}\nn += 1")
+
+    assert isinstance(report, RepeatedReport)
+    assert len(report.samples.seconds) == 12
+    assert report.samples.calls == 4
+    assert shell.user_ns["n"] == report.samples.runs
+
+
+def test_setup_runs_once_and_before_runs_for_each_sample(shell):
+    """Neither is timed: the model's clock moves, the samples do not."""
+    shell.user_ns["box"] = torch.sim.simulated_box
+    run(shell, "setups = befores = 0")
+
+    report = run(
+        shell,
+        "%%cuda_sync_time -o -q -r 10 --setup 'setups += 1; box.pass_time(5)' "
+        f"--before 'befores += 1; box.pass_time(3)'\n{MATMUL}",
+    )
+
+    assert shell.user_ns["setups"] == 1
+    assert shell.user_ns["befores"] >= 10
+    assert max(report.samples.seconds) < 0.1
+
+
+def test_an_error_in_a_repeated_body_is_the_bodys_own(shell):
+    """It ends the measurement, with the line of the cell on top of the traceback."""
+    run(shell, "n = 0")
+
+    done = shell.run_cell("%%cuda_sync_time --repeat\nn += 1\nif n == 3:\n    1 / 0")
+
+    error = done.error_in_exec
+    assert isinstance(error, ZeroDivisionError)
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    assert last.tb_lineno == 4
+    assert shell.user_ns["n"] == 3
+
+
+def test_two_codes_are_compared_in_turn(shell):
+    """The later cell is held against the one that was kept under a name."""
+    run(shell, "%%cuda_sync_time -q --name base\ny = x @ x\nz = y @ x")
+
+    report = run(shell, f"%%cuda_sync_time -o -q --vs base --calibrate\n{MATMUL}")
+
+    assert isinstance(report, ComparisonReport)
+    assert report.base.name == "base"
+    assert report.result.verdict is Verdict.FASTER
+    assert report.result.ratio == pytest.approx(0.5, abs=0.1)
+    assert report.noise.verdict is Verdict.SAME
+
+
+def test_hidden_waits_are_listed_by_line(shell):
+    """`--syncs` names the line of the cell."""
+    report = run(
+        shell, "%%cuda_sync_time -o -q --syncs\ny = x @ x\ntotal = y.sum().item()"
+    )
+
+    (point,) = report.syncs
+    assert point.what == ".item()"
+    assert point.line.source == "total = y.sum().item()"
+    assert point.line.where.endswith("line 3")
+
+
+def test_a_profile_is_drawn_and_its_trace_saved(shell, tmp_path):
+    """`--trace` writes what Perfetto reads, and the report has the shares."""
+    file = tmp_path / "run.json"
+
+    report = run(shell, f"%%cuda_sync_time -o -q --trace {file}\n{MATMUL}")
+
+    assert report.profile.busy_s > 0
+    assert report.profile.saved_as == str(file)
+    assert json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+
+
+WRONG = """
+%%cuda_sync_time -o -q --races
+side = torch.sim.Stream()
+filled = torch.empty(100, 100, device="sim").normal_(0.0, 1.0)
+with torch.sim.stream(side):
+    total = torch.sum(filled)
+"""
+
+
+def test_the_documented_race_is_found_and_its_repair_is_not(shell):
+    """The wrong example of torch's page on streams is told with both lines."""
+    wrong = run(shell, WRONG.strip())
+    right = run(
+        shell,
+        WRONG.strip().replace(
+            "with torch", "side.wait_stream(torch.sim.current_stream())\nwith torch"
+        ),
+    )
+
+    assert isinstance(wrong, RaceReport)
+    (race,) = wrong.races
+    assert "normal_" in race.earlier.source
+    assert "torch.sum" in race.later.source
+    assert "wait_stream" in race.hint
+    assert right.races == ()
+
+
+def test_operations_are_held_against_the_peak(shell):
+    """A large product reaches most of what the device reached in a matrix product."""
+    shell.user_ns["x"] = torch.ones(4096, 4096, device="sim")
+    run(shell, f"{MATMUL}; torch.sim.synchronize()")
+
+    report = run(shell, f"%%cuda_sync_time -o -q --flops --bytes 192MiB\n{MATMUL}")
+
+    roof = report.roofline
+    assert roof.flops == 2 * 4096**3
+    assert roof.nbytes == 192 << 20
+    assert 0.5 < roof.flops_per_s / roof.peaks.flops_per_s <= 1.1
+
+
+def test_the_log_has_all_timed_cells(shell, shown, tmp_path):
+    """Each timed cell is one line, and the log can be saved."""
+    run(shell, f"%%cuda_sync_time -q\n{MATMUL}")
+    run(shell, f"%cuda_sync_time -q --repeat {MATMUL}")
+    file = tmp_path / "times.csv"
+
+    report = run(shell, f"%cuda_sync_time -o log {file}")
+
+    assert isinstance(report, LogReport)
+    assert [entry.runs > 1 for entry in report.entries] == [False, True]
+    assert report.saved_as == str(file)
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_every_cell_is_timed_until_it_is_switched_off(shell, shown):
+    """A line after each cell; the cells of this magic are not timed twice."""
+    run(shell, "%cuda_sync_time on")
+    run(shell, f"{MATMUL}\n7")
+    run(shell, f"%%cuda_sync_time -q\n{MATMUL}")
+    run(shell, "%cuda_sync_time off")
+    run(shell, MATMUL)
+
+    brief = [each for each in shown if isinstance(each, BriefReport)]
+    assert [each.timing.code.text for each in brief] == [f"{MATMUL}\n7"]
+    assert brief[0].timing.run.elapsed_s > brief[0].timing.run.naive_s
+
+
+def test_showing_a_value_is_not_timed_with_the_cell(shell, shown):
+    """Printing a tensor copies it; the clock of `on` has stopped by then."""
+    run(shell, "%cuda_sync_time on")
+    run(shell, "y = x @ x")
+    run(shell, "y = x @ x\ny")
+    run(shell, "%cuda_sync_time off")
+
+    plain, displayed = (
+        each.timing.run.elapsed_s for each in shown if isinstance(each, BriefReport)
+    )
+    assert displayed == pytest.approx(plain, rel=0.05)
+
+
+def test_a_cell_that_raises_is_timed_as_failed_while_on(shell, shown):
+    """The display hook is as before afterwards."""
+    hook = shell.display_trap.hook
+    run(shell, "%cuda_sync_time on")
+
+    with pytest.raises(ZeroDivisionError):
+        run(shell, "1 / 0")
+
+    run(shell, "%cuda_sync_time off")
+    assert [each.timing.failed for each in shown if isinstance(each, BriefReport)] == [
+        "ZeroDivisionError: division by zero"
+    ]
+    assert shell.display_trap.hook is hook
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ("%cuda_sync_time", "has no code to time"),
+        ("%%cuda_sync_time\n# only a comment", "has no code to time"),
+        ("%%cuda_sync_time x = 1\nran = True", "x = 1 stands beside it"),
+        ("%%cuda_sync_time --budget soon\nran = True", "'soon' is not a duration"),
+        ("%%cuda_sync_time --vs base\nran = True", "no code has been kept"),
+        ("%%cuda_sync_time --repaet\nran = True", "has no option --repaet"),
+        (
+            "%%cuda_sync_time --repeat\nimport asyncio\nran = await asyncio.sleep(0)",
+            "a body that awaits cannot be repeated",
+        ),
+        ("%%cuda_sync_time -v 1st\nran = True", "-v 1st"),
+        ("%cuda_sync_time log times.xlsx", "not as times.xlsx"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_nothing_runs(shell, cell, problem):
+    """What is wrong and what to type; the cell has not run."""
+    done = shell.run_cell(cell)
+
+    error = done.error_before_exec or done.error_in_exec
+    assert problem in error.problem
+    assert error.hint
+    assert "ran" not in shell.user_ns
+
+
+def test_an_unknown_name_is_met_with_those_that_are_known(shell):
+    """A misspelt one is guessed."""
+    run(shell, f"%%cuda_sync_time -q --name baseline\n{MATMUL}")
+
+    done = shell.run_cell(f"%%cuda_sync_time --vs baselin\n{MATMUL}")
+
+    assert "kept are baseline" in done.error_in_exec.problem
+    assert "did you mean baseline" in done.error_in_exec.hint
+
+
+def test_a_late_error_of_the_device_fails_the_cell(shell, shown, monkeypatch):
+    """What only the wait at the end reports is the cell's error, and is explained."""
+
+    def broken(self):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    from gpumagic.devices.simulated import SimulatedRuntime
+
+    shell.user_ns["assert_on_device"] = lambda: monkeypatch.setattr(
+        SimulatedRuntime, "synchronize", broken
+    )
+    done = shell.run_cell(f"%%cuda_sync_time\n{MATMUL}\nassert_on_device()")
+
+    assert "device-side assert" in str(done.error_in_exec)
+    assert any("earlier" in note for note in done.error_in_exec.__notes__)
+
+
+def test_unloading_stops_timing_every_cell(shell, shown):
+    """After an unload no callback of ours is left, and no hook."""
+    before = list(shell.events.callbacks["post_run_cell"])
+    run(shell, "%cuda_sync_time on")
+
+    shell.run_line_magic("unload_ext", "gpumagic")
+    run(shell, MATMUL)
+
+    assert not [each for each in shown if isinstance(each, BriefReport)]
+    assert len(shell.events.callbacks["post_run_cell"]) <= len(before)
+    shell.run_line_magic("load_ext", "gpumagic")
+
+
+def test_flags_reach_the_log(shell, shown):
+    """A backlog of an earlier cell is told once, with the cell that waited for it."""
+    run(shell, "big = torch.zeros(1 << 23, device='sim')")
+    run(shell, "for _ in range(200):\n    big += 1")
+    run(shell, "%%cuda_sync_time\n1 + 1")
+
+    (report,) = (each for each in shown if isinstance(each, TimingReport))
+    assert FlagKind.BACKLOG in {flag.kind for flag in report.flags}

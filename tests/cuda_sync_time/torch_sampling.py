@@ -1,0 +1,168 @@
+"""Sampling on the simulated GPU, whose figures are exact."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from gpumagic.cuda_sync_time.pairing import compare
+from gpumagic.cuda_sync_time.report import FlagKind, Mode, Verdict
+from gpumagic.cuda_sync_time.sampling import Plan, Stopwatch, cold_flush, take
+from gpumagic.devices.opening import open_runtime
+
+# Time that this machine takes to simulate counts as well: there is plenty of it.
+FREE = Plan(samples=8, budget_s=60)
+
+
+@pytest.fixture
+def runtime(box):
+    """What this process can do on the simulated machine."""
+    return open_runtime("sim")
+
+
+@pytest.fixture
+def floor_s(runtime):
+    """What an empty cell is measured as, once the device is in use."""
+    torch.ones(1, device="sim")
+    return Stopwatch(runtime).time(lambda _: None, 1)
+
+
+@pytest.fixture
+def adding(runtime):
+    """A short call: one kernel on memory that is there."""
+    x = torch.ones(256, 256, device="sim")
+
+    def body(calls):
+        for _ in range(calls):
+            x.add_(1)
+
+    return body
+
+
+def test_a_simulated_clock_has_no_noise(adding, runtime, floor_s):
+    """All samples are equal, and the interval has no width; nothing is flagged."""
+    samples, flags = take(adding, runtime, FREE, floor_s=floor_s)
+
+    assert samples.mode is Mode.THROUGHPUT
+    assert samples.interval.low == samples.interval.high == samples.median_s > 0
+    assert flags == ()
+
+
+def test_figures_can_be_had_again(adding, runtime, floor_s):
+    """Calls, and with them the times, do not depend on how fast this machine is."""
+    one, _ = take(adding, runtime, FREE, floor_s=floor_s)
+    other, _ = take(adding, runtime, FREE, floor_s=floor_s)
+
+    assert (one.calls, one.median_s) == (other.calls, other.median_s)
+    assert one.calls * one.median_s >= 100 * floor_s
+
+
+def test_latency_has_the_wait_in_it_and_throughput_shares_it(adding, runtime, floor_s):
+    """The difference is what waiting costs, and what of the launch it uncovers."""
+    latency, _ = take(adding, runtime, Plan(5, 1, mode=Mode.LATENCY), floor_s=floor_s)
+    apart, _ = take(adding, runtime, Plan(5, 16, mode=Mode.LATENCY), floor_s=floor_s)
+    throughput, _ = take(
+        adding, runtime, Plan(5, 16, mode=Mode.THROUGHPUT), floor_s=floor_s
+    )
+
+    assert latency.median_s > throughput.median_s + floor_s * 15 / 16
+    # Each of sixteen calls is waited for; the last wait of all finds nothing to do.
+    assert apart.median_s == pytest.approx(latency.median_s + floor_s / 16)
+
+
+def test_a_flush_is_not_counted(adding, runtime, floor_s):
+    """It overwrites twice the cache on each device in use, between the samples."""
+    torch.ones(1, device="sim:1")
+    plan = Plan(samples=5, mode=Mode.LATENCY)
+    cold = Plan(samples=5, cold=True)
+
+    hot, _ = take(adding, runtime, plan, floor_s=floor_s)
+    before = [torch.sim.memory_allocated(device) for device in (0, 1)]
+    flushed, flags = take(adding, runtime, cold, floor_s=floor_s)
+
+    assert (flushed.mode, flushed.calls, flushed.cold) == (Mode.LATENCY, 1, True)
+    assert flushed.median_s == hot.median_s
+    assert FlagKind.DRIVER_CALLS not in {flag.kind for flag in flags}
+    assert [torch.sim.memory_allocated(device) for device in (0, 1)] == before
+
+
+def test_a_flush_takes_twice_the_cache(runtime):
+    """The cache of an H100 has 50 MiB."""
+    torch.ones(1, device="sim:1")
+    flush = cold_flush(runtime, torch)
+
+    flush()
+
+    properties = torch.sim.get_device_properties(1)
+    assert torch.sim.memory_allocated(1) >= 2 * properties.L2_cache_size
+
+
+def test_a_step_before_is_not_counted(adding, runtime, floor_s, box):
+    """What it launches is waited for, what it takes is nobody's."""
+    big = torch.ones(4096, 4096, device="sim")
+
+    def before():
+        big.mul_(1)
+        box.pass_time(0.01)
+
+    plain, _ = take(adding, runtime, Plan(5, mode=Mode.LATENCY), floor_s=floor_s)
+    stepped, _ = take(adding, runtime, Plan(5, before=before), floor_s=floor_s)
+
+    assert stepped.median_s == plain.median_s
+
+
+def test_all_devices_are_waited_for(runtime, floor_s):
+    """Work on the device that is not current is in the time of a sample."""
+    there = torch.ones(2048, 2048, device="sim:1")
+
+    def body(calls):
+        for _ in range(calls):
+            there.mul_(1)
+
+    samples, _ = take(body, runtime, Plan(5, mode=Mode.LATENCY), floor_s=floor_s)
+
+    assert torch.sim.current_device() == 0
+    assert samples.median_s > 2 * 4 * 2048**2 / 3.4e12  # by the widest bandwidth
+
+
+def test_memory_asked_for_in_each_call_is_told(runtime, floor_s):
+    """Code that empties the allocator's cache each time is not in a steady state."""
+
+    def body(calls):
+        for _ in range(calls):
+            x = torch.empty(1 << 22, device="sim")
+            del x
+            torch.sim.empty_cache()
+
+    _, flags = take(body, runtime, Plan(samples=6, calls=1), floor_s=floor_s)
+
+    assert any(f.kind is FlagKind.DRIVER_CALLS and f.amount == 12 for f in flags)
+
+
+def test_two_codes_are_told_apart_exactly(adding, runtime, floor_s):
+    """The same is the same, and three kernels take three times one."""
+
+    def thrice(calls):
+        adding(3 * calls)
+
+    def against(newer):
+        plan = Plan(samples=8, calls=4)
+        chance = random.Random(0)  # noqa: S311 -- an order, no secret
+        return compare(adding, newer, runtime, plan, floor_s=floor_s, random=chance)
+
+    assert against(adding).result.verdict is Verdict.SAME
+    slower = against(thrice).result
+    assert slower.verdict is Verdict.SLOWER
+    assert slower.interval.low == slower.interval.high == slower.ratio > 2
+
+
+def test_looking_draws_no_random_numbers(adding, runtime, floor_s):
+    """The user's generators are where they were, flushed caches or not."""
+    here, there = torch.get_rng_state(), torch.sim.get_rng_state()
+
+    take(adding, runtime, Plan(samples=5, cold=True), floor_s=floor_s)
+
+    assert torch.equal(torch.get_rng_state(), here)
+    assert torch.equal(torch.sim.get_rng_state(), there)

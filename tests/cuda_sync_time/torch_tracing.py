@@ -1,0 +1,378 @@
+"""Traces of the simulated machine, which are exact: every nanosecond is known."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpumagic  # noqa: E402
+from gpumagic.cuda_sync_time.profiling import (  # noqa: E402
+    flags_of,
+    profile_of,
+)
+from gpumagic.cuda_sync_time.report import FlagKind  # noqa: E402
+from gpumagic.devices.opening import open_runtime  # noqa: E402
+from gpumagic.errors import DeviceError  # noqa: E402
+from gpumagic.observed import DEVICE_KINDS, SpanKind  # noqa: E402
+from gpumagic.simulator.work import FULL_SHARE, Engine  # noqa: E402
+
+
+@pytest.fixture
+def runtime(box):
+    """The machine in use and idle: all that is paid once has been paid."""
+    matrix = torch.ones(64, 64, device="sim")
+    (matrix @ matrix).exp()
+    opened = open_runtime("sim")
+    opened.synchronize()
+    assert box.is_on
+    return opened
+
+
+@pytest.fixture
+def launch(box, runtime):
+    """Launches work of a known length, by the engine's own word."""
+    assert runtime.started()
+    gpu = box.machine.gpus[0]
+
+    def launch(us, *, stream=None, engine=Engine.COMPUTE, name="kernel"):
+        queue = (stream._simulated if stream else gpu.default_stream).queue
+        return box.machine.scheduler.launch(
+            queue, engine, us * 1000, FULL_SHARE // 2, host_ns=4000, name=name
+        )
+
+    return launch
+
+
+def traced(runtime, code):
+    """What is seen of some code, from all idle to all idle."""
+    with runtime.trace() as taken:
+        runtime.synchronize()
+        taken.begin()
+        code()
+        runtime.synchronize()
+        taken.end()
+    return taken
+
+
+def of_kind(trace, *kinds):
+    """The spans of some kinds, in order."""
+    return [span for span in trace.spans if span.kind in kinds]
+
+
+def test_times_are_those_of_the_engines(box, runtime):
+    """Each span is a work of `box.record()`, to the nanosecond and in its order."""
+    matrix = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+    works = box.record()
+    began_ns = []
+
+    def code():
+        began_ns.append(runtime.now_ns())
+        (matrix @ matrix).cos()
+
+    trace = traced(runtime, code).trace()
+
+    expected = [
+        (work.name, work.start_ns - began_ns[0], work.end_ns - began_ns[0])
+        for work in works
+    ]
+    seen = [
+        (span.name, round(span.start_s * 1e9), round(span.end_s * 1e9))
+        for span in of_kind(trace, *DEVICE_KINDS)
+    ]
+    assert len(seen) == 2
+    assert seen == expected
+
+
+def test_the_window_is_the_machines_own_time(box, runtime):
+    """It is as long as the machine's clock says, and times count from its start."""
+    with runtime.trace() as taken:
+        box.pass_time(1)
+        began_ns = runtime.now_ns()
+        taken.begin()
+        box.pass_time(0.25)
+        torch.ones(8, device="sim")
+        runtime.synchronize()
+        ended_ns = runtime.now_ns()
+        taken.end()
+        box.pass_time(1)
+        torch.ones(8, device="sim")
+        runtime.synchronize()
+
+    trace = taken.trace()
+
+    (kernel,) = of_kind(trace, SpanKind.KERNEL)
+    assert round(trace.length_s * 1e9) == ended_ns - began_ns
+    assert 0.25 < kernel.start_s < kernel.end_s <= trace.length_s
+
+
+def test_two_streams_that_overlap(runtime, launch):
+    """The second kernel begins 4 us after the first, the cost of its launch."""
+    side = torch.sim.Stream()
+
+    def code():
+        launch(100)
+        launch(300, stream=side)
+
+    profile = profile_of(traced(runtime, code).trace())
+
+    assert profile.busy_s == pytest.approx(304e-6)
+    assert profile.overlapped_s == pytest.approx(96e-6)
+    assert [(each.stream, each.busy_s) for each in profile.streams] == [
+        (0, pytest.approx(100e-6)),
+        (side.stream_id, pytest.approx(300e-6)),
+    ]
+
+
+def test_a_copy_hidden_behind_a_kernel(runtime, launch):
+    """A copy on a stream of its own is hidden; one that kernels wait for is not."""
+    side = torch.sim.Stream()
+
+    def hidden():
+        launch(500)
+        launch(200, stream=side, engine=Engine.H2D, name="copy")
+
+    def bare():
+        launch(200, engine=Engine.H2D, name="copy")
+        launch(500)
+
+    behind, before = (
+        profile_of(traced(runtime, code).trace()) for code in (hidden, bare)
+    )
+
+    assert behind.copying_s == pytest.approx(200e-6)
+    assert behind.hidden_copy_s == pytest.approx(200e-6)
+    assert before.copying_s == pytest.approx(200e-6)
+    assert before.hidden_copy_s == 0
+    assert [(each.name, each.kind) for each in before.kernels] == [
+        ("kernel", "kernel"),
+        ("copy", "copy"),
+    ]
+
+
+def test_copies_of_torch_are_copies(runtime):
+    """What `.to` and `.cpu` do crosses the link; kernels do not."""
+    host = runtime.pin(torch.ones(1 << 16))
+    runtime.synchronize()
+
+    def code():
+        there = host.to("sim", non_blocking=True)
+        there.cos().cpu()
+
+    trace = traced(runtime, code).trace()
+
+    assert [span.kind for span in of_kind(trace, *DEVICE_KINDS)] == [
+        SpanKind.COPY,
+        SpanKind.KERNEL,
+        SpanKind.COPY,
+    ]
+
+
+def test_the_host_launches_waits_and_works(box, runtime):
+    """Launches end where work is submitted; `pass_time` is neither launch nor wait."""
+    small = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+
+    def code():
+        small.exp()
+        box.pass_time(0.5)
+        small.sum().item()
+
+    trace = traced(runtime, code).trace()
+
+    launches, waits = of_kind(trace, SpanKind.LAUNCH), of_kind(trace, SpanKind.WAIT)
+    work = of_kind(trace, *DEVICE_KINDS)
+    assert {each.launched_s for each in work} == {each.end_s for each in launches}
+    assert [each.name for each in waits] == [".item()", "torch.sim.synchronize()"]
+    assert all(each.thread == 0 for each in launches + waits)
+    assert sum(each.end_s - each.start_s for each in launches + waits) < 0.1
+    assert trace.length_s > 0.5
+
+
+def test_a_wait_lasts_until_the_device_has_come_far_enough(runtime, launch):
+    """The end of `synchronize()` is not before the end of the last kernel."""
+    trace = traced(runtime, lambda: launch(1000)).trace()
+
+    (kernel,) = of_kind(trace, SpanKind.KERNEL)
+    (wait,) = of_kind(trace, SpanKind.WAIT)
+    assert wait.start_s < kernel.end_s <= wait.end_s
+    assert wait.end_s == trace.length_s
+
+
+def test_a_full_queue_is_seen(runtime, launch):
+    """Launching more than the queue holds waits for slots, and is flagged."""
+
+    def many(count):
+        for _ in range(count):
+            launch(50)
+
+    short, long = (traced(runtime, lambda n=n: many(n)).trace() for n in (100, 1500))
+
+    full = profile_of(long)
+    assert full.in_flight == 1024
+    assert [flag.kind for flag in flags_of(full)] == [FlagKind.QUEUE_FULL]
+    assert flags_of(profile_of(short)) == ()
+    waits = [span for span in of_kind(long, SpanKind.WAIT) if "queue" in span.name]
+    assert waits
+    assert len(of_kind(long, SpanKind.LAUNCH)) == 1500
+    assert len(of_kind(long, SpanKind.KERNEL)) == 1500
+
+
+def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
+    """The host does one thing at a time, also where a launch had to wait."""
+    small = torch.ones(8, device="sim")
+    runtime.synchronize()
+
+    def code():
+        for _ in range(1200):
+            launch(50)
+        small.sum().item()
+
+    trace = traced(runtime, code).trace()
+
+    host = of_kind(trace, SpanKind.LAUNCH, SpanKind.WAIT)
+    assert len(host) > 1200
+    assert all(one.end_s <= next_.start_s for one, next_ in pairwise(host))
+
+
+def test_devices_have_the_numbers_of_the_process(box, runtime):
+    """The second GPU is device 1, on its default stream."""
+    torch.ones(8, device="sim:1")
+    runtime.synchronize()
+
+    trace = traced(runtime, lambda: torch.ones(8, device="sim:1").exp()).trace()
+
+    assert box.machine.started
+    assert {(s.device, s.stream) for s in of_kind(trace, SpanKind.KERNEL)} == {(1, 0)}
+
+
+@pytest.fixture
+def captured():
+    """A machine that stands in for CUDA, as graphs need, and a graph captured on it."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        small = torch.ones(64, 64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            small.exp().cos()
+        runtime = open_runtime("sim")
+        runtime.synchronize()
+        yield runtime, graph
+
+
+def test_replayed_graphs_are_traced(captured):
+    """The kernels of a graph run on the devices like others, launched by one call."""
+    runtime, graph = captured
+
+    trace = traced(runtime, graph.replay).trace()
+
+    assert len(of_kind(trace, SpanKind.KERNEL)) == 2
+
+
+def test_what_the_user_records_goes_on(box, runtime):
+    """A list of `box.record()` gets all work, before, in and after the block."""
+    small = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+    works = box.record()
+    small.exp()
+
+    trace = traced(runtime, small.cos).trace()
+    small.sin()
+    runtime.synchronize()
+
+    assert len(works) == 3
+    assert len(of_kind(trace, SpanKind.KERNEL)) == 1
+    assert box.machine.scheduler.trace is works
+
+
+def test_recording_may_begin_in_the_block(box, runtime):
+    """Then the list of the user stays, and the trace misses nothing."""
+    small = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+    kept = []
+
+    def code():
+        small.exp()
+        runtime.synchronize()
+        kept.append(box.record())
+        small.cos()
+
+    trace = traced(runtime, code).trace()
+
+    assert len(kept[0]) == 1
+    assert len(of_kind(trace, SpanKind.KERNEL)) == 2
+    assert box.machine.scheduler.trace is kept[0]
+
+
+def test_nothing_stays(box, runtime):
+    """Neither of observers nor of hooks, also where the code raised."""
+    scheduler = box.machine.scheduler
+    before = dict(vars(scheduler))
+
+    with pytest.raises(ZeroDivisionError), runtime.trace():
+        _ = 1 / 0
+
+    assert vars(scheduler).keys() == before.keys()
+    assert scheduler.trace is None
+    assert box.machine.wait_observers == []
+
+
+def test_tracing_costs_no_simulated_time(runtime, launch):
+    """The clock moves by as much with a trace as without one."""
+
+    def lasts_ns():
+        began_ns = runtime.now_ns()
+        for _ in range(5):
+            launch(50)
+        runtime.synchronize()
+        return runtime.now_ns() - began_ns
+
+    bare_ns = lasts_ns()
+    with runtime.trace():
+        traced_ns = lasts_ns()
+
+    assert traced_ns == bare_ns
+
+
+def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):
+    """Each span is an event with lane and microseconds, and lanes have names."""
+    small = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+    path = tmp_path / "run.json"
+
+    taken = traced(runtime, lambda: small.exp().sum().item())
+    taken.save(path)
+
+    trace = taken.trace()
+    written = json.loads(path.read_text(encoding="utf-8"))
+    events = [event for event in written["traceEvents"] if event["ph"] == "X"]
+    named = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in written["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert len(events) == len(trace.spans)
+    for event, span in zip(events, trace.spans, strict=True):
+        assert event["name"] == span.name
+        assert event["cat"] == span.kind.value
+        assert event["ts"] == pytest.approx(span.start_s * 1e6)
+        assert event["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6)
+        assert (event["pid"], event["tid"]) in named
+    device = {event["pid"] for event in events if event["cat"] == "kernel"}
+    assert device == {0}
+    assert all(box.label in name for name in named.values())
+    assert box.label.startswith("simulated")
+
+
+def test_a_graph_that_is_being_captured_is_not_traced(captured):
+    """Nothing runs then; the error says what can be traced instead."""
+    runtime, _ = captured
+    another = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(another):
+        torch.ones(64, 64, device="cuda")
+        with pytest.raises(DeviceError, match="captured"), runtime.trace():
+            pytest.fail("the block was entered")

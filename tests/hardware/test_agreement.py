@@ -1,0 +1,165 @@
+"""Our figures beside those of others, of kernels that take a millisecond or more."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import pytest
+
+from gpumagic import cuda_sync_time
+from gpumagic.cuda_sync_time.counting import count_flops
+from gpumagic.cuda_sync_time.peaks import measure_peaks
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.load import loads
+from gpumagic.devices.opening import open_runtime
+
+ROUNDS = 7
+BUDGET_S = 0.5
+_NVIDIA_SMI_NAMES = {"sm_clock_mhz", "sm_clock_max_mhz", "limiters"}
+
+
+@pytest.fixture(scope="module", params=["product", "copy"])
+def kernel(request, torch):
+    """One kernel that computes, and one that moves bytes; 1 ms or more each."""
+    if request.param == "product":
+        left, right = (
+            torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+            for _ in range(2)
+        )
+        out = torch.empty_like(left)
+
+        def product():
+            torch.mm(left, right, out=out)
+
+        return product
+    source = torch.ones(4 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+
+    def copy():
+        target.copy_(source)
+
+    return copy
+
+
+def ours(kernel):
+    """The median by our repeated mode."""
+    return cuda_sync_time.repeat(kernel, budget_s=BUDGET_S).samples.median_s
+
+
+def in_turn(ours_s, other_s):
+    """The median of the ratios of ours to another's, taken in turn."""
+    ratios = []
+    for _ in range(ROUNDS):
+        other = other_s()
+        ratios.append(ours_s() / other)
+    return statistics.median(ratios)
+
+
+def test_repeating_agrees_with_torchs_timer(kernel, record_measurement):
+    """Within 2 %: both run hot, wait by synchronising, and take the median."""
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("kernel()", globals={"kernel": kernel})
+
+    ratio = in_turn(
+        lambda: ours(kernel),
+        lambda: timer.blocked_autorange(min_run_time=BUDGET_S).median,
+    )
+
+    record_measurement(f"timer_{kernel.__name__}", {"ratio": ratio})
+    assert ratio == pytest.approx(1, abs=0.02)
+
+
+def test_repeating_agrees_with_tritons_do_bench(kernel, record_measurement):
+    """Within 3 %: it times by events and flushes the L2 cache, which is short here."""
+    testing = pytest.importorskip("triton.testing")
+
+    ratio = in_turn(
+        lambda: ours(kernel),
+        lambda: (
+            testing.do_bench(kernel, warmup=150, rep=500, return_mode="median") / 1000
+        ),
+    )
+
+    record_measurement(f"do_bench_{kernel.__name__}", {"ratio": ratio})
+    assert ratio == pytest.approx(1, abs=0.03)
+
+
+def test_one_run_is_the_device_time_and_little_more(kernel, torch):
+    """A single run from idle to idle is within 10 % of what its events say."""
+    kernel()
+    torch.cuda.synchronize()
+
+    report = cuda_sync_time.measure(kernel)
+
+    (by_events,) = [each.elapsed_s for each in report.run.events if each.elapsed_s]
+    assert report.seconds >= by_events
+    assert report.seconds == pytest.approx(by_events, rel=0.1)
+
+
+# ---------------------------------------------------------------- peaks and counts
+
+
+def test_peaks_are_what_a_large_kernel_reaches(torch, record_measurement):
+    """A product of 8192 in bfloat16 comes near the peak, and no product far above."""
+    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    runtime = open_runtime("cuda")
+
+    counted = count_flops(lambda: square @ square, torch)
+    found = measure_peaks(runtime, torch, 0, counted.dtype)
+    taken_s = ours(lambda: square @ square)
+
+    record_measurement("peaks", found.to_dict() | {"product_s": taken_s})
+    assert counted.flops == 2 * 8192**3
+    assert found.dtype == "bfloat16"
+    assert counted.flops / taken_s == pytest.approx(found.flops_per_s, rel=0.15)
+    assert found.bytes_per_s > 1e11
+
+
+def test_measuring_peaks_keeps_little_memory_and_no_switch(torch):
+    """What torch's allocator keeps reserved afterwards is as much as is promised."""
+    runtime = open_runtime("cuda")
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved(0)
+    allocated = torch.cuda.memory_allocated(0)
+    random = torch.cuda.get_rng_state(0)
+    switch = torch.get_float32_matmul_precision()
+
+    found = measure_peaks(runtime, torch, 0, "tf32")
+
+    assert found.flops_per_s > 0
+    # cuBLAS keeps a workspace of its own.
+    assert torch.cuda.memory_allocated(0) - allocated < 64 << 20
+    assert torch.cuda.memory_reserved(0) - reserved < 1.3 * 2**30
+    assert torch.equal(torch.cuda.get_rng_state(0), random)
+    assert torch.get_float32_matmul_precision() == switch
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def test_a_load_is_told_for_the_gpu_in_use(torch, spin, record_measurement):
+    """A busy GPU has a clock up to its highest, and this process is not counted."""
+    torch.ones(1, device="cuda")
+    driver, runtime = open_driver(), open_runtime("cuda")
+
+    spin(200)
+    busy = loads(driver, runtime)[0]
+    torch.cuda.synchronize()
+    before_ns = runtime.now_ns()
+    loads(driver, runtime)
+    took_s = (runtime.now_ns() - before_ns) / 1e9
+
+    record_measurement(
+        "load",
+        busy.to_dict() | {"took_s": took_s, "pid": os.getpid(), "container": _inside()},
+    )
+    told = {name for name, value in busy.to_dict().items() if value is not None}
+    assert told >= _NVIDIA_SMI_NAMES
+    assert 0 < busy.sm_clock_mhz <= busy.sm_clock_max_mhz
+
+
+def _inside():
+    return str(Path("/proc/self/ns/pid").readlink())

@@ -1,0 +1,221 @@
+"""What waits for a real GPU is found by its line, and races by both of theirs."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+
+import pytest
+
+from gpumagic.devices.opening import open_runtime
+
+
+@pytest.fixture
+def runtime(torch):
+    """CUDA, started and idle."""
+    torch.zeros(1, device="cuda")
+    opened = open_runtime("cuda")
+    opened.synchronize()
+    return opened
+
+
+def waits_of(runtime, action):
+    """The waits of one call."""
+    with runtime.watch_syncs() as seen:
+        action()
+    return seen
+
+
+def test_implicit_waits_are_found_by_their_line(torch, runtime):
+    """Each operation that is known to wait is noted, as its author would call it."""
+    x = torch.ones(64, device="cuda")
+
+    with runtime.watch_syncs() as seen:
+        x.sum().item()
+        x.cpu()
+        x[:2].tolist()
+        x.nonzero()
+        if x.sum():
+            pass
+        x.copy_(torch.ones(64))
+
+    assert [(each.what, each.line.source) for each in seen] == [
+        (".item()", "x.sum().item()"),
+        (".cpu()", "x.cpu()"),
+        (".tolist()", "x[:2].tolist()"),
+        (".nonzero()", "x.nonzero()"),
+        ("a tensor as a condition", "if x.sum():"),
+        (".copy_()", "x.copy_(torch.ones(64))"),
+    ]
+    assert all(each.waited_s is None for each in seen)
+
+
+def test_what_does_not_wait_is_not_noted(torch, runtime):
+    """Kernels, and copies from and to pinned memory, leave the list empty."""
+    x = torch.ones(1 << 20, device="cuda")
+    pinned = torch.ones(1 << 20).pin_memory()
+
+    def work():
+        (x * 2).relu().sum()
+        x.copy_(pinned, non_blocking=True)
+        pinned.copy_(x, non_blocking=True)
+
+    work()  # whatever the first one waits for
+    runtime.synchronize()
+
+    assert waits_of(runtime, work) == []
+
+
+EXPLICIT = {
+    "torch.cuda.synchronize()": lambda torch: torch.cuda.synchronize(),
+    "stream.synchronize()": lambda torch: torch.cuda.current_stream().synchronize(),
+    "event.synchronize()": (
+        lambda torch: torch.cuda.current_stream().record_event().synchronize()
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EXPLICIT)
+def test_an_explicit_wait_is_noted_once_with_its_cost(torch, runtime, spin, what):
+    """A wait that is asked for is told once, and takes as long as the work."""
+    spin(20)
+
+    (seen,) = waits_of(runtime, lambda: EXPLICIT[what](torch))
+
+    assert seen.what == what
+    assert seen.waited_s > 0.010
+
+
+def test_printing_a_tensor_is_told_as_printing(torch, runtime):
+    """All waits for the text of a tensor have one name."""
+    x = torch.ones(3, device="cuda")
+
+    seen = waits_of(runtime, lambda: str(x))
+
+    assert {each.what for each in seen} == {"printing a tensor"}
+
+
+def test_everything_is_as_before(torch, runtime):
+    """The debug mode, the filters and the hook are those of before."""
+
+    def state():
+        return (
+            torch.cuda.get_sync_debug_mode(),
+            list(warnings.filters),
+            warnings.showwarning,
+            torch._C._cuda_synchronize,
+            torch.cuda.Stream.synchronize,
+        )
+
+    before = state()
+
+    waits_of(runtime, lambda: torch.ones(1, device="cuda").item())
+
+    assert state() == before
+
+
+def test_a_backward_pass_is_noted_by_the_line_that_calls_it(torch, runtime):
+    """What waits in autograd's own thread is told with the user's line, or without."""
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, value):
+            return value * 2
+
+        @staticmethod
+        def backward(_context, gradient):
+            gradient.sum().item()
+            return gradient * 2
+
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    y = Waits.apply(x).sum()
+
+    seen = waits_of(runtime, y.backward)
+
+    assert [each.what for each in seen] == [".item()"]
+
+
+def test_the_wrong_example_of_pytorch_is_found(torch, runtime, monkeypatch):
+    """The side stream that sums too early is found with both lines; no value lost."""
+    side = torch.cuda.Stream()
+    monkeypatch.setattr(sys.modules["__main__"], "side", side, raising=False)
+
+    with runtime.watch_races() as races:
+        numbers = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
+        with torch.cuda.stream(side):
+            total = torch.sum(numbers)
+
+    assert total.shape == ()
+    assert [each.later.source for each in races] == ["total = torch.sum(numbers)"]
+    assert "numbers = " in races[0].earlier.source
+    assert races[0].hint.startswith(
+        "side.wait_stream(torch.cuda.default_stream()) before "
+    )
+
+
+def test_the_corrected_example_is_not_found(torch, runtime):
+    """What waits as the page has it is no race."""
+    side = torch.cuda.Stream()
+
+    with runtime.watch_races() as races:
+        numbers = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
+        side.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(side):
+            torch.sum(numbers)
+        numbers.record_stream(side)
+        torch.cuda.default_stream().wait_stream(side)
+        numbers.add_(1)
+
+    assert races == []
+
+
+def test_a_backward_pass_has_no_races(torch, runtime):
+    """A plain training step is ordered by torch itself, also in autograd's thread."""
+    layer = torch.nn.Linear(8, 8, device="cuda")
+
+    with runtime.watch_races() as races:
+        for _ in range(3):
+            layer(torch.ones(4, 8, device="cuda")).sum().backward()
+
+    assert races == []
+
+
+def test_what_watching_costs_is_recorded(torch, runtime, record_measurement):
+    """Seconds per operation: plain, with waits watched, with races, and afterwards."""
+    x = torch.ones(16, device="cuda")
+    event = torch.cuda.Event()
+
+    def plain():
+        return _each_s(runtime, lambda: x.add(1)), _each_s(runtime, event.record)
+
+    with runtime.watch_syncs():
+        watched = plain()
+    before = plain()
+    with runtime.watch_races():
+        raced = plain()
+    figures = {
+        name: {"add_s": add_s, "record_s": record_s}
+        for name, (add_s, record_s) in {
+            "plain": before,
+            "syncs": watched,
+            "races": raced,
+            "after_races": plain(),
+        }.items()
+    }
+
+    record_measurement("hidden_syncs", figures)
+
+    assert all(each["add_s"] > 0 for each in figures.values())
+
+
+def _each_s(runtime, action, times=2000):
+    for _ in range(200):
+        action()
+    runtime.synchronize()
+    start_s = time.perf_counter()
+    for _ in range(times):
+        action()
+    took_s = time.perf_counter() - start_s
+    runtime.synchronize()
+    return took_s / times

@@ -1,0 +1,222 @@
+"""One run of a cell on a real GPU: what a stand-in can only assert."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.report import Bound, Code, FlagKind
+from gpumagic.devices.driver import open_driver
+
+_ROOT = Path(__file__).parents[2]
+_ASSERTING = """
+import torch
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.report import Code
+from gpumagic.devices.driver import open_driver
+from gpumagic.errors import DeviceError
+
+instruments = Instruments(open_driver)
+table = torch.zeros(4, device="cuda")
+torch.cuda.synchronize()
+run = OneRun(instruments, syncs={syncs})
+run.begin()
+table[torch.tensor([9], device="cuda")]  # out of range: seen by the device alone
+run.end()
+report = run.report(Code("x"))
+print(type(run.late_error).__name__, run.late_error.__notes__)
+print(sorted(flag.kind.name for flag in report.flags))
+print(report.failed)
+try:
+    OneRun(instruments).begin()
+except DeviceError as error:
+    print("REFUSED", error.problem)
+"""
+
+
+@pytest.fixture(scope="module")
+def instruments(torch):
+    """A notebook's instruments, with CUDA started and idle."""
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    return Instruments(open_driver)
+
+
+@pytest.fixture
+def timed(instruments):
+    """Times a function and reports on it."""
+
+    def timed(function, **options):
+        run = OneRun(instruments, **options)
+        run.begin()
+        function()
+        run.end()
+        assert run.late_error is None
+        return run.report(Code("the function"))
+
+    return timed
+
+
+def kinds(report):
+    """The kinds of its flags."""
+    return {flag.kind for flag in report.flags}
+
+
+def test_a_non_blocking_side_stream_is_in_the_time(timed, torch, spin):
+    """50 ms that no event of the starting stream sees are waited for and flagged."""
+    side = torch.cuda.Stream()
+
+    report = timed(lambda: spin(60, side))
+
+    assert report.run.elapsed_s >= 0.045
+    assert report.run.naive_s < 0.03
+    assert report.run.events[0].elapsed_s < 0.03
+    assert report.run.tail_s > 0.03
+    assert FlagKind.TAIL in kinds(report)
+
+
+def test_the_starting_stream_leaves_no_tail(timed, spin):
+    """Events and time agree within a percent, and no tail is told."""
+    report = timed(lambda: spin(60))
+
+    assert report.run.events[0].elapsed_s == pytest.approx(
+        report.run.elapsed_s, rel=0.01
+    )
+    assert FlagKind.TAIL not in kinds(report)
+    assert report.run.bound is Bound.DEVICE
+
+
+def test_a_backlog_is_told_and_not_counted(timed, spin):
+    """60 ms of an earlier cell are waited for first."""
+    spin(60)
+
+    report = timed(lambda: spin(5))
+
+    assert report.run.backlog_s >= 0.04
+    assert report.run.elapsed_s < 0.03
+    assert FlagKind.BACKLOG in kinds(report)
+
+
+def test_the_floor_of_an_idle_gpu(timed, instruments, record_measurement):
+    """An empty cell is measured as 40 us at most, and that is written down."""
+    empty_s = [timed(lambda: None).run.elapsed_s for _ in range(200)][50:]
+    floor_s = instruments.floors.floor_s(instruments.runtime())
+    record_measurement(
+        "once_floor",
+        {
+            "floor_s": floor_s,
+            "empty_median_s": statistics.median(empty_s),
+            "empty_s": empty_s,
+        },
+    )
+
+    assert floor_s <= 40e-6
+    assert statistics.median(empty_s) <= 3 * floor_s
+
+
+def test_idle_cells_are_not_flagged_with_a_tail(timed, record_measurement):
+    """Of empty cells next to none is said to have work on other streams."""
+    reports = [timed(lambda: None) for _ in range(300)]
+    flagged = sum(FlagKind.TAIL in kinds(each) for each in reports)
+    tails_s = [each.run.tail_s for each in reports]
+    record_measurement("once_tails", {"flagged": flagged, "tails_s": tails_s})
+
+    assert flagged <= 3
+
+
+def test_measuring_costs_little_outside_of_the_window(instruments, record_measurement):
+    """Beginning, ending and reporting together take some milliseconds at most."""
+    steps = {"begin": [], "end": [], "report": []}
+    for _ in range(100):
+        run = OneRun(instruments)
+        for name, step in (
+            ("begin", run.begin),
+            ("end", run.end),
+            ("report", lambda run=run: run.report(Code("x"))),
+        ):
+            began = time.perf_counter()
+            step()
+            steps[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(each) for name, each in steps.items()}
+    record_measurement("once_outside", {"median_s": medians, "samples_s": steps})
+
+    assert sum(medians.values()) < 20e-3
+
+
+def test_a_long_wait_ends_within_a_part_in_five_hundred(timed, torch, spin):
+    """Polled and waited for by a helper, the end is as exact as by events."""
+    side = torch.cuda.Stream()
+    main = timed(lambda: spin(400))
+    aside = timed(lambda: (spin(100), spin(400, side)))
+
+    assert main.run.elapsed_s == pytest.approx(main.run.events[0].elapsed_s, rel=2e-3)
+    assert aside.run.elapsed_s > main.run.elapsed_s * 0.9
+    assert FlagKind.TAIL in kinds(aside)
+
+
+def test_memory_from_the_driver_is_counted(timed, torch):
+    """A new segment is a call; the same from the cache is none."""
+    torch.cuda.empty_cache()
+
+    def allocate():
+        return torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+
+    assert FlagKind.DRIVER_CALLS in kinds(timed(allocate))
+    assert FlagKind.DRIVER_CALLS not in kinds(timed(allocate))
+
+
+def test_a_capture_is_left_whole(timed, torch):
+    """A cell within a capture is not waited for, and the graph can be replayed."""
+    x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+
+    with torch.cuda.graph(graph):
+        report = timed(lambda: x.add_(1))
+    graph.replay()
+
+    assert FlagKind.CAPTURING in kinds(report)
+    assert x.tolist() == [2.0] * 8
+
+
+def test_nothing_changes_for_the_user(timed, torch):
+    """Device, stream, random numbers and counters are as before."""
+
+    def state():
+        stats = torch.cuda.memory_stats()
+        return (
+            torch.cuda.current_device(),
+            torch.cuda.current_stream(),
+            torch.cuda.get_rng_state().tolist(),
+            {key: value for key, value in stats.items() if "peak" in key},
+        )
+
+    before = state()
+    timed(lambda: None)
+
+    assert state() == before
+
+
+@pytest.mark.parametrize("syncs", [False, True])
+def test_a_device_side_assert_is_told_at_the_end(syncs):
+    """The error is handed out with a note, and the next run says what to do."""
+    child = subprocess.run(
+        [sys.executable, "-c", _ASSERTING.format(syncs=syncs)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+        timeout=300,
+    )
+
+    assert child.returncode == 0, child.stderr[-4000:]
+    assert "the failing launch was earlier" in child.stdout
+    assert "ERROR_AT_END" in child.stdout
+    assert "REFUSED an earlier cell has left an error" in child.stdout

@@ -1,0 +1,186 @@
+"""The profiler on a real GPU: what it sees, what it leaves, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from gpumagic.cuda_sync_time.profiling import FULL_QUEUE, profile_of
+from gpumagic.devices.opening import open_runtime
+from gpumagic.observed import DEVICE_KINDS, SpanKind
+
+
+@pytest.fixture
+def runtime(torch):
+    """CUDA, started and idle."""
+    torch.zeros(1, device="cuda")
+    opened = open_runtime("cuda")
+    opened.synchronize()
+    return opened
+
+
+def traced(runtime, code):
+    """What is seen of some code, from all idle to all idle."""
+    with runtime.trace() as taken:
+        runtime.synchronize()
+        taken.begin()
+        code()
+        runtime.synchronize()
+        taken.end()
+    return taken
+
+
+def of_kind(trace, *kinds):
+    """The spans of some kinds, in order."""
+    return [span for span in trace.spans if span.kind in kinds]
+
+
+def test_an_empty_trace_does_not_blind_the_next(runtime, spin):
+    """The first one holds no work of the code; those after it see every kernel."""
+    empty = traced(runtime, lambda: None).trace()
+    traces = [traced(runtime, lambda: spin(5)).trace() for _ in range(3)]
+
+    assert empty.problem is None
+    assert of_kind(empty, *DEVICE_KINDS) == []
+    assert [len(of_kind(each, SpanKind.KERNEL)) for each in traces] == [1, 1, 1]
+    assert {each.problem for each in traces} == {None}
+
+
+def test_two_streams_overlap(runtime, spin):
+    """Two kernels of 20 ms on two streams overlap, and each has its stream."""
+    side = runtime.new_stream(0)
+
+    trace = traced(runtime, lambda: (spin(20), spin(20, side))).trace()
+    profile = profile_of(trace)
+
+    assert len(profile.streams) == 2
+    assert profile.overlapped_s > 0.015
+    assert 0.015 < profile.busy_s < 0.03
+    assert profile.busy_s <= trace.length_s
+
+
+def test_kernels_are_as_long_as_events_say(runtime, spin):
+    """The profiler's clock and the events agree about one kernel."""
+    events = []
+
+    def code():
+        events.append(runtime.record(None))
+        spin(50)
+        events.append(runtime.record(None))
+
+    profile = profile_of(traced(runtime, code).trace())
+
+    assert profile.busy_s == pytest.approx(runtime.elapsed_s(*events), rel=0.02)
+
+
+def test_copies_fills_and_waits_are_told_apart(runtime, torch, spin):
+    """A pinned copy launches, `.item()` waits for the kernel ahead of it."""
+    host = torch.ones(1 << 20).pin_memory()
+    there = torch.empty(1 << 20, device="cuda")
+
+    def code():
+        there.copy_(host, non_blocking=True)
+        spin(20)
+        there[0].item()
+
+    trace = traced(runtime, code).trace()
+
+    copies = of_kind(trace, SpanKind.COPY)
+    assert [span.nbytes for span in copies] == [4 << 20, 4]
+    assert all(span.launched_s <= span.start_s for span in copies)
+    assert all((s.device, s.thread) == (0, None) for s in copies)
+    waits = of_kind(trace, SpanKind.WAIT)
+    assert max(span.end_s - span.start_s for span in waits) > 0.015
+    assert of_kind(trace, SpanKind.LAUNCH)
+    assert "aten::item" in {span.name for span in of_kind(trace, SpanKind.HOST)}
+
+
+def test_the_length_is_that_of_the_clock(runtime, spin):
+    """From idle to idle the profiler and the host's clock differ by little."""
+    stamps = []
+
+    def code():
+        stamps.append(time.perf_counter())
+        spin(50)
+        runtime.synchronize()
+        stamps.append(time.perf_counter())
+
+    trace = traced(runtime, code).trace()
+
+    assert trace.length_s == pytest.approx(stamps[1] - stamps[0], rel=0.02)
+
+
+def test_tracing_takes_no_memory_of_torch(runtime, torch):
+    """The kernel that warms up allocates nothing, so that no counter moves."""
+    before = torch.cuda.memory_stats()
+    traced(runtime, lambda: None).trace()
+
+    assert torch.cuda.memory_stats() == before
+
+
+def test_the_saved_file_holds_the_kernels(runtime, spin, tmp_path):
+    """It is the profiler's own JSON."""
+    path = tmp_path / "run.json"
+
+    traced(runtime, lambda: spin(1)).save(path)
+
+    assert '"cat": "kernel"' in path.read_text(encoding="utf-8")
+
+
+def test_graphs_are_traced(runtime, torch):
+    """Kernels of a replayed graph are seen, and say nothing of the queue's length."""
+    static = torch.ones(1 << 10, device="cuda")
+    static.exp()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        static.exp().cos()
+    runtime.synchronize()
+
+    trace = traced(runtime, graph.replay).trace()
+
+    kernels = of_kind(trace, SpanKind.KERNEL)
+    assert len(kernels) >= 2
+    assert all(span.launched_s is None for span in kernels)
+
+
+def test_a_full_queue_is_seen(runtime, torch, spin, record_measurement):
+    """Behind a long kernel 4,000 short ones do not all fit; the depth is kept."""
+    small = torch.ones(8, device="cuda")
+    small.exp_()
+
+    def code():
+        spin(200)
+        for _ in range(4000):
+            small.exp_()
+
+    profile = profile_of(traced(runtime, code).trace())
+    record_measurement("launch_queue", {"in_flight": profile.in_flight})
+
+    assert profile.launches == 4001
+    assert profile.in_flight >= FULL_QUEUE
+
+
+def test_what_tracing_costs(runtime, torch, record_measurement):
+    """Entering, leaving and reading 5,000 kernels; written down, not judged."""
+    small = torch.ones(8, device="cuda")
+    figures = []
+    for _ in range(3):
+        stamps = [time.perf_counter()]
+        with runtime.trace() as taken:
+            stamps.append(time.perf_counter())
+            taken.begin()
+            for _ in range(5000):
+                small.exp_()
+            runtime.synchronize()
+            taken.end()
+            stamps.append(time.perf_counter())
+        stamps.append(time.perf_counter())
+        trace = taken.trace()
+        profile = profile_of(trace)
+        stamps.append(time.perf_counter())
+        figures.append([after - before for before, after in pairwise(stamps)])
+
+    record_measurement("tracing_cost", {"enter_run_leave_read_s": figures})
+    assert profile.launches == 5000
