@@ -13,6 +13,7 @@ BENCHMARKS = (
     "cell_floor",  # what is left of an empty cell, beside %%time
     "select_status",  # what looking at the choice of GPUs costs
     "tensor_picture",  # what a user waits for, and how large it is
+    "cell_timing",  # our times beside those of the tools for the same
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

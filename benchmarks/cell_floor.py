@@ -24,7 +24,7 @@ def run(rounds: int = 300) -> Comparison:
         "two clock reads": _two_reads,
         "gpumagic.cells": lambda: cells.execute(empty).elapsed_s,
         "gpumagic.cells, raising": lambda: cells.execute(raising).elapsed_s,
-        "%%time": lambda: _wall_time(shell),
+        "%%time": lambda: wall_time(shell),
     }
     return side_by_side("cell_floor", subjects, rounds=rounds, warmups=20)
 
@@ -34,7 +34,7 @@ def _two_reads() -> float:
     return time.perf_counter() - start
 
 
-def _wall_time(shell: InteractiveShell) -> float:
+def wall_time(shell: InteractiveShell) -> float:
     """What `%%time` says of an empty body."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

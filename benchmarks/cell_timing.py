@@ -21,7 +21,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch.utils.benchmark import Timer
 
-from benchmarks.cell_floor import _wall_time
+from benchmarks.cell_floor import wall_time
 from benchmarks.runner import Comparison, Subject, side_by_side
 from gpumagic import cuda_sync_time
 
@@ -44,7 +44,7 @@ def run(rounds: int = 10) -> Comparison:
     cupy = _cupy_benchmark()
     subjects: dict[str, Subject] = {
         "%%cuda_sync_time, empty cell": lambda: _our_cell(shell),
-        "%%time, empty cell": lambda: _wall_time(shell),
+        "%%time, empty cell": lambda: wall_time(shell),
         **_for_each_call(),
     }
     for name, body in bodies.items():

@@ -6,7 +6,9 @@ What is measured is a `Body`: called with a number, it runs its code so many tim
 from __future__ import annotations
 
 import dataclasses
+import io
 import random
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.counting import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import Code, Flag, Peaks
+    from gpumagic.cuda_sync_time.report import Flag, Peaks
     from gpumagic.cuda_sync_time.sampling import Plan
     from gpumagic.devices.protocols import GpuLoad, Runtime
+    from gpumagic.observed import Code
 
     Progress = Callable[[float], object]
 
@@ -156,9 +159,13 @@ class Bench:
         if not flops and nbytes is None:
             return report
         counted = self._counted(body) if flops and body is not None else None
+        try:
+            peaks = self._peaks_for(report, counted)
+        except KeyboardInterrupt:
+            peaks = None  # the time has been measured, and is not to be lost
         roofline = Roofline(
             seconds=report.seconds,
-            peaks=self._peaks_for(report, counted),
+            peaks=peaks,
             flops=counted.flops if counted else None,
             nbytes=nbytes,
             counted=counted.by_operation if counted else (),
@@ -173,7 +180,9 @@ class Bench:
 
         from gpumagic.cuda_sync_time.counting import count_flops
 
-        return count_flops(lambda: body(1), torch)
+        # What the code prints was printed by the timed run.
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            return count_flops(lambda: body(1), torch)
 
     def _peaks_for(self, report: Timed, counted: Counted | None) -> Peaks | None:
         """What the device of a report reaches: measured once, then known."""

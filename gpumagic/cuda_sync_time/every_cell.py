@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Code
 from gpumagic.errors import GpuMagicError
+from gpumagic.observed import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

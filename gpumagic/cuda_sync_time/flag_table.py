@@ -219,7 +219,7 @@ _OF_SAMPLES = {
     FlagKind.FEW: Words(
         "few",
         "warning",
-        "{count} samples are too few for an interval",
+        "too few samples for an interval: {count}",
         "-r 20, or a longer --budget",
     ),
 }

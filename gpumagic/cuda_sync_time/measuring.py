@@ -10,9 +10,10 @@ from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
 from gpumagic.cuda_sync_time.race_run import RaceRun
-from gpumagic.cuda_sync_time.report import Code, Mode
+from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.cuda_sync_time.sampling import Plan
 from gpumagic.devices.driver import open_driver
+from gpumagic.observed import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ class Watched:
         self.report: TimingReport | None = None
 
 
-def measure(
+def measure(  # noqa: PLR0913 -- one for each option
     function: Callable[[], object],
     *,
     name: str | None = None,
@@ -123,7 +124,7 @@ def watch(
         raise run.late_error
 
 
-def repeat(
+def repeat(  # noqa: PLR0913 -- one for each option
     function: Callable[[], object],
     *,
     name: str | None = None,
@@ -166,7 +167,7 @@ def repeat(
     return bench.with_roofline(report, body, flops=flops, nbytes=nbytes)
 
 
-def compare(
+def compare(  # noqa: PLR0913 -- one for each option
     base: Callable[[], object],
     newer: Callable[[], object],
     *,
@@ -230,7 +231,7 @@ def find_races(
     return run.report(_code(function, name))
 
 
-def _plan(
+def _plan(  # noqa: PLR0913 -- likewise
     samples: int | None,
     calls: int | None,
     budget_s: float,

@@ -14,10 +14,11 @@ from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
 from gpumagic.cuda_sync_time.once import OneRun
 from gpumagic.cuda_sync_time.race_run import RaceRun
-from gpumagic.cuda_sync_time.report import BriefReport, Code
+from gpumagic.cuda_sync_time.report import BriefReport
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.magic import show_text
+from gpumagic.observed import Code
 from gpumagic.repeatable_cell import RepeatableCell, own_part
 
 if TYPE_CHECKING:

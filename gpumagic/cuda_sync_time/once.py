@@ -26,9 +26,9 @@ from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import Code
     from gpumagic.cuda_sync_time.waiting import Waited
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.observed import Code
 
 __all__ = ["OneRun", "error_line"]
 

@@ -10,8 +10,7 @@ from gpumagic.cuda_sync_time.report import RaceReport
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import Code
-    from gpumagic.observed import SeenRace
+    from gpumagic.observed import Code, SeenRace
 
 
 class RaceRun:

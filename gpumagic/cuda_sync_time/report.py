@@ -12,7 +12,7 @@ from gpumagic.record import Record, Report
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.ranks import Interval
-    from gpumagic.observed import CodeLine, SeenRace, TraceSpan
+    from gpumagic.observed import Code, CodeLine, SeenRace, TraceSpan
 
 # A wait of less than this part of the time says that the device kept up.
 _HARDLY_WAITED = 0.05
@@ -224,9 +224,6 @@ class Profile(Record):
 
         hidden_copy_s: How much of that was hidden behind kernels.
 
-        idle_waiting_s: How long all devices were idle while the host worked on
-            something that was no launch.
-
         launches: Kernels, copies and fills together.
 
         in_flight: The most of them that were launched and not yet done, on the
@@ -323,29 +320,6 @@ class Roofline(Record):
         if self.intensity is None or self.peaks.bytes_per_s is None:
             return self.peaks.flops_per_s
         return min(self.peaks.flops_per_s, self.intensity * self.peaks.bytes_per_s)
-
-
-@dataclass(frozen=True)
-class Code(Record):
-    """What was timed.
-
-    Attributes:
-        text: As it was typed, or the name of the function.
-
-        name: What the user called it with `--name`.
-
-        cell: The number of the cell; None outside of a notebook.
-    """
-
-    text: str
-    name: str | None = None
-    cell: int | None = None
-
-    @property
-    def title(self) -> str:
-        """The name, or the first line."""
-        first = next((line for line in self.text.splitlines() if line.strip()), "")
-        return self.name or first.strip()
 
 
 @dataclass(frozen=True)
@@ -524,7 +498,7 @@ class RaceReport(Report):
     """A cell that was run to find missing waits. No time is claimed for it.
 
     Attributes:
-        watcher: What looked: "torch's stream sanitizer", "the simulated GPU"; empty
+        watcher: What looked: "torch's sanitizer", "the simulated GPU"; empty
             where nothing could be looked at.
 
         problem: Why nothing could be found out, if so.

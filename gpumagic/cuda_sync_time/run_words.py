@@ -28,7 +28,7 @@ def headline(report: TimingReport) -> str:
     """The true time, what it was spent on, and what an untrue one would have been."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        return f"{name}failed after {_time(report)} ({_shortened(report.failed)})"
+        return f"{name}failed {_when(report)} ({_shortened(report.failed)})"
     if too_short(report):
         return f"{name}{_time(report)}: {_NO_MORE}"
     said = [f"{name}{_spent(report)}", _naive(report)]
@@ -41,7 +41,7 @@ def brief(report: TimingReport) -> str:
     flags = short_words(flag.kind for flag in report.flags)
     behind = f" [{flags}]" if flags else ""
     if report.failed is not None:
-        return f"{name}failed after {_time(report)}{behind}"
+        return f"{name}failed {_when(report)}{behind}"
     spent = _time(report) if too_short(report) else _spent(report)
     return f"{name}{spent}{behind}"
 
@@ -83,6 +83,11 @@ def about_the_floor(report: TimingReport) -> str:
 
 def _time(report: TimingReport) -> str:
     return measured(report.run.elapsed_s, report.setting.floor_s)
+
+
+def _when(report: TimingReport) -> str:
+    time = _time(report)
+    return "at once" if time.startswith("below") else f"after {time}"
 
 
 def _spent(report: TimingReport) -> str:

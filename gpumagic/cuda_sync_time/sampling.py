@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import time
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import ranks, samples_shape
@@ -136,7 +136,7 @@ class Elapsed:
 
     def __init__(self, runtime: Runtime) -> None:
         self._now_ns = runtime.now_ns
-        self._start_ns, self._start_s = runtime.now_ns(), time.perf_counter()
+        self._start_ns, self._start_s = runtime.now_ns(), perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -151,7 +151,7 @@ class Elapsed:
     @property
     def here_s(self) -> float:
         """How long ago that was on the clock of this machine."""
-        return time.perf_counter() - self._start_s
+        return perf_counter() - self._start_s
 
 
 @dataclass(frozen=True)

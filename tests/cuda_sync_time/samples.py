@@ -12,7 +12,6 @@ import math
 from gpumagic.cuda_sync_time.ranks import Interval
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
-    Code,
     Comparison,
     ComparisonReport,
     DeviceTime,
@@ -35,7 +34,7 @@ from gpumagic.cuda_sync_time.report import (
     TopKernel,
     Verdict,
 )
-from gpumagic.observed import CodeLine, SeenRace, SpanKind, TraceSpan
+from gpumagic.observed import Code, CodeLine, SeenRace, SpanKind, TraceSpan
 
 MS = 1e-3
 US = 1e-6

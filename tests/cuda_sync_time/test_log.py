@@ -9,7 +9,6 @@ import pytest
 
 from gpumagic.cuda_sync_time.log import Log
 from gpumagic.cuda_sync_time.report import (
-    Code,
     Flag,
     FlagKind,
     Mode,
@@ -20,6 +19,7 @@ from gpumagic.cuda_sync_time.report import (
     TimingReport,
 )
 from gpumagic.errors import GpuMagicError
+from gpumagic.observed import Code
 
 CUDA = Setting("cuda", devices=((0, "NVIDIA H100"),), floor_s=2e-5)
 

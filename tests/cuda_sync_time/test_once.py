@@ -14,10 +14,11 @@ import pytest
 from gpumagic.cuda_sync_time import last_wait
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun, error_line
-from gpumagic.cuda_sync_time.report import Bound, Code, FlagKind
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.observed import Code
 from tests.cuda_sync_time.standin_runtime import StandinDevice
 
 LONG_S = 30.0  # longer than anybody waits

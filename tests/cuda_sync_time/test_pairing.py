@@ -21,9 +21,10 @@ from tests.cuda_sync_time.test_sampling import (
     kinds,
     noise,
     quick_collection,
+    standing_still,
 )
 
-__all__ = ["quick_collection"]  # a fixture, used by its name
+__all__ = ["quick_collection", "standing_still"]  # fixtures, used by their names
 
 RUNS = 1000
 

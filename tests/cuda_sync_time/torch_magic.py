@@ -1,4 +1,4 @@
-"""`%%cuda_sync_time` in a shell, on the simulated GPU: what is typed, what comes of it."""
+"""`%%cuda_sync_time` in a shell, on the simulated GPU: what each line comes to."""
 
 from __future__ import annotations
 

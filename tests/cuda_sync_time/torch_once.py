@@ -12,9 +12,10 @@ import torch
 import gpumagic
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Bound, Code, FlagKind
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
+from gpumagic.observed import Code
 from gpumagic.simulator.work import Engine
 
 MS = 1_000_000

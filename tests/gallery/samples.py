@@ -347,7 +347,13 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 
 
 # Samples that are pictures, and may be larger than the habit of 10 KB.
-PICTURES = ("whole", "tensor_info-")  # how the names of those with a picture begin
+PICTURES = (  # how the names of those with a picture begin
+    "whole",
+    "tensor_info-",
+    "cuda_sync_time-profile",
+    "cuda_sync_time-every",
+    "cuda_sync_time-log-long",
+)
 
 
 def views() -> tuple[tuple[str, Drawing], ...]:

@@ -12,15 +12,16 @@ import pytest
 
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Bound, Code, FlagKind
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
+from gpumagic.observed import Code
 
 _ROOT = Path(__file__).parents[2]
 _ASSERTING = """
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Code
+from gpumagic.observed import Code
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
 

@@ -113,6 +113,21 @@ def test_the_flops_of_products_are_those_of_torch():
         assert formula(*shapes, out_shape=made.shape) == counted.get_total_flops()
 
 
+def test_a_product_takes_as_long_into_an_output_and_in_place(box):
+    """Whoever brings the memory for the result computes no less."""
+    x = torch.ones(512, 512, device="sim")
+    out, kernels = torch.empty_like(x), box.record()
+
+    x @ x
+    torch.mm(x, x, out=out)
+    torch.addmm(x, x, x)
+    torch.addmm(x, x, x, out=out)
+    out.addmm_(x, x)
+    torch.sim.synchronize()
+
+    assert len({kernel.duration_ns for kernel in kernels if "mm" in kernel.name}) == 1
+
+
 @pytest.mark.parametrize("name", ["mm", "addmm"])
 def test_a_product_takes_as_long_as_was_published(name, box):
     """2048 squared in fp32 took 346.5 us on an H100; the model is within a tenth."""

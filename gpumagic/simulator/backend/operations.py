@@ -153,12 +153,13 @@ class Operation:
         self.name = name
         self.call: Callable[..., Any] = _binding(torch, name) or overload._op
         self.rule: Rule = rule_for(name)
-        self.is_product = base in _PRODUCTS
+        functional = base.removesuffix("_")
+        self.is_product = functional in _PRODUCTS
         self.flops = None
         if self.is_product:
             self.flops = _product_flops
         elif self.rule.uses_flops:
-            self.flops = _flop_formula(overload.overloadpacket)
+            self.flops = _flop_formula(getattr(torch.ops.aten, functional))
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         self.in_place = self.single and returns[0].alias_info is not None
         self.mixes = base in _TAKES_HOST_INDICES

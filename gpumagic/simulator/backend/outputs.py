@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
-from gpumagic.simulator.backend.general import give_generator
+from gpumagic.simulator.backend.general import count_flops, give_generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +49,28 @@ class IntoOutputs:
         operation.call(*inner, **named, **results)
         written_bytes = call.nbytes - read_bytes
         simulation.launch(
-            gpu, operation, (), inputs, call.found["out"], read_bytes, written_bytes
+            gpu,
+            operation,
+            (),
+            inputs,
+            call.found["out"],
+            read_bytes,
+            written_bytes,
+            *self._work(inner, named, next(iter(results.values()))),
         )
         for target, result in _pairs(targets, results):
             self._hand_over(gpu, target, result)
         given = (*targets.values(),)
         return given[0] if len(given) == 1 else given
+
+    def _work(
+        self, inner: list[Any], named: dict[str, Any], result: Any
+    ) -> tuple[float, Any]:
+        """Its floating point operations, and the type that it computes in."""
+        formula = self._operation.flops
+        if formula is None or not isinstance(result, self._tensor):
+            return 0, getattr(result, "dtype", None)
+        return count_flops(formula, inner, named, result, self._tensor), result.dtype
 
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
         if isinstance(value, self._tensor):
