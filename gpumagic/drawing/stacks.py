@@ -117,7 +117,7 @@ class Stacks:
     def _legend_html(self) -> Html:
         said = [
             element("span", words("■"), style=f"color:{KIND_FILLS[number]}")
-            + Html(" ")
+            + Html("\N{NO-BREAK SPACE}")
             + words(text)
             for number, text in self._said()
         ]

@@ -178,7 +178,7 @@ class Timeline:
 
 def _swatch(number: int) -> Html:
     style = f"color:{KIND_FILLS[number]}"
-    return Html(element("span", words("■"), style=style) + " ")
+    return Html(element("span", words("■"), style=style) + "\N{NO-BREAK SPACE}")
 
 
 def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:
