@@ -71,6 +71,7 @@ class Notebook:
             cell: The body; None in line form.
         """
         __tracebackhide__ = True
+        code = "" if code.startswith("#") else code
         if cell is None and code in ("on", "off"):
             return self._switch(on=code == "on")
         if cell is None and (said := _LOG.fullmatch(code)):

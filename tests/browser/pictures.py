@@ -32,6 +32,11 @@ class Picture(NamedTuple):
 
 PICTURES = (
     Picture("gpu_doctor.png", "gpu_doctor-eight-gpus", "%gpu_doctor"),
+    Picture(
+        "cuda_sync_time.png",
+        "cuda_sync_time-tail-and-backlog",
+        "%%cuda_sync_time\nloss = step(batch)",
+    ),
     Picture("tensor_info.png", "tensor_info-slice-with-gaps", "%tensor_info x[:, ::2]"),
 )
 

@@ -1,7 +1,7 @@
 """A cell under our magic line is seen as the plain cell is, in both real shells.
 
-The same cells run twice, in two fresh processes: once under a comment, once under
-`%%gpu_doctor -q`. Line 1 is the comment or the magic, so all numbers must agree.
+The same cells run in fresh processes: once under a comment, and once under each of
+two magics of ours. Line 1 is the comment or the magic, so all numbers must agree.
 """
 
 from __future__ import annotations
@@ -113,10 +113,14 @@ CASES: dict[str, str] = {
 }
 
 
-def _run_both(see) -> dict[str, tuple[Seen, Seen]]:
+# One that looks before and after, and one that waits and keeps the cell's code.
+MAGICS = ("%%gpu_doctor -q", "%%cuda_sync_time -q --name kept")
+
+
+def _run_both(see, magic) -> dict[str, tuple[Seen, Seen]]:
     setup = ["%load_ext gpumagic", NEEDS_SETUP]
     plain = see(setup + [_plain(body) for body in CASES.values()])
-    ours = see(setup + [f"%%gpu_doctor -q  # ours\n{body}" for body in CASES.values()])
+    ours = see(setup + [f"{magic}  # ours\n{body}" for body in CASES.values()])
     for seen in (*plain[:2], *ours[:2]):
         assert seen.status == "ok", seen
     pairs = zip(plain[2:], ours[2:], strict=True)
@@ -128,16 +132,16 @@ def _plain(body: str) -> str:
     return body if body.startswith(("%%", ">>>")) else f"# plain\n{body}"
 
 
-@pytest.fixture(scope="module")
-def in_terminal():
+@pytest.fixture(scope="module", params=MAGICS)
+def in_terminal(request):
     """Every case in a terminal IPython, plain and ours."""
-    return _run_both(see_in_terminal)
+    return _run_both(see_in_terminal, request.param)
 
 
-@pytest.fixture(scope="module")
-def in_kernel():
+@pytest.fixture(scope="module", params=MAGICS)
+def in_kernel(request):
     """Every case in a Jupyter kernel, plain and ours."""
-    return _run_both(see_in_kernel)
+    return _run_both(see_in_kernel, request.param)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -168,7 +172,7 @@ def _assert_same(plain: Seen, ours: Seen) -> None:
     assert ours.shown == plain.shown
     assert _stable(ours.error or "") == _stable(plain.error or "")
     # The one difference: the frame of the magic line itself comes first.
-    frames = [frame for frame in ours.frames if not frame[1].startswith("# %%gpu")]
+    frames = [frame for frame in ours.frames if not frame[1].startswith("# %%")]
     assert frames == plain.frames, ours.traceback
     if plain.error and plain.error.startswith(("SyntaxError", "Indentation")):
         assert _stable(ours.traceback) == _stable(plain.traceback)
