@@ -350,3 +350,30 @@ def test_flags_reach_the_log(shell, shown):
 
     (report,) = (each for each in shown if isinstance(each, TimingReport))
     assert FlagKind.BACKLOG in {flag.kind for flag in report.flags}
+
+
+def test_a_cell_that_awaits_is_timed_to_its_end(shell, shown):
+    """The work that an awaited function queues is waited for."""
+    run(
+        shell,
+        "import asyncio\nbig = torch.zeros(1 << 23, device='sim')\n"
+        "async def work():\n    for _ in range(50):\n        big.add_(1)\n"
+        "        await asyncio.sleep(0)\n    return 'done'",
+    )
+
+    value = run(shell, "%%cuda_sync_time\nawait work()")
+
+    (report,) = shown
+    assert value == "done"
+    assert report.run.elapsed_s > 1.5 * report.run.naive_s
+
+
+def test_a_backward_pass_is_waited_for(shell, shown):
+    """It runs on autograd's own threads on a GPU, and its kernels count."""
+    run(shell, "w = torch.ones(1 << 22, device='sim', requires_grad=True)")
+
+    run(shell, "%%cuda_sync_time\nfor _ in range(20):\n    (w * 2).sum().backward()")
+
+    (report,) = shown
+    assert report.run.elapsed_s > report.run.naive_s
+    assert shell.user_ns["w"].grad is not None
