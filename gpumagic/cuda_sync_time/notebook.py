@@ -258,7 +258,7 @@ class Notebook:
     def _switch(self, *, on: bool) -> None:
         if on:
             self._every_cell.start()
-            show_text("Every cell is timed from the next one on; %cuda_sync_time off")
+            show_text("Every cell is timed from now on; %cuda_sync_time off ends that")
         else:
             self._every_cell.stop()
             show_text("Cells are no longer timed by themselves")
