@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.floor import Floors
-from gpumagic.cuda_sync_time.imported import loaded_torch
 from gpumagic.cuda_sync_time.report import Setting
-from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box
 
 if TYPE_CHECKING:
@@ -52,10 +51,7 @@ class Instruments:
 
     def runtime(self) -> Runtime:
         """The best that there is now: the CPU until torch has been imported."""
-        if self._runtime is not None:
-            return self._runtime
-        torch: Any = loaded_torch()
-        return CpuRuntime() if torch is None else open_runtime(torch=torch)
+        return runtime_now() if self._runtime is None else self._runtime
 
     def torch_runtime(self) -> Runtime:
         """The best that there is, once torch has been imported for it.

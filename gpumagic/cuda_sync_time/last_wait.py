@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.imported import loaded_torch
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.cuda_sync_time.waiting import NotInTime
 from gpumagic.devices import torch_private
+from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
 
 if TYPE_CHECKING:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections import deque
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
@@ -16,7 +12,7 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
-from gpumagic.errors import GpuMagicError
+from gpumagic.saving import save_rows
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.report import Flag, FlagKind
@@ -61,24 +57,8 @@ class Log:
         )
 
     def save(self, file: str) -> None:
-        """Write it to a file, as CSV or JSON by its ending; an old file is replaced.
-
-        Raises:
-            GpuMagicError: It is neither, or cannot be written.
-        """
-        write = {".csv": _as_csv, ".json": _as_json}.get(Path(file).suffix.lower())
-        if write is None:
-            raise GpuMagicError(
-                f"the log can be saved as .csv or .json, not as {file}",
-                "type %cuda_sync_time log times.csv",
-            )
-        try:
-            Path(file).write_text(write(tuple(self._entries)), encoding="utf-8")
-        except OSError as error:
-            raise GpuMagicError(
-                f"the log could not be saved as {file}: {error.strerror}",
-                "name a folder that is there and that you may write to",
-            ) from None
+        """Write it to a file, as CSV or JSON by its ending."""
+        save_rows(file, [_row(entry) for entry in self._entries], _COLUMNS)
 
 
 def entry_of(report: Timed) -> LogEntry:
@@ -111,31 +91,18 @@ def _kinds(flags: tuple[Flag, ...]) -> dict[FlagKind, None]:
     return dict.fromkeys(flag.kind for flag in flags)
 
 
-def _as_csv(entries: tuple[LogEntry, ...]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_values(entry) for entry in entries)
-    return text.getvalue()
-
-
-def _as_json(entries: tuple[LogEntry, ...]) -> str:
-    rows = [dict(zip(_COLUMNS, _values(entry), strict=True)) for entry in entries]
-    return json.dumps(rows, indent=2) + "\n"
-
-
-def _values(entry: LogEntry) -> tuple[str | float | None, ...]:
+def _row(entry: LogEntry) -> dict[str, Any]:
     code = entry.code
-    return (
-        code.cell,
-        code.name,
-        code.text,
-        entry.kind,
-        entry.label,
-        entry.seconds,
-        entry.naive_s,
-        entry.runs,
-        entry.spread,
-        entry.failed,
-        "; ".join(kind.value for kind in entry.flags),
-    )
+    return {
+        "cell": code.cell,
+        "name": code.name,
+        "code": code.text,
+        "device": entry.kind,
+        "label": entry.label,
+        "seconds": entry.seconds,
+        "naive_seconds": entry.naive_s,
+        "runs": entry.runs,
+        "spread": entry.spread,
+        "failed": entry.failed,
+        "flags": "; ".join(kind.value for kind in entry.flags),
+    }

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
-from gpumagic.cuda_sync_time.every_cell import EveryCell
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
 from gpumagic.cuda_sync_time.once import OneRun
@@ -17,6 +16,7 @@ from gpumagic.cuda_sync_time.race_run import RaceRun
 from gpumagic.cuda_sync_time.report import BriefReport
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.every_cell import EveryCell, running_cell
 from gpumagic.magic import show_text
 from gpumagic.observed import Code
 from gpumagic.repeatable_cell import RepeatableCell, own_part
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cells import Outcome
     from gpumagic.cuda_sync_time.log import Timed
-    from gpumagic.cuda_sync_time.report import LogReport, TimingReport
+    from gpumagic.cuda_sync_time.report import LogReport
     from gpumagic.magic import GpuMagics
 
 _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
@@ -50,7 +50,13 @@ class Notebook:
         self._instruments = Instruments(lambda: session.driver)
         self._bench = Bench(self._instruments)
         self._named: dict[str, Candidate] = {}
-        self._every_cell = EveryCell(self._shell, self._instruments, self._tell)
+        self._every_cell = EveryCell(
+            self._shell,
+            "cuda_sync_time",
+            lambda: OneRun(self._instruments),
+            self._tell,
+            ends_before_display=True,
+        )
 
     def stop(self) -> None:
         """Time no more cells by itself."""
@@ -228,12 +234,7 @@ class Notebook:
         return RepeatableCell(self._shell, request.before, magic_line=typed)
 
     def _code(self, request: Request, body: str) -> Code:
-        return Code(body.strip("\n"), request.name, self._cell_number())
-
-    def _cell_number(self) -> int:
-        """The number of the cell that runs, as its user sees it."""
-        typed = getattr(self._shell.history_manager, "input_hist_raw", ())
-        return max(0, len(typed) - 1)
+        return Code(body.strip("\n"), request.name, running_cell(self._shell))
 
     def _keep(self, request: Request, code: Code, again: RepeatableCell | None) -> None:
         if request.name is not None and again is not None:
@@ -263,7 +264,8 @@ class Notebook:
             self._every_cell.stop()
             show_text("Cells are no longer timed by themselves")
 
-    def _tell(self, report: TimingReport) -> None:
+    def _tell(self, run: OneRun, code: Code) -> None:
+        report = run.report(code)
         self._log.add(report)
         display(BriefReport(report))
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.imported import loaded_torch
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.devices.imported import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.observed import Trace
 

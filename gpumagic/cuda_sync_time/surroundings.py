@@ -11,10 +11,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.imported import loaded_torch
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices import torch_private
+from gpumagic.devices.imported import loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -26,6 +26,7 @@ from gpumagic.devices import torch_private
 from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.cuda import CudaRuntime, driver_initialised
+from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import (
     SimulatedRuntime,
     simulated_box,
@@ -89,6 +90,12 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     torch = torch or import_torch()
     known = candidates(torch)
     return _best(known, torch) if kind is None else _named(kind, known, torch)
+
+
+def runtime_now() -> Runtime:
+    """The best there is without importing anything: the CPU until torch is there."""
+    torch = loaded_torch()
+    return CpuRuntime() if torch is None else open_runtime(torch=torch)
 
 
 def candidates(torch: Any) -> tuple[Candidate, ...]:

@@ -124,7 +124,7 @@ def test_torch_is_neither_imported_nor_missed():
         "import sys\n"
         "from gpumagic.cuda_sync_time.instruments import Instruments\n"
         "from gpumagic.cuda_sync_time.once import OneRun\n"
-        "from gpumagic.cuda_sync_time.report import Code\n"
+        "from gpumagic.observed import Code\n"
         "from gpumagic.devices.driver import open_driver\n"
         "run = OneRun(Instruments(open_driver), syncs=True)\n"
         "run.begin(); run.end()\n"

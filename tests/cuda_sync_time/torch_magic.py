@@ -116,16 +116,16 @@ def test_many_runs_are_many_and_are_counted(shell, shown):
 def test_setup_runs_once_and_before_runs_for_each_sample(shell):
     """Neither is timed: the model's clock moves, the samples do not."""
     shell.user_ns["box"] = torch.sim.simulated_box
-    run(shell, "setups = befores = 0")
+    run(shell, "setup_runs = before_runs = 0")
 
     report = run(
         shell,
-        "%%cuda_sync_time -o -q -r 10 --setup 'setups += 1; box.pass_time(5)' "
-        f"--before 'befores += 1; box.pass_time(3)'\n{MATMUL}",
+        "%%cuda_sync_time -o -q -r 10 --setup 'setup_runs += 1; box.pass_time(5)' "
+        f"--before 'before_runs += 1; box.pass_time(3)'\n{MATMUL}",
     )
 
-    assert shell.user_ns["setups"] == 1
-    assert shell.user_ns["befores"] >= 10
+    assert shell.user_ns["setup_runs"] == 1
+    assert shell.user_ns["before_runs"] >= 10
     assert max(report.samples.seconds) < 0.1
 
 
