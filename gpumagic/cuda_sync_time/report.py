@@ -400,7 +400,7 @@ class Samples(Record):
     @cached_property
     def interval(self) -> Interval | None:
         """Where the true median lies with 95 % confidence, by order statistics."""
-        return ranks.median_interval(self.seconds)
+        return ranks.honest_interval(self.seconds)
 
     @cached_property
     def quartiles(self) -> tuple[float, float]:

@@ -89,6 +89,9 @@ class Plan:
         return (1 - _WARMUP_SHARE) * self.budget_s / _FEWEST_SAMPLES
 
 
+# ---------------------------------------------------------------- one sample
+
+
 class Stopwatch:
     """Times code from all devices idle to all devices idle.
 
@@ -152,6 +155,9 @@ class Elapsed:
     def here_s(self) -> float:
         """How long ago that was on the clock of this machine."""
         return perf_counter() - self._start_s
+
+
+# ------------------------------------------------------- warming up, sampling
 
 
 @dataclass(frozen=True)
@@ -259,7 +265,7 @@ class Sampler:
         gc.disable()
         self._passed = Elapsed(self._runtime)
         seconds, surroundings = begun.measured_s, self.surroundings()
-        stretch = self._stretch(_PROBES)
+        stretch = self._stretch(min(_PROBES, self._plan.samples or _PROBES))
         grown = self._fit(stretch)
         if self._is_late and not grown:
             return WarmUp(firsts_s, runs, seconds, True, surroundings, stretch)
@@ -349,6 +355,7 @@ class Sampler:
         # Of two calls one may have compiled something; of five the middle is right.
         usual = min if len(stretch) < _FEWEST_ROUNDS else ranks.median
         quickest_s = min(map(usual, _columns(stretch)))
+        # What is done before a sample is done before its first call only.
         alone = plan.cold or plan.before is not None
         if plan.mode is None and not alone and quickest_s < _SHORT_CALL_S:
             self.mode = Mode.THROUGHPUT
@@ -376,6 +383,13 @@ class Sampler:
         """Collect young garbage when Python would have: it may hold device memory."""
         if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
             gc.collect(0)
+
+
+def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
+    return list(zip(*stretch, strict=True))
+
+
+# ----------------------------------------------------------- one code, enough
 
 
 def take(
@@ -433,23 +447,6 @@ def take(
     return samples, flags + known
 
 
-def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
-    """What overwrites the caches of the devices in use; its buffers go with it."""
-    buffers: dict[int, Any] = {}
-
-    def flush() -> None:
-        for device in runtime.devices_in_use():
-            if device not in buffers:
-                buffers[device] = _buffer(torch, runtime.kind, device)
-            buffers[device].zero_()
-
-    return flush
-
-
-def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
-    return list(zip(*stretch, strict=True))
-
-
 def _fill(seconds: list[float], sampler: Sampler, plan: Plan) -> bool:
     """Sample until there are enough; whether they are so before the budget is spent."""
     if plan.samples is not None:
@@ -477,6 +474,22 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
     return half <= _NARROW * ranks.median(seconds)
 
 
+# -------------------------------------------------------- before each sample
+
+
+def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
+    """What overwrites the caches of the devices in use; its buffers go with it."""
+    buffers: dict[int, Any] = {}
+
+    def flush() -> None:
+        for device in runtime.devices_in_use():
+            if device not in buffers:
+                buffers[device] = _buffer(torch, runtime.kind, device)
+            buffers[device].zero_()
+
+    return flush
+
+
 def _preparation(plan: Plan, runtime: Runtime) -> Callable[[], object] | None:
     """What is done before each sample: the user's part, then the caches."""
     if not plan.cold:
@@ -495,7 +508,8 @@ def _preparation(plan: Plan, runtime: Runtime) -> Callable[[], object] | None:
 
 
 def _buffer(torch: Any, kind: str, device: int) -> Any:
-    properties = getattr(torch, kind).get_device_properties(device)
+    ask = getattr(getattr(torch, kind), "get_device_properties", None)  # not in MPS
+    properties = None if ask is None else ask(device)
     cache_bytes = getattr(properties, "L2_cache_size", None) or _UNKNOWN_L2_BYTES
     nbytes = _FLUSHES * cache_bytes
     try:

@@ -46,6 +46,14 @@ def no_torch(monkeypatch):
     monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.loaded_torch", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def hears_ctrl_c():
+    """A process that was started in the background may have been told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def device():
     """A device in use, and idle."""

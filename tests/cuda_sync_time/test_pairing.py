@@ -248,6 +248,22 @@ def test_as_many_more_pairs_settle_it():
     assert settled > 0.5 * unsettled
 
 
+def test_half_the_width_takes_four_times_the_pairs():
+    """An interval that is to leave out 1 has to be as narrow as the effect is large."""
+    several = (verdict_of([*pairs_of(1.1, share=0.3, seed=seed)]) for seed in range(99))
+    result = next(
+        each
+        for each in several
+        if each.ratio > 1.02 and each.verdict is Verdict.CANNOT_TELL
+    )
+
+    effect = math.log(result.ratio)
+    reach = max(abs(math.log(end / result.ratio)) for end in result.interval[:2])
+
+    assert reach > effect > math.log(1.01)
+    assert 40 + result.more_pairs == math.ceil(40 * (reach / effect) ** 2)
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_few_pairs_cannot_tell(count):
     """Without an interval there is no verdict, however far the codes are apart."""

@@ -338,6 +338,18 @@ def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     assert (FlagKind.FEW in kinds(flags)) == (fewest < 6)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
+    """No more, although it is not warmed up; and the budget does not count."""
+    body = runtime.code(lambda _: 3.0)
+
+    samples, flags = take(body, runtime, Plan(samples=count), floor_s=FLOOR_S)
+
+    assert len(samples.seconds) == count
+    assert samples.runs == 1 + count
+    assert kinds(flags) == {FlagKind.FEW}
+
+
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
     """A simulated clock that stands still does not make it run forever."""
     monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
