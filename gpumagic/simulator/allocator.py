@@ -143,7 +143,7 @@ class CachingAllocator:
         if size >= self._max_split_bytes:
             self.counters.oversize_allocations.large.shift(1)
         if self._history.recording:
-            self._history.add("alloc", block.address, nbytes, stream)
+            self._history.add_block("alloc", block)
         return block
 
     def free(self, block: Block) -> None:
@@ -152,7 +152,7 @@ class CachingAllocator:
             raise ValueError(f"{block!r} is not allocated")
         size, requested = block.size, block.requested
         if self._history.recording:
-            self._note("free_requested", block)
+            self._history.add_block("free_requested", block)
         if size >= self._max_split_bytes:
             self.counters.oversize_allocations.large.shift(-1)
         pool = block.pool
@@ -162,7 +162,7 @@ class CachingAllocator:
             self._held.hold(block, block.uses)
             return
         if self._history.recording:
-            self._note("free_completed", block)
+            self._history.add_block("free_completed", block)
         splits, split_bytes = pool.enter(block)
         pool.tally.take_back(size, requested, splits, split_bytes)
 
@@ -267,6 +267,14 @@ class CachingAllocator:
         """Note every action from now on; or stop, and forget what was noted."""
         self._history.switch(on, max_entries)
 
+    def observe(self, observer: Callable[[str, Block], object]) -> None:
+        """Tell somebody of each action on a block; see `History.observers`."""
+        self._history.observe(observer)
+
+    def ignore(self, observer: Callable[[str, Block], object]) -> None:
+        """Tell them no more."""
+        self._history.ignore(observer)
+
     # ------------------------------------------------------------ inside
 
     def _refuses(self, block: Block, size: int) -> bool:
@@ -298,10 +306,7 @@ class CachingAllocator:
     def _let_go(self, block: Block) -> None:
         """Free a block that was held."""
         if self._history.recording:
-            self._note("free_completed", block)
+            self._history.add_block("free_completed", block)
         size, requested, tally = block.size, block.requested, block.pool.tally
         splits, split_bytes = block.pool.enter(block)
         tally.let_go(size, requested, splits, split_bytes)
-
-    def _note(self, action: str, block: Block) -> None:
-        self._history.add(action, block.address, block.requested, block.stream)

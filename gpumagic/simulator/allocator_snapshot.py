@@ -14,18 +14,45 @@ _DEFAULT_POOL = (0, 0)  # of the memory that no private pool owns
 
 
 class History:
-    """The latest actions of an allocator, oldest first."""
+    """The latest actions of an allocator, oldest first.
+
+    Attributes:
+        recording: Whether somebody wants to know of each action: the record that is
+            kept, or an observer.
+
+        observers: Told of each block that is handed out ("alloc"), asked back
+            ("free_requested") and free again ("free_completed").
+    """
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.recording = False
+        self.observers: tuple[Callable[[str, Block], object], ...] = ()
+        self._keeping = False
         self._entries: deque[dict[str, Any]] = deque()
         self._now_us = now_us
 
     def switch(self, on: bool, max_entries: int) -> None:  # noqa: FBT001, a switch
         """Record from now on, keeping the latest; or stop and forget."""
-        self.recording = on
+        self._keeping = on
+        self.recording = on or bool(self.observers)
         kept = self._entries if on else ()
         self._entries = deque(kept, maxlen=max_entries)
+
+    def observe(self, observer: Callable[[str, Block], object]) -> None:
+        """Tell somebody of each action on a block; be quick, never fail."""
+        self.observers = (*self.observers, observer)
+        self.recording = True
+
+    def ignore(self, observer: Callable[[str, Block], object]) -> None:
+        """Tell them no more."""
+        self.observers = tuple(each for each in self.observers if each != observer)
+        self.recording = self._keeping or bool(self.observers)
+
+    def add_block(self, action: str, block: Block) -> None:
+        """Note an action on a block."""
+        for observer in self.observers:
+            observer(action, block)
+        self.add(action, block.address, block.requested, block.stream)
 
     def add(self, action: str, address: int, size: int, stream: int) -> None:
         """Note an action on memory at this address."""
@@ -42,6 +69,8 @@ class History:
     def _append(
         self, action: str, what: str, value: int, size: int, stream: int
     ) -> None:
+        if not self._keeping:
+            return
         self._entries.append(
             {
                 "action": action,

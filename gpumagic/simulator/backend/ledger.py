@@ -102,6 +102,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
         simulation.tensors.wrap,
         simulation.torch,
     )
+    births = simulation.births
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
@@ -121,7 +122,11 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
-        return wrap(twin, stream, block, accesses), accesses
+        tensor = wrap(twin, stream, block, accesses)
+        if births:
+            for tell in tuple(births):
+                tell(tensor, block)
+        return tensor, accesses
 
     return tensor_of
 

@@ -22,6 +22,7 @@ from gpumagic.simulator.races import HOST, hint, problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.hazards import Operand
@@ -111,6 +112,8 @@ class Simulation:
         self.races: list[Race] = []
         # Those who take the races that are found, in the place of a warning.
         self.collectors: list[Callable[[Race], None]] = []
+        # Told of each tensor that gets memory, with its block.
+        self.births: list[Callable[[Any, Block], object]] = []
         self._told: set[Ticket] = set()
         self.backward = BackwardStreams(self)
         self.on = True
