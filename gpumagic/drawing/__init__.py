@@ -23,6 +23,7 @@ from gpumagic.drawing.ranges import Range, Ranges
 from gpumagic.drawing.spans import Lane, Span
 from gpumagic.drawing.sparkline import Sparkline
 from gpumagic.drawing.stacks import Stack, Stacks
+from gpumagic.drawing.strips import Piece, StripRow, Strips
 from gpumagic.drawing.table import Column, Table
 from gpumagic.drawing.timeline import Timeline
 from gpumagic.drawing.tone import Tone
@@ -43,6 +44,7 @@ __all__ = [
     "NoteKind",
     "Paragraph",
     "Part",
+    "Piece",
     "Plane",
     "Progress",
     "Range",
@@ -51,6 +53,8 @@ __all__ = [
     "Sparkline",
     "Stack",
     "Stacks",
+    "StripRow",
+    "Strips",
     "Table",
     "Timeline",
     "Tone",

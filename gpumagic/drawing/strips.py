@@ -1,0 +1,188 @@
+"""Rows of many pieces, such as the blocks of memory, drawn to one scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from gpumagic.drawing import svg
+from gpumagic.drawing.columns import widest
+from gpumagic.drawing.glyphs import glyphs_for
+from gpumagic.drawing.hovers import hovers_html
+from gpumagic.drawing.html import INSET, Html, element, lines, unbroken, words
+from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.lanes import KIND_FILLS
+from gpumagic.drawing.strip_characters import line_of
+from gpumagic.drawing.strip_hovers import of_pieces
+from gpumagic.drawing.strip_picture import HEIGHT, WIDTH, has_fine, shapes_of
+from gpumagic.drawing.strip_rows import Piece, StripRow, fine_cells
+from gpumagic.drawing.tabular import (
+    INDENT,
+    caption_ink,
+    cell_of,
+    indented,
+    row_html,
+    table_html,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from gpumagic.drawing.glyphs import Glyphs
+
+__all__ = ["Piece", "StripRow", "Strips"]
+
+_MOST_CELLS = 60
+_FEWEST_CELLS = 8
+_MOST_HOVERS = 96  # about 120 bytes of HTML each
+_TOO_FINE = (
+    "where pieces are too fine to draw one by one, the height is the share in use"
+)
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Rows of pieces, to the scale of a full row.
+
+    Args:
+        caption: What is shown.
+
+        rows: From top to bottom.
+
+        legend: Each kind in the order of the colours, and what is said of it; the
+            first is what is in use, and empty is how unused space is called.
+
+        full: How long a row is that fills the width.
+
+        noun: What the pieces are called.
+
+        text_of: Writes a size with its unit.
+
+        remark: What else is said under the rows.
+    """
+
+    caption: str
+    rows: tuple[StripRow, ...]
+    legend: tuple[tuple[str, str], ...]
+    full: float
+    noun: str = "piece"
+    text_of: Callable[[float], str] = field(default="{:g}".format)
+    remark: str = ""
+    empty: str = "free"
+
+    @cached_property
+    def _kinds(self) -> tuple[str, ...]:
+        return tuple(kind for kind, _ in self.legend)
+
+    def _scale(self, width: int) -> float:
+        longest = max((row.length for row in self.rows), default=0.0)
+        return width / max(self.full, longest, 1e-300)
+
+    # ---------------------------------------------------------------------- HTML
+
+    def html(self) -> Html:
+        """A table of label, picture and numbers, then what the colours mean."""
+        most = max(_MOST_HOVERS // max(len(self.rows), 1), 1)
+        rows = [
+            row_html(
+                words(row.label),
+                cell_of(self._picture(row, most)),
+                cell_of(unbroken(row.text), right=True),
+            )
+            for row in self.rows
+        ]
+        return lines((table_html(self.caption, rows), self._foot_html()))
+
+    def _picture(self, row: StripRow, most_hovers: int) -> Html:
+        scale = self._scale(WIDTH)
+        label = row.label or "continued"
+        shapes = shapes_of(row, scale, self._kinds)
+        picture = svg.picture(WIDTH, HEIGHT, label, *shapes)
+        image = svg.image(picture, f"{label}: {row.text}", WIDTH, HEIGHT)
+        hovers = of_pieces(row, scale, most_hovers, self._told)
+        return Html(image + hovers_html(hovers, WIDTH, HEIGHT))
+
+    def _told(self, pieces: list[Piece]) -> str:
+        """What the pointer is told of these."""
+        if len(pieces) == 1 and pieces[0].tell is not None:
+            return pieces[0].tell()
+        sizes: dict[str, float] = {}
+        for piece in pieces:
+            sizes[piece.kind] = sizes.get(piece.kind, 0.0) + piece.size
+        said = (f"{self.text_of(sizes[k])} {k or self.empty}" for k in sorted(sizes))
+        names = list(dict.fromkeys(piece.name for piece in pieces if piece.name))
+        named = f"; {', '.join(names[:2])}" if names else ""
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        return f"{len(pieces)} {self.noun}s: {', '.join(said)}{named}{more}"
+
+    def _foot_html(self) -> Html:
+        legend = [
+            element("span", words("■"), style=f"color:{KIND_FILLS[number]}")
+            + Html(" ")
+            + words(text)
+            for number, text in self._said()
+        ]
+        scale = self._scale(WIDTH)
+        fine = any(has_fine(row, scale) for row in self.rows)
+        said = [" &nbsp; ".join((*legend, self._unused("□")))]
+        said += map(words, self._remarks(fine=fine))
+        style = f"margin:0 0 .9em {INSET};max-width:60em"
+        return element("p", Html("<br/>".join(said)), style=style)
+
+    def _unused(self, mark: str) -> str:
+        return f"{mark} {self.empty}"
+
+    def _said(self) -> Iterator[tuple[int, str]]:
+        drawn = {piece.kind for row in self.rows for piece in row.drawn}
+        for number, (kind, text) in enumerate(self.legend):
+            if kind in drawn:
+                yield number, f"{kind}, {text}" if text else kind
+
+    def _remarks(self, *, fine: bool) -> Iterator[str]:
+        if self.remark:
+            yield self.remark
+        if fine:
+            yield _TOO_FINE
+
+    # ---------------------------------------------------------------------- text
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        labels = [ink(row.label, options) for row in self.rows]
+        texts = [ink(row.text, options) for row in self.rows]
+        widths = _widths(labels, texts, options.max_width - INDENT - 2 * len(GAP))
+        glyphs, fine = glyphs_for(options), False
+        for row, label, text in zip(self.rows, labels, texts, strict=True):
+            scale = self._scale(widths[1])
+            fine = fine or bool(fine_cells(row, scale, widths[1], 1))
+            drawn = line_of(row, scale, widths[1], self._kinds, glyphs)
+            for line in side_by_side(
+                (label, drawn, text), widths, console, right=(False, False, True)
+            ):
+                yield indented(line)
+        yield indented(self._legend_ink(options, glyphs))
+        for remark in self._remarks(fine=fine):
+            yield indented(ink(remark, options))
+
+    def _legend_ink(self, options: ConsoleOptions, glyphs: Glyphs) -> Text:
+        said = [
+            Text.assemble(
+                (glyphs.kinds[number], KIND_FILLS[number]), " ", ink(text, options)
+            )
+            for number, text in self._said()
+        ]
+        return Text(GAP).join((*said, ink(self._unused(glyphs.gap), options)))
+
+
+def _widths(labels: list[Text], texts: list[Text], room: int) -> tuple[int, int, int]:
+    text = min(widest(each.plain for each in texts), max(room // 3, 2))
+    label = min(widest(each.plain for each in labels), max(room // 4, 2))
+    cells = max(min(room - label - text, _MOST_CELLS), _FEWEST_CELLS)
+    return max(min(label, room - text - cells), 1), cells, text
