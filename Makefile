@@ -33,7 +33,7 @@ unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
 
 ipython-%: .venv-ipython-%/.ready
-	.venv-ipython-$*/bin/python -m pytest -q tests/ipython tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py
+	.venv-ipython-$*/bin/python -m pytest -q tests/ipython tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_freeing_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
 
 hardware: $(VENV)/.dev  ## the tests that need a GPU
 	$(BIN)/python -m pytest tests/hardware -m hardware

@@ -24,7 +24,8 @@ ROOMS = (
     Room("gpu_doctor", "DoctorMagics"),  # what is there, to begin with
     Room("gpu_select", "SelectMagics"),  # before anything uses a GPU
     Room("tensor_info", "TensorMagics"),  # the thing itself
-    Room("cuda_sync_time", "TimeMagics"),  # what it takes
+    Room("cuda_sync_time", "TimeMagics"),  # what it takes: time
+    Room("gpu_mem", "MemoryMagics"),  # and memory
 )
 
 

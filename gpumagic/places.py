@@ -150,6 +150,11 @@ class Places:
             frame = frame.f_back
         return None
 
+    def is_users(self, filename: str) -> bool:
+        """Whether a file is the user's."""
+        known = self.users.get(filename)
+        return self._judge(filename) if known is None else known
+
     def _judge(self, filename: str) -> bool:
         verdict = not filename.startswith(self._not_users)
         self.users[filename] = verdict

@@ -37,6 +37,7 @@ PICTURES = (
         "cuda_sync_time-tail-and-backlog",
         "%%cuda_sync_time\nloss = step(batch)",
     ),
+    Picture("gpu_mem.png", "gpu_mem-cell", "%%gpu_mem\nloss = step(batch)"),
     Picture("tensor_info.png", "tensor_info-slice-with-gaps", "%tensor_info x[:, ::2]"),
 )
 

@@ -353,6 +353,8 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-profile",
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
+    "gpu_mem-map",
+    "gpu_mem-balance-eight",
 )
 
 

@@ -113,8 +113,12 @@ CASES: dict[str, str] = {
 }
 
 
-# One that looks before and after, and one that waits and keeps the cell's code.
-MAGICS = ("%%gpu_doctor -q", "%%cuda_sync_time -q --name kept")
+# One that looks before and after, one that keeps the code, one that searches names.
+MAGICS = (
+    "%%gpu_doctor -q",
+    "%%cuda_sync_time -q --name kept",
+    "%%gpu_mem -q --lines",
+)
 
 
 def _run_both(see, magic) -> dict[str, tuple[Seen, Seen]]:

@@ -1,0 +1,70 @@
+"""What was taken and given back while a block ran, in one shape for every device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Spot(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    line: int | None
+
+
+class MemoryEvent(NamedTuple):
+    """A piece of memory that was taken, or given back.
+
+    Attributes:
+        taken: Whether it was taken.
+
+        address: Where it lies: tells it from all others that are alive.
+
+        spot: The line that did it; None if it did not come from the user's code.
+
+        backward: Whether a backward pass did it, which that line had started.
+    """
+
+    taken: bool
+    address: int
+    nbytes: int
+    spot: Spot | None = None
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryTrace:
+    """What a recorder has seen.
+
+    Attributes:
+        events: By device, in the order in which they happened.
+
+        peaks: By device the most that was allocated at once, where the recorder has
+            seen that itself.
+
+        partial: Whether events are missing, since there was no room for more.
+
+        lines: Whether the events know their lines.
+
+        remarks: What a reader has to know of it, in sentences.
+    """
+
+    events: Mapping[int, Sequence[MemoryEvent]] = field(default_factory=dict)
+    peaks: Mapping[int, int] = field(default_factory=dict)
+    partial: bool = False
+    lines: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+class MemoryRecorder(Protocol):
+    """Records between two calls; afterwards everything is as it was before."""
+
+    def start(self) -> None:
+        """Record from now on."""
+
+    def stop(self) -> MemoryTrace:
+        """End it, and tell what was seen; call it just once."""

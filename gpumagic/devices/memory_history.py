@@ -1,0 +1,189 @@
+"""What CUDA's caching allocators do, by torch's own memory history.
+
+It is private to torch and one for the process: who switches it on or off does so for
+everybody. So a user's own recording is only read, and ours is bounded, has Python
+frames alone (C++ ones take minutes to be named) and leaves nothing switched on.
+"""
+
+# ruff: noqa: SLF001 -- the module that looks inside torch's memory history
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.backward_calls import BackwardCalls, replaced
+from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gpumagic.places import Places
+
+# With frames an entry takes kilobytes of the host's memory, without them a tenth.
+_MOST_WITH_LINES = 100_000
+_MOST_WITHOUT = 500_000
+_TAKEN, _GIVEN_BACK = "alloc", "free_requested"
+_COMPILED = "torchinductor"  # in the names of files that the compiler has written
+_STOPPED = "the cell has switched torch's memory history off, which recorded the lines"
+
+
+def why_no_history(torch: Any) -> str | None:
+    """Why nothing can be recorded now; None if it can."""
+    names = ("_record_memory_history", "_snapshot")
+    memory = getattr(torch.cuda, "memory", None)
+    if not all(hasattr(memory, name) for name in names):
+        return "this torch has no memory history"
+    if not hasattr(torch._C, "_cuda_isHistoryEnabled"):
+        return "this torch does not tell whether its memory history is in use"
+    backend = torch.cuda.get_allocator_backend()
+    if backend != "native":
+        return f"the allocator {backend} keeps no history"
+    return None
+
+
+class CudaHistory:
+    """Records by torch's memory history; ask `why_no_history` first.
+
+    Attributes:
+        reads_only: Whether the user's own recording is on, and is only read.
+
+    Args:
+        torch: The torch module itself; CUDA has been started.
+
+        places: Finds the user's code; None where no lines are wanted.
+
+        now_us: The clock that torch stamps its entries with.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        places: Places | None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.reads_only = False
+        self._torch = torch
+        self._places = places
+        self._now_us = now_us
+        self._backward = BackwardCalls(torch, now_us)
+        self._undo = contextlib.ExitStack()
+        self._most = _MOST_WITHOUT if places is None else _MOST_WITH_LINES
+        self._taken_over = False
+        self._since_us = 0
+
+    def start(self) -> None:
+        """Record from now on."""
+        self.reads_only = self._is_on()
+        if self.reads_only:
+            self._since_us = self._now_us()
+        else:
+            self._switch_on()
+        if self._places is not None:
+            self._undo.enter_context(self._backward.noted(self._places))
+
+    def stop(self) -> MemoryTrace:
+        """End it unless it is the user's, and tell what was seen."""
+        until_us = self._now_us()
+        self._undo.close()
+        if not self._is_on():
+            return MemoryTrace(remarks=(_STOPPED,))
+        memory, ours = self._torch.cuda.memory, not self.reads_only
+        try:
+            traces = memory._snapshot()["device_traces"]
+        finally:
+            if ours and not self._taken_over:
+                memory._record_memory_history(enabled=None, stacks="python")
+        events = (self._events_of(entries, until_us) for entries in traces)
+        return MemoryTrace(
+            events=dict(enumerate(events)),
+            partial=ours and any(len(entries) >= self._most for entries in traces),
+            lines=self._places is not None,
+        )
+
+    def _is_on(self) -> bool:
+        return bool(self._torch._C._cuda_isHistoryEnabled())
+
+    def _switch_on(self) -> None:
+        memory = self._torch.cuda.memory
+        memory._record_memory_history(
+            enabled="all",
+            # "alloc" would name the line that took it for what is given back, too.
+            context=None if self._places is None else "all",
+            stacks="python",
+            max_entries=self._most,
+        )
+        self._undo.enter_context(
+            replaced(memory, "_record_memory_history", self._noticed)
+        )
+
+    def _noticed(self, switch: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's own switching in the cell: from then on it is theirs."""
+
+        def switch_of_the_user(*args: Any, **options: Any) -> Any:
+            self._taken_over = True
+            return switch(*args, **options)
+
+        return switch_of_the_user
+
+    def _events_of(
+        self, entries: Iterable[Mapping[str, Any]], until_us: int
+    ) -> Sequence[MemoryEvent]:
+        """Those of the block; all that ours has recorded is of it."""
+        if self.reads_only:
+            since_us = self._since_us
+            entries = (
+                each
+                for each in entries
+                if since_us <= each.get("time_us", since_us) <= until_us
+            )
+        return events_of(entries, self._spot_of)
+
+    def _spot_of(self, entry: Mapping[str, Any]) -> tuple[Spot | None, bool]:
+        """The user's innermost line, or that of the backward pass at that time."""
+        if self._places is None:
+            return None, False
+        spot = users_spot(entry.get("frames") or (), self._places)
+        if spot is not None:
+            return spot, False
+        spot = self._backward.at(entry.get("time_us", 0))
+        return spot, spot is not None
+
+
+def events_of(
+    entries: Iterable[Mapping[str, Any]],
+    spot_of: Callable[[Mapping[str, Any]], tuple[Spot | None, bool]],
+) -> Sequence[MemoryEvent]:
+    """What was taken and given back, from one list of torch's `device_traces`.
+
+    Memory counts as given back once that is asked for: another stream may still wait.
+    Sizes are as requested. Segments, errors and snapshots are no events.
+
+    Args:
+        entries: Of one device, oldest first.
+
+        spot_of: Finds the line of an entry, and whether it is that of a backward pass.
+    """
+    return [
+        MemoryEvent(
+            entry["action"] == _TAKEN, entry["addr"], entry["size"], *spot_of(entry)
+        )
+        for entry in entries
+        if entry["action"] in (_TAKEN, _GIVEN_BACK)
+    ]
+
+
+def users_spot(frames: Iterable[Mapping[str, Any]], places: Places) -> Spot | None:
+    """The innermost of torch's frames that is the user's.
+
+    Args:
+        frames: Innermost first.
+
+        places: Tells whose a file is.
+    """
+    for frame in frames:
+        file = frame["filename"]
+        if _COMPILED not in file and places.is_users(file):
+            return Spot(file, frame["line"])
+    return None

@@ -1,0 +1,173 @@
+"""What is said of each badge of a cell: one entry for each, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.drawing import Note
+from gpumagic.gpu_mem.device_words import device_name, listed, times_text
+from gpumagic.gpu_mem.report import BadgeKind
+from gpumagic.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.drawing import NoteKind
+    from gpumagic.gpu_mem.report import CellBadge, Setting
+
+
+class Words(NamedTuple):
+    """How a badge is told.
+
+    Attributes:
+        short: In a table of many cells, where no figure is known.
+
+        counted: In one line with its figure.
+
+        kind: How much it matters.
+
+        text: What is so, with the names in braces that `note_of` fills in.
+
+        hint: What to do or to type next.
+    """
+
+    short: str
+    counted: str
+    kind: NoteKind
+    text: str
+    hint: str = ""
+
+
+WORDS = {
+    BadgeKind.RETRY: Words(
+        "cache emptied",
+        "cache emptied {times}",
+        "warning",
+        "the driver had no memory left for {device}: torch emptied its cache and asked "
+        "again, {times}. That is slow, and close to an out-of-memory error",
+        "del what is not needed, or work on less at once",
+    ),
+    BadgeKind.OOM_CAUGHT: Words(
+        "OOM caught",
+        "OOM caught {times}",
+        "problem",
+        "an out-of-memory error of {device} was raised and caught, {times}",
+        "%gpu_mem why",
+    ),
+    BadgeKind.DRIVER_CALLS: Words(
+        "driver calls",
+        "{calls}",
+        "note",
+        "memory of {device} was taken from the driver, or given back, {times}: each "
+        "such call is slow",
+        "run it once more: torch keeps the memory that it has got",
+    ),
+    BadgeKind.STREAM_WAITS: Words(
+        "stream waits",
+        "{waits}",
+        "warning",
+        "all streams of {device} were waited for, {times}, to get memory back",
+        "del what is not needed, or work on less at once",
+    ),
+    BadgeKind.PENDING: Words(
+        "pending",
+        "{bytes} pending",
+        "note",
+        "{bytes} on {device} was given back, but another stream still awaits it: no "
+        "new tensor can have it until then",
+        "it comes back with a later allocation, once that stream has come so far",
+    ),
+    BadgeKind.FLUSHED: Words(
+        "cache given back",
+        "{bytes} of cache given back",
+        "note",
+        "{bytes} of torch's cache went back to the driver of {device}: new tensors "
+        "have to ask for it again, which is slow",
+        "leave torch.cuda.empty_cache() out, unless others need the memory",
+    ),
+    BadgeKind.PEAK_RESET: Words(
+        "peaks reset",
+        "peaks reset",
+        "note",
+        "the cell has reset the peaks of {device}: what is told of the peak holds "
+        "from then on",
+        "%%gpu_mem --exact finds the peak of the whole cell",
+    ),
+    BadgeKind.SUMS_RESET: Words(
+        "sums reset",
+        "sums reset",
+        "note",
+        "the cell has reset the sums of {device}: how much was handed out altogether "
+        "cannot be told",
+    ),
+    BadgeKind.STARTED: Words(
+        "first use",
+        "first use",
+        "note",
+        "{device} was used for the first time in this process: its context takes "
+        "memory that no counter of torch shows",
+        "%gpu_mem shows it as outside the allocator",
+    ),
+    BadgeKind.NOT_CACHED: Words(
+        "not cached",
+        "caching is off",
+        "warning",
+        "caching is switched off, so that torch counts nothing on {device}",
+        "take PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment and restart "
+        "the kernel",
+    ),
+    BadgeKind.BACKEND: Words(
+        "no counters",
+        "no counters",
+        "note",
+        "this allocator{names} does not keep every counter: what is missing here is "
+        "unknown, and not nothing",
+    ),
+    BadgeKind.SHARED: Words(
+        "shared",
+        "shared with {others}",
+        "note",
+        "{device} is shared with {others}: what is free there can change at any time",
+        "%gpu_select free chooses another, before CUDA is started",
+    ),
+}
+
+_SEVERITY = ("problem", "warning", "note")
+
+
+def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
+    """A note for each badge, the most serious first."""
+    said = (note_of(badge, setting) for badge in badges)
+    return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
+
+
+def note_of(badge: CellBadge, setting: Setting) -> Note:
+    """One badge as what is so and what to type next."""
+    words = WORDS[badge.kind]
+    return Note(words.kind, _filled(words.text, badge, setting), words.hint)
+
+
+def counted_words(badge: CellBadge, setting: Setting) -> str:
+    """One badge in a few words with its figure, for a line of many things."""
+    words = WORDS[badge.kind]
+    if badge.amount is None:
+        return words.short
+    return _filled(words.counted, badge, setting)
+
+
+def short_words(kinds: Iterable[BadgeKind]) -> str:
+    """Badges in a word each, for a table of many cells."""
+    return ", ".join(WORDS[kind].short for kind in kinds)
+
+
+def _filled(text: str, badge: CellBadge, setting: Setting) -> str:
+    amount = badge.amount
+    return text.format(
+        times=times_text(amount),
+        bytes=bytes_text(amount),
+        calls=count_text(amount, "driver call"),
+        waits=count_text(amount, "stream wait"),
+        others=count_text(amount, "other process", "other processes"),
+        names=f" ({listed(badge.names)})" if badge.names else "",
+        device=device_name(setting, badge.device),
+    )

@@ -1,0 +1,184 @@
+"""The memory of the devices in use: by torch, by the driver, and by other processes.
+
+Nothing is started: devices that are not in use are not asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.shown import same_uuid
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.gpu_mem.counters import read
+from gpumagic.gpu_mem.report import DeviceMemory, HostMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.devices.protocols import (
+        Driver,
+        Gpu,
+        GpuProcess,
+        Inventory,
+        MigSlice,
+        Runtime,
+        VisibleDevice,
+    )
+
+_KINDS_OF_THE_DRIVER = ("cuda", "sim")
+
+
+def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...]:
+    """The memory of each device in use.
+
+    Free and total are what CUDA says, which of a slice is the slice's, and in their
+    place what the driver library says. Of a slice the other processes are unknown:
+    the driver lists those of the whole GPU. So they are in a container with other
+    processes beside it, where this one cannot be told from them.
+
+    Args:
+        runtime: Says which devices are in use; None before the start are.
+
+        driver: Knows the other processes, on CUDA devices and simulated ones.
+    """
+    if runtime.kind == "cpu" or not runtime.started():
+        return ()
+    in_use = runtime.devices_in_use()
+    places = _places(driver) if runtime.kind in _KINDS_OF_THE_DRIVER else []
+    foreign_numbers = not driver.simulated and _in_container()
+    return tuple(
+        _memory_of(
+            runtime,
+            device,
+            places[device] if device < len(places) else None,
+            foreign_numbers=foreign_numbers,
+        )
+        for device in in_use
+    )
+
+
+def host_memory(torch: Any) -> HostMemory | None:
+    """Page-locked memory that torch keeps for CUDA; None where it does not count it.
+
+    Args:
+        torch: The torch module itself.
+    """
+    cuda: Any = getattr(torch, "cuda", None)
+    ask = getattr(cuda, "host_memory_stats", None)
+    if ask is None or not cuda.is_initialized():
+        return None
+    try:
+        stats = ask()
+    except (AttributeError, RuntimeError):  # a build without CUDA
+        return None
+    # Which of two names means all that is kept has changed with the versions.
+    names = ("active_bytes", "allocated_bytes")
+    if "active_bytes.current" not in stats:
+        names = ("allocated_bytes", "reserved_bytes")
+    allocated, reserved = (stats.get(f"{name}.current") for name in names)
+    if allocated is None and reserved is None:
+        return None
+    return HostMemory(allocated, reserved)
+
+
+def _memory_of(
+    runtime: Runtime,
+    device: int,
+    place: Gpu | MigSlice | None,
+    *,
+    foreign_numbers: bool,
+) -> DeviceMemory:
+    free, total = _free_and_total(runtime, device, place)
+    processes = getattr(place, "processes", None)
+    count, others_bytes = _others(processes, foreign_numbers=foreign_numbers)
+    return DeviceMemory(
+        counters=read(runtime, device),
+        name=runtime.device_name(device),
+        total_bytes=total,
+        free_bytes=free,
+        others_bytes=others_bytes,
+        other_processes=count,
+        cap_bytes=_cap_bytes(runtime, device, total),
+    )
+
+
+# ------------------------------------------------------- what the driver says of it
+
+
+def _places(driver: Driver) -> list[Gpu | MigSlice | None]:
+    """What the driver library knows of the devices that CUDA shows, in their order."""
+    shown = driver.visible_devices()
+    if not shown:
+        return []
+    inventory = driver.inventory()
+    return [_place(each, inventory) for each in shown]
+
+
+def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None:
+    """The GPU or slice that CUDA shows, by identity: the numbers may differ."""
+    for gpu in inventory.gpus:
+        if same_uuid(gpu.uuid, device.uuid):
+            return gpu
+        for part in gpu.mig:
+            if same_uuid(part.uuid, device.uuid):
+                return part
+    for gpu in inventory.gpus:
+        is_there = gpu.pci_address is not None and gpu.pci_address == device.pci_address
+        if is_there and not gpu.mig_enabled:
+            return gpu
+    return None
+
+
+def _others(
+    processes: Iterable[GpuProcess] | None, *, foreign_numbers: bool
+) -> tuple[int | None, int | None]:
+    """How many other processes there are, and what they hold; None is unknown."""
+    listed = list(processes or ())
+    if not listed:  # this one should be among them, so the list is not whole
+        return None, None
+    if foreign_numbers:  # this one is among them, and any of them may be it
+        return len(listed) - 1, 0 if len(listed) == 1 else None
+    others = [each for each in listed if each.pid != os.getpid()]
+    sizes = [each.used_bytes for each in others if each.used_bytes is not None]
+    is_whole = len(others) < len(listed) and len(sizes) == len(others)
+    return len(others), sum(sizes) if is_whole else None
+
+
+def _in_container() -> bool:
+    from gpumagic.devices.nvml_load import in_container
+
+    return in_container()
+
+
+# ------------------------------------------------------------ what torch says of it
+
+
+def _free_and_total(
+    runtime: Runtime, device: int, place: Gpu | MigSlice | None
+) -> tuple[int | None, int | None]:
+    with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+        told = runtime.memory_bytes(device)
+        if told is not None:
+            return told
+    if place is None:
+        return None, None
+    return place.memory_free_bytes, place.memory_total_bytes
+
+
+def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:
+    """The limit that this process has set itself, where torch tells it."""
+    box = simulated_box() if runtime.simulated else None
+    if box is not None:
+        allowed: int | None = box.machine.gpus[device].allocator.allowed_bytes
+        return allowed
+    module: Any = getattr(loaded_torch(), runtime.kind, None)
+    ask = getattr(module, "get_per_process_memory_fraction", None)
+    if ask is None or total is None:
+        return None
+    with contextlib.suppress(RuntimeError):
+        share = float(ask(device))
+        return int(share * total) if share < 1 else None
+    return None

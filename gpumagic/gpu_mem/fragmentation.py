@@ -1,0 +1,139 @@
+"""How usable the memory is that torch keeps and does not use. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpumagic.gpu_mem.report import BlockState, Fragmentation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpumagic.gpu_mem.report import Counters, Segment
+
+MIB = 1 << 20
+SMALL_STEP_BYTES = 2 * MIB  # what the small pool takes from the driver at once
+LARGE_STEP_BYTES = 20 * MIB
+_COMMON_POOLS = ("small", "large")
+
+
+def fragmentation_of(segments: Iterable[Segment], counters: Counters) -> Fragmentation:
+    """The shares of one device: all of the segments, as far as they lie on it.
+
+    Args:
+        segments: Of any devices.
+
+        counters: Those of the device that is meant, at the same moment.
+    """
+    own = [each for each in segments if each.device == counters.device]
+    holes = [hole for each in own for hole in holes_of(each)]
+    reserved, free = sum(each.nbytes for each in own), sum(holes)
+    allocated = sum(each.allocated_bytes for each in own)
+    return Fragmentation(
+        device=counters.device,
+        reserved_bytes=reserved,
+        free_bytes=free,
+        idle_share=_share(reserved - allocated, reserved),
+        stuck_share=_share(sum(map(stuck_bytes, own)), reserved),
+        largest_hole_bytes=max(holes, default=0),
+        external=_rest(_share(max(holes, default=0), free)),
+        spread=_rest(_share(sum(hole * hole for hole in holes), free * free)),
+        rounding_share=_share(counters.rounding_bytes, counters.active_bytes),
+        stranded_bytes=free - _free_where_most_is(own),
+    )
+
+
+def holes_of(segment: Segment) -> tuple[int, ...]:
+    """The sizes of its free blocks."""
+    return tuple(b.nbytes for b in segment.blocks if b.state is BlockState.FREE)
+
+
+def stuck_bytes(segment: Segment) -> int:
+    """What is free in it and cannot go back to the driver, because of what is not."""
+    return sum(holes_of(segment)) - returnable_bytes(segment)
+
+
+def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
+    """What of it the driver could have back: all or nothing.
+
+    Of an expandable segment those of its pages that are free from end to end.
+
+    Args:
+        segment: Any one.
+
+        after_waiting: Count what other streams still use as free, which it is once
+            they have been waited for.
+    """
+    runs = list(free_runs(segment, after_waiting=after_waiting))
+    if segment.expandable:
+        return sum(_whole_pages(*run, step_bytes(segment)) for run in runs)
+    return segment.nbytes if runs == [(0, segment.nbytes)] else 0
+
+
+def free_runs(
+    segment: Segment, *, after_waiting: bool = False
+) -> Iterable[tuple[int, int]]:
+    """Where neighbouring free blocks begin and end, counted from the segment's start.
+
+    Args:
+        segment: Any one.
+
+        after_waiting: As of `returnable_bytes`.
+    """
+    begin: int | None = None
+    for block in segment.blocks:
+        waits = block.state is BlockState.PENDING
+        is_free = block.state is BlockState.FREE or (waits and after_waiting)
+        if is_free and begin is None:
+            begin = block.offset_bytes
+        if not is_free and begin is not None:
+            yield begin, block.offset_bytes
+            begin = None
+    if begin is not None:
+        yield begin, segment.nbytes
+
+
+def step_bytes(segment: Segment) -> int:
+    """The size of a page of an expandable segment.
+
+    A graph's pool does not say which of the two sizes it uses. Large pages make
+    segments of a multiple of them, and small ones hardly ever.
+    """
+    if segment.pool in _COMMON_POOLS:
+        return SMALL_STEP_BYTES if segment.pool == "small" else LARGE_STEP_BYTES
+    is_large = segment.nbytes % LARGE_STEP_BYTES == 0
+    return LARGE_STEP_BYTES if is_large else SMALL_STEP_BYTES
+
+
+def is_common(segment: Segment) -> bool:
+    """Whether any request can be served from it: no graph, no pool of the user's."""
+    return segment.pool in _COMMON_POOLS
+
+
+def kept_in_pools_bytes(segments: Iterable[Segment], device: int) -> int:
+    """What is free on a device, but for graphs and pools of the user's alone."""
+    pools = (s for s in segments if s.device == device and not is_common(s))
+    return sum(hole for each in pools for hole in holes_of(each))
+
+
+def _free_where_most_is(segments: Sequence[Segment]) -> int:
+    """The free bytes of the stream and pool that most of the memory belongs to."""
+    reserved: Counter[tuple[int, str]] = Counter()
+    free: Counter[tuple[int, str]] = Counter()
+    for each in segments:
+        reserved[each.stream, each.pool] += each.nbytes
+        free[each.stream, each.pool] += sum(holes_of(each))
+    return free[max(reserved, key=lambda group: reserved[group])] if reserved else 0
+
+
+def _whole_pages(begin: int, end: int, page: int) -> int:
+    return max(end // page - -(-begin // page), 0) * page
+
+
+def _share(part: int | None, whole: int | None) -> float | None:
+    return part / whole if whole and part is not None else None
+
+
+def _rest(share: float | None) -> float | None:
+    return None if share is None else 1 - share

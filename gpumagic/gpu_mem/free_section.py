@@ -1,0 +1,122 @@
+"""What was let go of, and what came back to the allocator and to the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import Column, Note, Paragraph, Table
+from gpumagic.gpu_mem.device_words import (
+    device_name,
+    known_sum,
+    listed,
+    of_host,
+    on_device,
+)
+from gpumagic.units import UNKNOWN, bytes_text, count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.gpu_mem.report import Counters, FreeReport
+
+_KEPT = "what came back is kept by torch for its next tensors: others cannot have it"
+_GIVE = "%gpu_mem free --cache gives it to the device"
+
+
+def free_headline(report: FreeReport) -> str:
+    """How much came back."""
+    if not report.dropped:
+        return "there was nothing to let go of"
+    back = [_back(before, after) for _, before, after in _pairs(report)]
+    if not back:
+        return "all was let go of; no device is in use that anything could come back to"
+    together = known_sum(back)
+    if len(back) == 1:
+        where = on_device(report.setting, report.after[0].device)
+    else:
+        where = f"on {count_text(len(back), 'device')}"
+    if together is None:
+        return f"all was let go of; how much came back {where} is {UNKNOWN}"
+    if together <= 0:
+        return f"all was let go of, and nothing came back {where}"
+    return f"{bytes_text(together)} {where} came back"
+
+
+def free_parts(report: FreeReport) -> Iterator[Part]:
+    """What was done, the figures of each device, what is gone."""
+    if report.dropped:
+        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
+        yield Paragraph("\n".join(("Let go of, in this order:", *steps)))
+    if report.after:
+        yield _table(report)
+    if report.lost:
+        yield Note("note", f"not there any more: {listed(report.lost)}")
+    if _kept(report):
+        yield Note("note", _KEPT, _GIVE)
+    yield from (Note("note", remark) for remark in report.remarks)
+
+
+def _table(report: FreeReport) -> Table:
+    host = of_host(report.setting)
+    columns = [
+        Column("Device"),
+        Column("Allocated before", number=True),
+        Column("Now", number=True),
+        Column("Came back", number=True),
+    ]
+    if not host:
+        columns.append(Column("To the device", number=True))
+        columns.append(Column("Free there now", number=True))
+    rows = tuple(
+        _row(report, before, after, place)[: len(columns)]
+        for place, before, after in _pairs(report)
+    )
+    return Table("What came back", tuple(columns), rows)
+
+
+def _row(
+    report: FreeReport, before: Counters, after: Counters, place: int
+) -> tuple[Cell, ...]:
+    free = _at(report.free_before_bytes, place), _at(report.free_after_bytes, place)
+    gained = None if None in free else (free[1] or 0) - (free[0] or 0)
+    return (
+        device_name(report.setting, after.device),
+        _known(before.allocated_bytes),
+        _known(after.allocated_bytes),
+        _known(_back(before, after)),
+        _known(gained),
+        _known(free[1]),
+    )
+
+
+def _pairs(report: FreeReport) -> Iterator[tuple[int, Counters, Counters]]:
+    """Each device that was read both times, with its place among them."""
+    before = {counters.device: counters for counters in report.before}
+    for place, after in enumerate(report.after):
+        if after.device in before:
+            yield place, before[after.device], after
+
+
+def _back(before: Counters, after: Counters) -> int | None:
+    if before.allocated_bytes is None or after.allocated_bytes is None:
+        return None
+    return before.allocated_bytes - after.allocated_bytes
+
+
+def _kept(report: FreeReport) -> bool:
+    """Whether memory came back that torch has not given to the device."""
+    return any(
+        (_back(before, after) or 0) > 0
+        and before.reserved_bytes is not None
+        and before.reserved_bytes == after.reserved_bytes
+        for _, before, after in _pairs(report)
+    )
+
+
+def _at(amounts: tuple[int | None, ...], place: int) -> int | None:
+    return amounts[place] if place < len(amounts) else None
+
+
+def _known(count: int | None) -> str | None:
+    return None if count is None else bytes_text(count)

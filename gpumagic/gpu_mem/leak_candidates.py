@@ -1,0 +1,199 @@
+"""What may hold memory without need: errors, shown results; and what is wanted."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.gpu_mem.error_frames import (
+    errors_within,
+    frames_with_locals,
+    has_frames,
+    is_error,
+)
+from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
+from gpumagic.gpu_mem.output_holders import output_places, shown_results
+from gpumagic.gpu_mem.report import LeakKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from gpumagic.gpu_mem.error_frames import Error
+
+_FREE_ERRORS = "%gpu_mem free --errors"
+_FREE_OUTPUTS = "%gpu_mem free --outputs"
+_FREE_CYCLES = "%gpu_mem free --gc"
+STRAY = "an error that something else holds"
+
+
+class Candidate(NamedTuple):
+    """A value that something may hold without need; `Leak` explains the words.
+
+    Attributes:
+        owner: What belongs together: the locals of one error have the same.
+    """
+
+    kind: LeakKind
+    value: Any
+    owner: str
+    where: str
+    held_by: tuple[str, ...]
+    undo: str
+    lost: str
+
+
+class Candidates(NamedTuple):
+    """All of them, beside what is wanted.
+
+    Attributes:
+        wanted: The user's variables by name, without those that are errors.
+
+        unwanted: What may be let go of.
+
+        never_entered: The ids of the notebook's own namespaces.
+    """
+
+    wanted: dict[str, Any]
+    unwanted: tuple[Candidate, ...]
+    never_entered: frozenset[int]
+
+
+class _HeldError(NamedTuple):
+    error: Error
+    title: str
+    held_by: tuple[str, ...]
+    undo: str
+    lost: str
+
+
+def candidates(shell: Any | None) -> Candidates:
+    """What is wanted and what may not be; it holds the values themselves.
+
+    Args:
+        shell: The IPython shell; None where there is none.
+    """
+    namespace = _namespace(shell)
+    in_variables = errors_in_variables(shell)
+    errors = _errors(shell, in_variables)
+    never_entered = frozenset(map(id, (namespace, *_own_namespaces(shell))))
+    return Candidates(
+        wanted=_variables(shell, namespace, in_variables),
+        unwanted=(*_of_errors(errors, never_entered), *_of_outputs(shell)),
+        never_entered=never_entered,
+    )
+
+
+# ----------------------------------------------------------------- what is wanted
+
+
+def _namespace(shell: Any | None) -> dict[str, Any]:
+    names: dict[str, Any]
+    names = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return names
+
+
+def _own_namespaces(shell: Any | None) -> Iterator[Any]:
+    """What leads from anything of the notebook's to everything of the user's."""
+    if shell is None:
+        return
+    yield getattr(shell, "user_ns_hidden", None)
+    yield getattr(getattr(shell, "history_manager", None), "output_hist", None)
+    yield shell.user_ns.get("_oh")
+
+
+def _variables(
+    shell: Any | None, namespace: dict[str, Any], errors: Collection[str]
+) -> dict[str, Any]:
+    hidden = getattr(shell, "user_ns_hidden", {})
+    shown = {place.name for place in output_places(shell)}
+    return {
+        name: value
+        for name, value in list(namespace.items())
+        if name not in errors
+        and name not in shown
+        and not (name in hidden and hidden[name] is value)
+    }
+
+
+# --------------------------------------------------------------------- the errors
+
+
+def _errors(
+    shell: Any | None, in_variables: Mapping[str, list[Error]]
+) -> list[_HeldError]:
+    """Those that are held for `%debug`, those in variables, and all others."""
+    found, merged = [], set[str]()
+    for number, held in enumerate(held_errors(shell)):
+        within = {id(each) for each in errors_within(held.error)}
+        names = _names_of(in_variables, within)
+        merged.update(names)
+        undo = " and ".join((*(f"del {name}" for name in names), _FREE_ERRORS))
+        title = "another error" if number else "the last error"
+        places = (*held.places, *names)
+        found.append(_HeldError(held.error, title, places, undo, "%debug"))
+    for name, errors in in_variables.items():
+        title, undo = f"the error in {name}", f"del {name}"
+        if name not in merged:
+            found += [_HeldError(each, title, (name,), undo, name) for each in errors]
+    known = {id(each) for held in found for each in errors_within(held.error)}
+    return [*found, *_strays(known)]
+
+
+def _names_of(
+    in_variables: Mapping[str, list[Error]], within: Collection[int]
+) -> list[str]:
+    return [
+        name
+        for name, errors in in_variables.items()
+        if any(id(each) in within for each in errors)
+    ]
+
+
+def _strays(known: Collection[int]) -> Iterator[_HeldError]:
+    """Errors that are alive and in none of the known places.
+
+    They wait in a cycle for Python's collector, or an object has kept them.
+    """
+    alive = [
+        each
+        for each in gc.get_objects()
+        if is_error(each) and id(each) not in known and has_frames(each)
+    ]
+    inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
+    for each in alive:
+        if id(each) not in inner:
+            yield _HeldError(each, STRAY, (), _FREE_CYCLES, "")
+
+
+def _of_errors(
+    errors: Iterable[_HeldError], live: Collection[int]
+) -> Iterator[Candidate]:
+    for number, held in enumerate(errors):
+        for local in frames_with_locals(held.error, live):
+            where = f"{local.where} of {held.title}"
+            yield Candidate(
+                kind=LeakKind.ERROR,
+                value=local.value,
+                owner=f"error {number}",
+                where=where,
+                held_by=held.held_by,
+                undo=held.undo,
+                lost=held.lost,
+            )
+
+
+# -------------------------------------------------------------------- the outputs
+
+
+def _of_outputs(shell: Any | None) -> Iterator[Candidate]:
+    for value, places in shown_results(shell):
+        yield Candidate(
+            kind=LeakKind.OUTPUT,
+            value=value,
+            owner=places[0],
+            where=places[0],
+            held_by=places,
+            undo=_FREE_OUTPUTS,
+            lost=places[0],
+        )

@@ -1,0 +1,77 @@
+"""`%gpu_mem` says where the GPU memory went, cell by cell, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from gpumagic.magic import GpuMagics, gpu_magic, output_options
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from gpumagic.gpu_mem.notebook import Notebook
+    from gpumagic.session import Session
+
+
+@magics_class
+class MemoryMagics(GpuMagics):
+    """The magic of this room, with what cells have done so far."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell, session)
+        self._notebook: Notebook | None = None
+
+    def install(self, undo: ExitStack) -> None:
+        """Watch no more cells after an unload."""
+        undo.callback(self._close)
+
+    @gpu_magic
+    @magic_arguments()
+    @argument(
+        "what",
+        nargs="*",
+        help="on, off: a line after each cell. log [FILE]: all of them. map: segments "
+        "and blocks. leaks: what could be let go of; free: let go of it. why: the last "
+        "out-of-memory error. fit SIZE: whether that would fit. Nothing: how things "
+        "stand.",
+    )
+    @argument(
+        "--lines", action="store_true", help="Of a cell: what each of its lines did."
+    )
+    @argument(
+        "--exact", action="store_true", help="Of a cell: its exact peak, never a bound."
+    )
+    @argument(
+        "--top", type=int, default=10, metavar="N", help="How many names to show (10)."
+    )
+    @argument("--outputs", action="store_true", help="free: Out, _ and their copies.")
+    @argument("--errors", action="store_true", help="free: the last error, its frames.")
+    @argument("--gc", action="store_true", help="free, leaks: collect cycles as well.")
+    @argument(
+        "--cache", action="store_true", help="free: give torch's cache to the driver."
+    )
+    @output_options
+    def gpu_mem(self, line: str, cell: str | None = None) -> Any:
+        """Say where the GPU memory went, by the names of this notebook.
+
+        Looking resets no counter, empties no cache, collects and synchronises nothing,
+        and keeps no tensor alive; only free lets go of something. In front of a cell
+        it says what the cell did: change, peak, and whose names hold it now.
+        """
+        __tracebackhide__ = True
+        options = self.read(self.gpu_mem, line, cell)
+        return self._notebook_here().answer(options, line, cell)
+
+    def _notebook_here(self) -> Notebook:
+        from gpumagic.gpu_mem.notebook import Notebook
+
+        if self._notebook is None:
+            self._notebook = Notebook(self)
+        return self._notebook
+
+    def _close(self) -> None:
+        if self._notebook is not None:
+            self._notebook.stop()

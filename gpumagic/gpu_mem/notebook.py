@@ -1,0 +1,192 @@
+"""What the magic keeps of one notebook, and what its words come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
+
+from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.every_cell import EveryCell, running_cell
+from gpumagic.gpu_mem.known_names import KnownNames
+from gpumagic.gpu_mem.last_oom import LastOom
+from gpumagic.gpu_mem.ledger import Ledger
+from gpumagic.gpu_mem.memory import Memory
+from gpumagic.gpu_mem.one_cell import OneCell
+from gpumagic.gpu_mem.report import BriefReport
+from gpumagic.magic import show_text
+from gpumagic.observed import Code
+from gpumagic.units import parse_bytes
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpumagic.cells import Outcome
+    from gpumagic.gpu_mem.report import CellReport, FreeReport, LedgerReport
+    from gpumagic.magic import GpuMagics
+    from gpumagic.record import Report
+
+_WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit")
+_TAKE_A_VALUE = ("log", "fit")
+# Which words an option belongs to; "" is a cell, "now" is no word at all.
+_BELONGS = {
+    "lines": ("",),
+    "exact": ("",),
+    "outputs": ("free",),
+    "errors": ("free",),
+    "gc": ("free", "leaks"),
+    "cache": ("free",),
+}
+
+
+class Notebook:
+    """The ledger and the last out-of-memory error of one notebook.
+
+    Args:
+        magics: Through which reports are shown and bodies run.
+    """
+
+    def __init__(self, magics: GpuMagics) -> None:
+        session = magics.session
+        self._magics = magics
+        self._shell = magics.shell
+        self._names = KnownNames(self._shell.user_ns, self._shell)
+        self._memory = Memory(self._names, lambda: session.driver)
+        self._ledger = Ledger()
+        self._last_oom = LastOom(self._shell)
+        self._every_cell = EveryCell(
+            self._shell,
+            "gpu_mem",
+            lambda: OneCell(self._names, search=False),
+            self._tell,
+        )
+
+    def stop(self) -> None:
+        """Watch no more cells by itself."""
+        self._every_cell.stop()
+
+    def answer(self, options: argparse.Namespace, line: str, cell: str | None) -> Any:
+        """Do what one line asks for.
+
+        Args:
+            options: The words and options.
+
+            line: The line as typed.
+
+            cell: The body; None in line form.
+        """
+        __tracebackhide__ = True
+        _check(options, cell)
+        if cell is not None:
+            return self._watch(options, line, cell)
+        word, *values = options.what or ("now",)
+        if word in ("on", "off"):
+            return self._switch(on=word == "on")
+        return self._magics.show(self._report(word, values, options), options)
+
+    def _report(  # noqa: PLR0911 -- one for each word
+        self, word: str, values: list[str], options: argparse.Namespace
+    ) -> Report:
+        memory = self._memory
+        match word:
+            case "log":
+                return self._log(values[0] if values else None)
+            case "map":
+                return memory.map()
+            case "leaks":
+                return memory.leaks(gc=options.gc)
+            case "free":
+                return self._free(options)
+            case "why":
+                return memory.why(self._last_oom.facts())
+            case "fit":
+                return memory.fit(parse_bytes(values[0]))
+            case _:
+                return memory.snapshot(top=options.top)
+
+    def _free(self, options: argparse.Namespace) -> FreeReport:
+        self._last_oom.facts()  # so that `why` can still be asked afterwards
+        return self._memory.free(
+            outputs=options.outputs,
+            errors=options.errors,
+            gc=options.gc,
+            cache=options.cache,
+        )
+
+    # ------------------------------------------------------------------ a cell
+
+    def _watch(self, options: argparse.Namespace, line: str, cell: str) -> Any:
+        __tracebackhide__ = True
+        watch = OneCell(self._names, exact=options.exact, lines=options.lines)
+        code = Code(cell.strip("\n"), cell=running_cell(self._shell))
+
+        def after(outcome: Outcome) -> Any:
+            watch.end(error=outcome.error)
+            self._last_oom.note(outcome.error)
+            report = watch.report(
+                code, top=options.top, value=outcome.value, error=outcome.error
+            )
+            self._ledger.add(report)
+            return self._magics.show(report, options)
+
+        typed = f"%%gpu_mem {line}"
+        return self._magics.run_body(typed, cell, before=watch.begin, after=after)
+
+    # -------------------------------------------------------------- every cell
+
+    def _switch(self, *, on: bool) -> None:
+        if on:
+            self._every_cell.start()
+            show_text("A line after each cell from now on; %gpu_mem off ends that")
+        else:
+            self._every_cell.stop()
+            show_text("Cells are no longer watched by themselves")
+
+    def _tell(self, watch: OneCell, code: Code) -> None:
+        report: CellReport = watch.report(code)
+        self._last_oom.facts()
+        self._ledger.add(report)
+        if report.changes or report.badges:
+            display(BriefReport(report))
+
+    def _log(self, file: str | None) -> LedgerReport:
+        if file is not None:
+            self._ledger.save(file)
+        return self._ledger.report(automatic=self._every_cell.is_on, saved_as=file)
+
+
+def _check(options: argparse.Namespace, cell: str | None) -> None:
+    """Refuse what does not belong together, before anything is done."""
+    word, *values = options.what or ("",)
+    if cell is not None and word:
+        raise UsageProblem(
+            f"%%gpu_mem watches the cell below; {word} is a word of its own",
+            f"type %gpu_mem {' '.join(options.what)} in a cell of its own",
+        )
+    if word and word not in _WORDS:
+        raise UsageProblem(
+            f"%gpu_mem has no word {word}",
+            did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}, or nothing",
+        )
+    most = 1 if word in _TAKE_A_VALUE else 0
+    if len(values) > most:
+        raise UsageProblem(
+            f"%gpu_mem {word}: {values[most]} is one word too many",
+            f"type %gpu_mem {' '.join((word, *values[:most]))}",
+        )
+    if word == "fit" and not values:
+        raise UsageProblem(
+            "%gpu_mem fit needs to know how much", "type %gpu_mem fit 6GiB"
+        )
+    here = "" if cell is not None else word or "now"
+    for option, places in _BELONGS.items():
+        if getattr(options, option) and here not in places:
+            raise UsageProblem(
+                f"%gpu_mem: --{option} has no meaning here",
+                _where(option, places),
+            )
+
+
+def _where(option: str, places: tuple[str, ...]) -> str:
+    typed = f"%gpu_mem {places[0]}" if places[0] else "%%gpu_mem"
+    return f"it belongs to {typed}: type {typed} --{option}"

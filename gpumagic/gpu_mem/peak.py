@@ -1,0 +1,98 @@
+"""The most that a cell had allocated at once, from two looks at the counters.
+
+torch has one peak for each device, and resetting it would take it from the user. It
+need not be reset: a new record is the cell's own, and without one the peak lies
+between bounds that the other counters give.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.gpu_mem.report import Peak, PeakKind
+from gpumagic.gpu_mem.resets import peaks_were_reset, sums_were_reset
+
+if TYPE_CHECKING:
+    from gpumagic.gpu_mem.report import Counters
+
+
+def peak_between(before: Counters, after: Counters) -> Peak:
+    """The peak of what ran between two looks at one device.
+
+    Args:
+        before: The earlier look.
+
+        after: The later one.
+    """
+    now, then = after.peak_bytes, before.peak_bytes
+    low = _highest_seen(before, after)
+    if now is None or then is None or low is None:
+        return Peak(PeakKind.UNKNOWN)
+    if peaks_were_reset(before, after):
+        return Peak(PeakKind.SINCE_RESET, now, now)
+    if after.taken_bytes is None:
+        # Such an allocator is not torch's own, and its peak is only a bound.
+        return _between(low, now)
+    if now > then:
+        return Peak(PeakKind.EXACT, now, now)
+    return _between(low, min(now, _all_kept(before, after, now)))
+
+
+def with_replay(
+    counted: Peak, before: Counters, after: Counters, *, peak_bytes: int, end_bytes: int
+) -> Peak:
+    """A peak that knows each allocation, if the counters do not know it exactly.
+
+    Args:
+        counted: What the counters tell.
+
+        before: The counters before.
+
+        after: And afterwards.
+
+        peak_bytes: The most at once, as replayed from what was allocated before.
+
+        end_bytes: What was left in the end, by the same reckoning.
+    """
+    if counted.kind is PeakKind.EXACT:
+        return counted
+    if counted.kind is PeakKind.UNKNOWN:
+        return _of_host(before, after, peak_bytes, end_bytes)
+    low = max(peak_bytes, _highest_seen(before, after) or 0)
+    if counted.kind is PeakKind.BOUND and counted.high_bytes is not None:
+        low = min(low, counted.high_bytes)
+    return Peak(PeakKind.REPLAYED, low, low)
+
+
+def _of_host(before: Counters, after: Counters, peak: int, end: int) -> Peak:
+    """A peak where what is allocated is known by names, which may miss some of it."""
+    low = _highest_seen(before, after)
+    if low is None or after.allocated_bytes is None:
+        return Peak(PeakKind.UNKNOWN)
+    unseen = end - after.allocated_bytes
+    lowest = max(low, peak - max(unseen, 0))
+    highest = max(lowest, peak - min(unseen, 0))
+    if lowest == highest:
+        return Peak(PeakKind.REPLAYED, lowest, lowest)
+    return Peak(PeakKind.BOUND, lowest, highest)
+
+
+def _between(low: int, high: int) -> Peak:
+    if low >= high:
+        return Peak(PeakKind.EXACT, low, low)
+    return Peak(PeakKind.BOUND, low, high)
+
+
+def _highest_seen(before: Counters, after: Counters) -> int | None:
+    if before.allocated_bytes is None or after.allocated_bytes is None:
+        return None
+    return max(before.allocated_bytes, after.allocated_bytes)
+
+
+def _all_kept(before: Counters, after: Counters, otherwise: int) -> int:
+    """What there would have been, had the cell given nothing back until its end."""
+    known = (before.allocated_bytes, before.taken_bytes, after.taken_bytes)
+    if None in known or sums_were_reset(before, after):
+        return otherwise
+    had, then, now = (each or 0 for each in known)
+    return had + now - then

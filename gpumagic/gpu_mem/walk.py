@@ -1,0 +1,247 @@
+"""Searches what Python objects keep alive, from the names of a notebook on.
+
+Nothing of the user's is called: what an object refers to is asked of Python's garbage
+collector, and of torch where its objects keep things that Python does not see. The
+search ends at modules, classes and code, and at what belongs to the notebook itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices import graph_words, storage_words
+from gpumagic.devices.storage_words import TensorWords
+from gpumagic.gpu_mem.object_kinds import Kinds, ObjectKind
+from gpumagic.gpu_mem.tensor_roles import Role, buffers_of, role_of, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from gpumagic.devices.storage_words import Stored
+
+_CLOCK_EVERY = 64  # objects
+_MANY = 10_000  # elements: what holds more is looked into last
+# By id: a metaclass may say that its classes are equal to others, or raise.
+_CONTAINERS = frozenset(map(id, (list, tuple, dict, set, frozenset)))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How far a search may go.
+
+    Attributes:
+        objects: So many are looked at.
+
+        seconds: So long it may take.
+    """
+
+    objects: int = 200_000
+    seconds: float = 0.15
+
+
+class Walk:
+    """Everything that was found, each object once, by number.
+
+    It holds the objects themselves: let go of it before memory is looked at.
+
+    Attributes:
+        children: What each object refers to.
+
+        stored: The memory of those that have some.
+
+        roles: What tensors are used as.
+
+        of_graph: The nodes of autograd's graphs.
+
+        states: What optimizers remember of their parameters.
+
+        partial: Whether the budget was spent before everything was seen.
+
+        hidden: How many saved tensors could not be looked at.
+
+    Args:
+        torch: The torch module; None where nobody has imported it.
+
+        budget: How far to go.
+
+        leave_out: The ids of objects that are not to be entered, such as the
+            namespace itself.
+    """
+
+    def __init__(
+        self,
+        torch: Any | None,
+        budget: Budget,
+        leave_out: Collection[int] = (),
+    ) -> None:
+        self.children: list[list[int]] = []
+        self.stored: dict[int, Stored] = {}
+        self.roles: dict[int, Role] = {}
+        self.of_graph: set[int] = set()
+        self.states: list[int] = []
+        self.partial = False
+        self.hidden = 0
+        self._torch = torch
+        self._budget = budget
+        self._kinds = Kinds(torch)
+        self._numbers = dict.fromkeys(leave_out, -1)
+        self._objects: list[Any] = []
+        self._kind_of: list[ObjectKind] = []
+        self._soon: deque[int] = deque()
+        self._later: deque[int] = deque()
+        self._until = 0.0
+        self._words: Any = None if torch is None else TensorWords(torch)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def enter(self, thing: Any) -> int | None:
+        """The number of an object; None where nothing can come of it."""
+        known = self._numbers.get(id(thing))
+        if known is not None:
+            return known if known >= 0 else None
+        kind = self._kinds.of(type(thing))
+        if kind is ObjectKind.NOTHING:
+            return None
+        number = self._numbers[id(thing)] = len(self._objects)
+        self._objects.append(thing)
+        self._kind_of.append(kind)
+        self.children.append([])
+        is_huge = id(type(thing)) in _CONTAINERS and len(thing) > _MANY
+        (self._later if is_huge else self._soon).append(number)
+        return number
+
+    def run(self) -> None:
+        """Look into all that was entered, and into all that is found by it.
+
+        What lies near to the names comes first, so that one of them does not use up
+        what was meant for all.
+        """
+        if self._torch is None:
+            self._run()
+        else:
+            with storage_words.without_overrides(self._torch):
+                self._run()
+
+    def number_of(self, thing: Any) -> int | None:
+        """The number of an object; None where it was not entered."""
+        known = self._numbers.get(id(thing), -1)
+        return known if known >= 0 else None
+
+    def is_tensor(self, number: int) -> bool:
+        """Whether it is a tensor."""
+        return self._kind_of[number] is ObjectKind.TENSOR
+
+    def _run(self) -> None:
+        self._until = time.monotonic() + self._budget.seconds
+        looks = self._ways_to_look()
+        looked_into = 0
+        while self._soon or self._later:
+            if looked_into % _CLOCK_EVERY == 0 and self._is_spent():
+                return
+            looked_into += 1
+            number = (self._soon or self._later).popleft()
+            looks[self._kind_of[number]](number, self._objects[number])
+
+    def _ways_to_look(self) -> dict[ObjectKind, Callable[[int, Any], None]]:
+        """Made anew: kept by the search itself they would keep it, and all it holds."""
+        return {
+            ObjectKind.ANY: self._look_into_any,
+            ObjectKind.TENSOR: self._look_into_tensor,
+            ObjectKind.STORAGE: self._look_into_storage,
+            ObjectKind.NODE: self._look_into_node,
+            ObjectKind.FUNCTION: self._look_into_function,
+            ObjectKind.FRAME: self._look_into_frame,
+            ObjectKind.MODULE: self._look_into_module,
+            ObjectKind.OPTIMIZER: self._look_into_optimizer,
+        }
+
+    def _is_spent(self) -> bool:
+        if len(self) > self._budget.objects or time.monotonic() > self._until:
+            self.partial = True
+        return self.partial
+
+    # ------------------------------------------------------- what is looked into
+
+    def _look_into_any(self, number: int, thing: Any) -> None:
+        self._add(number, gc.get_referents(thing))
+
+    def _look_into_tensor(self, number: int, tensor: Any) -> None:
+        torch, words = self._torch, self._words
+        self._note(number, storage_words.stored_by(torch, tensor))
+        self._set_role(number, role_of(torch, tensor))
+        self._add(number, (*gc.get_referents(tensor), words.base(tensor)))
+        if number not in self.stored:
+            self._add(number, storage_words.tensors_within(torch, tensor))
+        is_leaf = words.is_leaf(tensor)
+        if is_leaf or words.retains_grad(tensor):
+            self._look_into_gradient(number, words.grad(tensor))
+        if not is_leaf:
+            self._add(number, (words.grad_fn(tensor),))
+
+    def _look_into_gradient(self, number: int, gradient: Any) -> None:
+        """It is no object of Python's until somebody asks for it."""
+        if gradient is not None:
+            self._add(number, (gradient,))
+            self._set_role(self.enter(gradient), Role.GRADIENT)
+
+    def _look_into_storage(self, number: int, storage: Any) -> None:
+        self._note(number, storage_words.stored_in(storage))
+
+    def _look_into_node(self, number: int, node: Any) -> None:
+        """A node of a graph, with what the user has put on it."""
+        self.of_graph.add(number)
+        self._add(number, gc.get_referents(node))
+        words = self._kinds.words_of(type(node))
+        if words is not None:
+            kept = graph_words.kept_by(self._torch, node, words)
+            self.hidden += kept.hidden
+            self._add(number, kept.things)
+
+    def _look_into_function(self, number: int, function: Any) -> None:
+        """Its closure and defaults; not the names of the module that it is from."""
+        names = function.__globals__, function.__builtins__
+        self._add(number, _without(gc.get_referents(function), names))
+
+    def _look_into_frame(self, number: int, frame: Any) -> None:
+        """Its locals; `f_locals` is not read, since that would keep them alive."""
+        names = frame.f_globals, frame.f_builtins
+        self._add(number, _without(gc.get_referents(frame), names))
+
+    def _look_into_module(self, number: int, module: Any) -> None:
+        self._add(number, gc.get_referents(module))
+        for buffer in buffers_of(module):
+            self._set_role(self.enter(buffer), Role.BUFFER)
+
+    def _look_into_optimizer(self, number: int, optimizer: Any) -> None:
+        self._add(number, gc.get_referents(optimizer))
+        state = self.enter(state_of(optimizer))
+        if state is not None:
+            self.states.append(state)
+
+    # ------------------------------------------------------------ what is noted
+
+    def _add(self, number: int, things: Iterable[Any]) -> None:
+        children = self.children[number]
+        for count, thing in enumerate(filter(gc.is_tracked, things), start=1):
+            child = self.enter(thing)
+            if child is not None:
+                children.append(child)
+            if count % _MANY == 0 and self._is_spent():
+                return
+
+    def _note(self, number: int, stored: Stored | None) -> None:
+        if stored is not None:
+            self.stored[number] = stored
+
+    def _set_role(self, number: int | None, role: Role) -> None:
+        if number is not None:
+            self.roles[number] = min(role, self.roles.get(number, role))
+
+
+def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
+    return (each for each in things if all(each is not one for one in names))

@@ -1,0 +1,956 @@
+"""Reports of every kind about memory, with figures as real machines give them.
+
+They are written by hand, or made by formulas that are fixed here, so that golden
+files differ only where a view does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpumagic.gpu_mem.report import (
+    Answer,
+    BadgeKind,
+    Block,
+    BlockState,
+    BriefReport,
+    Cause,
+    CellBadge,
+    CellReport,
+    Counters,
+    DeviceChange,
+    DeviceMemory,
+    FitReport,
+    Fragmentation,
+    FreeReport,
+    Holder,
+    HolderKind,
+    Holdings,
+    HostMemory,
+    Leak,
+    LeakKind,
+    LeakReport,
+    LedgerEntry,
+    LedgerReport,
+    LineUse,
+    MapReport,
+    MemoryReport,
+    OomFacts,
+    Part,
+    Peak,
+    PeakKind,
+    Pinning,
+    Segment,
+    Setting,
+    WhyReport,
+)
+from gpumagic.observed import Code, CodeLine
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
+LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
+WIDE = "データ転送 → 显存 🚀"
+H100_NAME = "NVIDIA H100 80GB HBM3"
+H100_BYTES = int(79.6 * GIB)
+
+CUDA = Setting(kind="cuda", backend="native")
+SIMULATED = Setting(kind="sim", label="simulated H100 SXM", backend="native")
+HOST = Setting(kind="cpu")
+ASYNC = Setting(kind="cuda", backend="cudaMallocAsync")
+
+
+def gib(number):
+    """So many GiB, in bytes."""
+    return int(number * GIB)
+
+
+def counters(device=0, allocated=3.21, reserved=4.5, **more):
+    """What the allocator counts, in GiB."""
+    return Counters(
+        device,
+        allocated_bytes=gib(allocated),
+        reserved_bytes=gib(reserved),
+        active_bytes=gib(allocated),
+        requested_bytes=gib(allocated * 0.99),
+        peak_bytes=gib(allocated * 1.3),
+        peak_reserved_bytes=gib(reserved * 1.1),
+        taken_bytes=gib(allocated * 40),
+        given_back_bytes=gib(allocated * 39),
+        taken=180_422,
+        retries=0,
+        ooms=0,
+        stream_waits=0,
+        driver_calls=31,
+        flushed_bytes=0,
+        stuck_bytes=gib((reserved - allocated) * 0.6),
+        **more,
+    )
+
+
+# ------------------------------------------------------------------ the balance
+
+MODEL = Holder(
+    "model",
+    HolderKind.VARIABLE,
+    0,
+    own_bytes=12 * KIB,
+    reachable_bytes=gib(0.97),
+    storages=148,
+    shares_with="optimizer",
+    parts=(
+        Part("parameters", gib(0.485)),
+        Part("gradients", gib(0.485)),
+        Part("buffers", 12 * KIB),
+    ),
+)
+OPTIMIZER = Holder(
+    "optimizer",
+    HolderKind.VARIABLE,
+    0,
+    own_bytes=gib(0.97),
+    reachable_bytes=gib(1.94),
+    storages=444,
+    shares_with="model",
+    parts=(
+        Part("optimizer state", gib(0.97)),
+        Part("parameters", gib(0.485)),
+        Part("gradients", gib(0.485)),
+    ),
+)
+BATCH = Holder("batch", HolderKind.VARIABLE, 0, gib(0.12), gib(0.12), 2)
+GRAPH = Holder("graph of loss", HolderKind.GRAPH, 0, gib(0.82), gib(0.82), 97, parts=())
+SHOWN = Holder("Out[12]", HolderKind.OUTPUT, 0, 96 * MIB, 96 * MIB)
+ERROR = Holder("logits in train_step", HolderKind.ERROR, 0, 64 * MIB, 64 * MIB)
+WORKSPACES = Holder("cuBLAS workspaces", HolderKind.LIBRARY, 0, 33 * MIB, 33 * MIB)
+
+
+def unattributed(nbytes, device=0):
+    """What nobody was found for."""
+    kind = HolderKind.UNATTRIBUTED
+    return Holder("unattributed", kind, device, nbytes, nbytes)
+
+
+def holdings_of(*holders, shared=0, rest=9 * MIB, **more):
+    """Names, with what nobody was found for, and their sums."""
+    rows = (*holders, unattributed(rest))
+    allocated = sum(each.own_bytes for each in rows) + shared
+    kinds = {}
+    for each in rows:
+        kinds[each.kind] = kinds.get(each.kind, 0) + each.own_bytes
+    if holders:
+        kinds[holders[0].kind] += shared
+    sums = tuple((0, kind, nbytes) for kind, nbytes in kinds.items())
+    return Holdings(
+        rows, ((0, allocated),), sums, searched=1731, seconds=0.0041, **more
+    )
+
+
+TRAINING = holdings_of(
+    OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, shared=gib(0.97)
+)
+ONE = DeviceMemory(
+    counters(0, sum(n for _, n in TRAINING.allocated_bytes) / GIB, 4.5),
+    H100_NAME,
+    H100_BYTES,
+    H100_BYTES - gib(5.02),
+    0,
+    0,
+)
+BALANCE = MemoryReport(CUDA, (ONE,), TRAINING, HostMemory(gib(0.5), gib(0.75)))
+SHARED_GPU = dataclasses.replace(
+    BALANCE,
+    devices=(
+        dataclasses.replace(
+            ONE,
+            free_bytes=H100_BYTES - gib(31.2),
+            others_bytes=gib(26.1),
+            other_processes=2,
+            cap_bytes=gib(39.8),
+        ),
+    ),
+    badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
+)
+CONTAINER = dataclasses.replace(
+    SHARED_GPU,
+    devices=(
+        dataclasses.replace(
+            ONE,
+            free_bytes=H100_BYTES - gib(31.2),
+            others_bytes=None,
+            other_processes=None,
+        ),
+    ),
+    badges=(),
+)
+OTHERS_UNTOLD = dataclasses.replace(
+    SHARED_GPU,
+    devices=(
+        dataclasses.replace(
+            ONE,
+            free_bytes=H100_BYTES - gib(31.2),
+            others_bytes=None,
+            other_processes=3,
+        ),
+    ),
+    badges=(CellBadge(BadgeKind.SHARED, 0, 3),),
+)
+EIGHT = MemoryReport(
+    CUDA,
+    tuple(
+        DeviceMemory(
+            counters(n, 60.1 - 3 * n, 66.0 - n),
+            H100_NAME,
+            H100_BYTES,
+            H100_BYTES - gib(67.1 - n),
+            0,
+            0,
+        )
+        for n in range(8)
+    ),
+    Holdings(
+        (
+            *(
+                Holder(f"shards[{n}]", HolderKind.VARIABLE, n, *[gib(60 - 3 * n)] * 2)
+                for n in range(8)
+            ),
+            *(unattributed(gib(0.1), n) for n in range(8)),
+        ),
+        tuple((n, gib(60 - 3 * n) + gib(0.1)) for n in range(8)),
+        tuple(
+            row
+            for n in range(8)
+            for row in (
+                (n, HolderKind.VARIABLE, gib(60 - 3 * n)),
+                (n, HolderKind.UNATTRIBUTED, gib(0.1)),
+            )
+        ),
+        searched=88_120,
+        seconds=0.093,
+    ),
+    top=5,
+)
+MIG = MemoryReport(
+    CUDA,
+    (
+        DeviceMemory(
+            counters(0, 1.5, 2.0),
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            gib(9.75),
+            gib(7.2),
+            None,
+            None,
+        ),
+    ),
+)
+NOT_STARTED = MemoryReport(
+    CUDA,
+    (),
+    why_not="CUDA has not been started in this process, so that it holds no memory",
+    hint='x = torch.ones(1, device="cuda") starts it',
+)
+NO_DEVICES = MemoryReport(CUDA, ())
+ON_CPU = MemoryReport(
+    HOST,
+    (DeviceMemory(Counters(0, gib(1.2)), None, gib(31.3), gib(20.8)),),
+    Holdings(
+        (
+            Holder("features", HolderKind.VARIABLE, 0, gib(0.8), gib(0.8)),
+            Holder("targets", HolderKind.VARIABLE, 0, gib(0.4), gib(0.4)),
+        ),
+        ((0, gib(0.8) + gib(0.4)),),
+        ((0, HolderKind.VARIABLE, gib(0.8) + gib(0.4)),),
+    ),
+)
+ON_SIMULATOR = dataclasses.replace(BALANCE, setting=SIMULATED, host=None)
+WITHOUT_COUNTERS = MemoryReport(
+    ASYNC,
+    (DeviceMemory(Counters(0), H100_NAME, H100_BYTES, H100_BYTES - gib(58.2), 0, 0),),
+    badges=(CellBadge(BadgeKind.BACKEND, 0, names=("cudaMallocAsync",)),),
+)
+UNKNOWN = MemoryReport(CUDA, (DeviceMemory(Counters(0)),))
+PARTIAL = dataclasses.replace(
+    BALANCE,
+    holdings=dataclasses.replace(
+        TRAINING,
+        partial=True,
+        searched=200_000,
+        seconds=0.15,
+        remarks=("a generator of the user's is running and cannot be looked into",),
+    ),
+    top=3,
+)
+SURPLUS = dataclasses.replace(
+    BALANCE,
+    holdings=dataclasses.replace(TRAINING, allocated_bytes=((0, gib(2.0)),)),
+)
+HOSTILE_NAMES = dataclasses.replace(
+    BALANCE,
+    setting=dataclasses.replace(CUDA, label=HOSTILE),
+    devices=(dataclasses.replace(ONE, name=HOSTILE),),
+    holdings=holdings_of(
+        dataclasses.replace(BATCH, name=HOSTILE, shares_with=LONG),
+        dataclasses.replace(BATCH, name=LONG, parts=(Part(HOSTILE, 3 * MIB),)),
+        dataclasses.replace(BATCH, name=WIDE, shares_with=HOSTILE),
+        remarks=(HOSTILE,),
+    ),
+)
+NOT_SHARED = dataclasses.replace(
+    BALANCE, holdings=holdings_of(GRAPH, BATCH, SHOWN), host=None
+)
+
+# ------------------------------------------------------------------------ a cell
+
+FORWARD = Code("hidden = model(batch)\nloss = criterion(hidden, y)", cell=5)
+
+
+def change(device=0, before=1.96, after=3.21, peak=None, reserved=(3.0, 4.5)):
+    """What a cell did to a device, in GiB."""
+    return DeviceChange(
+        dataclasses.replace(
+            counters(device, before, reserved[0]), taken_bytes=gib(100)
+        ),
+        dataclasses.replace(
+            counters(device, after, reserved[1]), taken_bytes=gib(106.2)
+        ),
+        peak or Peak(PeakKind.EXACT, gib(3.4), gib(3.4)),
+    )
+
+
+CHANGED = Holdings(
+    (
+        dataclasses.replace(GRAPH, delta_bytes=gib(0.82)),
+        dataclasses.replace(
+            BATCH,
+            name="hidden",
+            own_bytes=gib(0.43),
+            reachable_bytes=gib(0.43),
+            delta_bytes=gib(0.43),
+        ),
+        dataclasses.replace(OPTIMIZER, delta_bytes=0),
+        dataclasses.replace(MODEL, delta_bytes=0),
+        dataclasses.replace(SHOWN, delta_bytes=None),
+        dataclasses.replace(unattributed(9 * MIB), delta_bytes=-2 * MIB),
+    ),
+    ((0, gib(3.21)),),
+)
+CELL = CellReport(
+    FORWARD,
+    CUDA,
+    (change(),),
+    (CellBadge(BadgeKind.DRIVER_CALLS, 0, 2),),
+    CHANGED,
+)
+BOUNDED = dataclasses.replace(
+    CELL,
+    changes=(change(peak=Peak(PeakKind.BOUND, gib(3.21), gib(3.4))),),
+    badges=(),
+    holdings=None,
+)
+RESET_INSIDE = dataclasses.replace(
+    BOUNDED,
+    changes=(change(peak=Peak(PeakKind.SINCE_RESET, gib(3.3), gib(3.3))),),
+    badges=(CellBadge(BadgeKind.PEAK_RESET, 0), CellBadge(BadgeKind.SUMS_RESET, 0)),
+)
+REPLAYED = dataclasses.replace(
+    BOUNDED, changes=(change(peak=Peak(PeakKind.REPLAYED, gib(3.38), gib(3.38))),)
+)
+STEP = Code(
+    "for x, y in data:\n    loss = step(x, y)\n    loss.backward()\n    opt.step()",
+    name="epoch",
+    cell=9,
+)
+LINES = (
+    LineUse(
+        CodeLine("In [9], line 3", "loss = step(x, y)"),
+        3,
+        0,
+        gib(8.2),
+        gib(7.4),
+        1204,
+        gib(0.8),
+    ),
+    LineUse(
+        CodeLine("In [9], line 4", "loss.backward()"),
+        4,
+        0,
+        gib(4.1),
+        gib(3.6),
+        812,
+        gib(0.49),
+        backward=True,
+    ),
+    LineUse(CodeLine("In [9], line 4", "loss.backward()"), 4, 0, 512, 512, 1, 0),
+    LineUse(
+        CodeLine("In [9], line 5", "opt.step()"), 5, 0, gib(0.97), 0, 296, gib(0.97)
+    ),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, MIB, 0, 2, MIB),
+    LineUse(None, None, 0, 8 * MIB, 0, 1, 8 * MIB),
+)
+BY_LINE = CellReport(
+    STEP,
+    CUDA,
+    (change(0, 0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
+    (
+        CellBadge(BadgeKind.STARTED, 0),
+        CellBadge(BadgeKind.RETRY, 0, 1),
+        CellBadge(BadgeKind.PENDING, 0, 64 * MIB),
+    ),
+    lines=LINES,
+)
+LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
+NO_LINES = dataclasses.replace(BY_LINE, lines=(), badges=())
+TWO_DEVICES = dataclasses.replace(
+    CELL,
+    changes=(
+        change(0),
+        change(1, 2.0, 1.0, Peak(PeakKind.UNKNOWN), reserved=(3.0, 1.5)),
+    ),
+    badges=(CellBadge(BadgeKind.FLUSHED, 1, gib(1.5)),),
+    holdings=None,
+    lines=(LINES[0], dataclasses.replace(LINES[1], device=1)),
+)
+EIGHT_DEVICES = dataclasses.replace(
+    CELL,
+    changes=tuple(change(n, 10 + n, 12 + 2 * n) for n in range(8)),
+    badges=(),
+    holdings=None,
+)
+FAILED = dataclasses.replace(
+    CELL,
+    failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
+    badges=(CellBadge(BadgeKind.RETRY, 0, 1), CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
+)
+NOTHING = CellReport(Code("1 + 1", cell=2), CUDA, ())
+NOTHING_LEFT = dataclasses.replace(
+    BOUNDED, changes=(change(0, 1.96, 1.96, reserved=(4.5, 4.5)),)
+)
+CELL_ON_CPU = CellReport(
+    Code("features = torch.randn(20_000, 10_000)", cell=3),
+    HOST,
+    (
+        DeviceChange(
+            Counters(0, gib(0.4)), Counters(0, gib(1.2)), Peak(PeakKind.UNKNOWN)
+        ),
+    ),
+    holdings=Holdings(
+        (
+            Holder(
+                "features",
+                HolderKind.VARIABLE,
+                0,
+                gib(0.8),
+                gib(0.8),
+                delta_bytes=gib(0.8),
+            ),
+        ),
+        ((0, gib(1.2)),),
+    ),
+)
+NOTHING_ON_CPU = CellReport(Code("pass", cell=3), HOST, ())
+CELL_ON_SIMULATOR = dataclasses.replace(CELL, setting=SIMULATED)
+CELL_WITHOUT_COUNTERS = CellReport(
+    FORWARD,
+    ASYNC,
+    (DeviceChange(Counters(0), Counters(0), Peak(PeakKind.UNKNOWN)),),
+    (CellBadge(BadgeKind.BACKEND, 0, names=("cudaMallocAsync",)),),
+    remarks=("the cell calls a compiled function, which was not looked into",),
+)
+EVERY_BADGE = dataclasses.replace(
+    BOUNDED, badges=tuple(CellBadge(kind, 0, 3) for kind in BadgeKind)
+)
+HOSTILE_CELL = dataclasses.replace(
+    BY_LINE,
+    code=Code(HOSTILE, name=HOSTILE, cell=9),
+    failed=HOSTILE,
+    lines=(
+        dataclasses.replace(LINES[0], line=CodeLine(HOSTILE, LONG)),
+        dataclasses.replace(LINES[0], line=CodeLine(WIDE, HOSTILE)),
+    ),
+    badges=(CellBadge(BadgeKind.BACKEND, 0, names=(HOSTILE, LONG)),),
+)
+
+# -------------------------------------------------------------------- the ledger
+
+
+def entry(cell, allocated, delta, peak, **more):
+    """One cell of the ledger, in GiB."""
+    known = {
+        "code": Code(f"x{cell} = layer_{cell}(x{cell - 1})", cell=cell),
+        "kind": "cuda",
+        "label": "",
+        "device": 0,
+        "reserved_bytes": gib(allocated * 1.2),
+    }
+    return LedgerEntry(
+        **{**known, **more},
+        allocated_bytes=gib(allocated),
+        allocated_delta=gib(delta),
+        peak=Peak(PeakKind.EXACT, gib(peak), gib(peak)),
+    )
+
+
+TWELVE = (
+    *(
+        entry(n, 0.4 * n + (0.3 if n % 3 else 0), 0.4, 0.5 * n + 0.4)
+        for n in range(1, 11)
+    ),
+    dataclasses.replace(
+        entry(11, 4.7, 0.5, 6.2, failed=True),
+        badges=(BadgeKind.RETRY, BadgeKind.DRIVER_CALLS),
+    ),
+    dataclasses.replace(
+        entry(12, 1.1, -3.6, 4.7),
+        peak=Peak(PeakKind.BOUND, gib(4.7), gib(6.2)),
+        badges=(BadgeKind.FLUSHED,),
+    ),
+)
+LEDGER = LedgerReport(TWELVE, automatic=True)
+MIXED_LEDGER = LedgerReport(
+    (
+        *(entry(n, n, 0.5, n) for n in range(1, 5)),
+        *(entry(n, n, 0.5, n, device=1) for n in range(1, 5)),
+        entry(5, 1, 0.5, 2, kind="sim", label="simulated H100 SXM"),
+        dataclasses.replace(
+            entry(6, 1, 0.5, 2, kind="cpu"),
+            allocated_bytes=None,
+            allocated_delta=None,
+            peak=Peak(PeakKind.UNKNOWN),
+        ),
+        entry(7, 1, 0.5, 2, code=Code(HOSTILE)),
+    ),
+    dropped=120,
+    saved_as="memory.csv",
+)
+LONG_LEDGER = LedgerReport(
+    tuple(entry(n, 1 + n % 9, 0.1, 2 + n % 9) for n in range(1, 61))
+)
+EMPTY_LEDGER = LedgerReport(())
+
+# ----------------------------------------------------------------------- the map
+
+
+def blocks_of(*pieces, line=None):
+    """Blocks one behind the other: letters say what they are, numbers how many MiB."""
+    states = {
+        "a": BlockState.ALLOCATED,
+        "p": BlockState.PENDING,
+        "f": BlockState.FREE,
+    }
+    at, made = 0, []
+    for letter, mib, *names in pieces:
+        nbytes = int(mib * MIB)
+        made.append(Block(at, nbytes, states[letter], nbytes, tuple(names), line))
+        at += nbytes
+    return tuple(made)
+
+
+def segment(address, *pieces, stream=0, pool="large", device=0, **more):
+    """A segment of these blocks."""
+    blocks = blocks_of(*pieces, line=more.pop("line", None))
+    nbytes = sum(block.nbytes for block in blocks)
+    expandable = more.pop("expandable", False)
+    return Segment(device, address, nbytes, stream, pool, expandable, blocks)
+
+
+def fragmentation(device=0, **more):
+    """Figures of a device that is fragmented a little."""
+    known = {
+        "reserved_bytes": 206 * MIB,
+        "free_bytes": 70 * MIB,
+        "idle_share": 0.34,
+        "stuck_share": 0.243,
+        "largest_hole_bytes": 30 * MIB,
+        "external": 0.571,
+        "spread": 0.72,
+        "rounding_share": 0.004,
+        "stranded_bytes": 20 * MIB,
+    }
+    return Fragmentation(device, **{**known, **more})
+
+
+SEGMENTS = (
+    segment(
+        0x7F20_0000_0000,
+        ("a", 40, "model.weight"),
+        ("f", 10),
+        ("a", 30, "optimizer"),
+        ("p", 10, "batch"),
+        ("f", 30),
+        ("a", 10),
+        line=CodeLine("In [3], line 2", "model = Net().cuda()"),
+    ),
+    segment(0x7F20_1000_0000, ("a", 20, "hidden"), ("f", 10), ("a", 4, "loss")),
+    segment(0x7F20_2000_0000, ("f", 20), stream=1),
+    segment(
+        0x7F20_3000_0000, ("a", 0.5, "bias"), ("a", 0.25), ("f", 1.25), pool="small"
+    ),
+    segment(0x7F20_4000_0000, ("a", 20, "static_input"), pool="3"),
+)
+MAP = MapReport(CUDA, SEGMENTS, (fragmentation(),))
+MAP_SIMULATED = dataclasses.replace(MAP, setting=SIMULATED)
+ONE_SEGMENT = MapReport(
+    CUDA,
+    (segment(0, ("a", 4, "x"), ("f", 16)),),
+    (fragmentation(external=0.0, spread=0.0),),
+)
+FULL_MAP = MapReport(
+    CUDA,
+    (segment(0, ("a", 20, "x")),),
+    (fragmentation(free_bytes=0, external=None, spread=None, largest_hole_bytes=0),),
+)
+ALL_FREE = MapReport(CUDA, (segment(0, ("f", 20)),), ())
+EXPANDABLE = MapReport(
+    CUDA,
+    (
+        segment(
+            0,
+            ("a", 700, "kv_cache"),
+            ("f", 100),
+            ("a", 200, "model"),
+            ("f", 24),
+            expandable=True,
+        ),
+    ),
+    (fragmentation(stuck_share=None),),
+)
+TWO_MAPS = MapReport(
+    CUDA,
+    (*SEGMENTS, *(dataclasses.replace(each, device=1) for each in SEGMENTS[:2])),
+    (fragmentation(0), fragmentation(1, stranded_bytes=0)),
+)
+EIGHT_MAPS = MapReport(
+    CUDA,
+    tuple(dataclasses.replace(SEGMENTS[0], device=n) for n in range(8)),
+    tuple(fragmentation(n, reserved_bytes=(200 + n) * MIB) for n in range(8)),
+)
+HOSTILE_MAP = MapReport(
+    dataclasses.replace(CUDA, label=HOSTILE),
+    (
+        segment(
+            0,
+            ("a", 4, HOSTILE, LONG),
+            ("f", 3),
+            ("a", 8, WIDE),
+            pool=HOSTILE,
+            line=CodeLine(HOSTILE, LONG),
+        ),
+    ),
+    (fragmentation(),),
+)
+
+
+def many_blocks(count, segments=40):
+    """So many blocks of sizes that differ, as a long session leaves them."""
+    each = count // segments
+    made = []
+    for number in range(segments):
+        pieces = [
+            (
+                "afaapa"[(place * 7 + number * 3) % 6],
+                [0.5, 2, 0.25, 12, 0.5, 1, 4][(place * 5 + number) % 7],
+                *((f"layers[{place}]",) if place % 9 == 0 else ()),
+            )
+            for place in range(each)
+        ]
+        pool = "small" if number % 5 == 0 else "large"
+        made.append(
+            segment(number << 32, *pieces, pool=pool, stream=1 if number == 7 else 0)
+        )
+    return tuple(made)
+
+
+MANY = MapReport(CUDA, many_blocks(5_000), (fragmentation(),))
+ONE_OF_MANY = MapReport(CUDA, many_blocks(5_000, 1), (fragmentation(),))
+NO_MAP = MapReport(
+    ASYNC,
+    (),
+    (),
+    why_not="the allocator cudaMallocAsync keeps no list of its blocks",
+    hint="take PYTORCH_CUDA_ALLOC_CONF out of the environment and restart the kernel",
+)
+EMPTY_MAP = MapReport(CUDA, (), ())
+
+# ---------------------------------------------------------------- leaks, freeing
+
+LEAKS = (
+    Leak(
+        LeakKind.ERROR,
+        "logits in train_step of the last error",
+        0,
+        gib(1.5),
+        ("sys.last_value", "sys.last_traceback", "IPython's own traceback"),
+        "%gpu_mem free --errors",
+        "%debug",
+    ),
+    Leak(
+        LeakKind.OUTPUT,
+        "Out[12]",
+        0,
+        96 * MIB,
+        ("Out[12]", "_12", "__"),
+        "%gpu_mem free --outputs",
+        "Out[12]",
+    ),
+    Leak(
+        LeakKind.GRAPH,
+        "total_loss",
+        0,
+        gib(0.7),
+        undo="total_loss = total_loss.detach()",
+    ),
+    Leak(LeakKind.CYCLE, "3 objects in cycles", 1, 12 * MIB, undo="gc.collect()"),
+)
+LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)), (1, 12 * MIB)))
+PARTIAL_LEAKS = LeakReport(
+    SIMULATED,
+    LEAKS[:1],
+    ((0, gib(1.5)),),
+    partial=True,
+    remarks=("cycles were not looked for: --gc does",),
+)
+NO_LEAKS = LeakReport(CUDA, ())
+HOSTILE_LEAKS = LeakReport(
+    CUDA,
+    (Leak(LeakKind.OUTPUT, HOSTILE, 0, 5 * MIB, (LONG, WIDE), HOSTILE, LONG),),
+    ((0, 5 * MIB),),
+)
+FREED = FreeReport(
+    CUDA,
+    ("the last error, from sys.last_value and 2 more", "12 shown results"),
+    (counters(0, 5.31, 6.0),),
+    (counters(0, 3.21, 6.0),),
+    (gib(72.1),),
+    (gib(72.1),),
+    ("%debug for that error", "Out, _, __ and ___"),
+)
+FREED_TO_DEVICE = FreeReport(
+    SIMULATED,
+    ("the last error", "the free part of torch's cache"),
+    (counters(0, 5.31, 6.0), counters(1, 1.0, 2.0)),
+    (counters(0, 3.21, 3.5), counters(1, 1.0, 1.0)),
+    (gib(72.1), None),
+    (gib(74.6), None),
+    remarks=("`last` still holds an error, with all frames: `del last` lets go",),
+)
+NOTHING_FREED = FreeReport(
+    CUDA, ("the last error",), (counters(),), (counters(),), (gib(72.1),), (gib(72.1),)
+)
+NOTHING_TO_FREE = FreeReport(CUDA, (), (), ())
+FREED_ON_CPU = FreeReport(
+    HOST,
+    ("12 shown results",),
+    (Counters(0, gib(1.2)),),
+    (Counters(0, gib(0.4)),),
+)
+FREED_UNKNOWN = FreeReport(
+    CUDA, ("the last error",), (Counters(0),), (Counters(0),), (None,), (None,)
+)
+
+# ------------------------------------------------------------------- why and fit
+
+OOM = OomFacts(
+    "CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total capacity of "
+    "79.60 GiB of which 31.20 GiB is free. Including non-PyTorch memory, this process "
+    "has 48.40 GiB memory in use. Of the allocated memory 44.10 GiB is allocated by "
+    "PyTorch, and 3.80 GiB is reserved by PyTorch but unallocated.",
+    7,
+    CodeLine("In [7], line 3", "scores = q @ k.transpose(-2, -1)"),
+    0,
+    gib(40),
+    H100_BYTES,
+    gib(31.2),
+    gib(48.4),
+    gib(44.1),
+    gib(3.8),
+    None,
+)
+ANSWER = Answer(
+    0, gib(40), gib(40), gib(2.2), gib(40), gib(31.2), gib(0.5), None, "nowhere"
+)
+LIVE = WhyReport(
+    CUDA,
+    OOM,
+    (Cause.TOO_MUCH_LIVE,),
+    ANSWER,
+    dataclasses.replace(
+        ONE, counters=counters(0, 44.1, 47.9), free_bytes=H100_BYTES - gib(48.4)
+    ),
+    (OPTIMIZER, MODEL, GRAPH),
+    expandable_segments=False,
+    next_steps=(
+        "del what is not needed: the names above hold most",
+        "work on less at once: a smaller batch",
+    ),
+)
+NEVER = dataclasses.replace(
+    LIVE,
+    oom=dataclasses.replace(OOM, requested_bytes=gib(200)),
+    causes=(Cause.NEVER_FITS,),
+    holders=(),
+    next_steps=("make it smaller, or spread it over several devices",),
+)
+FRAGMENTED = dataclasses.replace(
+    LIVE,
+    oom=dataclasses.replace(
+        OOM, requested_bytes=gib(3), reserved_unallocated_bytes=gib(9)
+    ),
+    causes=(Cause.FRAGMENTED,),
+    holders=(),
+    pinning=(
+        Pinning(gib(4), 2 * MIB, gib(3.9), ("mask",), CodeLine("In [4], line 1")),
+        Pinning(gib(4), 20 * MIB, gib(3.1)),
+    ),
+    next_steps=(
+        "del mask: its block keeps 3.90 GiB from being used together",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before a restart",
+    ),
+)
+LEAKED = dataclasses.replace(
+    LIVE,
+    causes=(Cause.LEAKED, Cause.TOO_MUCH_LIVE),
+    leaks=LEAKS[:2],
+    next_steps=("%gpu_mem free",),
+)
+OTHERS = dataclasses.replace(
+    LIVE,
+    causes=(Cause.OTHERS,),
+    memory=SHARED_GPU.devices[0],
+    holders=(),
+    next_steps=("process 4711 holds 26.1 GiB: ask whose it is",),
+)
+CAPPED = dataclasses.replace(
+    OTHERS, causes=(Cause.CAPPED, Cause.PRIVATE_POOL), next_steps=()
+)
+TOLD_BY_NOBODY = WhyReport(
+    SIMULATED,
+    OomFacts(HOSTILE, None, None, None, *[None] * 7, after=False),
+)
+NO_OOM = WhyReport(CUDA, None)
+
+SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(2), gib(31.2), gib(0.5), gib(9), "hole")
+LARGE = dataclasses.replace(
+    SMALL, requested_bytes=gib(4), rounded_bytes=gib(4), segment_bytes=gib(4)
+)
+FITS = FitReport(CUDA, gib(2), (SMALL,))
+FITS_DRIVER = FitReport(CUDA, gib(4), (dataclasses.replace(LARGE, place="driver"),))
+FITS_AFTER = FitReport(
+    SIMULATED, gib(4), (dataclasses.replace(LARGE, place="after releasing"),)
+)
+FITS_NOWHERE = FitReport(
+    CUDA,
+    gib(40),
+    (ANSWER,),
+    (Cause.TOO_MUCH_LIVE, Cause.LEAKED),
+    ("%gpu_mem free", "work on less at once"),
+)
+FITS_UNKNOWN = FitReport(
+    CUDA,
+    gib(40),
+    (Answer(0, gib(40), gib(40), None, None, None, None, None, None),),
+    (Cause.UNKNOWN,),
+)
+FITS_SOMEWHERE = FitReport(
+    CUDA,
+    gib(2),
+    tuple(
+        dataclasses.replace(SMALL, device=n, place=place)
+        for n, place in enumerate(
+            ("hole", "driver", "after releasing", "nowhere", None)
+        )
+    ),
+)
+CANNOT_ASK = FitReport(
+    CUDA,
+    gib(2),
+    (),
+    why_not="CUDA has not been started in this process",
+    hint='x = torch.ones(1, device="cuda") starts it',
+)
+
+SAMPLES = (
+    ("balance", BALANCE),
+    ("balance-shared", SHARED_GPU),
+    ("balance-container", CONTAINER),
+    ("balance-others-untold", OTHERS_UNTOLD),
+    ("balance-eight", EIGHT),
+    ("balance-mig", MIG),
+    ("balance-not-started", NOT_STARTED),
+    ("balance-no-devices", NO_DEVICES),
+    ("balance-cpu", ON_CPU),
+    ("balance-simulated", ON_SIMULATOR),
+    ("balance-no-counters", WITHOUT_COUNTERS),
+    ("balance-unknown", UNKNOWN),
+    ("balance-partial", PARTIAL),
+    ("balance-surplus", SURPLUS),
+    ("balance-hostile", HOSTILE_NAMES),
+    ("balance-not-shared", NOT_SHARED),
+    ("cell", CELL),
+    ("cell-bounded", BOUNDED),
+    ("cell-reset-inside", RESET_INSIDE),
+    ("cell-replayed", REPLAYED),
+    ("cell-lines", BY_LINE),
+    ("cell-lines-partial", LINES_PARTIAL),
+    ("cell-no-lines", NO_LINES),
+    ("cell-two-devices", TWO_DEVICES),
+    ("cell-eight-devices", EIGHT_DEVICES),
+    ("cell-failed", FAILED),
+    ("cell-nothing", NOTHING),
+    ("cell-nothing-left", NOTHING_LEFT),
+    ("cell-cpu", CELL_ON_CPU),
+    ("cell-cpu-nothing", NOTHING_ON_CPU),
+    ("cell-simulated", CELL_ON_SIMULATOR),
+    ("cell-no-counters", CELL_WITHOUT_COUNTERS),
+    ("cell-every-badge", EVERY_BADGE),
+    ("cell-hostile", HOSTILE_CELL),
+    ("brief", BriefReport(CELL)),
+    ("brief-bounded", BriefReport(BOUNDED)),
+    ("brief-nothing", BriefReport(NOTHING)),
+    ("brief-eight-devices", BriefReport(EIGHT_DEVICES)),
+    ("brief-failed", BriefReport(FAILED)),
+    ("brief-cpu", BriefReport(CELL_ON_CPU)),
+    ("brief-every-badge", BriefReport(EVERY_BADGE)),
+    ("brief-no-counters", BriefReport(CELL_WITHOUT_COUNTERS)),
+    ("brief-simulated", BriefReport(CELL_ON_SIMULATOR)),
+    ("ledger", LEDGER),
+    ("ledger-mixed", MIXED_LEDGER),
+    ("ledger-long", LONG_LEDGER),
+    ("ledger-empty", EMPTY_LEDGER),
+    ("map", MAP),
+    ("map-simulated", MAP_SIMULATED),
+    ("map-one-segment", ONE_SEGMENT),
+    ("map-full", FULL_MAP),
+    ("map-all-free", ALL_FREE),
+    ("map-expandable", EXPANDABLE),
+    ("map-two-devices", TWO_MAPS),
+    ("map-eight-devices", EIGHT_MAPS),
+    ("map-hostile", HOSTILE_MAP),
+    ("map-many-blocks", MANY),
+    ("map-many-in-one", ONE_OF_MANY),
+    ("map-impossible", NO_MAP),
+    ("map-empty", EMPTY_MAP),
+    ("leaks", LEAKY),
+    ("leaks-partial", PARTIAL_LEAKS),
+    ("leaks-none", NO_LEAKS),
+    ("leaks-hostile", HOSTILE_LEAKS),
+    ("free", FREED),
+    ("free-to-device", FREED_TO_DEVICE),
+    ("free-nothing-back", NOTHING_FREED),
+    ("free-nothing", NOTHING_TO_FREE),
+    ("free-cpu", FREED_ON_CPU),
+    ("free-unknown", FREED_UNKNOWN),
+    ("why-live", LIVE),
+    ("why-never", NEVER),
+    ("why-fragmented", FRAGMENTED),
+    ("why-leaked", LEAKED),
+    ("why-others", OTHERS),
+    ("why-capped", CAPPED),
+    ("why-unknown", TOLD_BY_NOBODY),
+    ("why-none", NO_OOM),
+    ("fit", FITS),
+    ("fit-driver", FITS_DRIVER),
+    ("fit-after", FITS_AFTER),
+    ("fit-nowhere", FITS_NOWHERE),
+    ("fit-unknown", FITS_UNKNOWN),
+    ("fit-some", FITS_SOMEWHERE),
+    ("fit-impossible", CANNOT_ASK),
+)

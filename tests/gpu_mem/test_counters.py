@@ -1,0 +1,227 @@
+"""Reading the allocator's counters: torch's keys in, a record out, unknown as None."""
+
+# ruff: noqa: ARG001, ARG002, ARG005, D102 -- stand-ins have the words of what they stand in for
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.gpu_mem.counters import from_zero, read, read_all, setting_of
+from gpumagic.gpu_mem.report import Counters
+
+FLAT = {
+    "allocated_bytes.all.current": 1024,
+    "allocated_bytes.all.peak": 4096,
+    "allocated_bytes.all.allocated": 9216,
+    "allocated_bytes.all.freed": 8192,
+    "allocation.all.allocated": 7,
+    "reserved_bytes.all.current": 1 << 21,
+    "reserved_bytes.all.peak": 1 << 22,
+    "reserved_bytes.all.freed": 1 << 20,
+    "active_bytes.all.current": 1536,
+    "requested_bytes.all.current": 1500,
+    "inactive_split_bytes.all.current": 77,
+    "num_alloc_retries": 1,
+    "num_ooms": 2,
+    "num_sync_all_streams": 3,
+    "num_device_alloc": 4,
+    "num_device_free": 5,
+}
+ALL = Counters(
+    device=1,
+    allocated_bytes=1024,
+    reserved_bytes=1 << 21,
+    active_bytes=1536,
+    requested_bytes=1500,
+    peak_bytes=4096,
+    peak_reserved_bytes=1 << 22,
+    taken_bytes=9216,
+    given_back_bytes=8192,
+    taken=7,
+    retries=1,
+    ooms=2,
+    stream_waits=3,
+    driver_calls=9,
+    flushed_bytes=1 << 20,
+    stuck_bytes=77,
+)
+UNKNOWN = Counters(device=1)
+
+
+class StandIn:
+    """A runtime of CUDA's kind with given counters."""
+
+    kind = "cuda"
+    simulated = False
+
+    def __init__(self, stats, devices=(1,), *, started=True):
+        self.stats, self.devices, self.on = stats, devices, started
+        self.asked = 0
+
+    def started(self):
+        return self.on
+
+    def devices_in_use(self):
+        return self.devices
+
+    def memory_stats(self, device):
+        self.asked += 1
+        if isinstance(self.stats, Exception):
+            raise self.stats
+        return self.stats
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """A stand-in for a torch that nobody has to install."""
+    cuda = SimpleNamespace(get_allocator_backend=lambda: "native")
+    torch = SimpleNamespace(cuda=cuda, _C=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
+    monkeypatch.delenv("PYTORCH_NO_HIP_MEMORY_CACHING", raising=False)
+    return torch
+
+
+def nested(flat):
+    """The other form that torch has of the same counters."""
+    root: dict = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        at = root
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return root
+
+
+def zero():
+    """Counters of an allocator that has never counted anything."""
+    return dict.fromkeys(FLAT, 0)
+
+
+def test_every_counter_has_its_key(torch):
+    """Each of torch's flat keys lands in the field that means the same."""
+    counters = read(StandIn(FLAT), 1)
+
+    assert counters == ALL
+    assert counters.pending_bytes == 512
+    assert counters.rounding_bytes == 36
+
+
+def test_the_nested_form_is_taken_where_there_is_one(torch):
+    """The slow flat form is not made where torch offers what it is made of."""
+    runtime = StandIn(FLAT)
+    torch.cuda.memory_stats_as_nested_dict = lambda device: nested(FLAT)
+
+    counters = read(runtime, 1)
+
+    assert counters == ALL
+    assert runtime.asked == 0
+
+
+@pytest.mark.parametrize("key", FLAT)
+def test_a_missing_key_is_unknown(torch, key):
+    """A counter that this torch does not have is None, and all others are there."""
+    stats = {name: value for name, value in FLAT.items() if name != key}
+
+    counters = read(StandIn(stats), 1)
+
+    gone = [name for name in vars(ALL) if getattr(counters, name) is None]
+    assert len(gone) == 1
+    assert vars(ALL) == {**vars(counters), gone[0]: getattr(ALL, gone[0])}
+
+
+def test_an_idle_device_counts_zero(torch):
+    """Zero is zero where the allocator does count and nothing was taken yet."""
+    assert read(StandIn(zero()), 1).allocated_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"]
+)
+def test_without_caching_nothing_is_known(torch, monkeypatch, name):
+    """Counters that stay zero since caching is switched off are None, never 0."""
+    monkeypatch.setenv(name, "0")
+
+    assert read(StandIn(zero()), 1) == UNKNOWN
+
+
+def test_caching_switched_off_by_torch(torch):
+    """The same where torch itself says that its allocator is switched off."""
+    torch._C._cuda_cudaCachingAllocator_is_enabled = lambda: False
+
+    assert read(StandIn(zero()), 1) == UNKNOWN
+
+
+def test_counters_that_move_are_believed(torch, monkeypatch):
+    """A variable that was set too late to count does not hide what is counted."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+
+    assert read(StandIn(FLAT), 1) == ALL
+
+
+def test_cudas_own_pools_tell_little(torch):
+    """Of cudaMallocAsync's figures, those torch always reports as zero are None."""
+    torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
+    stats = zero() | {
+        "allocated_bytes.all.current": 0,
+        "allocated_bytes.all.peak": 4096,
+        "reserved_bytes.all.current": 1 << 25,
+        "reserved_bytes.all.peak": 1 << 25,
+    }
+
+    counters = read(StandIn(stats), 1)
+
+    assert counters.allocated_bytes == 0
+    assert counters.peak_bytes == 4096
+    assert counters.reserved_bytes == 1 << 25
+    assert counters.taken_bytes is None
+    assert counters.retries is None
+    assert counters.pending_bytes is None
+
+
+@pytest.mark.parametrize(
+    "stats", [None, RuntimeError("does not yet support getDeviceStats"), zero()]
+)
+def test_an_allocator_that_was_plugged_in(torch, stats):
+    """One that tells nothing, in whichever way, is unknown."""
+    torch.cuda.get_allocator_backend = lambda: "pluggable"
+
+    assert read(StandIn(stats), 1) == UNKNOWN
+
+
+def test_all_devices_in_use(torch):
+    """Each device with a context is read, and no other."""
+    assert [each.device for each in read_all(StandIn(FLAT, (0, 3)))] == [0, 3]
+
+
+def test_before_the_start_nothing_is_asked(torch):
+    """A device that was not started is not looked at."""
+    runtime = StandIn(FLAT, started=False)
+
+    assert read_all(runtime) == ()
+    assert runtime.asked == 0
+
+
+def test_the_host_counts_nothing():
+    """Host memory is not counted by torch: everything is unknown there."""
+    assert read_all(CpuRuntime()) == (Counters(0),)
+
+
+def test_from_zero_keeps_what_is_unknown():
+    """Before its first use a device had zero of what it counts, and None else."""
+    started = from_zero(Counters(2, allocated_bytes=512, retries=None))
+
+    assert started == Counters(2, allocated_bytes=0)
+
+
+def test_the_setting_names_the_allocator(torch):
+    """The backend is told once the device was started, and not asked before."""
+    assert setting_of(StandIn(FLAT)).backend == "native"
+    assert setting_of(StandIn(FLAT, started=False)).backend is None
+    assert setting_of(CpuRuntime()).backend is None
+    assert setting_of(CpuRuntime()).kind == "cpu"

@@ -1,0 +1,302 @@
+"""The memory of the devices in use, by torch, by the driver, by other processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.protocols import (
+    Gpu,
+    GpuProcess,
+    Inventory,
+    MigSlice,
+    VisibleDevice,
+)
+from gpumagic.gpu_mem import device_memory
+from gpumagic.gpu_mem.device_memory import device_memories, host_memory
+from gpumagic.gpu_mem.report import HostMemory
+
+MIB, GIB = 1 << 20, 1 << 30
+OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")
+OTHER = GpuProcess(1, 5 * GIB, "compute")
+SCREEN = GpuProcess(2, 1 * GIB, "graphics")
+UUIDS = ("aaaa1111-0000-4000-8000-000000000000", "bbbb2222-0000-4000-8000-000000000000")
+
+
+@dataclass
+class Runtime:
+    """A runtime of which only the memory is asked; asking too early is an error."""
+
+    in_use: tuple[int, ...] = (0,)
+    memory: dict = field(default_factory=lambda: {0: (60 * GIB, 80 * GIB)})
+    has_started: bool = True
+    kind: str = "cuda"
+    simulated: bool = False
+
+    def started(self):
+        """Whether it is."""
+        return self.has_started
+
+    def devices_in_use(self):
+        """Those."""
+        assert self.has_started
+        return self.in_use
+
+    def device_name(self, device):
+        """A name with its number."""
+        assert self.has_started
+        return f"GPU number {device}"
+
+    def memory_stats(self, device):
+        """Two of the counters."""
+        assert device in self.in_use
+        return {"allocated_bytes.all.current": 1, "reserved_bytes.all.current": 2 * GIB}
+
+    def memory_bytes(self, device):
+        """Free and total, or what goes wrong."""
+        assert device in self.in_use
+        told = self.memory.get(device)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+
+@dataclass
+class Driver:
+    """A driver that shows GPUs and lists processes."""
+
+    gpus: tuple[Gpu, ...] = ()
+    shown: tuple[VisibleDevice, ...] | None = None
+    simulated: bool = False
+
+    def visible_devices(self):
+        """What CUDA shows."""
+        return self.shown
+
+    def inventory(self):
+        """What NVML lists."""
+        return Inventory(gpus=self.gpus)
+
+
+def driver_with(*processes, **others):
+    """A driver of one GPU that lists these processes."""
+    gpu = Gpu(0, uuid=f"GPU-{UUIDS[0]}", processes=processes or None, **others)
+    return Driver((gpu,), (VisibleDevice("x", UUIDS[0], None),))
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_with_its_own_torch(monkeypatch):
+    """Process numbers are this process's own, and torch's words are none but ours."""
+    monkeypatch.setattr(device_memory, "_in_container", lambda: False)
+    torch = SimpleNamespace(cuda=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+def memory_with(*processes):
+    """The memory of one GPU with these processes on it."""
+    (found,) = device_memories(Runtime(), driver_with(*processes))
+    return found
+
+
+def test_what_is_known_of_a_gpu():
+    """Counters, name, free and total, and what others hold come together."""
+    found = memory_with(OWN, OTHER, SCREEN)
+
+    assert found.name == "GPU number 0"
+    assert (found.free_bytes, found.total_bytes) == (60 * GIB, 80 * GIB)
+    assert found.counters.device == 0
+    assert (found.others_bytes, found.other_processes) == (6 * GIB, 2)
+    assert found.outside_bytes == 12 * GIB
+
+
+def test_alone_on_a_gpu():
+    """Nobody else is zero bytes, and known."""
+    found = memory_with(OWN)
+
+    assert (found.others_bytes, found.other_processes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("processes", "count"),
+    [
+        ((), None),
+        ((OTHER,), 1),
+        ((OWN, GpuProcess(1, None, "compute")), 1),
+    ],
+    ids=["an empty list", "without this process", "without sizes"],
+)
+def test_lists_that_are_not_whole(processes, count):
+    """A list that lacks this process, or sizes, does not tell what others hold."""
+    found = memory_with(*processes)
+
+    assert (found.others_bytes, found.other_processes) == (None, count)
+
+
+def test_in_a_container(monkeypatch):
+    """Where numbers are foreign nobody is taken for this process by its number."""
+    monkeypatch.setattr(device_memory, "_in_container", lambda: True)
+
+    several, single = memory_with(OWN, OTHER, SCREEN), memory_with(OTHER)
+
+    assert (several.others_bytes, several.other_processes) == (None, 2)
+    assert (single.others_bytes, single.other_processes) == (0, 0)
+
+
+def test_numbers_of_a_simulated_machine(monkeypatch):
+    """A simulated driver gives this process its own number, in containers as well."""
+    monkeypatch.setattr(device_memory, "_in_container", lambda: True)
+    driver = driver_with(OWN, OTHER)
+    driver.simulated = True
+
+    (found,) = device_memories(Runtime(), driver)
+
+    assert (found.others_bytes, found.other_processes) == (5 * GIB, 1)
+
+
+def test_gpus_are_matched_by_identity():
+    """What CUDA calls 0 may be number 1 of the driver; the UUID decides."""
+    gpus = (
+        Gpu(0, uuid=f"GPU-{UUIDS[1].upper()}", processes=(OWN, OTHER)),
+        Gpu(1, uuid=f"GPU-{UUIDS[0]}", processes=(OWN,)),
+    )
+    shown = tuple(VisibleDevice("x", uuid, None) for uuid in UUIDS)
+    runtime = Runtime((0, 1), {0: (1, 2), 1: (3, 4)})
+
+    first, second = device_memories(runtime, Driver(gpus, shown))
+
+    assert (first.others_bytes, second.others_bytes) == (0, 5 * GIB)
+
+
+def test_by_address_where_there_is_no_uuid():
+    """Without a UUID the PCI address tells which GPU it is."""
+    gpu = Gpu(0, pci_address="0000:01:00.0", processes=(OWN, OTHER))
+    shown = (VisibleDevice("x", None, "0000:01:00.0"),)
+
+    (found,) = device_memories(Runtime(), Driver((gpu,), shown))
+
+    assert found.others_bytes == 5 * GIB
+
+
+@pytest.mark.parametrize("uuid", [UUIDS[1], None])
+def test_a_slice_of_a_gpu(uuid):
+    """Processes are listed for the whole GPU, so of a slice they are unknown."""
+    part = MigSlice(f"MIG-{UUIDS[1]}", 1, 0, 10 * GIB, 9 * GIB)
+    gpu = Gpu(
+        0,
+        uuid=f"GPU-{UUIDS[0]}",
+        pci_address="0000:01:00.0",
+        processes=(OWN, OTHER),
+        mig_enabled=True,
+        mig=(part,),
+    )
+    shown = (VisibleDevice("x", uuid, "0000:01:00.0"),)
+
+    (found,) = device_memories(Runtime(memory={}), Driver((gpu,), shown))
+
+    assert (found.others_bytes, found.other_processes) == (None, None)
+    assert found.total_bytes == (10 * GIB if uuid else None)
+
+
+def test_unified_memory():
+    """Where the driver library knows no sizes, what CUDA itself says is shown."""
+    (found,) = device_memories(Runtime(), driver_with())
+
+    assert (found.free_bytes, found.total_bytes) == (60 * GIB, 80 * GIB)
+    assert found.others_bytes is None
+
+
+def test_a_device_in_error():
+    """A device that answers nothing any more leaves what the driver library says."""
+    runtime = Runtime(memory={0: RuntimeError("CUDA error")})
+    driver = driver_with(OWN, memory_total_bytes=80 * GIB, memory_free_bytes=7 * GIB)
+
+    (found,) = device_memories(runtime, driver)
+
+    assert (found.free_bytes, found.total_bytes) == (7 * GIB, 80 * GIB)
+
+
+def test_nothing_is_started():
+    """Before the start, and on the CPU, no device is asked and none is told of."""
+    assert device_memories(Runtime(has_started=False), driver_with(OWN)) == ()
+    assert device_memories(CpuRuntime(), driver_with(OWN)) == ()
+
+
+def test_other_makers_have_no_such_driver():
+    """Of other kinds of devices the driver library is not asked."""
+    runtime = Runtime(kind="xpu")
+
+    (found,) = device_memories(runtime, driver_with(OWN, OTHER))
+
+    assert found.total_bytes == 80 * GIB
+    assert (found.others_bytes, found.other_processes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("share", "cap"), [(0.5, 40 * GIB), (1.0, None), (RuntimeError("gone"), None)]
+)
+def test_the_limit_of_this_process(monkeypatch, share, cap):
+    """A share of the memory is told in bytes, and the whole is no limit."""
+
+    def ask(device):
+        assert device == 0
+        if isinstance(share, Exception):
+            raise share
+        return share
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_per_process_memory_fraction=ask))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert memory_with(OWN).cap_bytes == cap
+
+
+def test_no_word_for_the_limit():
+    """Versions of torch that cannot tell the limit leave it unknown."""
+    assert memory_with(OWN).cap_bytes is None
+
+
+# -------------------------------------------------------------- memory of the host
+
+
+def torch_with(stats, *, started=True):
+    """A torch that counts page-locked memory."""
+
+    def ask():
+        assert started
+        if isinstance(stats, Exception):
+            raise stats
+        return stats
+
+    cuda = SimpleNamespace(host_memory_stats=ask, is_initialized=lambda: started)
+    return SimpleNamespace(cuda=cuda)
+
+
+@pytest.mark.parametrize(
+    ("stats", "found"),
+    [
+        (
+            {"active_bytes.current": 3, "allocated_bytes.current": 4},
+            HostMemory(3, 4),
+        ),
+        (
+            {"allocated_bytes.current": 3, "reserved_bytes.current": 4},
+            HostMemory(3, 4),
+        ),
+        ({}, None),
+        (AttributeError("no such word"), None),
+    ],
+)
+def test_page_locked_memory(stats, found):
+    """Both spellings of the counters are read; without counters nothing is known."""
+    assert host_memory(torch_with(stats)) == found
+
+
+def test_page_locked_memory_is_not_asked_for_early():
+    """Before the start nothing is asked, and older versions cannot be."""
+    assert host_memory(torch_with({}, started=False)) is None
+    assert host_memory(SimpleNamespace(cuda=SimpleNamespace())) is None
+    assert host_memory(None) is None

@@ -1,0 +1,433 @@
+"""Errors that are over: where they are held, what they keep alive, how they let go."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+import types
+import weakref
+
+import pytest
+
+from gpumagic.gpu_mem.error_frames import (
+    errors_within,
+    frames_with_locals,
+    locals_of,
+)
+from gpumagic.gpu_mem.error_holders import (
+    drop_errors,
+    errors_in_variables,
+    held_errors,
+)
+
+
+class Big:
+    """Stands in for a tensor."""
+
+
+class Formatter:
+    """What IPython has for making text of tracebacks."""
+
+    def __init__(self):
+        self.tb = None
+        self.pdb = None
+
+    def structured_traceback(self):
+        """Only its name counts."""
+
+
+class Result:
+    """What IPython keeps of a cell."""
+
+    def __init__(self, error=None, before=None):
+        self.error_in_exec = error
+        self.error_before_exec = before
+        self.result = None
+
+
+class Shell:
+    """As much of an IPython shell as holds errors."""
+
+    def __init__(self):
+        self.user_ns, self.user_ns_hidden = {}, {}
+        self.InteractiveTB, self.SyntaxTB = Formatter(), Formatter()
+        self.last_execution_result = None
+
+
+@pytest.fixture(autouse=True)
+def _no_last_error():
+    names = ("last_exc", "last_value", "last_traceback", "last_type")
+    for name in names:
+        vars(sys).pop(name, None)
+    yield
+    for name in names:
+        vars(sys).pop(name, None)
+
+
+def failing(value):
+    """Raise with a local called `logits`."""
+    logits = value
+    raise ValueError("no good", len(vars(logits)))
+
+
+def outer(value):
+    """Fail further inside, with a local called `mine`."""
+    mine = value
+    try:
+        failing(mine)
+    except ValueError as error:
+        raise RuntimeError("worse") from error
+
+
+def caught(function, *arguments):
+    """The error that a call raises."""
+    try:
+        function(*arguments)
+    except Exception as error:  # noqa: BLE001 - all of them are wanted
+        return error
+    return None
+
+
+def names_held(error, value):
+    """The places of a value under an error."""
+    return {each.where for each in frames_with_locals(error) if each.value is value}
+
+
+# --------------------------------------------------------------- what is alive
+
+
+def test_each_local_of_each_frame_is_named():
+    """A value is found in every frame that the error keeps, also those of its cause."""
+    big = Big()
+
+    error = caught(outer, big)
+
+    assert {"logits in failing", "mine in outer", "value in outer"} <= names_held(
+        error, big
+    )
+
+
+def test_a_context_that_was_not_asked_for_is_followed():
+    """An error raised while another was handled keeps the frames of both."""
+    big = Big()
+
+    def careless():
+        try:
+            failing(big)
+        except ValueError:
+            {}["missing"]
+
+    assert "logits in failing" in names_held(caught(careless), big)
+
+
+def test_the_members_of_a_group_are_followed():
+    """Each error of an exception group keeps its own frames."""
+    big = Big()
+
+    def grouped():
+        raise ExceptionGroup("several", [caught(failing, big), KeyError("k")])
+
+    assert "logits in failing" in names_held(caught(grouped), big)
+
+
+def test_errors_that_name_each_other_end():
+    """A ring of causes is gone through once."""
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__context__ = other, one
+
+    assert list(errors_within(one)) == [one, other]
+
+
+def test_what_an_error_carries_itself_is_named():
+    """Arguments, attributes and the object of an AttributeError are alive as well."""
+    big = Big()
+    carried = ValueError("bad", big)
+    carried.extra = big
+
+    found = names_held(carried, big) | names_held(caught(getattr, big, "absent"), big)
+
+    assert "extra in ValueError" in found
+    assert "obj in AttributeError" in found
+    assert any(
+        each.name == "args" and big in each.value
+        for each in frames_with_locals(carried)
+        if type(each.value) is tuple
+    )
+
+
+def test_properties_of_an_error_are_not_asked():
+    """No code of the user's runs to find what an error carries."""
+
+    class Hostile(AttributeError):
+        @property
+        def obj(self):
+            raise SystemExit
+
+        @property
+        def args(self):
+            raise SystemExit
+
+    assert names_held(Hostile("no"), Big()) == set()
+
+
+def test_frames_that_called_the_one_that_caught_it_are_found():
+    """A caller that has returned since lives on in the frame that it called."""
+
+    def caller(value):
+        above = value  # noqa: F841 - it is looked for
+        return caught(failing, Big())
+
+    big = Big()
+    error = caller(big)
+
+    assert "above in caller" in names_held(error, big)
+
+
+def test_frames_that_run_are_left_out():
+    """What a running function has is no leak, here and in other threads."""
+    here, there = Big(), Big()
+    inside, go_on, errors = threading.Event(), threading.Event(), []
+
+    def elsewhere():
+        value = there  # noqa: F841 - it is looked for
+        errors.append(caught(failing, Big()))
+        inside.set()
+        go_on.wait()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    inside.wait()
+
+    try:
+        found = names_held(caught(failing, Big()), here)
+        found |= names_held(errors[0], there)
+    finally:
+        go_on.set()
+        thread.join()
+
+    assert found == set()
+
+
+def test_namespaces_that_live_anyway_are_left_out():
+    """The frame of a cell holds the user's variables, which need no error to live."""
+    big, cells = Big(), {"failing": failing}
+    cells["big"] = big
+    error = caught(exec, "failing(big)", cells)
+
+    anyway = {each.where for each in frames_with_locals(error, {id(cells)})}
+
+    assert "big in <module>" in names_held(error, big)
+    assert "big in <module>" not in anyway
+    assert "logits in failing" in anyway
+
+
+def test_a_module_that_failed_to_import_is_found():
+    """Nobody but its error holds the globals of a module that is not there."""
+    big = Big()
+    module = types.ModuleType("half_made")
+    module.weights = big
+
+    error = caught(exec, "1 / 0", vars(module))
+
+    assert "weights in <module>" in names_held(error, big)
+
+
+# --------------------------------------------------------- looking changes nothing
+
+
+def innermost(error):
+    """The frame that raised it."""
+    step = error.__traceback__
+    while step.tb_next is not None:
+        step = step.tb_next
+    return step.tb_frame
+
+
+def test_a_second_look_sees_what_the_first_has_seen():
+    """Looking is repeated in a notebook: for the leaks, for the names, for the why."""
+
+    def fails():
+        mine = [1]
+        raise ValueError(len(mine))
+
+    with pytest.raises(ValueError, match="1") as caught:
+        fails()
+
+    looks = [
+        {each.where for each in frames_with_locals(caught.value)} for _ in range(3)
+    ]
+    assert "mine in fails" in looks[0]
+    assert looks[1] == looks[0]
+    assert looks[2] == looks[0]
+
+
+def test_looking_leaves_no_second_set_of_references():
+    """After a look `frame.clear()` frees the locals, as it would have without."""
+    big = Big()
+    gone = weakref.ref(big)
+    error = caught(failing, big)
+    del big
+
+    found = names_held(error, gone())
+    traceback.clear_frames(error.__traceback__)
+
+    assert found
+    assert gone() is None
+
+
+def test_a_look_frees_nothing_of_a_frame_that_was_cleared():
+    """What the copied recipe has left in the frame is found, and is still there."""
+    big = Big()
+    error = caught(failing, big)
+    frame = innermost(error)
+    assert frame.f_locals["logits"] is big  # as IPython's formatters read it
+    frame.clear()
+
+    first, again = locals_of(frame), locals_of(frame)
+
+    if sys.version_info < (3, 13):
+        assert first["logits"] is again["logits"] is big
+
+
+def test_a_dict_among_the_locals_is_not_taken_for_the_locals():
+    """A frame whose first local is a dict of its own names is read rightly."""
+
+    def confusing(logits):
+        other = {"logits": None, "other": None}
+        raise ValueError(len(other) + len(logits))
+
+    big = {"logits": 1}
+    error = caught(confusing, big)
+
+    found = locals_of(innermost(error))
+
+    assert found["logits"] is big
+    assert found["other"] == {"logits": None, "other": None}
+
+
+def test_cells_of_closures_are_read_as_their_values():
+    """A local that an inner function shares is found by its name."""
+
+    def sharing(value):
+        shared = value
+
+        def inner():
+            return shared
+
+        raise ValueError(inner)
+
+    big = Big()
+
+    assert locals_of(innermost(caught(sharing, big)))["shared"] is big
+
+
+# ------------------------------------------------------------------ the holders
+
+
+def shell_after(error):
+    """A shell as it is after a cell with this error."""
+    shell = Shell()
+    shell.InteractiveTB.tb = error.__traceback__
+    shell.last_execution_result = Result(error)
+    sys.last_value, sys.last_traceback = error, error.__traceback__
+    sys.last_type = type(error)
+    return shell
+
+
+def test_one_error_is_named_once_with_all_its_places():
+    """An error and its traceback, also from its second step on, count as one."""
+    shell = shell_after(caught(outer, Big()))
+    shell.InteractiveTB.tb = shell.InteractiveTB.tb.tb_next
+
+    held = held_errors(shell)
+
+    assert [each.places for each in held] == [
+        (
+            "sys.last_value",
+            "shell.last_execution_result.error_in_exec",
+            "sys.last_traceback",
+            "shell.InteractiveTB.tb",
+        )
+    ]
+
+
+def test_another_error_of_a_formatter_is_one_of_its_own():
+    """A syntax error that is remembered elsewhere is not counted to the last error."""
+    shell = shell_after(caught(outer, Big()))
+    shell.SyntaxTB.last_syntax_error = caught(compile, "1 +", "cell", "exec")
+
+    held = held_errors(shell)
+
+    assert held[1].places == ("shell.SyntaxTB.last_syntax_error",)
+    assert len(held) == 2
+
+
+def test_dropping_frees_everything_at_once():
+    """Without a collection nothing of the error is left."""
+    big = Big()
+    gone = weakref.ref(big)
+    shell = shell_after(caught(outer, big))
+    del big
+
+    gc.disable()
+    try:
+        places = drop_errors(shell)
+    finally:
+        gc.enable()
+
+    assert gone() is None
+    assert "sys.last_traceback" in places
+    assert not held_errors(shell)
+    assert not hasattr(sys, "last_type")
+
+
+def test_dropping_empties_a_debugger_that_was_left():
+    """`%debug` leaves a frame and the locals it has shown: they go as well."""
+    big = Big()
+    gone = weakref.ref(big)
+    error = caught(outer, big)
+    shell = shell_after(error)
+    debugger = types.SimpleNamespace(
+        botframe=error.__traceback__.tb_frame,
+        curframe=innermost(error),
+        stack=[(innermost(error), 1)],
+        curframe_locals={"logits": big},
+    )
+    shell.InteractiveTB.pdb = debugger
+    del big, error
+
+    named = held_errors(shell)[0].places
+    drop_errors(shell)
+
+    assert "shell.InteractiveTB.pdb.botframe" in named
+    assert gone() is None
+    assert debugger.stack == []
+
+
+def test_nothing_is_found_where_there_is_nothing():
+    """Neither a fresh shell nor a plain script holds an error."""
+    for shell in (Shell(), None):
+        assert held_errors(shell) == []
+        assert drop_errors(shell) == ()
+
+
+def test_a_script_without_a_shell_has_pythons_own_places():
+    """A plain interpreter keeps the last error under `sys`, and lets go of it."""
+    sys.last_exc = caught(failing, Big())
+
+    assert [each.places for each in held_errors(None)] == [("sys.last_exc",)]
+    assert drop_errors(None) == ("sys.last_exc",)
+
+
+def test_errors_that_the_user_has_kept_stay():
+    """A variable with an error, or a list of errors, is named and not touched."""
+    kept = caught(failing, Big())
+    shell = shell_after(kept)
+    shell.user_ns = {"saved": kept, "several": [kept], "_": kept, "x": 1}
+
+    drop_errors(shell)
+
+    assert set(errors_in_variables(shell)) == {"saved", "several"}
+    assert kept.__traceback__ is not None

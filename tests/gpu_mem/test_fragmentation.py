@@ -1,0 +1,149 @@
+"""The shares of a device's memory agree with counting byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_mem.fragmentation import (
+    fragmentation_of,
+    kept_in_pools_bytes,
+    returnable_bytes,
+    stuck_bytes,
+)
+from gpumagic.gpu_mem.report import Block, BlockState, Counters, Segment
+
+KIB, MIB = 1 << 10, 1 << 20
+ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE
+
+
+def segment(*blocks, stream=0, pool="large", expandable=False, device=0):
+    """A segment of blocks, each a number of MiB and a state."""
+    offset, made = 0, []
+    for mib, state in blocks:
+        made.append(Block(offset, mib * MIB, state))
+        offset += mib * MIB
+    return Segment(device, 0, offset, stream, pool, expandable, tuple(made))
+
+
+states = st.sampled_from([ALLOCATED, PENDING, FREE])
+rows = st.lists(st.tuples(st.integers(1, 30), states), min_size=1, max_size=7)
+segments = st.builds(
+    lambda row, stream, pool: segment(*row, stream=stream, pool=pool),
+    rows,
+    st.integers(0, 2),
+    st.sampled_from(["small", "large", "1"]),
+)
+
+
+def cells_of(each):
+    """A segment as one entry for each MiB: its state."""
+    return [b.state for b in each.blocks for _ in range(b.nbytes // MIB)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(segments, max_size=6), st.integers(0, 99), st.integers(1, 99))
+def test_shares_by_brute_force(made, rounding, active):
+    """Each share is what counting every MiB gives, and None where nothing is there."""
+    counters = Counters(0, active_bytes=active, requested_bytes=active - rounding)
+
+    found = fragmentation_of(made, counters)
+
+    cells = [cells_of(each) for each in made]
+    reserved = sum(map(len, cells))
+    holes = [b.nbytes // MIB for s in made for b in s.blocks if b.state is FREE]
+    total = sum(row.count(FREE) for row in cells)
+    stuck = sum(row.count(FREE) for row in cells if set(row) != {FREE})
+    assert found.reserved_bytes == reserved * MIB
+    assert found.free_bytes == total * MIB
+    assert found.largest_hole_bytes == max(holes, default=0) * MIB
+    if reserved:
+        idle = reserved - sum(row.count(ALLOCATED) for row in cells)
+        assert found.idle_share == pytest.approx(idle / reserved)
+        assert found.stuck_share == pytest.approx(stuck / reserved)
+    else:
+        assert found.idle_share is found.stuck_share is None
+    if total:
+        assert found.external == pytest.approx(1 - max(holes) / total)
+        spread = sum((hole / total) ** 2 for hole in holes)
+        assert found.spread == pytest.approx(1 - spread)
+    else:
+        assert found.external is found.spread is None
+    assert found.rounding_share == pytest.approx(rounding / active)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(segments, min_size=1, max_size=6))
+def test_stranded_by_brute_force(made):
+    """Stranded is what is free outside of the stream and pool with most memory."""
+    found = fragmentation_of(made, Counters(0))
+
+    groups = {}
+    for each in made:
+        group = groups.setdefault((each.stream, each.pool), [])
+        group += cells_of(each)
+    most = max(map(len, groups.values()))
+    total = sum(group.count(FREE) for group in groups.values())
+    possible = {
+        (total - group.count(FREE)) * MIB
+        for group in groups.values()
+        if len(group) == most
+    }
+    assert found.stranded_bytes in possible
+
+
+@settings(deadline=None, max_examples=100)
+@given(rows, st.sampled_from(["small", "large"]))
+def test_pages_of_expandable_segments(row, pool):
+    """Of an expandable segment what covers whole free pages can go back."""
+    page = {"small": 2, "large": 20}[pool]
+    short = -sum(mib for mib, _ in row) % page
+    row = [*row, (short, ALLOCATED)] if short else row
+    made = segment(*row, pool=pool, expandable=True)
+
+    cells = cells_of(made)
+    pages = [cells[start : start + page] for start in range(0, len(cells), page)]
+    free_pages = sum(set(each) == {FREE} for each in pages)
+    awaited = sum(ALLOCATED not in each for each in pages)
+    assert returnable_bytes(made) == free_pages * page * MIB
+    assert returnable_bytes(made, after_waiting=True) == awaited * page * MIB
+    assert stuck_bytes(made) == (cells.count(FREE) - free_pages * page) * MIB
+
+
+def test_unknown_counters():
+    """Without counters nothing is said of rounding."""
+    found = fragmentation_of([segment((2, ALLOCATED))], Counters(0))
+
+    assert found.rounding_share is None
+
+
+def test_other_devices_do_not_count():
+    """Segments of another device change nothing."""
+    own, other = segment((4, FREE), (1, ALLOCATED)), segment((9, FREE), device=1)
+
+    assert fragmentation_of([own, other], Counters(0)) == fragmentation_of(
+        [own], Counters(0)
+    )
+
+
+def test_page_size_in_a_graphs_pool():
+    """In the pool of a graph the size of a segment tells that of its pages."""
+    large = segment((1, ALLOCATED), (39, FREE), pool="1", expandable=True)
+    small = segment((1, ALLOCATED), (5, FREE), pool="1", expandable=True)
+
+    assert returnable_bytes(large) == 20 * MIB
+    assert returnable_bytes(small) == 4 * MIB
+
+
+def test_free_in_pools_of_graphs():
+    """What graphs keep is what is free in their pools on that device."""
+    made = [
+        segment((4, FREE), (1, ALLOCATED), (2, FREE), pool="1"),
+        segment((8, FREE), pool="2"),
+        segment((16, FREE)),
+        segment((32, FREE), pool="1", device=1),
+    ]
+
+    assert kept_in_pools_bytes(made, 0) == 14 * MIB
+    assert kept_in_pools_bytes(made, 1) == 32 * MIB

@@ -1,0 +1,212 @@
+"""What an autograd graph keeps for a backward pass, found without unpacking it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from gpumagic.devices import graph_words  # noqa: E402
+from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings  # noqa: E402
+from gpumagic.gpu_mem.report import HolderKind  # noqa: E402
+from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
+
+PATIENT = Budget(objects=10_000_000, seconds=60)
+
+
+@pytest.fixture(params=["newer torch", "older torch"])
+def any_torch(request, monkeypatch):
+    """Once with torch's word for what was saved, once as if it had none."""
+    if request.param == "older torch":
+        monkeypatch.setattr(graph_words, "tells_saved", lambda _: False)
+    elif not graph_words.tells_saved(torch):
+        pytest.skip("this torch does not tell what was saved")
+    return request.param
+
+
+def holdings_of(**names):
+    """Who holds the memory of the CPU."""
+    sources = Sources(names, "cpu", modules=False)
+    return find_holdings(sources, {0: None}, budget=PATIENT)
+
+
+def graph_rows(**names):
+    """By name what only graphs keep: alone, and altogether."""
+    return {
+        each.name: (each.own_bytes, each.reachable_bytes)
+        for each in holdings_of(**names).holders
+        if each.kind is HolderKind.GRAPH
+    }
+
+
+def leaf(elements=1000):
+    """A tensor of 4000 bytes that a gradient is wanted for."""
+    return torch.ones(elements, requires_grad=True)
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_memory_that_only_a_graph_keeps_has_a_row_of_its_own():
+    """What was saved is told apart from what the name itself holds."""
+    x = leaf()
+    loss = x.sin().exp().sum()
+
+    # `sin` has saved x, and `exp` its result.
+    assert graph_rows(x=x, loss=loss) == {"loss.grad_fn": (4000, 4000)}
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_what_a_variable_holds_as_well_is_not_the_graphs():
+    """A tensor with a name counts for the name, though a graph saved it too."""
+    x = leaf()
+    middle = x.exp()
+    loss = middle.sin().sum()
+
+    assert graph_rows(x=x, middle=middle, loss=loss) == {}
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_a_graph_that_was_walked_back_keeps_nothing():
+    """After a backward pass the saved tensors are gone, and no error is raised."""
+    x = leaf()
+    loss = x.sin().exp().sum()
+    loss.backward()
+
+    assert graph_rows(x=x, loss=loss) == {}
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_a_list_of_losses_is_named_as_the_holder_of_their_graphs():
+    """Losses that were collected keep the graph of every step."""
+    x = leaf()
+    losses = [x.exp().sum() for _ in range(5)]
+
+    assert graph_rows(x=x, losses=losses) == {"graphs in losses": (20_000, 20_000)}
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_two_names_of_one_graph_share_it():
+    """What two names' graphs keep comes back only when both are gone."""
+    x = leaf()
+    middle = x.exp().exp()
+    one, other = middle.sum(), middle.mean()
+    del middle
+
+    rows = graph_rows(x=x, one=one, other=other)
+
+    assert rows == {"one.grad_fn": (0, 8000), "other.grad_fn": (0, 8000)}
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_functions_of_the_users_own_are_looked_into():
+    """What a custom function has saved counts, and what it has put on its context."""
+
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x * 2)
+            ctx.aside = x * 3
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+
+    x = leaf()
+    loss = Times.apply(x)
+
+    assert graph_rows(x=x, loss=loss) == {"loss.grad_fn": (8000, 8000)}
+
+
+def test_no_hook_is_run_to_see_what_it_has_packed(any_torch):
+    """Hooks of saved tensors do not run; where they hide something, that is said."""
+    ran = []
+
+    def unpack(packed):
+        ran.append(packed)
+        return packed[0]
+
+    x = leaf()
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: [saved + 1], unpack):
+        loss = x.exp().sum()
+    profiler = sys.getprofile()
+
+    found = holdings_of(x=x, loss=loss)
+
+    packed = sum(nbytes for _, kind, nbytes in found.sums if kind is HolderKind.GRAPH)
+    assert ran == []
+    assert sys.getprofile() is profiler
+    if any_torch == "newer torch":
+        assert (packed, found.partial) == (4000, False)
+    else:
+        assert (packed, found.partial) == (0, True)
+        assert "1 saved tensor" in found.remarks[0]
+
+
+def test_a_checkpoint_is_not_run_again(any_torch):
+    """Looking at a graph with checkpoints computes nothing anew."""
+    runs = []
+
+    def block(x):
+        runs.append(1)
+        return x.exp().exp()
+
+    x = leaf()
+    loss = checkpoint(block, x.neg(), use_reentrant=False).sum()
+    assert len(runs) == 1
+
+    found = holdings_of(x=x, loss=loss)
+
+    assert len(runs) == 1
+    # The input of the block is kept for the second run; the rest is not there.
+    if any_torch == "newer torch":
+        rows = {each.name: each.own_bytes for each in found.holders}
+        assert 4000 <= rows["loss.grad_fn"] < 8000
+
+
+@pytest.mark.usefixtures("any_torch")
+def test_what_was_changed_since_it_was_saved_raises_nothing():
+    """A saved tensor that is no longer valid for a backward pass is no error here."""
+    x = leaf()
+    middle = x.neg()
+    loss = middle.exp().sin().sum()
+    with torch.no_grad():
+        middle.add_(1)
+
+    assert graph_rows(x=x, middle=middle, loss=loss) == {"loss.grad_fn": (4000, 4000)}
+
+
+def test_a_node_that_is_held_by_itself_is_a_graph():
+    """`loss.grad_fn` in a variable keeps the graph without the loss."""
+    x = leaf()
+    node = x.exp().sin().sum().grad_fn
+
+    assert graph_rows(x=x, node=node) == {"graphs in node": (4000, 4000)}
+
+
+def test_recurrent_layers_are_looked_into():
+    """A layer that saves lists of tensors is no exception."""
+    layer = torch.nn.LSTM(8, 16)
+    out, _ = layer(torch.randn(5, 2, 8))
+
+    found = reachable_storages(out, kind="cpu", budget=PATIENT)
+
+    weights = sum(each.numel() * 4 for each in layer.parameters())
+    assert sum(each.nbytes for each in found.values()) > weights
+
+
+def test_an_attribute_that_only_looks_like_torchs_is_not_read():
+    """A class of the user's with `next_functions` is no node, and is not asked."""
+
+    class Lookalike:
+        @property
+        def next_functions(self):
+            raise RuntimeError("asked")
+
+        metadata = next_functions
+
+    assert graph_words.words_of(Lookalike) is None
+    assert reachable_storages([Lookalike()]) == {}

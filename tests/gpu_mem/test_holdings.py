@@ -1,0 +1,325 @@
+"""Names with what they hold, on the CPU: what counts for whom, and that it adds up."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import types
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpumagic.devices.storage_words import StorageKey  # noqa: E402
+from gpumagic.gpu_mem.blocks_held import BlocksInUse  # noqa: E402
+from gpumagic.gpu_mem.holdings import (  # noqa: E402
+    Budget,
+    Sources,
+    compared,
+    find_holdings,
+    sizes,
+)
+from gpumagic.gpu_mem.naming import element_name, graph_name  # noqa: E402
+from gpumagic.gpu_mem.report import HolderKind, Part  # noqa: E402
+
+PATIENT = Budget(objects=10_000_000, seconds=60)
+
+
+def tensor(nbytes):
+    """A tensor of so many bytes."""
+    return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+def find(namespace, allocated=None, *, budget=PATIENT, snapshot=None, **sources):
+    """Who holds the memory of the CPU; modules are left out unless asked for."""
+    sources = {"modules": False, **sources}
+    where = Sources(namespace, "cpu", **sources)
+    return find_holdings(where, {0: allocated}, budget=budget, snapshot=snapshot)
+
+
+def rows(holdings):
+    """The figures by name: alone, and altogether."""
+    return {
+        each.name: (each.own_bytes, each.reachable_bytes) for each in holdings.holders
+    }
+
+
+def sums(holdings):
+    """What each kind comes to."""
+    return {kind: nbytes for _, kind, nbytes in holdings.sums}
+
+
+def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
+    """Parameters, gradients, buffers and optimizer state are parts, to the byte."""
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(16, 16) for _ in range(50)), torch.nn.BatchNorm1d(16)
+    )
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 16)).sum().backward()
+    optimizer.step()
+    parameters = 50 * (16 * 16 + 16) * 4 + 2 * 16 * 4
+    buffers = 2 * 16 * 4 + 8
+    state = 2 * parameters + 4 * 102  # and one step for each parameter
+
+    found = find({"model": model, "optimizer": optimizer})
+
+    first, second = found.holders
+    assert (first.name, second.name) == ("optimizer", "model")
+    assert set(second.parts) == {
+        Part("parameters", parameters),
+        Part("gradients", parameters),
+        Part("buffers", buffers),
+    }
+    assert set(first.parts) == {
+        Part("parameters", parameters),
+        Part("gradients", parameters),
+        Part("optimizer state", state),
+    }
+    assert (first.own_bytes, second.own_bytes) == (state, buffers)
+    assert (first.shares_with, second.shares_with) == ("model", "optimizer")
+    assert found.allocated_bytes == ((0, 2 * parameters + buffers + state),)
+    assert not found.partial
+
+
+def test_what_two_names_reach_is_no_ones_alone():
+    """Shared memory counts in what both reach, and in the sum once."""
+    x = tensor(100)
+
+    found = find({"x": x, "view": x[10:], "alone": tensor(50)})
+
+    assert rows(found) == {"x": (0, 100), "view": (0, 100), "alone": (50, 50)}
+    assert sums(found) == {HolderKind.VARIABLE: 150}
+
+
+def test_the_rest_is_a_row_so_that_all_adds_up():
+    """What no name was found for is the last row, and the sums come to all of it."""
+    found = find({"x": tensor(100)}, 1000)
+
+    assert rows(found) == {"x": (100, 100), "unattributed": (900, 900)}
+    assert found.holders[-1].kind is HolderKind.UNATTRIBUTED
+    assert sum(sums(found).values()) == 1000
+
+
+def test_names_that_hold_more_than_is_allocated_are_no_negative_rest():
+    """A surplus is shown as it is, with a remark, and nothing is below zero."""
+    found = find({"x": tensor(100)}, 30)
+
+    assert rows(found) == {"x": (100, 100)}
+    assert found.allocated_bytes == ((0, 100),)
+    assert "70 B" in found.remarks[0]
+
+
+def test_the_snapshot_tells_sizes_and_what_is_foreign():
+    """Blocks say how large memory is; what lies in none is left out, with a remark."""
+    ours, inside, foreign = tensor(100), tensor(60), tensor(40)
+    block = ours.untyped_storage().data_ptr()
+    other = inside.untyped_storage().data_ptr()
+    snapshot = [
+        {
+            "device": 0,
+            "address": block,
+            "blocks": [
+                {"address": block, "size": 512, "state": "active_allocated"},
+                {"address": block + 512, "size": 512, "state": "inactive"},
+            ],
+        },
+        {
+            "device": 0,
+            "address": other - 16,
+            "blocks": [{"size": 128, "state": "active_allocated"}],
+        },
+    ]
+
+    found = find(
+        {"ours": ours, "inside": inside, "foreign": foreign}, 640, snapshot=snapshot
+    )
+
+    assert rows(found) == {"ours": (512, 512), "inside": (128, 128)}
+    assert found.allocated_bytes == ((0, 640),)
+    assert found.remarks[0].startswith("40 B")
+
+
+def test_an_allocator_that_tells_no_segments_makes_nothing_foreign():
+    """An empty snapshot is not taken for one without the names' memory."""
+    found = find({"x": tensor(100)}, 100, snapshot=[])
+
+    assert rows(found) == {"x": (100, 100)}
+    assert found.remarks == ()
+
+
+def test_an_address_lies_in_a_block_or_in_none():
+    """Before the first block, behind one and on another device there is none."""
+    blocks = [{"address": 1000, "size": 512, "state": "active_allocated"}]
+    in_use = BlocksInUse([{"device": 1, "address": 1000, "blocks": blocks}])
+
+    def start_around(device, address):
+        found = in_use.around(StorageKey("cuda", device, address))
+        return None if found is None else found.key.address
+
+    assert [start_around(1, each) for each in (1000, 1511)] == [1000, 1000]
+    assert [start_around(1, each) for each in (999, 1512)] == [None, None]
+    assert [start_around(each, 1100) for each in (0, 2)] == [None, None]
+
+
+def test_a_result_is_one_holder_however_many_places_keep_it():
+    """`Out[3]`, `_3`, `_` and the hidden ones are one name, which is no variable."""
+    shown, older = tensor(300), tensor(50)
+    namespace = {"Out": {3: shown, 1: older}, "_": shown, "_3": shown, "_1": older}
+    places = {"_": shown, "Out[3]": shown, "_3": shown, "shell.displayhook._": shown}
+
+    by_itself = find(namespace)
+    told = find(namespace, outputs=places | {"Out[1]": older})
+
+    expected = {"Out[3]": (300, 300), "Out[1]": (50, 50)}
+    assert rows(by_itself) == rows(told) == expected
+    assert sums(told) == {HolderKind.OUTPUT: 350}
+
+
+def test_a_shown_variable_counts_for_the_variable():
+    """What a name and a result hold together is the variable's, and no one's alone."""
+    x = tensor(300)
+
+    found = find({"x": x, "_": x, "Out": {2: x}})
+
+    assert rows(found) == {"x": (0, 300), "Out[2]": (0, 300)}
+    assert sums(found) == {HolderKind.VARIABLE: 300}
+
+
+def test_an_underscore_of_the_users_own_is_a_variable():
+    """`_` that the user has assigned is not taken for a result."""
+    mine = tensor(10)
+
+    found = find({"_": mine}, outputs={"Out[1]": tensor(20)})
+
+    kinds = {each.name: each.kind for each in found.holders}
+    assert kinds == {"_": HolderKind.VARIABLE, "Out[1]": HolderKind.OUTPUT}
+
+
+def test_the_locals_of_an_error_are_named_with_their_function():
+    """What a failed call still holds is a row for each local."""
+
+    def train_step(batch):
+        logits = tensor(200)
+        raise ValueError(len(batch) + len(logits))
+
+    with pytest.raises(ValueError, match="201") as caught:
+        train_step(tensor(1))
+
+    found = find({}, errors=(caught.value,))
+
+    assert rows(found)["logits in train_step"] == (200, 200)
+    assert sums(found) == {HolderKind.ERROR: 201}
+
+
+def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):
+    """A global of the user's own module is a holder; one of a library's is not."""
+    mine, installed = types.ModuleType("mine"), types.ModuleType("installed")
+    mine.__file__ = str(tmp_path / "mine.py")
+    installed.__file__ = torch.__file__
+    mine.cache, installed.cache = {"k": tensor(70)}, tensor(90)
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    monkeypatch.setitem(sys.modules, "installed", installed)
+
+    found = find({}, modules=True)
+
+    assert rows(found)["mine.cache"] == (70, 70)
+    assert "installed.cache" not in rows(found)
+
+
+def test_large_elements_of_a_container_are_its_parts():
+    """The elements that matter are named; small ones are put together."""
+    cache = {"keys": tensor(600), "values": tensor(300), "small": tensor(20), 7: 1}
+    steps = [tensor(10), tensor(500)]
+
+    found = find({"cache": cache, "steps": steps})
+
+    parts = {each.name: each.parts for each in found.holders}
+    assert parts["cache"] == (
+        Part('["keys"]', 600),
+        Part('["values"]', 300),
+        Part("other tensors", 20),
+    )
+    assert parts["steps"] == (Part("[1]", 500), Part("other tensors", 10))
+
+
+def test_elements_that_share_memory_count_once():
+    """The parts of a container add up to what it reaches."""
+    x = tensor(100)
+
+    found = find({"views": [x, x[5:], [x]]})
+
+    assert found.holders[0].parts == (Part("[0]", 100),)
+
+
+def test_the_notebooks_own_names_are_no_holders():
+    """`In`, `Out`, `exit` and what refers to the namespace are passed by."""
+    namespace = {"x": tensor(10), "In": ["x = 1"], "__name__": "__main__"}
+    namespace |= {"names": namespace, "Out": {}, "_oh": {1: tensor(20)}}
+    exec("def function(): return x", namespace)  # noqa: S102 -- as a notebook does
+
+    assert rows(find(namespace)) == {"x": (10, 10)}
+
+
+def test_names_are_written_as_they_would_be_typed():
+    """A graph is named after its tensor, an element by its key in quotes."""
+    assert graph_name("loss", is_tensor=True) == "loss.grad_fn"
+    assert graph_name("h in step", is_tensor=True) == "h.grad_fn in step"
+    assert graph_name("losses", is_tensor=False) == "graphs in losses"
+    assert element_name('a"b') == '["a\\"b"]'
+    assert element_name(3) == "[3]"
+    assert element_name("x" * 99) == f'["{"x" * 23}…"]'
+    assert element_name(object()) is None
+
+
+def test_names_that_are_no_text_are_passed_by():
+    """A namespace with odd keys raises nothing."""
+    assert rows(find({1: tensor(10), "x": tensor(20)})) == {"x": (20, 20)}
+
+
+def test_a_spent_budget_is_said():
+    """A search that was cut short is partial, and still adds up."""
+    budget = Budget(objects=50, seconds=60)
+    things = [[n] for n in range(1000)]
+
+    found = find({"things": things, "x": tensor(10)}, 100, budget=budget)
+
+    assert found.partial
+    assert sum(sums(found).values()) == 100
+
+
+def test_the_change_since_an_earlier_look_is_told_by_name():
+    """Each name is compared with what it reached before; a new one with nothing."""
+    names = {"x": tensor(100), "y": tensor(30)}
+    before = sizes(find(names, 200))
+    names |= {"x": tensor(150), "new": tensor(5)}
+
+    found = compared(before, find(names, 200))
+
+    changes = {each.name: each.delta_bytes for each in found.holders}
+    assert changes == {"x": 50, "y": 0, "new": 5, "unattributed": -55}
+    assert all(type(each) is int for each in before.values())
+
+
+def test_nothing_of_the_users_is_kept():
+    """The report is text and numbers; every object dies with its last name."""
+    kept = {"x": [tensor(10), (torch.ones(3, requires_grad=True) * 2).sum()]}
+    ends = [weakref.ref(each) for each in kept["x"]]
+    gc.disable()
+    try:
+        found = find(kept, 100)
+        kept.clear()
+        assert [end() for end in ends] == [None, None]
+    finally:
+        gc.enable()
+    assert json.loads(json.dumps(found.to_dict()))["allocated_bytes"] == [[0, 100]]
+
+
+def test_without_torch_all_is_unattributed(monkeypatch):
+    """A notebook that has not imported torch has no tensors, and no error."""
+    monkeypatch.delitem(sys.modules, "torch")
+
+    found = find({"x": [1, 2], "f": lambda: 1}, 64)
+
+    assert rows(found) == {"unattributed": (64, 64)}

@@ -1,0 +1,243 @@
+"""The text of an out-of-memory error is read as far as it goes, and no further."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.gpu_mem.oom_text import (
+    allowed_bytes,
+    is_out_of_memory,
+    others_bytes,
+    others_in,
+    read_oom,
+)
+from gpumagic.gpu_mem.report import OomFacts
+from gpumagic.simulator.out_of_memory import Shortage
+
+MIB, GIB = 1 << 20, 1 << 30
+NOTHING = OomFacts("", None, None, *[None] * 8)
+ADVICE = (
+    " If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
+    "documentation for Memory Management  (https://pytorch.org/docs/stable/notes/"
+    "cuda.html#environment-variables)"
+)
+PLAIN = (
+    "CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of "
+    "31.47 GiB of which 12.73 GiB is free. Including non-PyTorch memory, this process "
+    "has 18.73 GiB memory in use. Of the allocated memory 9.08 GiB is allocated by "
+    f"PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated.{ADVICE}"
+)
+PRIVATE_POOLS = (
+    "CUDA out of memory. Tried to allocate 9.28 GiB. GPU 3 has a total capacity of "
+    "139.81 GiB of which 7.30 GiB is free. Process 2678129 has 132.50 GiB memory in "
+    "use. Of the allocated memory 115.89 GiB is allocated by PyTorch, with 2.01 GiB "
+    "allocated in private pools (e.g., CUDA Graphs), and 10.53 GiB is reserved by "
+    f"PyTorch but unallocated.{ADVICE}"
+)
+SHARED_AND_CAPPED = (
+    "HIP out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of "
+    "23.65 GiB of which 11.06 MiB is free. Process 41 has 512.00 MiB memory in use. "
+    "Including non-PyTorch memory, this process has 1.60 GiB memory in use. Process "
+    "1007 has 21.53 GiB memory in use. 11.82 GiB allowed; Of the allocated memory "
+    "1.22 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+    f"unallocated.{ADVICE}"
+)
+XPU = (
+    "XPU out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+    "11.93 GiB of which 5.62 MiB is free. Of the allocated memory 10.43 GiB is "
+    "allocated by PyTorch, and 94.57 MiB is reserved by PyTorch but unallocated. "
+    "Please use `empty_cache` to release all unoccupied cached memory."
+)
+ASYNC = (
+    "Allocation on device 2 would exceed allowed memory. (out of memory)\n"
+    "Currently allocated     : 6.89 GiB\n"
+    "Requested               : 320.00 MiB\n"
+    "Device limit            : 23.69 GiB\n"
+    "Free (according to CUDA): 2.94 MiB\n"
+    "PyTorch limit (set by user-supplied memory fraction)\n"
+    "                        : 17179869184.00 GiB"
+)
+MPS = (
+    "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, "
+    "max allowed: 18.13 GB). Tried to allocate 192.00 MB on private pool. Use "
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+    "allocations (may cause system failure)."
+)
+HOST = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate "
+    "memory: you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate "
+    "memory)"
+)
+
+READ = [
+    pytest.param(
+        PLAIN,
+        {
+            "device": 0,
+            "requested_bytes": round(22.78 * GIB),
+            "total_bytes": round(31.47 * GIB),
+            "free_bytes": round(12.73 * GIB),
+            "process_bytes": round(18.73 * GIB),
+            "allocated_bytes": round(9.08 * GIB),
+            "reserved_unallocated_bytes": round(9.35 * GIB),
+        },
+        id="torch 2.4 to 2.13",
+    ),
+    pytest.param(
+        PRIVATE_POOLS,
+        {
+            "device": 3,
+            "requested_bytes": round(9.28 * GIB),
+            "total_bytes": round(139.81 * GIB),
+            "free_bytes": round(7.30 * GIB),
+            "allocated_bytes": round(115.89 * GIB),
+            "reserved_unallocated_bytes": round(10.53 * GIB),
+            "private_pools_bytes": round(2.01 * GIB),
+        },
+        id="private pools, in a container",
+    ),
+    pytest.param(
+        SHARED_AND_CAPPED,
+        {
+            "device": 1,
+            "requested_bytes": 20 * MIB,
+            "total_bytes": round(23.65 * GIB),
+            "free_bytes": round(11.06 * MIB),
+            "process_bytes": round(1.60 * GIB),
+            "allocated_bytes": round(1.22 * GIB),
+            "reserved_unallocated_bytes": 0,
+        },
+        id="other processes and a limit, on ROCm",
+    ),
+    pytest.param(
+        XPU,
+        {
+            "device": 0,
+            "requested_bytes": 20 * MIB,
+            "total_bytes": round(11.93 * GIB),
+            "free_bytes": round(5.62 * MIB),
+            "allocated_bytes": round(10.43 * GIB),
+            "reserved_unallocated_bytes": round(94.57 * MIB),
+        },
+        id="XPU",
+    ),
+    pytest.param(
+        ASYNC,
+        {
+            "device": 2,
+            "requested_bytes": 320 * MIB,
+            "total_bytes": round(23.69 * GIB),
+            "free_bytes": round(2.94 * MIB),
+            "allocated_bytes": round(6.89 * GIB),
+        },
+        id="cudaMallocAsync",
+    ),
+    pytest.param(MPS, {"requested_bytes": 192 * MIB}, id="MPS"),
+    pytest.param(HOST, {"requested_bytes": 4 * 10**12}, id="memory of the host"),
+    pytest.param(
+        "CUDA out of memory. Tried to allocate more than 1EB memory.",
+        {"requested_bytes": 1 << 60},
+        id="beyond any device",
+    ),
+    pytest.param("CUDA error: out of memory", {}, id="by somebody else than torch"),
+    pytest.param(
+        "CUDA out of memory. Tried to allocate a lot. GPU x has a total of 3 GiB.",
+        {},
+        id="a form of which nothing is known",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "facts"), READ)
+def test_all_that_a_text_tells(text, facts):
+    """Every figure of the known forms is read, and what is not said stays unknown."""
+    read = read_oom(text)
+
+    assert read == replace(NOTHING, text=text, **facts)
+    assert is_out_of_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes"),
+    [
+        ("512 bytes", 512),
+        ("1.50 KB", 1536),
+        ("1.50 KiB", 1536),
+        ("2.00 MB", 2 * MIB),
+        ("0.25 GB", GIB // 4),
+        ("1.00 TiB", 1 << 40),
+        ("1.00 TB", 1 << 40),
+    ],
+)
+def test_units(size, nbytes):
+    """Every unit is a power of 1024, however a backend writes it."""
+    assert (
+        read_oom(f"out of memory. Tried to allocate {size}.").requested_bytes == nbytes
+    )
+
+
+def test_the_simulators_own_text():
+    """What the simulator was short of is what is read from its error."""
+    shortage = Shortage(
+        device=1,
+        segment_bytes=20 * MIB,
+        total_bytes=2 * GIB,
+        free_bytes=11 * MIB,
+        allowed_bytes=GIB,
+        allocated_bytes=900 * MIB,
+        reserved_bytes=GIB,
+        processes=((77, 512 * MIB), (None, 1536 * MIB)),
+    )
+
+    read = read_oom(f"{shortage.text()} [simulated H100 SXM]")
+
+    assert (read.device, read.requested_bytes) == (1, 20 * MIB)
+    assert (read.total_bytes, read.free_bytes) == (2 * GIB, 11 * MIB)
+    assert (read.process_bytes, read.allocated_bytes) == (1536 * MIB, 900 * MIB)
+    assert read.reserved_unallocated_bytes == 124 * MIB
+    assert allowed_bytes(read.text) == GIB
+    assert others_in(read.text) == ((77, 512 * MIB),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the size of tensor a (3) must match the size of tensor b (4)",
+        "Tried to allocate 20.00 MiB of a total capacity of 3.00 GiB",
+    ],
+)
+def test_other_errors(text):
+    """An error about something else tells nothing, whatever sizes it names."""
+    read = read_oom(text)
+
+    assert read == replace(NOTHING, text=text)
+    assert not is_out_of_memory(text)
+
+
+def test_others_by_number():
+    """Other processes are told apart where this one is named, and only there."""
+    assert others_in(SHARED_AND_CAPPED) == (
+        (41, 512 * MIB),
+        (1007, round(21.53 * GIB)),
+    )
+    assert others_in(PRIVATE_POOLS) == ()
+    assert others_in(PLAIN) == ()
+
+
+def test_bytes_of_others():
+    """What is used and not this process's belongs to others; else it is unknown."""
+    named, alone, container = map(read_oom, (SHARED_AND_CAPPED, PLAIN, PRIVATE_POOLS))
+
+    assert others_bytes(named) == 512 * MIB + round(21.53 * GIB)
+    assert others_bytes(alone) == pytest.approx(0.01 * GIB, abs=2)
+    assert others_bytes(container) is None
+
+
+def test_the_limit():
+    """The limit of this process is read where one is set."""
+    assert allowed_bytes(SHARED_AND_CAPPED) == round(11.82 * GIB)
+    assert allowed_bytes(PLAIN) is None

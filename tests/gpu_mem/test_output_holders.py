@@ -1,0 +1,165 @@
+"""Results that were shown: where IPython holds them, and how all of them let go."""
+
+from __future__ import annotations
+
+import builtins
+import weakref
+
+import pytest
+
+from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
+
+
+class Big:
+    """Stands in for a tensor."""
+
+
+class Namespace:
+    """An object with the attributes that it is given."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def shell_after(*shown, **variables):
+    """A shell as IPython leaves it after cells that have shown these results."""
+    history = dict(enumerate(shown, 1))
+    latest = [*reversed(shown), "", "", ""][:3]
+    names = dict(zip(("_", "__", "___"), latest, strict=True))
+    numbered = {f"_{number}": value for number, value in history.items()}
+    return Namespace(
+        user_ns={"Out": history, "_oh": history, "In": [""], **names, **numbered}
+        | variables,
+        user_ns_hidden={**names, **numbered},
+        displayhook=Namespace(**names, exec_result=None),
+        history_manager=Namespace(output_hist=history),
+        last_execution_result=Namespace(result=shown[-1] if shown else None),
+    )
+
+
+def test_a_result_is_named_once_with_all_its_places():
+    """What one result is held by is one row, and `Out[n]` comes first."""
+    shown = shown_results(shell_after(Big(), Big()))
+
+    assert [each.places for each in shown] == [
+        (
+            "Out[1]",
+            "__",
+            "_1",
+            "shell.user_ns_hidden['__']",
+            "shell.user_ns_hidden['_1']",
+            "shell.displayhook.__",
+        ),
+        (
+            "Out[2]",
+            "_",
+            "_2",
+            "shell.user_ns_hidden['_']",
+            "shell.user_ns_hidden['_2']",
+            "shell.displayhook._",
+            "shell.last_execution_result.result",
+        ),
+    ]
+
+
+def test_dropping_frees_every_result_at_once():
+    """No result lives on, however many places have held it."""
+    results = [Big() for _ in range(5)]
+    gone = [weakref.ref(each) for each in results]
+    shell = shell_after(*results)
+    del results
+
+    drop_outputs(shell)
+
+    assert [each() for each in gone] == [None] * 5
+    assert shown_results(shell) == []
+
+
+def test_the_shell_is_as_before_its_first_result():
+    """The three names are empty strings, as IPython itself begins; `In` stays."""
+    shell = shell_after(Big())
+    fresh = shell_after()
+
+    drop_outputs(shell)
+
+    assert shell.user_ns == fresh.user_ns
+    assert shell.user_ns_hidden == fresh.user_ns_hidden
+    assert vars(shell.displayhook) == vars(fresh.displayhook)
+
+
+def test_a_variable_bound_to_the_same_object_stays():
+    """Only IPython's own places let go."""
+    big = Big()
+    shell = shell_after(big, x=big, _private=big, _model_2=big)
+
+    drop_outputs(shell)
+
+    assert shell.user_ns["x"] is big
+    assert shell.user_ns["_private"] is big
+    assert shell.user_ns["_model_2"] is big
+
+
+@pytest.mark.parametrize("name", ["_", "__", "_1", "_77"])
+def test_a_name_that_the_user_has_taken_stays(name):
+    """What the user has assigned to one of IPython's names is the user's."""
+    mine = Big()
+    shell = shell_after(Big())
+    shell.user_ns[name] = mine
+
+    drop_outputs(shell)
+
+    assert shell.user_ns[name] is mine
+
+
+def test_what_reset_has_left_is_found():
+    """`%reset -f out` leaves a hidden copy: it is named, and it goes."""
+    big = Big()
+    gone = weakref.ref(big)
+    shell = shell_after()
+    shell.user_ns_hidden["_"] = big
+    del big
+
+    places = [each.places for each in shown_results(shell)]
+    drop_outputs(shell)
+
+    assert places == [("shell.user_ns_hidden['_']",)]
+    assert gone() is None
+
+
+def test_a_number_whose_out_was_deleted_is_found():
+    """After `del Out[1]` the name `_1` still holds the result, and lets go of it."""
+    big = Big()
+    shell = shell_after(big)
+    del shell.user_ns["Out"][1]
+
+    drop_outputs(shell)
+
+    assert "_1" not in shell.user_ns
+
+
+def test_results_of_the_cell_that_runs_are_found():
+    """A cell that has shown something before it asks holds that as well."""
+    shell = shell_after()
+    shell.displayhook.exec_result = Namespace(result=Big())
+
+    assert shown_results(shell)[0].places == ("shell.displayhook.exec_result.result",)
+    drop_outputs(shell)
+    assert shell.displayhook.exec_result.result is None
+
+
+def test_a_python_prompt_has_one_place(monkeypatch):
+    """Without IPython the last value is `_` among the builtins."""
+    monkeypatch.setattr(builtins, "_", Big(), raising=False)
+
+    assert [each.places for each in shown_results(None)] == [("_",)]
+    assert drop_outputs(None) == ("_",)
+    assert not hasattr(builtins, "_")
+    builtins._ = "something to take back"
+
+
+def test_a_translation_of_messages_is_no_result(monkeypatch):
+    """What `gettext` installs under that name stays."""
+    monkeypatch.setattr(builtins, "_", str.upper, raising=False)
+
+    assert drop_outputs(None) == ()
+    assert vars(builtins)["_"] is not None

@@ -1,0 +1,307 @@
+"""The peak and the badges of a cell, from two looks at counters nobody resets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_mem.badges import badges_between, badges_now, badges_of_allocator
+from gpumagic.gpu_mem.peak import peak_between, with_replay
+from gpumagic.gpu_mem.report import (
+    BadgeKind,
+    CellBadge,
+    Counters,
+    DeviceMemory,
+    Peak,
+    PeakKind,
+)
+
+
+def looks(*, before, after):
+    """Two looks, each as (current, peak, sum of what was taken)."""
+    return tuple(
+        Counters(0, allocated_bytes=now, peak_bytes=peak, taken_bytes=taken)
+        for now, peak, taken in (before, after)
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "peak"),
+    [
+        # a new record is the cell's own
+        ((10, 50, 100), (20, 70, 200), Peak(PeakKind.EXACT, 70, 70)),
+        # none: at most the old one
+        ((10, 50, 100), (20, 50, 200), Peak(PeakKind.BOUND, 20, 50)),
+        # nor more than all that was taken, had nothing been given back
+        ((10, 50, 100), (5, 50, 115), Peak(PeakKind.BOUND, 10, 25)),
+        # both bounds agree: nothing was given back
+        ((10, 50, 100), (25, 50, 115), Peak(PeakKind.EXACT, 25, 25)),
+        # nothing happened
+        ((10, 50, 100), (10, 50, 100), Peak(PeakKind.EXACT, 10, 10)),
+        # it had all been taken already
+        ((50, 50, 100), (0, 50, 400), Peak(PeakKind.EXACT, 50, 50)),
+        # the peaks were reset
+        ((10, 50, 100), (20, 30, 200), Peak(PeakKind.SINCE_RESET, 30, 30)),
+        # only the sums were reset: they bound nothing any more
+        ((10, 50, 100), (20, 50, 15), Peak(PeakKind.BOUND, 20, 50)),
+        ((10, 50, 100), (20, 70, 15), Peak(PeakKind.EXACT, 70, 70)),
+        # no sums: not torch's own allocator, whose peak is only a bound
+        ((10, 50, None), (20, 70, None), Peak(PeakKind.BOUND, 20, 70)),
+        ((10, 50, None), (20, 50, None), Peak(PeakKind.BOUND, 20, 50)),
+        # no peaks at all
+        ((10, None, None), (20, None, None), Peak(PeakKind.UNKNOWN)),
+        ((None, 50, 100), (None, 70, 200), Peak(PeakKind.UNKNOWN)),
+    ],
+)
+def test_each_rule(before, after, peak):
+    """Each rule for a peak that is not reset gives its kind and its bounds."""
+    assert peak_between(*looks(before=before, after=after)) == peak
+
+
+def test_a_reset_shows_in_any_peak():
+    """The peak of what is reserved falls where that of what is allocated cannot."""
+    before, after = looks(before=(50, 50, 100), after=(50, 50, 100))
+
+    peak = peak_between(
+        replace(before, peak_reserved_bytes=200),
+        replace(after, peak_reserved_bytes=100),
+    )
+
+    assert peak.kind is PeakKind.SINCE_RESET
+
+
+def test_sums_that_were_reset_bound_nothing():
+    """A reset shows although more was taken since than before: it does not add up."""
+    before, after = (
+        Counters(
+            0,
+            allocated_bytes=10,
+            peak_bytes=50,
+            taken_bytes=taken,
+            given_back_bytes=given_back,
+        )
+        for taken, given_back in ((100, 90), (120, 119))
+    )
+
+    assert peak_between(before, after) == Peak(PeakKind.BOUND, 10, 50)
+
+
+class Machine:
+    """An allocator of figures alone."""
+
+    def __init__(self):
+        self.now = self.peak = self.taken = self.given_back = 0
+        self.true_peak = 0
+
+    def step(self, step):
+        """Take, give back, or reset."""
+        kind, amount = step
+        if kind == "take":
+            self.now += amount
+            self.taken += amount
+        elif kind == "give":
+            given_back = min(amount, self.now)
+            self.now -= given_back
+            self.given_back += given_back
+        elif kind == "reset peaks":
+            self.peak = self.true_peak = self.now
+        else:
+            self.taken = self.given_back = 0
+        self.peak = max(self.peak, self.now)
+        self.true_peak = max(self.true_peak, self.now)
+
+    def look(self):
+        """The counters now."""
+        return Counters(
+            0,
+            allocated_bytes=self.now,
+            peak_bytes=self.peak,
+            taken_bytes=self.taken,
+            given_back_bytes=self.given_back,
+        )
+
+
+STEPS = st.tuples(
+    st.sampled_from(["take"] * 4 + ["give"] * 4 + ["reset peaks", "reset sums"]),
+    st.integers(1, 40),
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(STEPS, max_size=12), st.lists(STEPS, max_size=12))
+def test_the_true_peak_is_within(earlier, cell):
+    """Whatever ran, the true peak, since a reset if there was one, is as told."""
+    machine = Machine()
+    for step in earlier:
+        machine.step(step)
+    before = machine.look()
+    machine.true_peak = machine.now
+
+    for step in cell:
+        machine.step(step)
+    peak = peak_between(before, machine.look())
+
+    assert peak.kind is not PeakKind.UNKNOWN
+    assert peak.low_bytes <= peak.high_bytes
+    resets = {kind for kind, _ in cell} - {"take", "give"}
+    was_reset = "reset peaks" in resets
+    if not resets:
+        assert peak.low_bytes <= machine.true_peak <= peak.high_bytes
+        assert peak.kind is not PeakKind.SINCE_RESET
+    assert (peak.low_bytes == peak.high_bytes) is (peak.kind is not PeakKind.BOUND)
+    if peak.kind is PeakKind.SINCE_RESET:
+        assert was_reset
+        assert peak.low_bytes == machine.true_peak
+
+
+def test_a_replay_stands_in_for_bounds():
+    """What each allocation tells is taken where the counters give only bounds."""
+    before, after = looks(before=(10, 50, 100), after=(20, 50, 200))
+    counted = peak_between(before, after)
+
+    assert with_replay(counted, before, after, peak_bytes=33, end_bytes=20) == Peak(
+        PeakKind.REPLAYED, 33, 33
+    )
+
+
+def test_a_replay_stays_within_the_bounds():
+    """Without the rounding, a replay may be below what was surely there."""
+    before, after = looks(before=(10, 50, 100), after=(40, 50, 200))
+    counted = peak_between(before, after)
+
+    for told, peak in ((33, 40), (60, 50)):
+        replayed = with_replay(counted, before, after, peak_bytes=told, end_bytes=told)
+        assert (replayed.low_bytes, replayed.high_bytes) == (peak, peak)
+
+
+def test_an_exact_peak_needs_no_replay():
+    """The counter, which rounds, is not replaced by what was requested."""
+    before, after = looks(before=(10, 50, 100), after=(20, 70, 200))
+    counted = peak_between(before, after)
+
+    assert with_replay(counted, before, after, peak_bytes=69, end_bytes=20) == counted
+
+
+@pytest.mark.parametrize(
+    ("end", "peak"),
+    [
+        (120, Peak(PeakKind.REPLAYED, 500, 500)),
+        (150, Peak(PeakKind.BOUND, 470, 500)),  # 30 were given back unseen
+        (100, Peak(PeakKind.BOUND, 500, 520)),  # 20 came unseen
+        (990, Peak(PeakKind.BOUND, 120, 500)),
+    ],
+)
+def test_on_the_host_names_check_the_replay(end, peak):
+    """Where names and replay disagree on the end, their difference bounds the peak."""
+    before, after = Counters(0, allocated_bytes=100), Counters(0, allocated_bytes=120)
+
+    told = with_replay(
+        Peak(PeakKind.UNKNOWN), before, after, peak_bytes=500, end_bytes=end
+    )
+
+    assert told == peak
+
+
+# ------------------------------------------------------------------------ badges
+
+QUIET = Counters(
+    0,
+    allocated_bytes=512,
+    active_bytes=512,
+    peak_bytes=1024,
+    taken_bytes=2048,
+    given_back_bytes=1536,
+    taken=4,
+    retries=1,
+    ooms=1,
+    stream_waits=2,
+    driver_calls=3,
+    flushed_bytes=100,
+)
+
+
+def test_a_quiet_cell_has_no_badge():
+    """What happened before the cell is not told of it."""
+    assert badges_between(QUIET, QUIET) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "badge"),
+    [
+        ({"retries": 3}, CellBadge(BadgeKind.RETRY, 0, 2)),
+        ({"ooms": 2}, CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
+        ({"driver_calls": 10}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 7)),
+        ({"stream_waits": 3}, CellBadge(BadgeKind.STREAM_WAITS, 0, 1)),
+        ({"active_bytes": 2560}, CellBadge(BadgeKind.PENDING, 0, 2048)),
+        ({"flushed_bytes": 300}, CellBadge(BadgeKind.FLUSHED, 0, 200)),
+        ({"peak_bytes": 600}, CellBadge(BadgeKind.PEAK_RESET, 0)),
+        (
+            {"taken_bytes": 512, "given_back_bytes": 0},
+            CellBadge(BadgeKind.SUMS_RESET, 0),
+        ),
+    ],
+)
+def test_each_badge(change, badge):
+    """Each counter that moved gives its badge, with how much it moved."""
+    assert badges_between(QUIET, replace(QUIET, **change)) == (badge,)
+
+
+def test_a_first_use_counts_from_zero():
+    """A device that was not in use before says so, and all its calls are the cell's."""
+    fresh = Counters(1, driver_calls=2, flushed_bytes=0, taken_bytes=100)
+
+    assert badges_between(None, fresh) == (
+        CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),
+        CellBadge(BadgeKind.STARTED, 1),
+    )
+
+
+def test_after_a_reset_of_the_sums_the_rest_still_counts():
+    """What has happened since the reset is told, though it is less than before."""
+    badges = badges_between(QUIET, replace(QUIET, taken_bytes=0, driver_calls=1))
+
+    assert badges == (
+        CellBadge(BadgeKind.DRIVER_CALLS, 0, 1),
+        CellBadge(BadgeKind.SUMS_RESET, 0),
+    )
+
+
+def test_the_error_that_ended_the_cell_was_not_caught():
+    """Of two errors one was caught inside, and the other one has ended the cell."""
+    after = replace(QUIET, ooms=3)
+
+    assert badges_between(QUIET, after, ended_by_oom=True) == (
+        CellBadge(BadgeKind.OOM_CAUGHT, 0, 1),
+    )
+    assert badges_between(QUIET, replace(QUIET, ooms=2), ended_by_oom=True) == ()
+
+
+def test_unknown_counters_give_no_badge():
+    """Nothing is told of what is not counted."""
+    assert badges_between(Counters(0), Counters(0)) == ()
+
+
+def test_badges_of_this_moment():
+    """Pending memory and other processes are told of each device."""
+    devices = (
+        DeviceMemory(Counters(0, allocated_bytes=1, active_bytes=4)),
+        DeviceMemory(Counters(1, allocated_bytes=1), other_processes=2),
+        DeviceMemory(Counters(2, allocated_bytes=1), other_processes=0),
+    )
+
+    assert badges_now("sim", devices) == (
+        CellBadge(BadgeKind.PENDING, 0, 3),
+        CellBadge(BadgeKind.SHARED, 1, 2),
+    )
+
+
+def test_what_is_not_counted_without_caching(monkeypatch):
+    """Caching that is off is told of the devices of which nothing is known."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    looks = (Counters(0), Counters(1, allocated_bytes=5))
+
+    assert badges_of_allocator("cuda", looks) == (CellBadge(BadgeKind.NOT_CACHED, 0),)
+    assert badges_of_allocator("cuda", ()) == ()

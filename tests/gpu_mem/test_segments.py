@@ -1,0 +1,242 @@
+"""Segments of a memory snapshot as records, with lines and names on their blocks."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import sys
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_mem.report import BlockState
+from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.observed import CodeLine
+
+MIB = 1 << 20
+HERE = __file__
+
+
+def block(size, state="inactive", **others):
+    """A block as torch has it."""
+    return {"size": size, "state": state, "requested_size": size - 12, **others}
+
+
+def segment(address, *blocks, **others):
+    """A segment as torch has it."""
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": sum(each["size"] for each in blocks),
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "blocks": list(blocks),
+        **others,
+    }
+
+
+def frame(filename, line, name="f"):
+    """A frame of a recorded stack."""
+    return {"filename": filename, "line": line, "name": name}
+
+
+def test_blocks_in_order():
+    """A block has its place, size, state and request; a free one no request."""
+    entry = segment(
+        4096,
+        block(512, "active_allocated"),
+        block(1024),
+        block(2048, "active_pending_free"),
+        block(4096, "active_awaiting_free"),
+    )
+
+    (found,) = segments_of([entry])
+
+    assert (found.device, found.address, found.nbytes) == (0, 4096, 7680)
+    assert found.pool == "large"
+    assert found.allocated_bytes == 512
+    assert [(b.offset_bytes, b.nbytes, b.state) for b in found.blocks] == [
+        (0, 512, BlockState.ALLOCATED),
+        (512, 1024, BlockState.FREE),
+        (1536, 2048, BlockState.PENDING),
+        (3584, 4096, BlockState.PENDING),
+    ]
+    assert [b.requested_bytes for b in found.blocks] == [500, None, 2036, 4084]
+
+
+def test_order_of_segments():
+    """Segments are ordered by device and address, whatever order torch has."""
+    entries = [segment(8, block(8), device=1), segment(16, block(8)), segment(0)]
+
+    found = segments_of(entries)
+
+    assert [(each.device, each.address) for each in found] == [(0, 0), (0, 16), (1, 8)]
+
+
+def test_small_numbers():
+    """Streams are numbered by device, pools over all; the default ones come first."""
+    entries = [
+        segment(0, stream=0x7F00),
+        segment(1, stream=0x55),
+        segment(2, stream=0),
+        segment(3, stream=0x7F00, device=1),
+        segment(4, segment_pool_id=(0, 9)),
+        segment(5, segment_pool_id=(0, 3), segment_type="small", is_expandable=True),
+        segment(6, segment_type="small"),
+    ]
+
+    found = {each.address: each for each in segments_of(entries)}
+
+    assert [found[address].stream for address in range(4)] == [2, 1, 0, 1]
+    assert [found[address].pool for address in (4, 5, 6)] == ["2", "1", "small"]
+    assert found[5].expandable
+    assert not found[4].expandable
+
+
+def test_what_older_versions_leave_out():
+    """A snapshot without pools, expandable segments, requests and frames is read."""
+    entry = {
+        "device": 0,
+        "address": 0,
+        "total_size": 512,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": [{"size": 512, "state": "active_allocated"}],
+    }
+
+    (found,) = segments_of([entry])
+
+    assert (found.pool, found.expandable) == ("small", False)
+    assert found.blocks[0].requested_bytes is None
+    assert found.blocks[0].line is None
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.integers(1, 64),
+                st.sampled_from(
+                    ["inactive", "active_allocated", "active_pending_free"]
+                ),
+            ),
+            min_size=1,
+            max_size=8,
+        ),
+        max_size=6,
+    )
+)
+def test_blocks_cover_their_segment(rows):
+    """The blocks of a segment lie one behind the other and are all of it."""
+    entries = [
+        segment(number << 20, *(block(size * 512, state) for size, state in row))
+        for number, row in enumerate(rows)
+    ]
+
+    found = segments_of(entries)
+
+    for each in found:
+        ends = [b.offset_bytes + b.nbytes for b in each.blocks]
+        assert [b.offset_bytes for b in each.blocks] == [0, *ends[:-1]]
+        assert ends[-1] == each.nbytes
+    assert sum(each.nbytes for each in found) == sum(
+        entry["total_size"] for entry in entries
+    )
+
+
+# ------------------------------------------------------------------------- lines
+
+
+def test_innermost_line_of_the_user():
+    """Of a recorded stack the innermost line counts that is the user's own."""
+    pytest.importorskip("torch")
+    torch_file = sys.modules["torch"].__file__
+    frames = [
+        frame("??", 0),
+        frame("/pytorch/aten/src/ATen/Functions.cpp", 12),
+        frame(torch_file, 3),
+        frame(HERE, 3),
+        frame(HERE, 5),
+    ]
+    entry = segment(0, block(512, "active_allocated", frames=frames), block(512))
+
+    (found,) = segments_of([entry])
+
+    assert found.blocks[0].line == CodeLine(
+        "test_segments.py, line 3", "from __future__ import annotations"
+    )
+    assert found.blocks[1].line is None
+
+
+def test_no_line_of_the_user():
+    """Memory that nothing of the user's asked for has no line."""
+    frames = [frame("??", 0), frame(linecache.__file__, 3)]
+    entry = segment(0, block(512, "active_allocated", frames=frames))
+
+    (found,) = segments_of([entry])
+
+    assert found.blocks[0].line is None
+
+
+# ------------------------------------------------------------------------- names
+
+
+def test_names_by_address():
+    """A block has the names of all that lies in it; a free one has none."""
+    entry = segment(
+        1000, block(512, "active_allocated"), block(512), block(512, "active_allocated")
+    )
+    addresses = {1000: ("a",), 1511: ("b", "a"), 1512: ("gone",), 2024: ("c",)}
+
+    (found,) = named(segments_of([entry]), addresses)
+
+    assert [b.names for b in found.blocks] == [("a", "b"), (), ("c",)]
+
+
+def test_names_take_the_place_of_older_ones():
+    """Naming once more forgets the names from before."""
+    entry = segment(0, block(512, "active_allocated"))
+
+    first = named(segments_of([entry]), {0: ("x",)})
+    second = named(first, {})
+
+    assert first[0].blocks[0].names == ("x",)
+    assert second[0].blocks[0].names == ()
+
+
+def test_tensors_of_the_host_have_no_address():
+    """What lies in memory of the host, or nowhere, is not named."""
+    torch = pytest.importorskip("torch")
+    namespace = {
+        "host": torch.ones(3),
+        "meta": torch.ones(3, device="meta"),
+        "sparse": torch.eye(3).to_sparse(),
+        "number": 3,
+        "model": torch.nn.Linear(2, 2),
+    }
+
+    assert addresses_of(namespace) == {}
+
+
+def test_objects_that_lie_about_themselves():
+    """Proxies, classes with odd properties and dead references do no harm."""
+    torch = pytest.importorskip("torch")
+
+    class Liar:
+        @property
+        def __class__(self):
+            raise ReferenceError
+
+    class Odd(torch.nn.Module):
+        def named_parameters(self, *_, **__):
+            raise RuntimeError
+
+    dead = weakref.proxy(Liar())
+    gc.collect()
+
+    assert addresses_of({"liar": Liar(), "odd": Odd(), "dead": dead}) == {}

@@ -1,0 +1,401 @@
+"""What a search from an object finds, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import sys
+import types
+import warnings
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpumagic.devices import storage_words  # noqa: E402
+from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
+from gpumagic.gpu_mem.walk import Budget, Walk  # noqa: E402
+
+PATIENT = Budget(objects=10_000_000, seconds=60)
+
+
+def bytes_of(value, **options):
+    """All memory on the CPU that is reached from a value."""
+    options.setdefault("budget", PATIENT)
+    found = reachable_storages(value, kind="cpu", **options)
+    return sum(each.nbytes for each in found.values())
+
+
+def tensor(nbytes):
+    """A tensor of so many bytes."""
+    return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+@dataclasses.dataclass
+class Batch:
+    """What users keep tensors in."""
+
+    images: object
+    labels: object
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("held",)
+
+
+def closure_over(held):
+    """A function that keeps what it was given."""
+    return lambda: held
+
+
+def default_of(held):
+    """A function that has it as a default."""
+
+    def function(argument=held):
+        return argument
+
+    return function
+
+
+def generator_with(held):
+    """A generator that stands still with it in a local."""
+
+    def generate():
+        local = held
+        yield 1
+        yield local
+
+    generator = generate()
+    next(generator)
+    return generator
+
+
+def slotted(held):
+    """An object with it in a slot."""
+    thing = Slotted()
+    thing.held = held
+    return thing
+
+
+def attached(held):
+    """A tensor without memory, with another one as an attribute."""
+    owner = torch.empty(0)
+    owner.note = held
+    return owner
+
+
+def error_with(held):
+    """An exception whose frame has it."""
+    try:
+        return len(held) // 0
+    except ZeroDivisionError as error:
+        return error
+
+
+def ring_with(held):
+    """A list that holds itself as well."""
+    ring = [held]
+    ring.append(ring)
+    return ring
+
+
+@functools.lru_cache
+def cached(key):
+    """Keeps what it has returned."""
+    return tensor(key)
+
+
+HOLDERS = {
+    "list": lambda held: [1, [held]],
+    "dict": lambda held: {"k": {"deep": held}},
+    "key": lambda held: {held: 1},
+    "dataclass": lambda held: Batch(held, None),
+    "slots": slotted,
+    "closure": closure_over,
+    "default": default_of,
+    "partial": lambda held: functools.partial(print, held),
+    "generator": generator_with,
+    "bound method": lambda held: Batch(held, 1).__repr__,
+    "attribute of a tensor": attached,
+    "storage": lambda held: held.untyped_storage(),
+    "error": error_with,
+    "cycle": ring_with,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_memory_is_found_wherever_python_keeps_it(holder):
+    """Whatever keeps a tensor alive, its memory is found, once."""
+    holding = holder(tensor(1000))
+
+    assert bytes_of(holding) == 1000
+
+
+def test_a_cache_of_a_function_is_looked_into():
+    """What `functools.lru_cache` keeps is found."""
+    cached(500)
+
+    assert bytes_of(cached) == 500
+
+
+def test_views_and_detached_tensors_are_one_piece():
+    """However many tensors lie on one storage, its memory counts once and whole."""
+    base = torch.zeros(100, requires_grad=True)
+
+    views = [base[3:], base.detach()[50:], base.data, base.detach()[:0]]
+
+    assert bytes_of(views) == 400
+    assert bytes_of(base.detach()[50:]) == 400
+
+
+@pytest.mark.parametrize("words", ["data_ptr", "const_data_ptr"])
+def test_the_storage_of_a_view_is_found_on_an_older_torch(words):
+    """Without torch's word for the address of a storage it is worked out."""
+    tensors = types.SimpleNamespace(
+        untyped_storage=torch.Tensor.untyped_storage,
+        **{words: torch.Tensor.data_ptr},
+    )
+    older = types.SimpleNamespace(_C=types.SimpleNamespace(), Tensor=tensors)
+    base = torch.zeros(100)
+
+    found = {storage_words.stored_by(older, each) for each in (base[3:], base[100:])}
+
+    assert found == {storage_words.stored_by(torch, base)}
+
+
+def test_a_gradient_is_found_though_python_has_never_seen_it():
+    """The gradient of a leaf counts, also that of a tensor that retains its own."""
+    leaf = torch.ones(100, requires_grad=True)
+    middle = leaf * 2
+    middle.retain_grad()
+    middle.sum().backward()
+
+    assert bytes_of(leaf) == 800
+    assert bytes_of(middle.detach()) == 400
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bytes_of(middle) == 400 * 4  # two tensors and their gradients
+
+
+def test_a_view_keeps_the_gradient_of_its_base():
+    """What lives because a view's base does is found from the view."""
+    leaf = torch.ones(100, requires_grad=True)
+    leaf.sum().backward()
+    with torch.no_grad():
+        view = leaf[:1]
+    del leaf
+
+    assert bytes_of(view) == 800
+
+
+def test_sparse_tensors_count_by_their_parts():
+    """Indices and values of a sparse tensor are its memory."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sparse = torch.eye(10).to_sparse()
+        rows = torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0])
+
+    assert bytes_of(sparse) == 10 * 2 * 8 + 10 * 4
+    assert bytes_of(rows) == 3 * 8 + 2 * 8 + 2 * 4
+
+
+def test_tensors_without_memory_count_nothing():
+    """Meta and fake tensors and empty ones have no bytes, and raise nothing."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.zeros(1000)
+
+    assert bytes_of([fake, torch.zeros(1000, device="meta"), torch.empty(0)]) == 0
+
+
+def test_a_lazy_copy_stays_lazy():
+    """Looking at a copy-on-write tensor does not copy it."""
+    if not hasattr(torch, "_lazy_clone"):
+        pytest.skip("this torch has no lazy copies")
+    original = torch.zeros(1000)
+    copy = torch._lazy_clone(original)
+
+    found = bytes_of([original, copy])
+
+    assert torch._C._is_cow_tensor(copy)
+    assert found == 4000
+
+
+def test_the_search_ends_at_modules_classes_and_namespaces():
+    """What is reached only through a module, a class or a namespace is not ours."""
+    module = types.ModuleType("somewhere")
+    module.held = tensor(10)
+    owner = type("Owner", (), {"held": tensor(20)})
+    names = {"held": tensor(40)}
+    exec("def function(): return held", names)  # noqa: S102 -- as a notebook does
+
+    assert bytes_of([module, owner, owner(), names["function"]]) == 0
+
+
+def test_what_is_left_out_is_not_entered():
+    """An object given as left out is passed by, and so is what it alone leads to."""
+    names = {"x": tensor(10)}
+
+    assert bytes_of([names, tensor(5)], leave_out={id(names)}) == 5
+
+
+class Liar:
+    """Says that it is a tensor, and fails whatever it is asked."""
+
+    def __init__(self, held):
+        object.__setattr__(self, "held", held)
+
+    @property
+    def __class__(self):
+        return torch.Tensor
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+    def __eq__(self, other):
+        raise RuntimeError("==")
+
+    __hash__ = None
+
+
+class Jealous(type):
+    """A metaclass that answers nothing."""
+
+    def __getattribute__(cls, name):
+        raise RuntimeError(name)
+
+    def __hash__(cls):
+        raise RuntimeError("hash")
+
+    def __eq__(cls, other):
+        raise RuntimeError("==")
+
+
+def test_hostile_objects_are_asked_nothing():
+    """Proxies, liars and objects that always raise are looked into all the same."""
+
+    class Gone:
+        pass
+
+    gone = Gone()
+    dead = weakref.proxy(gone)
+    del gone
+    jealous = Jealous("Owner", (), {})()
+    object.__setattr__(jealous, "held", tensor(7))
+
+    assert bytes_of([dead, Liar(tensor(5)), jealous]) == 12
+
+
+def test_no_override_of_a_subclass_is_called():
+    """A tensor subclass with `__torch_function__` does not notice that it is read."""
+    seen = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, classes, args=(), kwargs=None):
+            seen.append(function)
+            return super().__torch_function__(function, classes, args, kwargs)
+
+    watched = torch.zeros(10).as_subclass(Watched)
+    seen.clear()
+
+    assert bytes_of(watched) == 40
+    assert seen == []
+
+
+def test_nothing_is_kept_alive_and_no_collection_is_needed():
+    """When the search is over, what it has seen dies with its last name."""
+    kept = [Batch(tensor(10), (torch.ones(3, requires_grad=True) * 2).sum())]
+    ends = [weakref.ref(kept[0]), weakref.ref(kept[0].images)]
+    gc.disable()
+    try:
+        reachable_storages(kept)
+        kept.clear()
+        assert [end() for end in ends] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_looking_changes_no_version_and_no_random_numbers():
+    """Tensors, their versions and the random numbers are as before."""
+    leaf = torch.randn(10, requires_grad=True)
+    product = leaf * 3
+    before = leaf._version, product._version, torch.get_rng_state().sum().item()
+    references = sys.getrefcount(leaf), sys.getrefcount(product)
+
+    bytes_of({"leaf": leaf, "product": product})
+
+    state = torch.get_rng_state().sum().item()
+    assert (leaf._version, product._version, state) == before
+    assert (sys.getrefcount(leaf), sys.getrefcount(product)) == references
+
+
+def test_locals_of_a_frame_die_when_it_is_cleared():
+    """Looking into a frame makes no second set of references to its locals."""
+    held = Batch(1, 2)
+    end = weakref.ref(held)
+
+    def fail(local):
+        raise ValueError(local.labels)
+
+    try:
+        fail(held)
+    except ValueError as error:
+        traceback = error.__traceback__
+    del held
+
+    reachable_storages(traceback)
+    alive = end() is not None
+    traceback.tb_next.tb_frame.clear()
+
+    assert alive
+    assert end() is None
+
+
+def test_a_budget_of_objects_ends_the_search():
+    """A search that may look at few objects stops, and says so."""
+    walk = Walk(torch, Budget(objects=100, seconds=60))
+    walk.enter([[n] for n in range(1000)])
+
+    walk.run()
+
+    assert walk.partial
+
+
+def test_a_budget_of_time_ends_the_search():
+    """Without time nothing is searched, and that is said."""
+    walk = Walk(torch, Budget(seconds=0))
+    walk.enter([tensor(10)])
+
+    walk.run()
+
+    assert walk.partial
+    assert not walk.stored
+
+
+def test_numbers_cost_no_budget():
+    """Elements that cannot lead anywhere are no objects of the search."""
+    walk = Walk(torch, Budget(objects=10, seconds=60))
+    walk.enter([*range(100_000), "text", 1.5, None, tensor(10)])
+
+    walk.run()
+
+    assert not walk.partial
+    assert len(walk.stored) == 1
+
+
+def test_what_is_huge_is_looked_into_last():
+    """A list of very many things does not use up what was meant for all names."""
+    walk = Walk(torch, Budget(objects=5000, seconds=60))
+    walk.enter([[n] for n in range(50_000)])
+    walk.enter([[[[[tensor(10)]]]]])
+
+    walk.run()
+
+    assert walk.partial
+    assert len(walk.stored) == 1

@@ -1,0 +1,404 @@
+"""Cells on the simulated machine: what is told of one agrees with its engine."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+
+from gpumagic.devices.opening import open_runtime
+from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.report import BadgeKind, PeakKind
+
+PROGRAMS = 1000
+
+
+@pytest.fixture
+def run(box):
+    """Runs a function as a cell, and hands the run back."""
+
+    def run(function, *, error=(), **options):
+        run = CellRun(
+            lambda: open_runtime(torch=torch),
+            in_cell=lambda file: file == __file__,
+            **options,
+        )
+        run.begin()
+        try:
+            function()
+        except error as failure:
+            run.end(failure)
+        else:
+            run.end()
+        return run
+
+    return run
+
+
+def by_offset(run, function, device=0):
+    """The rows of a run by the line of the function, on one device."""
+    start = function.__code__.co_firstlineno
+    return {
+        row.number - start: row
+        for row in run.lines()
+        if row.number is not None and row.device == device
+    }
+
+
+def peaks(box):
+    """All that the user could see fall if somebody reset it."""
+    return [
+        {
+            key: value
+            for key, value in torch.sim.memory_stats(n).items()
+            if "peak" in key
+        }
+        for n in range(len(box.machine.gpus))
+    ]
+
+
+class Program:
+    """A cell of random steps, with the engine's own highest figure beside it."""
+
+    def __init__(self, box, draw):
+        self.box, self.draw = box, draw
+        self.kept: list[torch.Tensor] = []
+        self.highest = 0
+        self.was_reset = False
+        self.streams = [torch.sim.Stream() for _ in range(2)]
+
+    @property
+    def allocator(self):
+        """That of the first device."""
+        return self.box.machine.gpus[0].allocator
+
+    def look(self):
+        """See how much is allocated now."""
+        self.highest = max(self.highest, self.allocator.allocated_bytes)
+
+    def settle(self):
+        """Begin a cell: what has died is given back, as any look does."""
+        torch.sim.memory_allocated()
+        self.highest = self.allocator.allocated_bytes
+        self.was_reset = False
+
+    def step(self, *, resets):
+        """Take or give back memory, on this stream or another."""
+        what = self.draw.random()
+        if what < 0.5 or not self.kept:
+            self.kept.append(torch.empty(self.draw.randrange(1, 1 << 20), device="sim"))
+            self.look()
+        elif what < 0.8:
+            self.kept.pop(self.draw.randrange(len(self.kept)))
+        elif what < 0.9:
+            tensor = self.draw.choice(self.kept)
+            stream = self.draw.choice(self.streams)
+            with torch.sim.stream(stream):
+                tensor.record_stream(stream)
+                self.kept.append(torch.empty(500_000, device="sim"))
+                self.look()
+        elif what < 0.97:
+            self.kept.append(self.draw.choice(self.kept)[:1] + 1)
+            self.look()
+        elif resets:
+            torch.sim.reset_peak_memory_stats()
+            torch.sim.memory_allocated()
+            self.highest, self.was_reset = self.allocator.allocated_bytes, True
+
+
+def run_programs(box, count, *, resets, check, **options):
+    """Run random cells one after the other, as in a notebook."""
+    draw = random.Random(7)  # noqa: S311 -- the same cells each time
+    program = Program(box, draw)
+    torch.ones(1, device="sim")
+    for _ in range(count):
+        program.settle()
+        run = CellRun(lambda: open_runtime(torch=torch), **options)
+        run.begin()
+        for _ in range(draw.randrange(12)):
+            program.step(resets=resets)
+        before = peaks(box)
+        run.end()
+        assert peaks(box) == before
+        check(program, run)
+
+
+def test_the_peak_of_random_cells(box):
+    """An exact peak is the engine's, and bounds contain it; no counter is moved."""
+    kinds = []
+
+    def check(program, run):
+        (change,) = run.changes()
+        peak = change.peak
+        kinds.append(peak.kind)
+        assert peak.low_bytes <= program.highest <= peak.high_bytes
+        if peak.kind is PeakKind.EXACT:
+            assert peak.low_bytes == peak.high_bytes
+
+    run_programs(box, PROGRAMS, resets=False, check=check)
+
+    assert set(kinds) == {PeakKind.EXACT, PeakKind.BOUND}
+    assert min(kinds.count(PeakKind.EXACT), kinds.count(PeakKind.BOUND)) > PROGRAMS / 20
+
+
+def test_the_peak_of_random_cells_that_reset_it(box):
+    """Where a cell resets the peaks itself, the figure is that since its reset."""
+    seen = set()
+
+    def check(program, run):
+        peak = run.changes()[0].peak
+        seen.add(peak.kind)
+        if peak.kind is PeakKind.SINCE_RESET:
+            assert program.was_reset
+            assert peak.low_bytes == program.highest
+            assert BadgeKind.PEAK_RESET in {badge.kind for badge in run.badges()}
+        assert peak.low_bytes <= program.highest <= peak.high_bytes
+
+    run_programs(box, PROGRAMS // 4, resets=True, check=check)
+
+    assert PeakKind.SINCE_RESET in seen
+
+
+def test_the_exact_peak_of_random_cells(box):
+    """With `exact` every peak is the engine's, to the byte, and lines add up."""
+
+    def check(program, run):
+        (change,) = run.changes()
+        assert change.peak.kind is PeakKind.EXACT
+        assert change.peak.low_bytes == program.highest
+        rows = run.lines()
+        assert sum(row.net_bytes for row in rows) == change.allocated_delta
+        rise = change.peak.low_bytes - change.before.allocated_bytes
+        assert sum(row.at_peak_bytes for row in rows) >= rise
+        assert not run.lines_partial
+
+    run_programs(box, PROGRAMS // 4, resets=False, check=check, lines=True)
+
+
+def test_the_lines_of_a_training_step(run):
+    """Each line has its own part, and the backward pass is of the line that calls."""
+    kept = {}
+
+    def cell():
+        kept["x"] = torch.ones(1000, 1000, device="sim")
+        kept["w"] = torch.ones(1000, 1000, device="sim", requires_grad=True)
+        loss = (kept["x"] @ kept["w"]).relu().sum()
+        loss.backward()
+        del kept["x"]
+
+    torch.ones(4, 4, device="sim") @ torch.ones(4, 4, device="sim")  # cuBLAS's own
+    result = run(cell, lines=True)
+
+    (change,) = result.changes()
+    lines = by_offset(result, cell)
+    assert [lines[n].allocated_bytes for n in (1, 2)] == [4_000_256, 4_000_256]
+    assert lines[4].backward
+    assert not any(lines[n].backward for n in (1, 2, 3))
+    assert lines[4].net_bytes < 4_000_256 < lines[4].allocated_bytes
+    assert lines[5].freed_bytes >= 4_000_256
+    assert sum(row.net_bytes for row in result.lines()) == change.allocated_delta
+    assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
+
+
+def test_what_dies_belongs_to_the_line_where_it_dies(run):
+    """Memory is given back with the next operation, and counted where it died."""
+    torch.ones(1, device="sim")
+    old = [torch.ones(1 << 18, device="sim")]
+
+    def cell():
+        new = torch.ones(1 << 18, device="sim")
+        del new
+        old.clear()
+        torch.ones(1, device="sim")
+
+    lines = by_offset(run(cell, lines=True), cell)
+
+    assert {n: (row.allocated_bytes, row.freed_bytes) for n, row in lines.items()} == {
+        1: (1 << 20, 0),
+        2: (0, 1 << 20),
+        3: (0, 1 << 20),
+        4: (512, 512),
+    }
+
+
+def test_a_library_is_seen_through(run):
+    """The line is that of the user's code which called into torch."""
+
+    def cell():
+        return torch.nn.Linear(512, 512, bias=False, device="sim")
+
+    lines = by_offset(run(cell, lines=True), cell)
+
+    assert lines[1].allocated_bytes == 1 << 20
+
+
+def test_a_file_of_the_users_is_named(run):
+    """What a module of the user's takes is told with its name and line."""
+    code = compile(
+        "def make():\n    kept.append(torch.ones(256, device='sim'))\n",
+        "/home/me/made.py",
+        "exec",
+    )
+    namespace = {"torch": torch, "kept": []}
+    exec(code, namespace)  # noqa: S102 -- a file of the user's that is not the cell
+
+    (row,) = run(namespace["make"], lines=True).lines()
+
+    assert row.number is None
+    assert row.line.where == "made.py, line 2"
+
+
+def test_every_device_has_its_lines(run):
+    """Each device is told apart, and one that is used first began at zero."""
+
+    def cell():
+        here = torch.ones(1 << 18, device="sim:0")
+        return here, here.to("sim:1")
+
+    result = run(cell, lines=True)
+
+    assert [change.device for change in result.changes()] == [0, 1]
+    assert by_offset(result, cell, 0)[1].allocated_bytes == 1 << 20
+    assert by_offset(result, cell, 1)[2].allocated_bytes == 1 << 20
+    started = [b.device for b in result.badges() if b.kind is BadgeKind.STARTED]
+    assert started == [0, 1]
+
+
+def test_a_failing_cell(run, box):
+    """It is told up to its error, and what its frames hold is not given back yet."""
+
+    def cell():
+        kept = torch.ones(1 << 18, device="sim")
+        raise ZeroDivisionError(f"after {kept.nbytes}")
+
+    result = run(cell, error=ZeroDivisionError, lines=True)
+
+    assert result.failed == f"ZeroDivisionError: after {1 << 20}"
+    assert by_offset(result, cell)[1].allocated_bytes == 1 << 20
+
+
+def test_running_out_of_memory_twice():
+    """One error was caught inside, and the one that ended the cell was not."""
+    import gpumagic
+
+    with gpumagic.simulate("h100", memory="2GiB"):
+        torch.ones(1, device="sim")
+        run = CellRun(lambda: open_runtime(torch=torch))
+        run.begin()
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(4 << 30, dtype=torch.uint8, device="sim")
+        try:
+            torch.empty(4 << 30, dtype=torch.uint8, device="sim")
+        except torch.OutOfMemoryError as error:
+            run.end(error)
+
+        badges = {badge.kind: badge.amount for badge in run.badges()}
+        assert badges[BadgeKind.OOM_CAUGHT] == 1
+        assert badges[BadgeKind.RETRY] == 2
+        assert run.failed.startswith("OutOfMemoryError: CUDA out of memory")
+
+
+def test_pending_memory_is_told(run):
+    """Memory that another stream may still use is told, though no tensor has it."""
+
+    def cell():
+        side = torch.sim.Stream()
+        big = torch.ones(1 << 24, device="sim")
+        big.record_stream(side)
+        side.wait_stream(torch.sim.current_stream())
+        with torch.sim.stream(side):
+            for _ in range(50):
+                big.add_(1)
+        del big
+
+    result = run(cell)
+
+    (change,) = result.changes()
+    badges = {badge.kind: badge.amount for badge in result.badges()}
+    assert change.allocated_delta == 0
+    assert badges[BadgeKind.PENDING] == 4 << 24
+
+
+def test_nothing_is_left_behind(run, box):
+    """After a recorded cell nobody listens, and what it had can go."""
+    gone = []
+
+    def cell():
+        tensor = torch.ones(1000, device="sim")
+        gone.append(weakref.ref(tensor))
+        gone.append(weakref.ref(tensor.untyped_storage()))
+
+    result = run(cell, lines=True)
+    gc.collect()
+
+    assert [each() for each in gone] == [None, None]
+    assert result.lines()
+    assert box._simulation.births == []
+    assert all(not gpu.allocator._history.recording for gpu in box.machine.all_gpus)
+
+
+def test_the_users_own_history_is_left_alone(run, box):
+    """A record of the user's has the same entries with and without us."""
+
+    def entries():
+        allocator = box.machine.gpus[0].allocator
+        torch.sim.memory_allocated()  # what has died is given back
+        allocator.record_history(on=True)
+        run(lambda: torch.ones(1000, device="sim"), lines=lines)
+        found = [(each["action"], each["size"]) for each in allocator.history]
+        assert allocator._history.recording
+        allocator.record_history(on=False)
+        return found
+
+    torch.ones(1, device="sim")
+    lines = False
+    plain = entries()
+    lines = True
+
+    assert entries() == plain
+    assert plain
+
+
+def test_watching_keeps_no_history_of_the_users(run, box):
+    """Where the user records nothing, nothing is kept in the user's record."""
+    run(lambda: torch.ones(1000, device="sim"), lines=True)
+
+    assert box.machine.gpus[0].allocator.history == []
+
+
+def test_looking_costs_the_model_no_time(run, box):
+    """The machine's clock stands still while we look."""
+    torch.ones(1, device="sim")
+    before = box.machine.scheduler.now_ns
+
+    run(lambda: None, lines=True)
+
+    assert box.machine.scheduler.now_ns == before
+
+
+def test_a_machine_that_is_not_used_is_not_started(run, box):
+    """Neither looking nor recording fixes which GPUs are seen."""
+    result = run(lambda: None, lines=True)
+
+    assert not box.machine.started
+    assert result.changes() == ()
+
+
+def test_a_machine_that_the_cell_switches_on():
+    """Its figures began at zero; what was recorded was of no device."""
+    import gpumagic
+
+    run = CellRun(lambda: open_runtime(torch=torch), lines=True)
+    run.begin()
+    with gpumagic.simulate("h100"):
+        kept = torch.ones(1 << 18, device="sim")
+        run.end()
+
+        (change,) = run.changes()
+        assert change.allocated_delta == kept.nbytes
+        assert run.lines() is None
+        assert "run the cell again" in run.remarks[-1]
+        assert run.setting.label

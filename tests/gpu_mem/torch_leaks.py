@@ -1,0 +1,386 @@
+"""Leaks on simulated GPUs: whose bytes they are, and that freeing brings them back."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import gpumagic
+from gpumagic.devices.opening import open_runtime
+from gpumagic.gpu_mem.finding_leaks import find_leaks
+from gpumagic.gpu_mem.freeing import free
+from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.walk import Budget
+
+MIB = 2**20
+
+
+@pytest.fixture
+def runtime(box):
+    """The runtime of the simulated machine."""
+    return open_runtime("sim")
+
+
+@pytest.fixture(scope="module")
+def one_shell():
+    """A real IPython shell, as it is before its first cell."""
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("xmode", "Plain")  # the others take long to draw
+    gc.freeze()  # collections need not look through torch and IPython each time
+    yield shell
+    gc.unfreeze()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def shell(one_shell, box):
+    """The shell with torch, and a function that makes a tensor of n MiB."""
+    one_shell.run_cell(
+        "import torch\n"
+        "def mib(n, device='sim:0', **options):\n"
+        "    return torch.zeros(n * 2**18, device=device, **options)"
+    )
+    yield one_shell
+    free(one_shell, open_runtime("sim"))
+    one_shell.reset(new_session=False)
+
+
+FAILING = """
+def inner(batch):
+    logits = mib(2)
+    raise ValueError("no good")
+def train_step(batch):
+    hidden = mib(1)
+    inner(batch)
+train_step(mib(4))
+"""
+
+
+def allocated(runtime, device=0):
+    """What the allocator counts."""
+    return runtime.memory_stats(device)["allocated_bytes.all.current"]
+
+
+def rows(found, kind=None):
+    """Where and how many MiB, of one kind."""
+    return {
+        leak.where: leak.nbytes / MIB
+        for leak in found.leaks
+        if kind is None or leak.kind is kind
+    }
+
+
+# ------------------------------------------------------------------------ leaks
+
+
+def test_each_local_of_an_error_is_a_row_with_its_bytes(shell, runtime):
+    """A tensor that frames hand on counts once, where it is innermost."""
+    shell.run_cell(FAILING)
+
+    found = find_leaks(shell, runtime)
+
+    assert rows(found) == {
+        "logits in inner of the last error": 2,
+        "batch in inner of the last error": 4,
+        "hidden in train_step of the last error": 1,
+    }
+    assert found.total_bytes == ((0, 7 * MIB),)
+    assert not found.partial
+    assert all("shell.InteractiveTB.tb" in leak.held_by for leak in found.leaks)
+    assert {leak.undo for leak in found.leaks} == {"%gpu_mem free --errors"}
+    assert {leak.lost for leak in found.leaks} == {"%debug"}
+
+
+def test_a_shown_result_is_a_row_with_all_its_places(shell, runtime):
+    """`Out[n]` is named, and what else has to let go."""
+    number = shell.execution_count
+    shell.run_cell("mib(3)", store_history=True)
+
+    [leak] = find_leaks(shell, runtime).leaks
+
+    assert leak.kind is LeakKind.OUTPUT
+    assert leak.where == leak.lost == f"Out[{number}]"
+    assert leak.nbytes == 3 * MIB
+    assert {"_", f"_{number}", "shell.displayhook._"} <= set(leak.held_by)
+
+
+def test_what_a_variable_holds_as_well_is_no_leak(shell, runtime):
+    """A view that was shown, or the argument of a failed call, would not come back."""
+    shell.run_cell("x = mib(4); x.view(2, -1)", store_history=True)
+    shell.run_cell(FAILING.replace("train_step(mib(4))", "train_step(x)"))
+
+    found = find_leaks(shell, runtime)
+
+    assert rows(found, LeakKind.OUTPUT) == {}
+    assert sum(rows(found).values()) == 3
+
+
+def test_what_two_of_them_hold_counts_once_in_the_sum(shell, runtime):
+    """Each row tells all that it holds; the sum counts it once."""
+    shell.run_cell("mib(5)", store_history=True)
+    shell.run_cell("def fail(t): raise ValueError\nfail(_)", store_history=True)
+
+    found = find_leaks(shell, runtime)
+
+    assert sorted(rows(found).values()) == [5, 5]
+    assert found.total_bytes == ((0, 5 * MIB),)
+
+
+def test_devices_are_told_apart(shell, runtime):
+    """What one result holds on two devices is a row for each."""
+    shell.run_cell("[mib(1), mib(2, 'sim:1')]", store_history=True)
+
+    found = find_leaks(shell, runtime)
+
+    assert {(leak.device, leak.nbytes) for leak in found.leaks} == {
+        (0, MIB),
+        (1, 2 * MIB),
+    }
+    assert found.total_bytes == ((0, MIB), (1, 2 * MIB))
+
+
+def test_a_running_sum_of_losses_is_a_graph(shell, runtime):
+    """Its graph is what it holds; detaching it is what to type, and that frees it."""
+    shell.run_cell(
+        "w = mib(1, requires_grad=True)\n"
+        "total = 0\n"
+        "for _step in range(3): total = total + (w.exp() * 2).sum()"
+    )
+
+    found = find_leaks(shell, runtime)
+    leak = next(each for each in found.leaks if each.kind is LeakKind.GRAPH)
+    before = allocated(runtime)
+    shell.run_cell(leak.undo)
+
+    assert leak.where == "total"
+    assert leak.nbytes >= 3 * MIB
+    assert before - allocated(runtime) == pytest.approx(leak.nbytes, abs=4096)
+    assert not rows(find_leaks(shell, runtime))
+    assert any("backward pass" in remark for remark in found.remarks)
+
+
+def test_a_list_of_losses_is_told_how_to_be_detached(shell, runtime):
+    """What is to be typed works for a list as well."""
+    shell.run_cell(
+        "w = mib(1, requires_grad=True)\nlosses = [w.exp().sum() for _step in range(3)]"
+    )
+
+    [leak] = find_leaks(shell, runtime).leaks
+    shell.run_cell(leak.undo)
+
+    assert leak.nbytes == 3 * MIB
+    assert not find_leaks(shell, runtime).leaks
+
+
+def test_a_graph_that_was_walked_back_is_none(shell, runtime):
+    """After `backward()` nothing is left of it."""
+    shell.run_cell("w = mib(1, requires_grad=True); loss = w.exp().sum()")
+    shell.run_cell("loss.backward()")
+
+    assert find_leaks(shell, runtime).leaks == ()
+
+
+def test_a_caught_error_in_a_variable_is_named(shell, runtime):
+    """Its frames are a leak although nothing was shown; `del` is what to type."""
+    shell.run_cell(
+        FAILING.replace(
+            "train_step(mib(4))",
+            "try: train_step(mib(4))\nexcept ValueError as error: saved = error",
+        )
+    )
+
+    found = find_leaks(shell, runtime)
+    freed = free(shell, runtime)
+    kept = allocated(runtime)
+    shell.run_cell(found.leaks[0].undo)
+    gc.collect()
+
+    assert sum(rows(found).values()) == 7
+    assert {leak.undo for leak in found.leaks} == {"del saved"}
+    assert any("`saved`" in remark for remark in freed.remarks)
+    assert kept - allocated(runtime) == 7 * MIB
+
+
+def test_an_error_that_a_variable_and_the_shell_hold_says_so(shell, runtime):
+    """Both have to let go, and both are what to type."""
+    shell.run_cell(FAILING)
+    shell.run_cell("import sys; saved = sys.last_value")
+
+    found = find_leaks(shell, runtime)
+
+    assert {leak.undo for leak in found.leaks} == {
+        "del saved and %gpu_mem free --errors"
+    }
+    assert all("saved" in leak.held_by for leak in found.leaks)
+
+
+def test_an_error_that_nothing_known_holds_is_found(shell, runtime):
+    """One in a cycle of its own waits for the collector, and is named until then."""
+    gc.collect()
+    gc.disable()
+    try:
+        shell.run_cell(
+            "def swallow():\n"
+            "    work = mib(6)\n"
+            "    try: raise ValueError\n"
+            "    except ValueError as error: kept = error\n"
+            "swallow()"
+        )
+        found = find_leaks(shell, runtime)
+    finally:
+        gc.enable()
+
+    assert rows(found) == {"work in swallow of an error that something else holds": 6}
+    assert any("cycle" in remark for remark in found.remarks)
+
+
+def test_cycles_are_measured_only_by_a_collection_that_was_asked_for(shell, runtime):
+    """Without it they are said not to be measured; with it their bytes are exact."""
+    gc.collect()
+    gc.disable()
+    try:
+        shell.run_cell(
+            "class Node: pass\n"
+            "node = Node(); node.me = node; node.data = mib(8, 'sim:1'); del node"
+        )
+        without = find_leaks(shell, runtime)
+        before = allocated(runtime, 1)
+        with_it = find_leaks(shell, runtime, gc=True)
+    finally:
+        gc.enable()
+
+    assert without.leaks == ()
+    assert any("--gc" in remark for remark in without.remarks)
+    assert before == 8 * MIB
+    assert [(leak.kind, leak.device, leak.nbytes) for leak in with_it.leaks] == [
+        (LeakKind.CYCLE, 1, 8 * MIB)
+    ]
+    assert with_it.total_bytes == ((1, 8 * MIB),)
+
+
+def test_a_spent_budget_is_told(shell, runtime):
+    """What was not searched to its end is partial."""
+    shell.run_cell("many = [[n] for n in range(1000)]")
+
+    assert find_leaks(shell, runtime, budget=Budget(objects=100)).partial
+
+
+def test_looking_keeps_nothing_alive_and_changes_nothing(shell, runtime):
+    """After a look a deleted tensor is gone, and all counters are as before."""
+    shell.run_cell(FAILING)
+    shell.run_cell("y = mib(1)")
+    gone = weakref.ref(shell.user_ns["y"])
+    before = dict(runtime.memory_stats(0))
+
+    found = find_leaks(shell, runtime)
+    after = dict(runtime.memory_stats(0))
+    shell.run_cell("del y")
+
+    assert found.leaks
+    assert after == before
+    assert gone() is None
+
+
+def test_host_memory_is_no_leak_of_a_device(shell, runtime):
+    """A result on the CPU holds no byte of a GPU."""
+    shell.run_cell("torch.zeros(1000)", store_history=True)
+
+    assert find_leaks(shell, runtime).leaks == ()
+
+
+# ------------------------------------------------------------------------- free
+
+
+def test_freeing_brings_back_what_the_leaks_have_told(shell, runtime):
+    """The sum of the leaks is what the allocator has less afterwards, exactly."""
+    shell.run_cell("keep = mib(10)")
+    shell.run_cell("mib(3)", store_history=True)
+    shell.run_line_magic("xmode", "Context")
+    shell.run_cell(FAILING, store_history=True)
+    shell.run_line_magic("xmode", "Plain")
+    told = dict(find_leaks(shell, runtime).total_bytes)[0]
+
+    report = free(shell, runtime)
+
+    assert report.before[0].allocated_bytes - report.after[0].allocated_bytes == told
+    assert report.after[0].allocated_bytes == 10 * MIB
+    assert report.lost == ("%debug for that error", "Out, _, __ and ___")
+    assert [text.split(",")[0].split(":")[0] for text in report.dropped[:2]] == [
+        "the last error",
+        "shown results",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_sum_of_leaks_is_what_comes_back(shell, runtime, seed):
+    """Whatever was shown, kept, aliased, summed up and failed before."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    for step in range(12):
+        size = chance.randint(1, 4)
+        cell = chance.choice(
+            (
+                f"mib({size})",
+                f"v{step} = mib({size}); v{step}[:10]",
+                f"[mib({size}), {{'k': mib(1)}}]",
+                f"def f(t):\n    u = t * 2\n    return 1 / 0\nf(mib({size}))",
+                f"k{step} = mib({size})\nraise ValueError(k{step}, mib(1))",
+                f"del {chance.choice(['k', 'v'])}{chance.randint(0, step)}",
+            )
+        )
+        shell.run_cell(cell, store_history=True)
+    gc.collect()
+    told = dict(find_leaks(shell, runtime).total_bytes).get(0, 0)
+
+    report = free(shell, runtime)
+
+    assert report.before[0].allocated_bytes - report.after[0].allocated_bytes == told
+
+
+def test_the_cache_is_emptied_only_where_that_is_asked_for(shell, runtime):
+    """What came back stays torch's until then; with it the device has it again."""
+    shell.run_cell("mib(64)", store_history=True)
+
+    kept = free(shell, runtime)
+    given = free(shell, runtime, cache=True)
+
+    assert kept.after[0].reserved_bytes == kept.before[0].reserved_bytes
+    assert kept.free_after_bytes == kept.free_before_bytes
+    assert given.after[0].reserved_bytes < given.before[0].reserved_bytes
+    assert given.free_after_bytes[0] - given.free_before_bytes[0] == (
+        given.before[0].reserved_bytes - given.after[0].reserved_bytes
+    )
+    assert given.dropped == ("the free part of torch's cache",)
+
+
+def test_each_option_lets_go_of_its_own_alone(shell, runtime):
+    """`--outputs` leaves the error, `--errors` leaves the results."""
+    shell.run_cell("mib(3)", store_history=True)
+    shell.run_cell(FAILING, store_history=True)
+
+    free(shell, runtime, outputs=True)
+    without_outputs = allocated(runtime)
+    shell.run_cell("mib(16)", store_history=True)
+    free(shell, runtime, errors=True)
+
+    assert without_outputs == 7 * MIB
+    assert allocated(runtime) == 16 * MIB
+
+
+def test_after_running_out_of_memory_freeing_makes_room(one_shell):
+    """The same tensor that did not fit while the error was held fits afterwards."""
+    make = "torch.empty(2**28, device='sim')"
+    cell = f"def step():\n    first = {make}\n    return first, {make}\nstep()"
+    with gpumagic.simulate("h100", memory="2GiB"):
+        one_shell.run_cell("import torch")
+
+        first = one_shell.run_cell(cell).success
+        again = one_shell.run_cell(f"one = {make}").success
+        free(one_shell, open_runtime("sim"))
+        freed = one_shell.run_cell(f"one = {make}").success
+        one_shell.reset(new_session=False)
+
+    assert (first, again, freed) == (False, False, True)

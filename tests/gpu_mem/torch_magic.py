@@ -1,0 +1,298 @@
+"""`%gpu_mem` in a shell, on the simulated GPU: what each line comes to."""
+
+from __future__ import annotations
+
+import csv
+import gc
+
+import pytest
+import torch
+
+from gpumagic.gpu_mem.report import (
+    BriefReport,
+    Cause,
+    CellReport,
+    FitReport,
+    FreeReport,
+    HolderKind,
+    LeakReport,
+    LedgerReport,
+    MapReport,
+    MemoryReport,
+    PeakKind,
+    WhyReport,
+)
+
+MIB = 1 << 20
+
+torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+
+
+@pytest.fixture
+def shell(box):
+    """A shell with the extension loaded, and the simulated GPU in use."""
+    from IPython.core.async_helpers import get_asyncio_loop
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()  # the one whose cells have numbers
+    shell.run_line_magic("load_ext", "gpumagic")
+    shell.user_ns["torch"] = torch
+    shell.user_ns["x"] = torch.ones(1 << 20, device="sim")
+    yield shell
+    shell.run_line_magic("unload_ext", "gpumagic")
+    shell.run_line_magic("xmode", "Plain")
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+    InteractiveShell.clear_instance()
+    get_asyncio_loop().close()
+    gc.collect()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed."""
+    found = []
+    for place in ("gpumagic.magic", "gpumagic.gpu_mem.notebook"):
+        monkeypatch.setattr(f"{place}.display", lambda *what, **_: found.extend(what))
+    return found
+
+
+def run(shell, text):
+    """Run a cell as a user does; raises what it raises."""
+    done = shell.run_cell(text, store_history=True)
+    done.raise_error()
+    return done.result
+
+
+def test_the_balance_adds_up_to_what_the_allocator_says(shell):
+    """Rows of names, outputs and the rest are exactly what is allocated."""
+    run(shell, "y = [torch.ones(1 << 18, device='sim') for _ in range(3)]")
+
+    report = run(shell, "%gpu_mem -o -q")
+
+    (device,) = report.devices
+    assert isinstance(report, MemoryReport)
+    assert device.counters.allocated_bytes == torch.sim.memory_allocated()
+    assert sum(nbytes for _, _, nbytes in report.holdings.sums) == (
+        device.counters.allocated_bytes
+    )
+    held = {each.name: each.own_bytes for each in report.holdings.holders}
+    assert held["x"] == 4 * MIB
+    assert held["y"] == 3 * MIB
+
+
+def test_a_cell_is_watched_and_its_value_is_its_own(shell, shown):
+    """Change, exact peak and the name that grew, beside the cell's own value."""
+    value = run(shell, "%%gpu_mem\ny = x * 2\nz = (y + 1).sum()\n40 + 2")
+
+    (report,) = shown
+    (change,) = report.changes
+    assert value == 42
+    assert isinstance(report, CellReport)
+    assert change.allocated_delta == 4 * MIB + 512
+    assert change.peak.kind is PeakKind.EXACT
+    assert change.peak.high_bytes == 12 * MIB + 512
+    grown = {each.name: each.delta_bytes for each in report.holdings.holders}
+    assert grown["y"] == 4 * MIB
+    assert grown["x"] == 0
+
+
+def test_the_value_of_the_cell_is_held_by_its_output(shell):
+    """What is about to be shown is memory of `Out[n]`, not of nobody."""
+    run(shell, "1")
+
+    report = run(shell, "%%gpu_mem -o -q\ntorch.ones(1 << 20, device='sim')")
+
+    outputs = [
+        each
+        for each in report.holdings.holders
+        if each.kind is HolderKind.OUTPUT and each.own_bytes
+    ]
+    assert [(each.name, each.own_bytes) for each in outputs] == [("Out[2]", 4 * MIB)]
+
+
+def test_lines_of_the_cell_add_up_to_its_change(shell):
+    """Each line has what it took and gave back, by its number in the cell."""
+    report = run(
+        shell,
+        "%%gpu_mem -o -q --lines\ny = x * 2\nfor _ in range(2):\n    z = y + 1\ndel y",
+    )
+
+    by_line = {each.number: each for each in report.lines}
+    assert by_line[2].allocated_bytes == 4 * MIB
+    assert by_line[4].allocated_bytes == 8 * MIB
+    assert by_line[5].freed_bytes == 4 * MIB
+    assert sum(each.net_bytes for each in report.lines) == (
+        report.changes[0].allocated_delta
+    )
+
+
+def test_nobody_s_peaks_are_touched(shell):
+    """The user's own counters read as if nobody had looked."""
+    run(shell, "big = torch.ones(1 << 22, device='sim'); del big")
+    peak = torch.sim.max_memory_allocated()
+
+    run(shell, "%%gpu_mem -q --exact\ny = x + 1")
+    run(shell, "%gpu_mem -q")
+
+    assert torch.sim.max_memory_allocated() == peak
+
+
+def test_a_failing_cell_keeps_its_error(shell, shown):
+    """The report says so, and what the frames of the error hold."""
+    with pytest.raises(ZeroDivisionError):
+        run(
+            shell,
+            "%%gpu_mem\ndef f():\n    big = torch.ones(1 << 20, device='sim')\n"
+            "    return 1 / len([])\nf()",
+        )
+
+    (report,) = shown
+    assert report.failed == "ZeroDivisionError: division by zero"
+    held = [each for each in report.holdings.holders if each.kind is HolderKind.ERROR]
+    assert [each.own_bytes for each in held] == [4 * MIB]
+
+
+def test_leaks_are_named_and_free_lets_go_of_them(shell):
+    """The frames of an error and shown results come back, and nothing else."""
+    with pytest.raises(ValueError, match="no"):
+        run(
+            shell,
+            "def f():\n    big = torch.ones(1 << 22, device='sim')\n"
+            "    raise ValueError('no')\nf()",
+        )
+    run(shell, "torch.ones(1 << 20, device='sim')")
+
+    leaks = run(shell, "%gpu_mem -o -q leaks")
+    freed = run(shell, "%gpu_mem -o -q free")
+
+    assert isinstance(leaks, LeakReport)
+    assert dict(leaks.total_bytes) == {0: 20 * MIB}
+    assert any("big in f" in each.where for each in leaks.leaks)
+    assert isinstance(freed, FreeReport)
+    assert freed.before[0].allocated_bytes - freed.after[0].allocated_bytes == 20 * MIB
+    assert torch.sim.memory_allocated() == 4 * MIB
+    assert "x" in shell.user_ns
+
+
+def test_the_cache_goes_back_only_when_asked(shell):
+    """`free` leaves it to torch, `free --cache` gives it to the device."""
+    run(shell, "y = torch.ones(1 << 24, device='sim'); del y")
+    reserved = torch.sim.memory_reserved()
+
+    run(shell, "%gpu_mem -q free")
+    kept = torch.sim.memory_reserved()
+    run(shell, "%gpu_mem -q free --cache")
+
+    assert kept == reserved
+    assert torch.sim.memory_reserved() < reserved
+
+
+def test_the_map_has_every_byte_that_is_reserved(shell):
+    """Blocks with the names that lie there."""
+    report = run(shell, "%gpu_mem -o -q map")
+
+    assert isinstance(report, MapReport)
+    assert sum(each.nbytes for each in report.segments) == torch.sim.memory_reserved()
+    names = [name for s in report.segments for b in s.blocks for name in b.names]
+    assert "x" in names
+
+
+def test_a_request_is_judged_before_it_is_made(shell):
+    """What fits fits, what does not does not."""
+    report = run(shell, "%gpu_mem -o -q fit 1GiB")
+    impossible = run(shell, "%gpu_mem -o -q fit 1TiB")
+
+    assert isinstance(report, FitReport)
+    assert [each.place for each in report.answers] == ["driver"]
+    assert [each.place for each in impossible.answers] == ["nowhere"]
+    assert Cause.NEVER_FITS in impossible.causes
+
+
+def test_an_out_of_memory_error_is_explained_also_when_it_is_gone(shell):
+    """What was asked for, where, and what to do; `free` does not forget it."""
+    with pytest.raises(torch.OutOfMemoryError):
+        run(shell, "n = 1 << 40\ny = torch.empty(n, device='sim')")
+
+    report = run(shell, "%gpu_mem -o -q why")
+    run(shell, "%gpu_mem -q free")
+    again = run(shell, "%gpu_mem -o -q why")
+
+    assert isinstance(report, WhyReport)
+    assert report.oom.requested_bytes == 4 << 40
+    assert report.oom.line.source == "y = torch.empty(n, device='sim')"
+    assert report.oom.cell == 1
+    assert report.causes[0] is Cause.NEVER_FITS
+    assert report.next_steps
+    assert again.oom == report.oom
+
+
+def test_without_an_error_there_is_nothing_to_explain(shell):
+    """It says so."""
+    assert run(shell, "%gpu_mem -o -q why").oom is None
+
+
+def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
+    """Cells that move nothing show nothing; all of them are in the log."""
+    run(shell, "%gpu_mem on")
+    run(shell, "y = x + 1")
+    run(shell, "1 + 1")
+    run(shell, "%gpu_mem off")
+    run(shell, "z = x + 1")
+
+    brief = [each for each in shown if isinstance(each, BriefReport)]
+    assert [each.cell.code.text for each in brief] == ["y = x + 1"]
+    assert brief[0].cell.changes[0].allocated_delta == 4 * MIB
+
+
+def test_the_log_can_be_saved(shell, shown, tmp_path):
+    """One line for each cell and device."""
+    file = tmp_path / "memory.csv"
+    run(shell, "%%gpu_mem\ny = x + 1")
+
+    report = run(shell, f"%gpu_mem -o -q log {file}")
+
+    assert isinstance(report, LedgerReport)
+    assert [each.allocated_delta for each in report.entries] == [4 * MIB]
+    with file.open(encoding="utf-8", newline="") as opened:
+        (row,) = csv.DictReader(opened)
+    assert row["allocated_delta"] == str(4 * MIB)
+    assert row["device"] == "sim:0"
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ("%gpu_mem leeks", "has no word leeks"),
+        ("%gpu_mem fit", "needs to know how much"),
+        ("%gpu_mem fit much", "'much' is not a size"),
+        ("%gpu_mem map all", "all is one word too many"),
+        ("%gpu_mem --lines", "--lines has no meaning here"),
+        ("%gpu_mem map --cache", "--cache has no meaning here"),
+        ("%gpu_mem log memory.txt", "not as memory.txt"),
+        ("%%gpu_mem map\nran = True", "map is a word of its own"),
+        ("%%gpu_mem --outputs\nran = True", "--outputs has no meaning here"),
+        ("%%gpu_mem --linse\nran = True", "has no option --linse"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_nothing_runs(shell, cell, problem):
+    """What is wrong and what to type; the cell has not run."""
+    done = shell.run_cell(cell)
+
+    error = done.error_before_exec or done.error_in_exec
+    assert problem in error.problem
+    assert error.hint
+    assert "ran" not in shell.user_ns
+
+
+def test_looking_keeps_nothing_alive(shell):
+    """After `del` the memory is back at once, whatever was looked at before."""
+    run(shell, "y = x + 1")
+    run(shell, "%gpu_mem -q")
+    run(shell, "%gpu_mem -q map")
+    run(shell, "%gpu_mem -q leaks")
+    run(shell, "%%gpu_mem -q --lines\nz = y + 1")
+
+    run(shell, "del y, z")
+
+    assert torch.sim.memory_allocated() == 4 * MIB

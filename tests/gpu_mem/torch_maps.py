@@ -1,0 +1,334 @@
+"""Maps, answers and causes on the simulated GPU, which knows the truth.
+
+Run by test_in_process.py, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.devices.opening import open_runtime
+from gpumagic.gpu_mem.causes import causes_of, pinning_of
+from gpumagic.gpu_mem.device_memory import device_memories
+from gpumagic.gpu_mem.fragmentation import fragmentation_of
+from gpumagic.gpu_mem.oom_text import read_oom
+from gpumagic.gpu_mem.placing import answer_for
+from gpumagic.gpu_mem.report import BlockState, Cause
+from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.fixture
+def small():
+    """A simulated H100 with 2 GiB."""
+    with gpumagic.simulate("h100", memory="2GiB") as machine:
+        yield machine
+
+
+def take(mib):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="sim")
+
+
+def fill(mib):
+    """Tensors of so many MiB each, until there is no room for another."""
+    kept = []
+    while True:
+        try:
+            kept.append(take(mib))
+        except torch.OutOfMemoryError:
+            return kept
+
+
+def look(box):
+    """The segments and the memory of the first device."""
+    runtime = open_runtime("sim")
+    return (
+        segments_of(runtime.memory_snapshot() or ()),
+        device_memories(runtime, box.driver)[0],
+    )
+
+
+def failure(mib):
+    """The text of the error that so many MiB raise."""
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        take(mib)
+    return str(raised.value)
+
+
+def causes_now(box, mib, **others):
+    """What the failure of so many MiB comes down to."""
+    oom = read_oom(failure(mib))
+    segments, memory = look(box)
+    answer = fits(segments, memory, oom.requested_bytes)
+    assert answer.place == "nowhere"
+    causes = causes_of(oom, answer, memory, **others)
+    # What would fail is told before it is tried as it is told after.
+    assert causes_of(None, answer, memory, **others) == causes
+    return causes
+
+
+def fits(segments, memory, nbytes):
+    """The answer for so many bytes on the device as it stands."""
+    reserved, cap = memory.counters.reserved_bytes, memory.cap_bytes
+    return answer_for(
+        nbytes,
+        segments,
+        device=0,
+        device_free_bytes=memory.free_bytes,
+        cap_left_bytes=None if cap is None else cap - reserved,
+    )
+
+
+# ------------------------------------------------------------------------- the map
+
+
+def test_segments_are_what_is_reserved(box):
+    """All blocks together are what is reserved, and those in use what is allocated."""
+    kept = [take(mib) for mib in (1, 3, 5, 30, 1)]
+    small_ones = [torch.ones(100, device="sim:1") for _ in range(5)]
+    del kept[1], small_ones[2]
+
+    segments = segments_of(torch.sim.memory_snapshot())
+
+    for device in (0, 1):
+        own = [each for each in segments if each.device == device]
+        allocator = box.machine.gpus[device].allocator
+        assert sum(b.nbytes for s in own for b in s.blocks) == allocator.reserved_bytes
+        assert sum(s.allocated_bytes for s in own) == allocator.allocated_bytes
+
+
+def test_stuck_is_what_the_allocator_counts(box):
+    """The stuck share is torch's own count of split and unused bytes."""
+    kept = [take(mib) for mib in (3, 5, 4, 30, 1, 1)]
+    del kept[1], kept[2]
+    segments, memory = look(box)
+
+    found = fragmentation_of(segments, memory.counters)
+
+    stuck_bytes = memory.counters.stuck_bytes
+    assert stuck_bytes
+    assert found.stuck_share == pytest.approx(stuck_bytes / found.reserved_bytes)
+
+
+def test_other_streams_strand_memory(box):
+    """What a side stream has used and left cannot serve the default stream."""
+    kept = take(50)
+    with torch.sim.stream(torch.sim.Stream()):
+        take(40)
+    segments, memory = look(box)
+
+    found = fragmentation_of(segments, memory.counters)
+
+    assert {each.stream for each in segments} == {0, 1}
+    assert found.stranded_bytes == 40 * MIB
+    assert kept.numel()
+
+
+def test_lent_memory_is_pending(box):
+    """Memory that another stream still uses is neither in use nor free."""
+    other, x = torch.sim.Stream(), take(30)
+    with torch.sim.stream(other):
+        x.add_(1)
+    x.record_stream(other)
+    del x
+
+    segments, memory = look(box)
+
+    states = [b.state for s in segments for b in s.blocks if b.nbytes == 30 * MIB]
+    assert states == [BlockState.PENDING]
+    assert memory.counters.pending_bytes == 30 * MIB
+
+
+def test_names_on_blocks(box):
+    """Tensors, views, parameters, gradients and buffers name the block they lie in."""
+    model = torch.nn.BatchNorm1d(4).to("sim")
+    model(torch.ones(2, 4, device="sim")).sum().backward()
+    x = take(30)
+    namespace = {
+        "_": x,
+        "x": x,
+        "tail": x[1000:],
+        "model": model,
+        "weight": model.weight,
+        "host": torch.ones(3),
+        "empty": torch.empty(0, device="sim"),
+    }
+
+    segments = named(segments_of(torch.sim.memory_snapshot()), addresses_of(namespace))
+
+    by_names = {b.names: b for s in segments for b in s.blocks if b.names}
+    assert by_names["x", "tail", "_"].nbytes == 30 * MIB
+    assert ("model.weight", "weight") in by_names
+    assert {("model.weight.grad",), ("model.bias",), ("model.running_mean",)} <= set(
+        by_names
+    )
+    assert not any("host" in names or "empty" in names for names in by_names)
+
+
+def test_naming_keeps_nothing_alive(box):
+    """What was named dies as soon as its last name goes, and is unchanged before."""
+    model = torch.nn.Linear(4, 4).to("sim")
+    x = take(30)
+    version, gradient = x._version, model.weight.grad
+    addresses = addresses_of({"x": x, "model": model})
+
+    gone = weakref.ref(x), weakref.ref(model.weight)
+    assert (x._version, model.weight.grad) == (version, gradient)
+    del x, model
+    gc.collect()
+
+    assert [each() for each in gone] == [None, None]
+    assert len(addresses) == 3
+
+
+def test_looking_changes_nothing(box):
+    """Neither counters nor peaks move, and a machine that was not used stays so."""
+    assert device_memories(open_runtime("sim"), box.driver) == ()
+    assert not box.machine.started
+    kept = take(30)
+    before = torch.sim.memory_stats()
+
+    segments, memory = look(box)
+    fits(segments, memory, GIB)
+
+    assert torch.sim.memory_stats() == before
+    assert kept.numel()
+
+
+# ---------------------------------------------------------------------- the device
+
+
+def test_the_device_by_itself_and_by_others():
+    """Free, total, others and the rest add up to the device."""
+    others = [[(11, 300 * MIB), (12, 100 * MIB)]]
+    with gpumagic.simulate("h100", memory="2GiB", others=others) as box:
+        kept = take(100)
+        _, memory = look(box)
+
+        assert memory.name == "simulated H100 SXM"
+        assert (memory.others_bytes, memory.other_processes) == (400 * MIB, 2)
+        assert memory.outside_bytes == box.machine.gpus[0].context_bytes
+        parts = memory.free_bytes, memory.others_bytes, memory.outside_bytes
+        assert sum(parts) + memory.counters.reserved_bytes == memory.total_bytes
+        assert memory.cached_bytes == 0
+        assert kept.numel()
+
+
+def test_the_limit_that_was_set(small):
+    """A fraction that was set is told in bytes."""
+    kept = take(2)
+    assert look(small)[1].cap_bytes is None
+
+    torch.sim.set_per_process_memory_fraction(0.5)
+
+    assert look(small)[1].cap_bytes == GIB
+    assert kept.numel()
+
+
+# ------------------------------------------------------------------ out of memory
+
+
+def test_never_fits(small):
+    """More than the device has beside the context fits in no state of it."""
+    kept = take(1)
+
+    assert causes_now(small, 1700) == (Cause.NEVER_FITS,)
+    assert kept.numel()
+
+
+def test_too_much_is_alive(small):
+    """A device full of tensors has too much alive, and no piece is to blame."""
+    kept = fill(200)
+
+    assert causes_now(small, 300) == (Cause.TOO_MUCH_LIVE,)
+    assert len(kept) == 8
+
+
+def test_fragmentation(small):
+    """Where every other piece is free there is enough, but in no piece."""
+    kept = fill(8)
+    anchors = kept[::2]
+    kept.clear()
+    namespace = {"anchor": anchors[3]}
+    free_before = torch.sim.memory_reserved() - torch.sim.memory_allocated()
+    assert free_before > 500 * MIB
+
+    causes = causes_now(small, 300)
+    segments = named(look(small)[0], addresses_of(namespace))
+    found = fragmentation_of(segments, look(small)[1].counters)
+    pinning = pinning_of(segments, most=1000)
+
+    assert causes == (Cause.FRAGMENTED,)
+    assert found.external > 0.9
+    assert found.largest_hole_bytes < 20 * MIB
+    assert ("anchor",) in [each.names for each in pinning]
+
+
+def test_letting_go_makes_a_place(small):
+    """What is said to fit, in a hole, by the driver, after releasing, does fit."""
+    first, second = take(600), take(700)
+    del first
+
+    segments, memory = look(small)
+    places = [fits(segments, memory, mib * MIB).place for mib in (500, 700, 1000)]
+
+    assert places == ["hole", "after releasing", "nowhere"]
+    assert failure(1000)
+    assert take(700).numel() == second.numel()
+
+
+def test_others_on_the_device():
+    """What others hold is the cause where it would have been enough."""
+    others = [[(11, 1200 * MIB)]]
+    with gpumagic.simulate("h100", memory="2GiB", others=others) as box:
+        kept = take(100)
+
+        assert causes_now(box, 800)[0] is Cause.OTHERS
+        assert Cause.OTHERS in causes_now(box, 400)
+        assert kept.numel()
+
+
+def test_nobody_else_on_the_device(small):
+    """On a device of one's own others are no cause."""
+    kept = take(1000)
+
+    assert Cause.OTHERS not in causes_now(small, 800)
+    assert kept.numel()
+
+
+def test_a_leak_is_the_cause_where_it_is_large_enough(small):
+    """What could be let go of is told where that makes room."""
+    wanted, forgotten = take(600), take(800)
+
+    assert causes_now(small, 900, leaks_bytes=forgotten.numel())[0] is Cause.LEAKED
+    assert Cause.LEAKED not in causes_now(small, 900, leaks_bytes=100 * MIB)
+    del forgotten
+    assert take(900).numel() > wanted.numel()
+
+
+def test_a_limit_is_the_cause(small):
+    """Under a limit of one's own the device has room, and the request fails."""
+    kept = take(400)
+    torch.sim.set_per_process_memory_fraction(0.25)
+
+    assert causes_now(small, 300)[0] is Cause.CAPPED
+    torch.sim.set_per_process_memory_fraction(1.0)
+    assert take(300).numel() < kept.numel()
+
+
+def test_a_small_tensor_needs_a_segment(small):
+    """The error names the 20 MiB of the segment, whatever the tensor needs."""
+    kept = fill(20)
+
+    oom = read_oom(failure(5))
+
+    assert oom.requested_bytes == 20 * MIB
+    assert oom.device == 0
+    assert kept

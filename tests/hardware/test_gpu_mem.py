@@ -1,0 +1,358 @@
+"""What a cell did to the memory of a real GPU: what a stand-in can only assert."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpumagic.devices.opening import open_runtime
+from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.counters import read, read_all, setting_of
+from gpumagic.gpu_mem.report import BadgeKind, PeakKind
+
+_ROOT = Path(__file__).parents[2]
+_MIB = 1 << 20
+_IN_A_FRESH_PROCESS = """
+import torch
+from gpumagic.devices.opening import runtime_now
+from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.report import BadgeKind
+
+run = CellRun(runtime_now, lines=True)
+run.begin()
+assert not torch.cuda.is_initialized()
+x = torch.ones(1 << 20, device="cuda")
+run.end()
+(change,) = run.changes()
+badges = {badge.kind for badge in run.badges()}
+print(change.allocated_delta, change.peak.low_bytes, BadgeKind.STARTED in badges)
+print(run.lines(), run.remarks)
+"""
+_OTHER_ALLOCATOR = """
+import torch
+from gpumagic.devices.opening import runtime_now
+from gpumagic.gpu_mem.cell_run import CellRun
+
+x = torch.ones(1 << 20, device="cuda")
+run = CellRun(runtime_now, exact=True)
+run.begin()
+y = torch.ones(1 << 20, device="cuda")
+run.end()
+(change,) = run.changes()
+print(change.allocated_delta, change.gross_bytes, change.peak.kind.name)
+print(sorted(badge.kind.name for badge in run.badges()), run.remarks)
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime(torch):
+    """CUDA, started and idle, with cuBLAS's workspace in its place."""
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+    (weight @ weight).sum().backward()
+    torch.cuda.synchronize()
+    return open_runtime("cuda", torch=torch)
+
+
+@pytest.fixture
+def run(runtime):
+    """Runs a function as a cell, and hands the run back."""
+
+    def run(function, **options):
+        run = CellRun(lambda: runtime, in_cell=lambda file: file == __file__, **options)
+        run.begin()
+        function()
+        run.end()
+        return run
+
+    return run
+
+
+def by_offset(run, function):
+    """The rows of a run by the line of the function."""
+    start = function.__code__.co_firstlineno
+    return {row.number - start: row for row in run.lines() if row.number is not None}
+
+
+def state(torch):
+    """What the user could see change."""
+    stats = torch.cuda.memory_stats()
+    return (
+        torch.cuda.current_device(),
+        torch.cuda.current_stream(),
+        torch.cuda.get_rng_state().tolist(),
+        torch._C._cuda_isHistoryEnabled(),
+        {key: value for key, value in stats.items() if "inactive" not in key},
+    )
+
+
+def test_the_counters_are_torchs_own(runtime, torch):
+    """Every figure agrees with the words that torch has for it."""
+    kept = torch.ones(3 * _MIB, dtype=torch.uint8, device="cuda")
+
+    counters = read(runtime, 0)
+
+    assert counters.allocated_bytes == torch.cuda.memory_allocated()
+    assert counters.reserved_bytes == torch.cuda.memory_reserved()
+    assert counters.peak_bytes == torch.cuda.max_memory_allocated()
+    stats = torch.cuda.memory_stats()
+    assert counters.taken == stats["allocation.all.allocated"]
+    assert counters.driver_calls == (
+        stats["num_device_alloc"] + stats["num_device_free"]
+    )
+    assert None not in vars(counters).values()
+    assert setting_of(runtime).backend == "native"
+    del kept
+
+
+def test_looking_changes_nothing(run, torch):
+    """Device, stream, random numbers, peaks, sums and history are as before."""
+    before = state(torch)
+
+    for options in ({}, {"exact": True}, {"lines": True}):
+        run(lambda: None, **options)
+
+    assert state(torch) == before
+
+
+def test_two_looks_take_microseconds(runtime, torch, record_measurement):
+    """Beginning and ending together stay under 0.3 ms, and that is written down."""
+    samples_s = []
+    for _ in range(500):
+        cell = CellRun(lambda: runtime)
+        began = time.perf_counter()
+        cell.begin()
+        cell.end()
+        samples_s.append(time.perf_counter() - began)
+    flat_s = []
+    for _ in range(200):
+        began = time.perf_counter()
+        torch.cuda.memory_stats()
+        flat_s.append(time.perf_counter() - began)
+    median_s = statistics.median(samples_s)
+    record_measurement(
+        "gpu_mem_looks",
+        {
+            "median_s": median_s,
+            "flat_stats_median_s": statistics.median(flat_s),
+            "devices": len(read_all(runtime)),
+            "samples_s": samples_s,
+        },
+    )
+
+    assert median_s < 0.3e-3
+
+
+def test_a_new_record_is_exact(run, torch):
+    """A cell that needs more than ever has the peak of a run that was reset for it."""
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+
+    def cell():
+        big = torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
+        del big
+        torch.empty(8 * _MIB, dtype=torch.uint8, device="cuda")
+
+    (change,) = run(cell).changes()
+
+    assert change.peak.kind is PeakKind.EXACT
+    assert (
+        change.peak.low_bytes == start + 64 * _MIB == torch.cuda.max_memory_allocated()
+    )
+    assert change.allocated_delta == 0
+    assert change.gross_bytes == 72 * _MIB
+
+
+def test_bounds_and_replay_contain_the_true_peak(run, torch):
+    """Without a record the bounds hold, and a replay is within the rounding."""
+    high = torch.empty(512 * _MIB, dtype=torch.uint8, device="cuda")
+    del high
+
+    def cell():
+        kept = [
+            torch.empty(1000 * n + 1, dtype=torch.uint8, device="cuda")
+            for n in range(1, 200)
+        ]
+        torch.empty(32 * _MIB, dtype=torch.uint8, device="cuda")
+        del kept[::2]
+
+    bound = run(cell).changes()[0].peak
+    replayed = run(cell, exact=True).changes()[0].peak
+    torch.cuda.reset_peak_memory_stats()
+    cell()
+    true = torch.cuda.max_memory_allocated()
+
+    assert bound.kind is PeakKind.BOUND
+    assert bound.low_bytes <= true <= bound.high_bytes
+    assert replayed.kind is PeakKind.REPLAYED
+    assert 0 <= true - replayed.low_bytes <= 512 * 200 + 2 * _MIB
+
+
+def test_each_line_has_its_part(run, torch):
+    """What a line takes, what dies there, and what it leaves are the cell's figures."""
+    keep = {}
+
+    def cell():
+        keep["a"] = torch.empty(4 * _MIB, dtype=torch.uint8, device="cuda")
+        gone = torch.empty(16 * _MIB, dtype=torch.uint8, device="cuda")
+        del gone
+
+    result = run(cell, lines=True)
+
+    lines = by_offset(result, cell)
+    (change,) = result.changes()
+    assert {n: (row.allocated_bytes, row.freed_bytes) for n, row in lines.items()} == {
+        1: (4 * _MIB, 0),
+        2: (16 * _MIB, 0),
+        3: (0, 16 * _MIB),
+    }
+    assert sum(row.net_bytes for row in result.lines()) == change.allocated_delta
+    assert lines[2].at_peak_bytes == 16 * _MIB
+    assert not result.lines_partial
+
+
+def test_backward_is_of_the_line_that_called_it(run, torch, record_measurement):
+    """Nearly all that the engine's threads take is found to be of `backward()`."""
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(1024, 1024, device="cuda") for _ in range(8))
+    )
+    x = torch.ones(256, 1024, device="cuda")
+
+    def cell():
+        loss = model(x).relu().sum()
+        loss.backward()
+
+    result = run(cell, lines=True)
+
+    lines = by_offset(result, cell)
+    unknown = [row for row in result.lines() if row.line is None]
+    gradients = sum(p.grad.nbytes for p in model.parameters())
+    record_measurement(
+        "gpu_mem_backward",
+        {
+            "backward_bytes": lines[2].allocated_bytes,
+            "unknown_bytes": sum(row.allocated_bytes for row in unknown),
+            "gradient_bytes": gradients,
+        },
+    )
+    assert lines[2].backward
+    assert not lines[1].backward
+    assert lines[2].allocated_bytes >= gradients
+    assert unknown == []
+
+
+def test_the_users_history_stays(run, torch):
+    """A recording of the user's goes on, with all that it had."""
+    history = torch.cuda.memory._record_memory_history
+    history(max_entries=1000, stacks="python")
+    try:
+        before = torch.empty(3 * _MIB, dtype=torch.uint8, device="cuda")
+        result = run(lambda: torch.empty(5 * _MIB, device="cuda"), lines=True)
+
+        assert torch._C._cuda_isHistoryEnabled()
+        entries = torch.cuda.memory._snapshot()["device_traces"][0]
+        sizes = [each["size"] for each in entries if each["action"] == "alloc"]
+        assert before.nbytes in sizes
+        assert sum(row.allocated_bytes for row in result.lines()) == 20 * _MIB
+    finally:
+        history(None)
+
+
+def test_recording_what_it_costs(torch, runtime, record_measurement):
+    """What an allocation takes without, with a peak alone and with lines."""
+    per_op_s = {}
+    for name, options in (
+        ("off", {}),
+        ("exact", {"exact": True}),
+        ("lines", {"lines": True}),
+    ):
+        cell = CellRun(lambda: runtime, **options)
+        cell.begin()
+        began = time.perf_counter()
+        for _ in range(5000):
+            torch.empty(1000, device="cuda")
+        per_op_s[name] = (time.perf_counter() - began) / 5000
+        began = time.perf_counter()
+        cell.end()
+        per_op_s[f"{name}_end"] = time.perf_counter() - began
+    record_measurement("gpu_mem_recording", per_op_s)
+
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert per_op_s["exact"] < per_op_s["off"] + 20e-6
+    assert per_op_s["lines"] < per_op_s["off"] + 100e-6
+
+
+def test_memory_that_a_stream_still_uses_is_pending(run, torch, spin):
+    """It has left what is allocated, and a badge tells of it."""
+
+    def cell():
+        side = torch.cuda.Stream()
+        big = torch.empty(32 * _MIB, dtype=torch.uint8, device="cuda")
+        spin(100, side)
+        big.record_stream(side)
+        del big
+
+    result = run(cell)
+    torch.cuda.synchronize()
+
+    pending = {badge.kind: badge.amount for badge in result.badges()}
+    assert pending[BadgeKind.PENDING] == 32 * _MIB
+
+
+def test_running_out_of_memory(runtime, torch):
+    """The error that ends the cell is told as its failure, and no other was caught."""
+    run = CellRun(lambda: runtime)
+    run.begin()
+    try:
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        run.end(error)
+
+    assert run.failed.startswith("OutOfMemoryError")
+    assert BadgeKind.OOM_CAUGHT not in {badge.kind for badge in run.badges()}
+
+
+def child(code, **environment):
+    """The output of a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+        timeout=300,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_a_cell_that_starts_cuda():
+    """Looking does not start it; the cell's own start counts from zero."""
+    first, rest = child(_IN_A_FRESH_PROCESS).splitlines()
+
+    assert first == f"{4 * _MIB} {4 * _MIB} True"
+    assert rest.startswith("None")
+    assert "CUDA was not started when the cell began" in rest
+
+
+def test_cudas_own_allocator():
+    """What cudaMallocAsync does not count is unknown, and said."""
+    told = child(_OTHER_ALLOCATOR, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+
+    assert told.startswith(f"{4 * _MIB} None")
+    assert "BACKEND" in told
+    assert "keeps no history" in told
+
+
+def test_without_caching():
+    """Counters that stay at zero are unknown, and a badge says why."""
+    told = child(_OTHER_ALLOCATOR, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+    assert told.startswith("None None UNKNOWN")
+    assert "NOT_CACHED" in told
