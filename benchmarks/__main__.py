@@ -14,6 +14,7 @@ BENCHMARKS = (
     "select_status",  # what looking at the choice of GPUs costs
     "tensor_picture",  # what a user waits for, and how large it is
     "cell_timing",  # our times beside those of the tools for the same
+    "memory_line",  # what watching every cell's memory costs
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

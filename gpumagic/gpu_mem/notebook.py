@@ -144,7 +144,8 @@ class Notebook:
 
     def _tell(self, watch: OneCell, code: Code) -> None:
         report: CellReport = watch.report(code)
-        self._last_oom.facts()
+        if report.failed is not None:
+            self._last_oom.facts()
         self._ledger.add(report)
         if report.changes or report.badges:
             display(BriefReport(report))

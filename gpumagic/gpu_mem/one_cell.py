@@ -49,9 +49,10 @@ class OneCell:
 
     def begin(self) -> None:
         """The cell is about to run."""
-        runtime = runtime_now()
-        if self._searches and (runtime.kind == "cpu" or runtime.started()):
-            self._sizes = sizes(self._holdings(runtime.kind))
+        if self._searches:
+            runtime = runtime_now()
+            if runtime.kind == "cpu" or runtime.started():
+                self._sizes = sizes(self._holdings(runtime.kind))
         self._run.begin()
 
     def end(self, *, error: BaseException | None = None) -> None:

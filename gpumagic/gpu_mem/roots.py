@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_mem.error_frames import Error
 
+_INSTALLED = ("site-packages", "dist-packages")
 _MAIN = ("__main__", "__mp_main__")  # what is typed, under its second name as well
 _OWN = str(Path(__file__).parent.parent)
 
@@ -127,12 +128,8 @@ def _error_roots(sources: Sources) -> Iterator[Root]:
 
 
 def _module_roots(namespace: Mapping[str, Any]) -> Iterator[Root]:
-    libraries = _library_folders()
-    for module_name, module in list(sys.modules.items()):
-        if type(module) is not ModuleType or module_name in _MAIN:
-            continue
-        names = vars(module)
-        if names is namespace or not _is_users(names.get("__file__"), libraries):
+    for module_name, names in _users_modules():
+        if names is namespace:
             continue
         for name, value in list(names.items()):
             if not name.startswith("__") and type(value) is not FunctionType:
@@ -140,12 +137,25 @@ def _module_roots(namespace: Mapping[str, Any]) -> Iterator[Root]:
                 yield Root(where, HolderKind.MODULE, [value])
 
 
-def _is_users(file: Any, libraries: tuple[str, ...]) -> bool:
-    """Whether a module's file is neither Python's, nor installed, nor ours."""
-    return type(file) is str and not file.startswith(libraries)
+def _users_modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of each module whose file is neither Python's, installed, nor ours."""
+    libraries = _library_folders()
+    packages: dict[str, bool] = {}  # whether it is a library, by its first name
+    for module_name, module in list(sys.modules.items()):
+        package = module_name.partition(".")[0]
+        if packages.get(package) or type(module) is not ModuleType:
+            continue
+        names = vars(module)
+        file = names.get("__file__")
+        if type(file) is not str:  # built in, or a folder of modules
+            continue
+        is_library = packages.setdefault(package, file.startswith(libraries))
+        if not is_library and module_name not in _MAIN:
+            yield module_name, names
 
 
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    return (_OWN, *(paths[kind] for kind in kinds))
+    installed = (each for each in sys.path if each.rstrip("/\\").endswith(_INSTALLED))
+    return (_OWN, *(paths[kind] for kind in kinds), *installed)

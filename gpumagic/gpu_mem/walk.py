@@ -105,13 +105,14 @@ class Walk:
         if known is not None:
             return known if known >= 0 else None
         kind = self._kinds.of(type(thing))
-        if kind is ObjectKind.NOTHING:
+        is_container = id(type(thing)) in _CONTAINERS
+        if kind is ObjectKind.NOTHING or (is_container and not thing):
             return None
         number = self._numbers[id(thing)] = len(self._objects)
         self._objects.append(thing)
         self._kind_of.append(kind)
         self.children.append([])
-        is_huge = id(type(thing)) in _CONTAINERS and len(thing) > _MANY
+        is_huge = is_container and len(thing) > _MANY
         (self._later if is_huge else self._soon).append(number)
         return number
 

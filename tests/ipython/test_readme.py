@@ -20,6 +20,7 @@ MEASURED = (
     "load_time",
     "cell_floor",
     "cell_timing",
+    "memory_line",
     "select_status",
     "tensor_picture",
     "simulator_overhead",
