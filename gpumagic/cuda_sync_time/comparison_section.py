@@ -135,7 +135,8 @@ def _figures(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
 
 
 def _how(report: ComparisonReport) -> Iterator[str]:
-    yield f"In one sample {_MODES[report.mode]}."
+    mode = report.mode if report.calls > 1 else Mode.LATENCY
+    yield f"In one sample {_MODES[mode]}."
     if report.result.interval is None:
         yield "There were too few pairs for an interval."
     else:

@@ -146,7 +146,9 @@ def _outliers(samples: Samples) -> str:
 
 
 def _how(samples: Samples) -> Iterator[str]:
-    yield f"One sample: {_MODES[samples.mode]}."
+    # Of one call both modes wait alike.
+    mode = samples.mode if samples.calls > 1 else Mode.LATENCY
+    yield f"One sample: {_MODES[mode]}."
     yield (
         "Caches were flushed before each sample (cold)."
         if samples.cold

@@ -17,6 +17,7 @@ from gpumagic.gpu_mem.holdings import find_holdings
 from gpumagic.gpu_mem.oom_text import others_in
 from gpumagic.gpu_mem.placing import answer_for
 from gpumagic.gpu_mem.report import (
+    Counters,
     DeviceMemory,
     FitReport,
     LeakReport,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.report import (
         Answer,
         Cause,
-        Counters,
         FreeReport,
         Holdings,
         OomFacts,
@@ -66,10 +66,11 @@ class Memory:
         runtime = runtime_now()
         devices = self.devices(runtime)
         idle = runtime.kind != "cpu" and not runtime.started()
+        holdings = None if idle else self.holdings(runtime, devices)
         return MemoryReport(
             setting=setting_of(runtime),
-            devices=devices,
-            holdings=None if idle else self.holdings(runtime, devices),
+            devices=devices or _the_host(runtime, holdings),
+            holdings=holdings,
             host=host_memory(loaded_torch()),
             badges=badges_now(runtime.kind, devices),
             top=top,
@@ -226,6 +227,14 @@ class Memory:
             leaks_bytes=totals.get(device),
             private_pool_bytes=kept_in_pools_bytes(segments, device),
         )
+
+
+def _the_host(runtime: Runtime, holdings: Holdings | None) -> tuple[DeviceMemory, ...]:
+    """The CPU as a device, of which nobody counts more than what names hold."""
+    if runtime.kind != "cpu" or holdings is None:
+        return ()
+    held_bytes = sum(nbytes for _, nbytes in holdings.allocated_bytes)
+    return (DeviceMemory(Counters(0, allocated_bytes=held_bytes)),)
 
 
 def _answer(nbytes: int, memory: DeviceMemory, segments: tuple[Segment, ...]) -> Answer:
