@@ -25,6 +25,10 @@ _OF_THE_SANITIZER = (
     "address where each begins: it does not see kernels that are launched past torch, "
     "nor that two views overlap which begin at different addresses."
 )
+_GOES_ON = (
+    "From now on torch goes on telling of its calls in this process, which takes a "
+    "little time of each: restart the kernel before you time what is very short."
+)
 _ONE_RUN = "It judges this run only: another input may take another way."
 
 
@@ -72,3 +76,5 @@ def _limits(report: RaceReport) -> Iterator[str]:
         yield f"Watched by {report.watcher}, {notes}"
     yield _ONE_RUN
     yield _NO_TIME
+    if report.watcher and not report.setting.label:
+        yield _GOES_ON
