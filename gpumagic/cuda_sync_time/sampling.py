@@ -11,16 +11,15 @@ import contextlib
 import gc
 import math
 from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time import ranks, samples_shape
+from gpumagic.cuda_sync_time.cold_caches import nothing_to_flush, preparation
 from gpumagic.cuda_sync_time.instruments import loaded_torch
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples
+from gpumagic.cuda_sync_time.stopwatch import Elapsed, Stopwatch
 from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
 from gpumagic.devices import torch_private
-from gpumagic.errors import DeviceError
-from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +47,6 @@ _NARROW = 0.01  # half the interval, as a share of the median
 # says. So it is looked at now and then, and must be found narrow twice in a row.
 _GROWTH = 1.1  # of the samples, between two looks
 
-_UNKNOWN_L2_BYTES = 128 << 20
-_FLUSHES = 2  # a buffer of so many times the cache leaves nothing else in it
 _TICK_S = 1e-9  # what the clocks count in
 
 
@@ -87,74 +84,6 @@ class Plan:
     def longest_sample_s(self) -> float:
         """What leaves room for the fewest samples in the rest of the budget."""
         return (1 - _WARMUP_SHARE) * self.budget_s / _FEWEST_SAMPLES
-
-
-# ---------------------------------------------------------------- one sample
-
-
-class Stopwatch:
-    """Times code from all devices idle to all devices idle.
-
-    Args:
-        runtime: Whose devices and whose clock.
-
-        flush: What is done before each sample, untimed and waited for.
-    """
-
-    def __init__(
-        self, runtime: Runtime, flush: Callable[[], object] | None = None
-    ) -> None:
-        self._now_ns = runtime.now_ns
-        self._synchronize = runtime.synchronize
-        self._flush = flush
-
-    def time(self, body: Callable[[int], object], calls: int) -> float:
-        """The seconds that so many calls take together."""
-        if self._flush is not None:
-            self._flush()
-        synchronize, now_ns = self._synchronize, self._now_ns
-        synchronize()
-        start_ns = now_ns()
-        body(calls)
-        synchronize()
-        return (now_ns() - start_ns) / 1e9
-
-    def time_waiting(self, body: Callable[[int], object], calls: int) -> float:
-        """The seconds that so many calls take if each one is waited for."""
-        synchronize = self._synchronize
-
-        def one_by_one(calls: int) -> None:
-            for _ in range(calls):
-                body(1)
-                synchronize()
-
-        return self.time(body if calls == 1 else one_by_one, calls)
-
-
-class Elapsed:
-    """Time since now, on the measured clock or on this machine's: whichever is more.
-
-    A simulated clock stands still while Python works, and people wait for both.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._now_ns = runtime.now_ns
-        self._start_ns, self._start_s = runtime.now_ns(), perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """How long ago that was."""
-        return max(self.measured_s, self.here_s)
-
-    @property
-    def measured_s(self) -> float:
-        """How long ago that was on the measured clock."""
-        return (self._now_ns() - self._start_ns) / 1e9
-
-    @property
-    def here_s(self) -> float:
-        """How long ago that was on the clock of this machine."""
-        return perf_counter() - self._start_s
 
 
 # ------------------------------------------------------- warming up, sampling
@@ -223,7 +152,7 @@ class Sampler:
         self.runs = 0
         self._bodies, self._runtime, self._plan = bodies, runtime, plan
         self._floor_s, self._progress = floor_s, progress
-        self._watch = Stopwatch(runtime, _preparation(plan, runtime))
+        self._watch = Stopwatch(runtime, preparation(plan, runtime))
         self._passed = Elapsed(runtime)
         self._round_s = self._round_here_s = 0.0
         self._collects = False
@@ -260,7 +189,7 @@ class Sampler:
         firsts_s = tuple(self._watch.time(body, 1) for body in self._bodies)
         self.runs = runs = len(self._bodies)
         if self._plan.cold and not self._runtime.devices_in_use():
-            raise _nothing_to_flush("this code has used no device")
+            raise nothing_to_flush("this code has used no device")
         gc.collect()
         gc.disable()
         self._passed = Elapsed(self._runtime)
@@ -472,58 +401,3 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
         return False
     half = (interval.high - interval.low) / 2
     return half <= _NARROW * ranks.median(seconds)
-
-
-# -------------------------------------------------------- before each sample
-
-
-def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
-    """What overwrites the caches of the devices in use; its buffers go with it."""
-    buffers: dict[int, Any] = {}
-
-    def flush() -> None:
-        for device in runtime.devices_in_use():
-            if device not in buffers:
-                buffers[device] = _buffer(torch, runtime.kind, device)
-            buffers[device].zero_()
-
-    return flush
-
-
-def _preparation(plan: Plan, runtime: Runtime) -> Callable[[], object] | None:
-    """What is done before each sample: the user's part, then the caches."""
-    if not plan.cold:
-        return plan.before
-    if runtime.kind == "cpu":
-        raise _nothing_to_flush("this code runs on the CPU")
-    flush, before = cold_flush(runtime, loaded_torch()), plan.before
-    if before is None:
-        return flush
-
-    def prepare() -> None:
-        before()
-        flush()
-
-    return prepare
-
-
-def _buffer(torch: Any, kind: str, device: int) -> Any:
-    ask = getattr(getattr(torch, kind), "get_device_properties", None)  # not in MPS
-    properties = None if ask is None else ask(device)
-    cache_bytes = getattr(properties, "L2_cache_size", None) or _UNKNOWN_L2_BYTES
-    nbytes = _FLUSHES * cache_bytes
-    try:
-        return torch.empty(nbytes, dtype=torch.uint8, device=f"{kind}:{device}")
-    except RuntimeError as error:  # out of memory is one
-        raise DeviceError(
-            f"there is no room on {kind}:{device} for the {bytes_text(nbytes)} that "
-            "overwrite its cache",
-            "free memory there, or leave --cold away",
-        ) from error
-
-
-def _nothing_to_flush(why: str) -> DeviceError:
-    return DeviceError(
-        f"--cold flushes the caches of devices, and {why}",
-        "leave --cold away",
-    )

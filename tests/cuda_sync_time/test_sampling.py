@@ -12,9 +12,11 @@ import weakref
 
 import pytest
 
-from gpumagic.cuda_sync_time import sampling
+from gpumagic.cuda_sync_time import cold_caches, sampling, stopwatch
+from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
-from gpumagic.cuda_sync_time.sampling import Plan, Stopwatch, take
+from gpumagic.cuda_sync_time.sampling import Plan, take
+from gpumagic.cuda_sync_time.stopwatch import Stopwatch
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
@@ -78,7 +80,7 @@ def runtime():
 @pytest.fixture(autouse=True)
 def standing_still(monkeypatch):
     """No time passes but that of the model: a busy machine changes no result."""
-    monkeypatch.setattr(sampling, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture
@@ -210,7 +212,7 @@ def test_calls_are_not_more_than_the_budget_allows(runtime):
 
 def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
     """Where no number of calls is long enough, there is a last one."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
 
     samples, _ = take(lambda _: None, runtime, Plan(), floor_s=FLOOR_S)
@@ -352,7 +354,7 @@ def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
 
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
     """A simulated clock that stands still does not make it run forever."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
 
     def body(calls):
@@ -547,7 +549,7 @@ class FakeTorch:
 def test_a_flush_overwrites_twice_the_cache_on_each_device(l2_bytes, nbytes):
     """A device that comes into use later is flushed, too; a buffer is made once."""
     torch, runtime = FakeTorch(l2_bytes), NoisyRuntime(devices=(0,))
-    flush = sampling.cold_flush(runtime, torch)
+    flush = cold_flush(runtime, torch)
 
     flush()
     runtime.devices = (0, 1)
@@ -559,7 +561,7 @@ def test_a_flush_overwrites_twice_the_cache_on_each_device(l2_bytes, nbytes):
 
 def test_no_room_for_a_flush_is_said_so():
     """The buffer may not fit beside what the user has there."""
-    flush = sampling.cold_flush(NoisyRuntime(), FakeTorch(full=True))
+    flush = cold_flush(NoisyRuntime(), FakeTorch(full=True))
 
     with pytest.raises(DeviceError, match=r"no room on noisy:0 for the 256 MiB"):
         flush()
@@ -569,7 +571,7 @@ def test_a_flush_comes_after_the_users_own_step(runtime, monkeypatch):
     """What the user does before a sample would warm the caches again."""
     order = []
     monkeypatch.setattr(
-        sampling, "cold_flush", lambda *_: lambda: order.append("flush")
+        cold_caches, "cold_flush", lambda *_: lambda: order.append("flush")
     )
     plan = Plan(samples=3, cold=True, before=lambda: order.append("before"))
 
@@ -592,7 +594,7 @@ def test_progress_rises_to_the_budget(runtime):
 
 def test_the_cpu_is_measured_for_real(monkeypatch):
     """On this machine's own clock, without any device."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
 
     def body(calls):
         for _ in range(calls):

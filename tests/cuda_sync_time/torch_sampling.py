@@ -7,9 +7,11 @@ import random
 import pytest
 import torch
 
+from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.report import FlagKind, Mode, Verdict
-from gpumagic.cuda_sync_time.sampling import Plan, Stopwatch, cold_flush, take
+from gpumagic.cuda_sync_time.sampling import Plan, take
+from gpumagic.cuda_sync_time.stopwatch import Stopwatch
 from gpumagic.devices.opening import open_runtime
 
 # Time that this machine takes to simulate counts as well: there is plenty of it.
