@@ -40,7 +40,7 @@ def browser(_all_there):
 
 @pytest.fixture(scope="session", params=_PAGES, ids="-".join)
 def opened(request, lab, browser):
-    """The notebook with all samples, in each theme, trusted and not."""
+    """The notebook with the samples, in each theme, trusted and not."""
     theme, trust = request.param
     lab.use_theme(theme)
     notebook = open_notebook(browser, lab, f"{trust}.ipynb", f"{theme}-{trust}")

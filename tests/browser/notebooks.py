@@ -6,6 +6,7 @@ differ from the other by more than its name.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ from tests.browser.lab import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_ELEMENT = re.compile(r"<(\w+)([^>]*)>")
+_ATTRIBUTE = re.compile(r" (\w+)=")
+_STYLE = re.compile(r"([a-z-]+):")
 
 SHOW = """\
 from IPython.display import display
@@ -34,12 +39,40 @@ REAL = (
 )
 
 
+# Content that a browser could stumble over, whatever else is in it.
+ALWAYS = ("hostile", "long", "wide", "many", "eight", "edges", "whole")
+
+
 def cells() -> list[str]:
-    """A cell for each sample of the gallery, then the magics themselves."""
+    """A cell for each sample that shows something new, then the magics themselves."""
     from tests.gallery.samples import everything
 
-    samples = [f"show({name!r})" for name, _ in everything()]
+    html = {name: str(drawing.html()) for name, drawing in everything()}
+    chosen = telling(html)
+    samples = [f"show({name!r})" for name in html if name in chosen]
     return [SHOW, SENTINEL, *samples, *REAL]
+
+
+def telling(html: dict[str, str]) -> set[str]:
+    """The samples that together have every element, with every set of styles.
+
+    Of two samples with the same ones a browser makes the same: what they say is for
+    the golden files to tell.
+    """
+    seen: set[tuple[str, ...]] = set()
+    chosen = {name for name in html if any(word in name for word in ALWAYS)}
+    for name in sorted(html, key=lambda name: (name not in chosen, -len(html[name]))):
+        looks = set(map(_look, _ELEMENT.findall(html[name])))
+        if name in chosen or looks - seen:
+            chosen.add(name)
+            seen |= looks
+    return chosen
+
+
+def _look(element: tuple[str, str]) -> tuple[str, ...]:
+    """An element's name, its attributes, and what its styles are about."""
+    tag, rest = element
+    return tag, *sorted(_ATTRIBUTE.findall(rest)), *sorted(set(_STYLE.findall(rest)))
 
 
 def save(folder: Path) -> None:
