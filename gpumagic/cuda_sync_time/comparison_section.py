@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time import ranks
+from gpumagic import ranks
+from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.digits import floor_text, measured, ratio_text
 from gpumagic.cuda_sync_time.flag_words import notes
-from gpumagic.cuda_sync_time.report import Mode, Verdict
+from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.cuda_sync_time.run_section import surroundings
 from gpumagic.drawing import Details, Grid, Note, Paragraph, Range, Ranges, Sparkline
 from gpumagic.units import count_text
@@ -15,7 +16,8 @@ from gpumagic.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Comparison, ComparisonReport
+    from gpumagic.comparison import Comparison
+    from gpumagic.cuda_sync_time.report import ComparisonReport
     from gpumagic.drawing import Cell, Part
 
 _SAME = 0.01

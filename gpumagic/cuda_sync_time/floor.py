@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time import ranks
+from gpumagic import ranks
 from gpumagic.cuda_sync_time.last_wait import last_wait
 from gpumagic.cuda_sync_time.window import Window
 from gpumagic.devices.simulated import simulated_box

@@ -7,7 +7,6 @@ count twice what ran at the same time.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.cuda_sync_time.report import (
@@ -17,14 +16,14 @@ from gpumagic.cuda_sync_time.report import (
     StreamShare,
     TopKernel,
 )
+from gpumagic.intervals import Window, seconds_busy
 from gpumagic.observed import DEVICE_KINDS, SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from gpumagic.observed import Trace, TraceSpan
 
-    Interval: TypeAlias = tuple[float, float]
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 
 MOST_KERNELS = 12
@@ -42,7 +41,7 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
         saved_as: The file that holds all of it, if there is one.
     """
     work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
-    window = _Window(trace.length_s)
+    window = Window(trace.length_s)
     queues = _by_queue(work)
     busy = {queue: window.merged(spans) for queue, spans in queues.items()}
     copies = window.merged(each for each in work if each.kind is SpanKind.COPY)
@@ -50,14 +49,16 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
     return Profile(
         length_s=trace.length_s,
         spans=trace.spans,
-        busy_s=_seconds(busy.values(), at_once=1),
-        overlapped_s=_seconds(busy.values(), at_once=2),
-        copying_s=_seconds([copies], at_once=1),
-        hidden_copy_s=_seconds([copies, kernels], at_once=2),
+        busy_s=seconds_busy(busy.values(), at_once=1),
+        overlapped_s=seconds_busy(busy.values(), at_once=2),
+        copying_s=seconds_busy([copies], at_once=1),
+        hidden_copy_s=seconds_busy([copies, kernels], at_once=2),
         launches=len(work),
         in_flight=max(map(_most_in_flight, queues.values()), default=0) or None,
         streams=tuple(
-            StreamShare(*queue, len(queues[queue]), _seconds([busy[queue]], at_once=1))
+            StreamShare(
+                *queue, len(queues[queue]), seconds_busy([busy[queue]], at_once=1)
+            )
             for queue in sorted(queues, key=_in_order)
         ),
         kernels=_top_kernels(work, window),
@@ -72,49 +73,6 @@ def flags_of(profile: Profile) -> tuple[Flag, ...]:
     if profile.in_flight is None or profile.in_flight < FULL_QUEUE:
         return ()
     return (Flag(FlagKind.QUEUE_FULL, amount=profile.in_flight),)
-
-
-class _Window:
-    """From all idle to all idle; spans are cut to it.
-
-    Args:
-        length_s: How long it is.
-    """
-
-    def __init__(self, length_s: float) -> None:
-        self._length_s = length_s
-
-    def cut(self, span: TraceSpan) -> Interval:
-        """The part of a span that lies inside; it may have no length."""
-        start_s = min(max(span.start_s, 0.0), self._length_s)
-        return start_s, max(min(span.end_s, self._length_s), start_s)
-
-    def merged(self, spans: Iterable[TraceSpan]) -> list[Interval]:
-        """When at least one of them ran: intervals apart from each other, in order."""
-        merged: list[Interval] = []
-        for start_s, end_s in sorted(map(self.cut, spans)):
-            if merged and start_s <= merged[-1][1]:
-                merged[-1] = merged[-1][0], max(merged[-1][1], end_s)
-            else:
-                merged.append((start_s, end_s))
-        return merged
-
-
-def _seconds(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float:
-    """How long at least so many of the groups, each merged, were busy at once."""
-    steps = [
-        step
-        for group in groups
-        for start_s, end_s in group
-        for step in ((start_s, 1), (end_s, -1))
-    ]
-    steps.sort()
-    seconds, busy = 0.0, 0
-    for (moment_s, step), (next_s, _) in pairwise(steps):
-        busy += step
-        if busy >= at_once:
-            seconds += next_s - moment_s
-    return seconds
 
 
 def _by_queue(work: Iterable[TraceSpan]) -> dict[Queue, list[TraceSpan]]:
@@ -147,7 +105,7 @@ def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
     return most
 
 
-def _top_kernels(work: Iterable[TraceSpan], window: _Window) -> tuple[TopKernel, ...]:
+def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, ...]:
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for span in work:
         start_s, end_s = window.cut(span)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time import ranks
+from gpumagic import ranks
 from gpumagic.record import Record, Report
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.ranks import Interval
+    from gpumagic.comparison import Comparison
     from gpumagic.observed import Code, CodeLine, SeenRace, TraceSpan
+    from gpumagic.ranks import Interval
 
 # A wait of less than this part of the time says that the device kept up.
 _HARDLY_WAITED = 0.05
@@ -433,36 +434,6 @@ class RepeatedReport(Report):
     def seconds(self) -> float:
         """The figure that a log shows."""
         return self.samples.median_s
-
-
-class Verdict(enum.Enum):
-    """What a comparison comes to; said of the newer code."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "the same"
-    CANNOT_TELL = "cannot tell"
-
-
-@dataclass(frozen=True)
-class Comparison(Record):
-    """Pairs taken in turn, each of one sample of either code.
-
-    Attributes:
-        pairs: Seconds for one call of the base, and of the newer code.
-
-        ratio: The median of newer over base.
-
-        interval: Where the true ratio lies with 95 % confidence.
-
-        more_pairs: About how many more pairs would settle it.
-    """
-
-    pairs: tuple[tuple[float, float], ...]
-    ratio: float
-    interval: Interval | None
-    verdict: Verdict
-    more_pairs: int | None = None
 
 
 @dataclass(frozen=True)

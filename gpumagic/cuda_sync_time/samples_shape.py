@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time import ranks
+from gpumagic import ranks
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.units import seconds_text
 

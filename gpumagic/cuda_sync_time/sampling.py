@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time import ranks, samples_shape
+from gpumagic import ranks
+from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.cold_caches import nothing_to_flush, preparation
 from gpumagic.cuda_sync_time.instruments import loaded_torch
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples

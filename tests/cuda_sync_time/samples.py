@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gpumagic.cuda_sync_time.ranks import Interval
+from gpumagic.comparison import Comparison, Verdict
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
-    Comparison,
     ComparisonReport,
     DeviceTime,
     Flag,
@@ -32,9 +31,9 @@ from gpumagic.cuda_sync_time.report import (
     SyncPoint,
     TimingReport,
     TopKernel,
-    Verdict,
 )
 from gpumagic.observed import Code, CodeLine, SeenRace, SpanKind, TraceSpan
+from gpumagic.ranks import Interval
 
 MS = 1e-3
 US = 1e-6

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.pairing import compare, verdict_of
-from gpumagic.cuda_sync_time.report import FlagKind, Mode, Verdict
+from gpumagic.comparison import Verdict, verdict_of
+from gpumagic.cuda_sync_time.pairing import compare
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import Plan
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
     ComparisonReport,
@@ -15,7 +16,6 @@ from gpumagic.cuda_sync_time.report import (
     RaceReport,
     RepeatedReport,
     TimingReport,
-    Verdict,
 )
 
 MATMUL = "y = x @ x"

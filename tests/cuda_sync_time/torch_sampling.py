@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
+from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.report import FlagKind, Mode, Verdict
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import Plan, take
 from gpumagic.cuda_sync_time.stopwatch import Stopwatch
 from gpumagic.devices.opening import open_runtime

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time import ranks
+from gpumagic import ranks
 
 VALUES = st.lists(st.floats(0, 1e3, allow_subnormal=False), min_size=1, max_size=60)
 modest = settings(deadline=None, max_examples=80)
