@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpumagic.devices.shown import same_uuid
 
@@ -12,7 +12,22 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver, GpuLoad, Runtime, VisibleDevice
 
-_KINDS_OF_THE_DRIVER = frozenset({"cuda", "sim"})
+KINDS_OF_THE_DRIVER = frozenset({"cuda", "sim"})
+
+
+class Identified(Protocol):
+    """What the driver tells of a GPU, with who it is."""
+
+    @property
+    def uuid(self) -> str | None:
+        """NVML's, with its GPU- in front."""
+
+    @property
+    def pci_address(self) -> str | None:
+        """Where it is plugged in."""
+
+
+Told = TypeVar("Told", bound=Identified)
 
 
 def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
@@ -28,7 +43,7 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
         the driver knows nothing of. Of a slice of a GPU the clock is that of the
         whole GPU, and its processes are unknown.
     """
-    if runtime.kind not in _KINDS_OF_THE_DRIVER or not runtime.started():
+    if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return {}
     shown, known = driver.visible_devices() or (), driver.loads()
     in_use = (each for each in runtime.devices_in_use() if each < len(shown))
@@ -36,13 +51,21 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     return {device: load for device, load in found if load is not None}
 
 
-def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
-    for load in known:
-        if same_uuid(load.uuid, device.uuid):
-            return load
-        if load.pci_address and load.pci_address == device.pci_address:
-            return _of_a_slice(load) if load.uuid and device.uuid else load
+def told_of(device: VisibleDevice, known: Iterable[Told]) -> Told | None:
+    """What the driver tells of a device; of a slice what it tells of its GPU."""
+    for each in known:
+        if same_uuid(each.uuid, device.uuid):
+            return each
+        if each.pci_address and each.pci_address == device.pci_address:
+            return each
     return None
+
+
+def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
+    load = told_of(device, known)
+    if load is None or same_uuid(load.uuid, device.uuid):
+        return load
+    return _of_a_slice(load) if load.uuid and device.uuid else load
 
 
 def _of_a_slice(load: GpuLoad) -> GpuLoad:

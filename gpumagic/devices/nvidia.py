@@ -13,7 +13,13 @@ from gpumagic.devices.start_probe import StartProbe
 
 if TYPE_CHECKING:
     from gpumagic.devices.nvml_load import LoadReader
-    from gpumagic.devices.protocols import CudaState, GpuLoad, Inventory, VisibleDevice
+    from gpumagic.devices.protocols import (
+        CudaState,
+        GpuLink,
+        GpuLoad,
+        Inventory,
+        VisibleDevice,
+    )
 
 
 class NvidiaDriver:
@@ -86,6 +92,13 @@ class NvidiaDriver:
         if shown and self._loads is None:
             self._loads = nvml_load.LoadReader()
         return self._loads.read(shown) if shown and self._loads else ()
+
+    def links(self) -> tuple[GpuLink, ...]:
+        """How the GPUs that CUDA shows are joined to the host now."""
+        from gpumagic.devices import nvml_links
+
+        shown = self.visible_devices() or ()
+        return nvml_links.read_links(shown) if shown else ()
 
     def overlooks(self, mask: str | None) -> bool:
         """Only no value is as good as none."""

@@ -60,7 +60,7 @@ class LoadReader:
             return ()
         try:
             self._keep_open(nvml)
-            handles = [_handle(nvml, device) for device in shown]
+            handles = [handle_of(nvml, device) for device in shown]
             loads = [_load(nvml, each) for each in handles if each is not None]
             return tuple(load for load in loads if load is not None)
         finally:
@@ -122,7 +122,7 @@ def _close(nvml: Any, pid: int) -> None:
             nvml.nvmlShutdown()
 
 
-def _handle(nvml: Any, device: VisibleDevice) -> Any | None:
+def handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
     """By address, which a slice shares with its GPU; by UUID where it is unknown."""
     with contextlib.suppress(Exception):
         return first(

@@ -145,6 +145,42 @@ class GpuLoad(Record):
     pci_address: str | None = None
 
 
+@dataclass(frozen=True)
+class GpuLink(Record):
+    """The way between a GPU and the host, at one moment.
+
+    Attributes:
+        index: NVML's number.
+
+        uuid: NVML's, with its GPU- in front.
+
+        pci_address: Where it is plugged in; of a slice it is the same as of its GPU.
+
+        generation: Of PCI Express, now: an idle link goes down to the first.
+
+        width: How many lanes are in use now.
+
+        most_generation: What GPU and slot can both do.
+
+        most_width: Likewise.
+
+        numa_node: The memory node of the host that it is attached to.
+
+        c2c: Whether NVLink-C2C joins it to the processor, which is then the way of
+            the bytes instead of PCI Express.
+    """
+
+    index: int
+    uuid: str | None = None
+    pci_address: str | None = None
+    generation: int | None = None
+    width: int | None = None
+    most_generation: int | None = None
+    most_width: int | None = None
+    numa_node: int | None = None
+    c2c: bool | None = None
+
+
 class Driver(Protocol):
     """What the machine has."""
 
@@ -172,6 +208,13 @@ class Driver(Protocol):
 
         A GPU that cannot be asked is left out. It is cheap enough to be asked before
         and after a cell: GPUs that this process does not see are not touched.
+        """
+
+    def links(self) -> tuple[GpuLink, ...]:
+        """How those that CUDA shows are joined to the host now; empty before it runs.
+
+        Ask while a copy runs: an idle link goes down to the first generation. A GPU
+        that cannot be asked is left out.
         """
 
     def overlooks(self, mask: str | None) -> bool:

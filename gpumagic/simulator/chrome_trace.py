@@ -43,7 +43,11 @@ def _lane(span: TraceSpan) -> tuple[int, int]:
 
 def _event(span: TraceSpan) -> dict[str, Any]:
     process, thread = _lane(span)
-    launched = {} if span.launched_s is None else {"launched_us": span.launched_s * 1e6}
+    known: dict[str, Any] = {}
+    if span.launched_s is not None:
+        known["launched_us"] = span.launched_s * 1e6
+    if span.nbytes is not None:
+        known["bytes"] = span.nbytes
     return {
         "ph": "X",
         "cat": span.kind.value,
@@ -52,7 +56,7 @@ def _event(span: TraceSpan) -> dict[str, Any]:
         "tid": thread,
         "ts": span.start_s * 1e6,
         "dur": (span.end_s - span.start_s) * 1e6,
-        "args": launched,
+        "args": known,
     }
 
 

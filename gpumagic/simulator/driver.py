@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpumagic.devices.protocols import (
     CudaState,
     Gpu,
+    GpuLink,
     GpuLoad,
     GpuProcess,
     Initialisation,
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.devices.visibility import Device, Visible
+    from gpumagic.simulator.models import Links
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 LIBRARY = "simulated"
 
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.
 _HIDES_REAL_GPUS = ("", "-1", "NoDevFiles")
+_LANES = 16
+_PCIE_BYTES_PER_S = ((3, 15.8e9), (4, 31.5e9), (5, 63e9), (6, 121e9))  # of all lanes
 _SUCCESS = 0
 _NOT_INITIALIZED = 3
 
@@ -53,6 +57,14 @@ class Model(Protocol):
     @property
     def compute_capability(self) -> tuple[int, int]:
         """What CUDA calls its generation: (9, 0)."""
+
+    @property
+    def links(self) -> Links:
+        """How fast bytes cross between it and what is around it."""
+
+    @property
+    def unified_memory(self) -> bool:
+        """Whether it has no memory of its own, and no link to one."""
 
 
 class SimulatedGpu(Protocol):
@@ -253,6 +265,16 @@ class SimulatedDriver:
             return ()
         return tuple(self._load(index) for index in self.latch.visible())
 
+    def links(self) -> tuple[GpuLink, ...]:
+        """How the GPUs that were fixed are joined to the host; empty before that.
+
+        The model knows how fast its link is; the generation is the first one that
+        allows for it, and never goes down.
+        """
+        if not self.cuda_started():
+            return ()
+        return tuple(self._link(index) for index in self.latch.visible())
+
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
         return self.latch.overlooks(mask)
@@ -283,6 +305,21 @@ class SimulatedDriver:
             pci_address=gpu.pci_address,
         )
 
+    def _link(self, index: int) -> GpuLink:
+        gpu, model = self._identities[index], self._gpus[index].model
+        generation = None if model.unified_memory else _generation(model.links)
+        lanes = None if generation is None else _LANES
+        return GpuLink(
+            index,
+            uuid=gpu.uuid,
+            pci_address=gpu.pci_address,
+            generation=generation,
+            width=lanes,
+            most_generation=generation,
+            most_width=lanes,
+            c2c=False,
+        )
+
     def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:
         # In a forked child the memory is still its parent's.
         pid = self.latch.pid() or os.getpid()
@@ -292,6 +329,14 @@ class SimulatedDriver:
 def simulated_name(model: Model) -> str:
     """What a simulated GPU is called wherever its name is shown."""
     return f"simulated {model.title}"
+
+
+def _generation(links: Links) -> int | None:
+    """The first generation of PCI Express that allows for such a rate."""
+    for generation, bytes_per_s in _PCIE_BYTES_PER_S:
+        if links.pinned_h2d_bytes_per_s <= bytes_per_s:
+            return generation
+    return None
 
 
 def _identity(model: Model, index: int) -> Gpu:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel, Direction
 from gpumagic.simulator.scheduler import Scheduler
-from gpumagic.simulator.work import Engine
+from gpumagic.simulator.work import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +31,14 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
 _DEFAULT_STREAM = 0
 _KNOWN_DURATIONS = 4096
 _COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
+# As torch's profiler calls them on a real GPU, so that one reader serves both.
 _COPIES = {
-    Engine.H2D: "copy to the device",
-    Engine.D2H: "copy to the host",
-    Engine.PEER: "copy between devices",
+    (Engine.H2D, True): "Memcpy HtoD (Pinned -> Device)",
+    (Engine.H2D, False): "Memcpy HtoD (Pageable -> Device)",
+    (Engine.D2H, True): "Memcpy DtoH (Device -> Pinned)",
+    (Engine.D2H, False): "Memcpy DtoH (Device -> Pageable)",
+    (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
+    (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
 }
 _DIRECTIONS = {
     Engine.H2D: Direction.H2D,
@@ -180,16 +184,34 @@ class SimulatedGpu:
         self._machine.scheduler.elapse(rule.host_ns)
 
     def copy(
-        self, stream: SimulatedStream, engine: Engine, nbytes: int, *, pinned: bool
+        self,
+        stream: SimulatedStream,
+        engine: Engine,
+        nbytes: int,
+        *,
+        pinned: bool,
+        staged: bool = False,
     ) -> Work:
-        """Put one copy on a stream that leaves the device or comes from outside."""
+        """Put one copy on a stream that leaves the device or comes from outside.
+
+        Args:
+            stream: Where.
+
+            engine: What does it.
+
+            nbytes: How much.
+
+            pinned: Whether the engine works on pinned memory.
+
+            staged: Whether the host has put it there, out of pageable memory.
+        """
         self.start()
         return self._machine.scheduler.launch(
             stream.queue,
             engine,
             self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
             host_ns=self.costs.host.async_copy_ns,
-            name=_COPIES[engine],
+            name=CopyName(_COPIES[engine, pinned and not staged], nbytes),
         )
 
     def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:

@@ -1,9 +1,9 @@
-"""What happens on a simulated machine while a block runs: waits of the host, races."""
+"""What happens on a simulated machine while a block runs: waits, races, copies."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpumagic.errors import DeviceError
 from gpumagic.observed import SeenRace, SyncCall
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
 
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
+_ARRIVE = "_arrive"  # where copies from the host come by
 
 
 class _Wait(NamedTuple):
@@ -87,6 +88,68 @@ def watch_races(box: Box) -> Iterator[list[SeenRace]]:
         yield found
     finally:
         simulation.collectors.remove(collect)
+
+
+class CopyObserver(Protocol):
+    """Is told of a copy from the host to a device, when the call has returned."""
+
+    def __call__(
+        self,
+        mark: PlaceMark | None,
+        nbytes: int,
+        held_ns: int,
+        *,
+        pinned: bool,
+        non_blocking: bool,
+    ) -> None:
+        """Note it.
+
+        Args:
+            mark: Where the user's code made it.
+
+            nbytes: What went over.
+
+            held_ns: How long the call took, on the machine's clock.
+
+            pinned: Whether the memory of the host was pinned.
+
+            non_blocking: As it was asked for.
+        """
+
+
+@contextlib.contextmanager
+def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
+    """Tell of each copy from the host to a device, in every thread.
+
+    Raises:
+        DeviceError: The machine is switched off.
+    """
+    from gpumagic.simulator.backend.pinning import pinned_buffer
+    from gpumagic.simulator.backend.transfers import Transfers
+
+    simulation = _simulation_of(box)
+    arrive = vars(Transfers)[_ARRIVE]
+    watching = True
+
+    def arriving(
+        self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
+    ) -> None:
+        began_ns = box.machine.scheduler.now_ns
+        pinned = pinned_buffer(source) is not None
+        arrive(self, gpu, target, source, non_blocking=non_blocking)
+        nbytes = source.numel() * source.element_size()
+        if watching and nbytes:
+            held_ns = box.machine.scheduler.now_ns - began_ns
+            mark = simulation.places.here()
+            note(mark, nbytes, held_ns, pinned=pinned, non_blocking=non_blocking)
+
+    setattr(Transfers, _ARRIVE, arriving)
+    try:
+        yield
+    finally:
+        watching = False
+        if vars(Transfers)[_ARRIVE] is arriving:  # else one entered later is still on
+            setattr(Transfers, _ARRIVE, arrive)
 
 
 def _simulation_of(box: Box) -> Simulation:

@@ -16,7 +16,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.observed import SpanKind, Trace, TraceSpan
 from gpumagic.simulator.chrome_trace import as_chrome_trace
 from gpumagic.simulator.scheduler import Scheduler
-from gpumagic.simulator.work import Engine
+from gpumagic.simulator.work import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,6 +143,7 @@ class SimulatedTracing:
                 work.end_ns,
                 device=device,
                 stream=stream,
+                nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass
+from typing import Self
 
 FULL_SHARE = 1 << 20  # a whole compute engine; integers add up without rounding
 
@@ -20,6 +21,26 @@ class Engine(enum.IntEnum):
     H2D = 1
     D2H = 2
     PEER = 3
+
+
+class CopyName(str):
+    """What a copy is called, in the words of NVIDIA's traces, and how much it moves.
+
+    Args:
+        name: Such as `Memcpy HtoD (Pinned -> Device)`.
+
+        nbytes: How much.
+    """
+
+    __slots__ = ("nbytes",)
+
+    def __new__(cls, name: str, nbytes: int) -> Self:
+        """The name, with the bytes beside it."""
+        made = super().__new__(cls, name)
+        made.nbytes = nbytes
+        return made
+
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@
  *   utilisation, temperature, power_mw, compute_mode, sm_count
  *   sm_clock, sm_clock_max         in MHz; without them it does not tell its clocks
  *   clock_limits                   bits of what holds the clock down, as 0x44
+ *   link, link_most                generation and lanes of PCI Express, as 5 16;
+ *                                  without them it does not tell its link
+ *   c2c = yes | no                 whether NVLink-C2C joins it to the processor
  *   speed                          FASTEST_FIRST puts the highest first
  *   cuda = no                      the CUDA driver does not list it
  *   mig = enabled | disabled       without this line MIG is not supported
@@ -60,6 +63,8 @@ typedef struct {
     uint64_t total_mib, reserved_mib, used_mib;
     unsigned utilisation, temperature, power_mw, compute_mode, sm_count;
     unsigned sm_clock, sm_clock_max, clock_limits;
+    unsigned generation, width, most_generation, most_width;
+    int c2c_supported, c2c;
     int speed, outside_cuda, mig_supported, mig_enabled;
     Slice slices[MANY];
     int slice_count;
@@ -162,6 +167,14 @@ static void read_gpu_line(Gpu *gpu, const char *key, const char *value)
     else if (!strcmp(key, "capability")) sscanf(value, "%d.%d", &gpu->major, &gpu->minor);
     else if (!strcmp(key, "pci"))
         sscanf(value, "%x:%x:%x", &gpu->domain, &gpu->bus, &gpu->device);
+    else if (!strcmp(key, "link"))
+        sscanf(value, "%u %u", &gpu->generation, &gpu->width);
+    else if (!strcmp(key, "link_most"))
+        sscanf(value, "%u %u", &gpu->most_generation, &gpu->most_width);
+    else if (!strcmp(key, "c2c")) {
+        gpu->c2c_supported = 1;
+        gpu->c2c = !strcmp(value, "yes");
+    }
     else if (!strcmp(key, "mig")) {
         gpu->mig_supported = 1;
         gpu->mig_enabled = !strcmp(value, "enabled");

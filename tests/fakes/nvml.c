@@ -30,6 +30,7 @@ typedef struct {
     c_nvmlProcessDetail_v1_t *procArray;
 } c_nvmlProcessDetailList_v1_t;
 typedef struct { unsigned gpu, memory; } c_nvmlUtilization_t;
+typedef struct { unsigned isC2cEnabled; } c_nvmlC2cModeInfo_v1_t;
 typedef struct { unsigned version, sensorType; int temperature; } c_nvmlTemperature_v1_t;
 typedef struct {
     unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
@@ -356,6 +357,28 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *
     WHOLE_GPU(handle);
     *bits = part.gpu->clock_limits;
     return part.gpu->sm_clock ? 0 : NOT_SUPPORTED;
+}
+
+/* ------------------------------------------------------------ its link */
+
+#define LINK_CALL(function, field)                                          \
+    int function(void *handle, unsigned *value)                             \
+    {                                                                       \
+        WHOLE_GPU(handle);                                                  \
+        *value = part.gpu->field;                                           \
+        return *value ? 0 : NOT_SUPPORTED;                                  \
+    }
+
+LINK_CALL(nvmlDeviceGetCurrPcieLinkGeneration, generation)
+LINK_CALL(nvmlDeviceGetCurrPcieLinkWidth, width)
+LINK_CALL(nvmlDeviceGetMaxPcieLinkGeneration, most_generation)
+LINK_CALL(nvmlDeviceGetMaxPcieLinkWidth, most_width)
+
+int nvmlDeviceGetC2cModeInfoV(void *handle, c_nvmlC2cModeInfo_v1_t *info)
+{
+    WHOLE_GPU(handle);
+    info->isC2cEnabled = (unsigned)part.gpu->c2c;
+    return part.gpu->c2c_supported ? 0 : NOT_SUPPORTED;
 }
 
 /* ------------------------------------------------------------ who uses it */

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpumagic.errors import DeviceError
+from gpumagic.host_memory import available_bytes
 from gpumagic.units import bytes_text
 
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
 
@@ -31,29 +28,3 @@ def no_room(nbytes: int, label: str) -> HostMemoryFull:
         'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
         'memory="2GiB"), runs out of memory sooner than the machine',
     )
-
-
-def available_bytes() -> int | None:
-    """The RAM that can still be used, also inside a container; None if untold."""
-    known = [each for each in (_of_machine(), _of_container()) if each is not None]
-    return min(known, default=None)
-
-
-def _of_machine() -> int | None:
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _of_container() -> int | None:
-    try:
-        limit = (_CGROUP / "memory.max").read_text(encoding="ascii").strip()
-        used = (_CGROUP / "memory.current").read_text(encoding="ascii")
-    except OSError:
-        return None
-    return int(limit) - int(used) if limit.isdigit() else None

@@ -168,7 +168,7 @@ class Transfers:
         with simulation.books() as tracker:
             if buffer is None:
                 began_ns = machine.stage(stream, nbytes)
-            gpu.copy(stream, Engine.H2D, nbytes, pinned=True)
+            gpu.copy(stream, Engine.H2D, nbytes, pinned=True, staged=buffer is None)
             races = tracker.operate(
                 stream.order, reads, (written,), simulation.places.here()
             )
