@@ -62,11 +62,11 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	@$(PIP) -e '.[torch,demo,dev]'
+	@$(PIP) -e '.[torch,demo,dev,loaders]'
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	@$(PIP) -e '.[torch,demo,dev,browser]'
+	@$(PIP) -e '.[torch,demo,dev,loaders,browser]'
 	@touch $@
 
 .PRECIOUS: .venv-ipython-%/.ready

@@ -15,6 +15,7 @@ BENCHMARKS = (
     "tensor_picture",  # what a user waits for, and how large it is
     "cell_timing",  # our times beside those of the tools for the same
     "memory_line",  # what watching every cell's memory costs
+    "prefetching",  # what copying ahead costs the host, beside a plain loop
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -38,6 +38,7 @@ PICTURES = (
         "%%cuda_sync_time\nloss = step(batch)",
     ),
     Picture("gpu_mem.png", "gpu_mem-cell", "%%gpu_mem\nloss = step(batch)"),
+    Picture("pin_loader.png", "pin_loader-fixed", "%pin_loader train_dl"),
     Picture("tensor_info.png", "tensor_info-slice-with-gaps", "%tensor_info x[:, ::2]"),
 )
 

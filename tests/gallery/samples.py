@@ -355,6 +355,12 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-log-long",
     "gpu_mem-map",
     "gpu_mem-balance-eight",
+    "pin_loader-fixed",  # two timelines, and all figures behind a click
+    "pin_loader-diagnosed",
+    "pin_loader-wrapped",
+    "pin_loader-no-gain-measured",
+    "pin_loader-refused-different",
+    "pin_loader-watch-many",
 )
 
 

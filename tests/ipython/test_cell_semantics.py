@@ -118,6 +118,7 @@ MAGICS = (
     "%%gpu_doctor -q",
     "%%cuda_sync_time -q --name kept",
     "%%gpu_mem -q --lines",
+    "%%pin_loader -q --watch",
 )
 
 

@@ -1,0 +1,28 @@
+"""Is this DataLoader feeding the GPU as fast as it can: `%pin_loader`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+    from gpumagic.pin_loader.improving import diagnose, improve, pin
+    from gpumagic.pin_loader.watching import watch
+
+__all__ = ["DevicePrefetcher", "diagnose", "improve", "pin", "watch"]
+
+_HOMES = {
+    "DevicePrefetcher": "feeding.prefetcher",
+    "diagnose": "improving",
+    "improve": "improving",
+    "pin": "improving",
+    "watch": "watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What works is imported when it is asked for: loading the magic stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

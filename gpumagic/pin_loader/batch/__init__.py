@@ -1,0 +1,1 @@
+"""What a batch consists of, how it is walked, moved and pinned."""

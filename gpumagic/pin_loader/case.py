@@ -1,0 +1,160 @@
+"""One loader under investigation: what is asked, what is at hand, what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.pin_loader.report import LoaderReport, Rates, Remark, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.pin_loader.report import (
+        Anatomy,
+        Bound,
+        EndToEnd,
+        FourSteps,
+        Guard,
+        LoaderFacts,
+        Loading,
+        Rebuilding,
+        ReuseCheck,
+        Sameness,
+        Setting,
+        WorkerSearch,
+    )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for.
+
+    Attributes:
+        name: What the user calls the loader.
+
+        out: What the new one is to be called.
+
+        workers: How many, "auto" to find out, None to leave them.
+
+        only_looking: Nothing is made, and no device is started.
+    """
+
+    name: str | None = None
+    out: str | None = None
+    workers: int | str | None = None
+    prefetch: int | None = None
+    depth: int = 1
+    step: Callable[[Any], object] | None = None
+    batches: int | None = None
+    budget_s: float = 10.0
+    verify: bool = False
+    profile: bool = True
+    force: bool = False
+    only_looking: bool = False
+
+
+class Ending(NamedTuple):
+    """Why an investigation goes no further."""
+
+    state: State
+    reason: Remark | None = None
+
+
+@dataclass
+class Case:
+    """What the stages of an investigation hand on.
+
+    What has no default is set by the stage that finds it out, and not there before.
+
+    Attributes:
+        batch: A real batch on the host. Gone as soon as it is not needed any more.
+
+        new_load: How fast it loads with the workers that it is to have, where these
+            are not those that it has.
+
+        new: The rebuilt loader, still on the host.
+
+        feeding: What the user is to iterate.
+    """
+
+    loader: Any
+    wish: Wish
+    runtime: Runtime
+    driver: Driver
+    device: int | None
+    setting: Setting
+    facts: LoaderFacts
+    tell: Callable[[float], object] = lambda _: None  # how far this stage has come
+    batch: Any = None
+    new: Any = None
+    feeding: Any = None
+    anatomy: Anatomy = field(init=False)
+    guard: Guard | None = None
+    rates: Rates = field(default_factory=Rates)
+    bound: Bound = field(init=False)
+    search: WorkerSearch | None = None
+    new_load: Loading | None = None
+    rebuilding: Rebuilding = field(init=False)
+    sameness: Sameness | None = None
+    reuse: ReuseCheck | None = None
+    end_to_end: EndToEnd | None = None
+    steps: FourSteps | None = None
+    remarks: list[Remark] = field(default_factory=list)
+
+    @property
+    def pins(self) -> bool:
+        """Whether there is something to pin for."""
+        return self.runtime.kind not in ("cpu", "mps")
+
+    @property
+    def place(self) -> str:
+        """Where batches go, as torch writes it."""
+        if self.device is None:
+            return self.runtime.kind
+        return f"{self.runtime.kind}:{self.device}"
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether copies cannot be measured without starting the device."""
+        return self.wish.only_looking and not self.runtime.started()
+
+    @property
+    def workers(self) -> int:
+        """How many workers the new loader is to have."""
+        if self.search is not None and self.search.chosen is not None:
+            return self.search.chosen
+        if isinstance(self.wish.workers, int):
+            return self.wish.workers
+        return self.facts.workers or 0
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """How many batches each of them prepares ahead."""
+        if not self.workers:
+            return None
+        return self.wish.prefetch or self.facts.prefetch_factor or 2
+
+    def report(self, ending: Ending) -> LoaderReport:
+        """All that was found."""
+        found = vars(self)  # without those that no stage has come to
+        return LoaderReport(
+            state=ending.state,
+            setting=self.setting,
+            loader=dataclasses.replace(self.facts, name=self.wish.name),
+            anatomy=found.get("anatomy"),
+            rates=self.rates,
+            bound=found.get("bound"),
+            guard=self.guard,
+            workers=self.search,
+            rebuilding=found.get("rebuilding"),
+            sameness=self.sameness,
+            end_to_end=self.end_to_end,
+            reuse=self.reuse,
+            steps=self.steps,
+            remarks=tuple(self.remarks),
+            reason=ending.reason,
+            out=self.wish.out if self.feeding is not None else None,
+        )

@@ -1,0 +1,280 @@
+"""Diagnose a loader, or mend it: the stages in their order, and how they end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.errors import GpuMagicError
+from gpumagic.pin_loader import looking, mending
+from gpumagic.pin_loader.case import Case, Ending, Wish
+from gpumagic.pin_loader.loader.facts import facts_of
+from gpumagic.pin_loader.loader.random_state import kept
+from gpumagic.pin_loader.report import LoaderReport, Remark, Setting, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+
+    Stage = Callable[[Case], Ending | None]
+    Step = tuple[Stage, float, str]
+    Progress = Callable[[float, str], object]
+
+
+class LoaderRefused(GpuMagicError):
+    """The loader is better left as it is, or cannot be rebuilt the same."""
+
+
+class Improved(NamedTuple):
+    """What to iterate from now on, None where nothing was made; and all about it."""
+
+    loader: DevicePrefetcher | None
+    report: LoaderReport
+
+
+# Each with the share of the time that it takes, and what is said meanwhile.
+_MEETING: tuple[Step, ...] = (
+    (looking.look_at_the_kind, 0.0, "looking at the loader"),
+    (looking.look_at_its_workers, 0.0, "looking at the loader"),
+    (looking.look_at_a_batch, 0.05, "taking a batch"),
+    (looking.look_at_the_room, 0.0, "looking at the machine"),
+)
+_MEASURING: tuple[Step, ...] = (
+    (looking.measure_loading, 0.15, "loading"),
+    (looking.measure_the_way, 0.2, "copying and computing"),
+)
+_WORKERS: tuple[Step, ...] = (
+    (mending.look_at_other_workers, 0.2, "loading with other workers"),
+)
+_PREDICTING: tuple[Step, ...] = (
+    (looking.predict_the_bound, 0.0, "working out the bound"),
+)
+_MAKING: tuple[Step, ...] = (
+    (mending.make_the_loader, 0.0, "rebuilding"),
+    (mending.prove_the_same, 0.05, "comparing batches"),
+)
+_PROVING: tuple[Step, ...] = (
+    (mending.watch_its_buffers, 0.05, "watching buffers"),
+    (mending.run_both_loops, 0.3, "running both loops in turn"),
+    (mending.say_how_it_ended, 0.0, ""),
+)
+
+
+def diagnose(  # noqa: PLR0913 -- one for each option
+    loader: Any,
+    *,
+    name: str | None = None,
+    device: Any = None,
+    step: Callable[[Any], object] | None = None,
+    batches: int | None = None,
+    budget_s: float = 5.0,
+    progress: Progress | None = None,
+) -> LoaderReport:
+    """Look at a loader: a batch leaf by leaf, how fast each part is, what can be won.
+
+    The loader is left as it is, and so are random numbers, generators and samplers.
+    No device is started: copies are measured on one that is in use.
+
+    Args:
+        loader: A DataLoader, or what is like one.
+
+        name: What the report calls it.
+
+        device: Where batches go; by default to the current device of the best kind.
+
+        step: What the loop calls with each batch; it is really called.
+
+        batches: How many are timed.
+
+        budget_s: How long all of it may take.
+
+        progress: Called with the share that is done, and with what is being done.
+    """
+    wish = Wish(
+        name=name, step=step, batches=batches, budget_s=budget_s, only_looking=True
+    )
+    stages = (*_MEETING, *_MEASURING, *_PREDICTING)
+    return _run(_open(loader, device, wish), stages, progress).report
+
+
+def improve(  # noqa: PLR0913 -- one for each option
+    loader: Any,
+    *,
+    name: str | None = None,
+    out: str | None = None,
+    device: Any = None,
+    workers: int | str | None = None,
+    prefetch: int | None = None,
+    depth: int = 1,
+    step: Callable[[Any], object] | None = None,
+    batches: int | None = None,
+    budget_s: float = 10.0,
+    verify: bool = False,
+    profile: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Improved:
+    """Diagnose a loader; where it pays, rebuild it, prove it the same, and measure.
+
+    Args:
+        loader: A DataLoader, or what is like one; it is left as it is.
+
+        name: What the report calls it.
+
+        out: What the report calls the new one.
+
+        device: Where batches go; by default to the current device of the best kind.
+
+        workers: How many processes load; "auto" finds out how many pay.
+
+        prefetch: How many batches each of them prepares ahead.
+
+        depth: How many batches are copied ahead.
+
+        step: What the loop calls with each batch; it is really called.
+
+        batches: How many are timed, and compared.
+
+        budget_s: How long all measurements together may take.
+
+        verify: Whether to compare a whole epoch.
+
+        profile: Whether to trace how copies and kernels overlap.
+
+        force: Whether to go on where it is refused, or not worth it.
+
+        progress: Called with the share that is done, and with what is being done.
+    """
+    wish = Wish(
+        name=name,
+        out=out,
+        workers=workers,
+        prefetch=prefetch,
+        depth=depth,
+        step=step,
+        batches=batches,
+        budget_s=budget_s,
+        verify=verify,
+        profile=profile,
+        force=force,
+    )
+    stages = (
+        *_MEETING,
+        *_MEASURING,
+        *_WORKERS,
+        *_PREDICTING,
+        *_MAKING,
+        *_PROVING,
+    )
+    return _run(_open(loader, device, wish), stages, progress)
+
+
+def pin(  # noqa: PLR0913 -- one for each option
+    loader: Any,
+    *,
+    device: Any = None,
+    workers: int | None = None,
+    prefetch: int | None = None,
+    depth: int = 1,
+    force: bool = False,
+) -> DevicePrefetcher:
+    """The loader rebuilt, pinned, and copied ahead to the device; nothing is timed.
+
+    Some batches of both are compared, and what pinning takes is held against the
+    machine.
+
+    Args:
+        loader: A DataLoader, or what is like one; it is left as it is.
+
+        device: Where batches go; by default to the current device of the best kind.
+
+        workers: How many processes load; by default as many as now.
+
+        prefetch: How many batches each of them prepares ahead.
+
+        depth: How many batches are copied ahead.
+
+        force: Whether to go on where it is refused.
+
+    Raises:
+        LoaderRefused: It would take too much memory, or not give the same.
+    """
+    wish = Wish(
+        workers=workers, prefetch=prefetch, depth=depth, force=force, out="pinned"
+    )
+    made = _run(_open(loader, device, wish), (*_MEETING, *_MAKING), None)
+    if made.loader is None:
+        reason = made.report.reason or Remark("nothing was made")
+        raise LoaderRefused(reason.text, reason.hint)
+    return made.loader
+
+
+def _open(loader: Any, device: Any, wish: Wish) -> Case:
+    facts = facts_of(loader, wish.name)
+    kind, number = _kind_and_number(device)
+    runtime, driver = open_runtime(kind), open_driver()
+    if number is None and runtime.kind != "cpu":
+        number = runtime.current_device() or 0
+    return Case(
+        loader=loader,
+        wish=wish,
+        runtime=runtime,
+        driver=driver,
+        device=number,
+        setting=_setting(runtime, driver, number),
+        facts=facts,
+    )
+
+
+def _run(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Improved:
+    """Go from stage to stage until one of them ends it."""
+    ending: Ending | None = None
+    done = 0.0
+    whole = sum(share for _, share, _ in stages) or 1.0
+    with kept(case.loader):
+        for stage, share, note in stages:
+            if progress is not None:
+                case.tell = _telling(progress, done / whole, share / whole, note)
+                case.tell(0.0)
+            ending = stage(case)
+            done += share
+            if ending is not None:
+                break
+    case.batch = None
+    case.setting = _setting(case.runtime, case.driver, case.device)
+    return Improved(case.feeding, case.report(ending or Ending(State.FIXED)))
+
+
+def _telling(
+    progress: Progress, begin: float, share: float, note: str
+) -> Callable[[float], object]:
+    return lambda part: progress(begin + share * min(part, 1.0), note)
+
+
+def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
+    if device is None:
+        return None, None
+    if isinstance(device, int):
+        return None, device
+    kind, _, number = str(device).partition(":")
+    return kind, int(number) if number.isdecimal() else None
+
+
+def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
+    import torch
+
+    box = simulated_box() if runtime.simulated else None
+    known = device is not None and (runtime.started() or runtime.kind == "cpu")
+    of_a_driver = runtime.kind in ("cuda", "sim")
+    return Setting(
+        kind=runtime.kind,
+        label=str(getattr(box, "label", "")),
+        device=None if runtime.kind == "cpu" else device,
+        device_name=runtime.device_name(device or 0) if known else None,
+        torch_version=str(torch.__version__),
+        driver_version=driver.inventory().driver_version if of_a_driver else None,
+    )

@@ -1,0 +1,89 @@
+"""`%pin_loader` finds out whether a DataLoader keeps the GPU busy, and mends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
+
+if TYPE_CHECKING:
+    from gpumagic.pin_loader.notebook import Notebook
+    from gpumagic.session import Session
+
+
+@magics_class
+class LoaderMagics(GpuMagics):
+    """The magic of this room."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell, session)
+        self._notebook: Notebook | None = None
+
+    @gpu_magic
+    @magic_arguments()
+    @argument("name", nargs="?", metavar="NAME", help="The DataLoader.")
+    @argument("--device", metavar="DEVICE", help="Where batches go (the current one).")
+    @argument(
+        "--out", metavar="NAME", help="What the new loader is called (NAME_pinned)."
+    )
+    @argument("--inplace", action="store_true", help="Put it in the place of the old.")
+    @argument(
+        "--workers",
+        metavar="N",
+        help="So many worker processes; auto finds out how many pay.",
+    )
+    @argument(
+        "--prefetch", type=int, metavar="N", help="Batches each worker prepares ahead."
+    )
+    @argument(
+        "--depth", type=int, default=1, metavar="N", help="Batches copied ahead (1)."
+    )
+    @argument(
+        "--step",
+        metavar="NAME",
+        help="The function that your loop calls with a batch; it is really called.",
+    )
+    @argument("--batches", type=int, metavar="K", help="Batches in each measurement.")
+    @argument("--budget", default="10s", metavar="TIME", help="At most so long (10s).")
+    @argument("--diagnose", action="store_true", help="Look and predict, no more.")
+    @argument(
+        "--verify", action="store_true", help="Compare a whole epoch, batch by batch."
+    )
+    @argument("--no-profile", action="store_true", help="Take no trace of the overlap.")
+    @argument(
+        "--force",
+        action="store_true",
+        help="Go on where it is refused or not worth it.",
+    )
+    @argument(
+        "--watch",
+        action="store_true",
+        help="In front of a training cell: its copies and its waits for data, by line.",
+    )
+    @output_options
+    def pin_loader(self, line: str, cell: str | None = None) -> Any:
+        """Find out whether a DataLoader feeds the GPU as fast as it can; mend it.
+
+        Looks at a real batch, measures each part, and says what can be gained at
+        most. Where that is worth it, NAME_pinned is made: the same batches, pinned,
+        copied ahead, on the device. It is compared with the old one in value and in
+        time. NAME itself stays as it is, and so do random numbers and samplers.
+
+        The next batch is fetched before the one at hand is given out: a first batch
+        comes after two loads, and without workers random transforms of the dataset
+        draw before your step does. CUDA graphs want fixed addresses: copy into them.
+        """
+        __tracebackhide__ = True
+        options = self.read(self.pin_loader, line, cell)
+        typed = typed_name(self.pin_loader, cell)
+        return self._notebook_here().answer(options, f"{typed} {line}", cell)
+
+    def _notebook_here(self) -> Notebook:
+        from gpumagic.pin_loader.notebook import Notebook
+
+        if self._notebook is None:
+            self._notebook = Notebook(self)
+        return self._notebook

@@ -1,0 +1,206 @@
+"""The stages that mend: workers, the new loader, and the proof that it is the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from gpumagic.comparison import Verdict
+from gpumagic.pin_loader.case import Ending
+from gpumagic.pin_loader.loader import sameness
+from gpumagic.pin_loader.loader.rebuilding import rebuild
+from gpumagic.pin_loader.looking import trial_copy, wrap
+from gpumagic.pin_loader.pace import rates, reuse
+from gpumagic.pin_loader.pace.end_to_end import end_to_end
+from gpumagic.pin_loader.report import (
+    LoaderKind,
+    Remark,
+    State,
+    Way,
+)
+from gpumagic.pin_loader.trials import loading, worker_search
+from gpumagic.pin_loader.trials.guard import guard
+from gpumagic.pin_loader.trials.preflight import unpicklable
+
+if TYPE_CHECKING:
+    from gpumagic.pin_loader.case import Case
+    from gpumagic.pin_loader.report import Guard, Loading
+
+_COMPARED = 8
+_SEARCH_SHARE, _LOOP_SHARE = 0.4, 0.5
+
+
+def look_at_other_workers(case: Case) -> Ending | None:
+    """How fast it loads with the workers that are asked for, or how many pay."""
+    if case.wish.workers == "auto":
+        _search_for_workers(case)
+    if case.workers == (case.facts.workers or 0):
+        return None
+    case.guard = _guard_with(case, case.workers)
+    case.new_load = _searched(case) or loading.measure(
+        trial_copy(case, workers=case.workers, prefetch_factor=case.wish.prefetch),
+        budget_s=case.wish.budget_s * _SEARCH_SHARE,
+        progress=case.tell,
+    )
+    _let_the_stand_in_follow(case)
+    return None
+
+
+def _let_the_stand_in_follow(case: Case) -> None:
+    """As long as loading took before, it would hide that loading is faster now."""
+    step = case.rates.step
+    if step is None or not step.synthetic:
+        return
+    faster = dataclasses.replace(case.rates, load=case.new_load)
+    step = rates.step_of(
+        faster, None, case.runtime, case.device or 0, None, case.wish.budget_s / 10
+    )
+    case.rates = dataclasses.replace(case.rates, step=step)
+
+
+def _search_for_workers(case: Case) -> None:
+    step = case.rates.step
+    case.search = worker_search.search(
+        lambda workers: trial_copy(
+            case,
+            workers=workers,
+            prefetch_factor=case.wish.prefetch if workers else None,
+        ),
+        anatomy=case.anatomy,
+        step_s=None if step is None or step.synthetic else step.samples.median_s,
+        budget_s=case.wish.budget_s * _SEARCH_SHARE,
+        guard_for=lambda workers: _guard_with(case, workers),
+        refuse=_why_no_workers(case),
+        progress=case.tell,
+    )
+
+
+def _searched(case: Case) -> Loading | None:
+    trials = () if case.search is None else case.search.trials
+    for trial in trials:
+        if case.search is not None and trial.workers == case.search.chosen:
+            return trial.loading
+    return None
+
+
+def make_the_loader(case: Case) -> Ending | None:
+    """Rebuild it, and put the prefetcher round it."""
+    adapter = case.pins and case.anatomy.adaptable
+    made = rebuild(
+        case.loader,
+        pin_memory=True if case.pins else None,
+        workers=None if case.workers == case.facts.workers else case.workers,
+        prefetch_factor=case.wish.prefetch,
+        adapter=adapter,
+    )
+    wrap(case, made, adapter=adapter)
+    return None
+
+
+def prove_the_same(case: Case) -> Ending | None:
+    """Compare what old and new loader give, batch by batch, under one random state."""
+    case.sameness = sameness.compare(
+        case.loader,
+        case.feeding,
+        batches=case.wish.batches or _COMPARED,
+        whole=case.wish.verify,
+    )
+    if case.sameness.same is not False or case.wish.force:
+        return None
+    case.feeding = None
+    return Ending(
+        State.REFUSED_DIFFERENT,
+        Remark(
+            f"the new loader gives other data: {case.sameness.difference}",
+            "keep the old one; --force makes the new one all the same",
+            serious=True,
+        ),
+    )
+
+
+def watch_its_buffers(case: Case) -> Ending | None:
+    """Refuse a loader that fills memory again while it is still being copied."""
+    if not case.pins:
+        return None
+    case.reuse = reuse.check(
+        case.new, case.runtime, device=case.device or 0, batches=_COMPARED
+    )
+    if not case.reuse.damaged or case.wish.force:
+        return None
+    case.feeding = None
+    return Ending(
+        State.REFUSED_DIFFERENT,
+        Remark(
+            "a batch was filled with the next one while it was still being copied",
+            "let the dataset and the collate_fn make new tensors for every batch",
+            serious=True,
+        ),
+    )
+
+
+def run_both_loops(case: Case) -> Ending | None:
+    """Run the old loop and the new one in turn, and say how it ended."""
+    case.end_to_end = end_to_end(
+        case.loader,
+        case.feeding,
+        case.runtime,
+        device=case.device,
+        rates=case.rates,
+        step=case.wish.step,
+        batches=case.wish.batches,
+        budget_s=case.wish.budget_s * _LOOP_SHARE,
+        trace=case.wish.profile,
+        name=case.wish.name,
+        out=case.wish.out,
+        new_load=case.new_load,
+        progress=case.tell,
+    )
+    return None
+
+
+def say_how_it_ended(case: Case) -> Ending:
+    """What the proof in value and in time comes to."""
+    if not case.pins:
+        if not case.rebuilding.changes:
+            case.feeding = None
+        return Ending(State.NO_ACCELERATOR)
+    if _is_no_gain(case):
+        case.feeding = None
+        return Ending(State.NO_GAIN, _MEASURED_NOTHING)
+    if case.rebuilding.way is not Way.REBUILT:
+        reason = case.rebuilding.reason or "it cannot be made anew"
+        return Ending(State.WRAPPED_ONLY, Remark(reason))
+    return Ending(State.FIXED)
+
+
+def _is_no_gain(case: Case) -> bool:
+    if case.wish.force or case.end_to_end is None:
+        return False
+    return case.end_to_end.result.verdict in (Verdict.SAME, Verdict.SLOWER)
+
+
+_MEASURED_NOTHING = Remark(
+    "both loops were run in turn, and the new one is not faster",
+    "keep the loader; --force makes the new one all the same",
+)
+
+
+def _why_no_workers(case: Case) -> Remark | None:
+    if case.facts.kind is LoaderKind.ITERABLE:
+        return Remark(
+            "each worker would give all of an iterable dataset again",
+            "let its __iter__ give a part for each get_worker_info().id, then say "
+            "--workers 4",
+        )
+    return unpicklable(case.loader)
+
+
+def _guard_with(case: Case, workers: int) -> Guard:
+    return guard(
+        case.anatomy,
+        workers=workers,
+        prefetch_factor=case.wish.prefetch or case.facts.prefetch_factor,
+        depth=case.wish.depth,
+        force=case.wish.force,
+        pinned=case.pins,
+    )

@@ -1,0 +1,181 @@
+"""What one line comes to in a notebook: names looked up, the new loader stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.opening import runtime_now
+from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.every_cell import running_cell
+from gpumagic.observed import Code
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.improving import diagnose, improve
+from gpumagic.pin_loader.request import Request, watch_only
+from gpumagic.pin_loader.watched.watch_run import WatchRun
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpumagic.cells import Outcome
+    from gpumagic.magic import GpuMagics
+    from gpumagic.pin_loader.report import LoaderReport
+
+_STEPS = 100  # progress is told in percent of the budget
+
+
+class Notebook:
+    """The loaders of one notebook.
+
+    Args:
+        magics: Through which reports are shown and bodies run.
+    """
+
+    def __init__(self, magics: GpuMagics) -> None:
+        self._magics = magics
+        self._shell = magics.shell
+        self._names: dict[str, Any] = magics.shell.user_ns
+
+    def answer(self, options: argparse.Namespace, typed: str, cell: str | None) -> Any:
+        """Do what one line asks for.
+
+        Args:
+            options: The options.
+
+            typed: The line as it was typed.
+
+            cell: The body; None in line form.
+        """
+        __tracebackhide__ = True
+        if cell is not None:
+            return self._watch(options, typed, cell)
+        if options.watch:
+            raise UsageProblem(
+                "%pin_loader --watch needs a training cell below it",
+                "write %%pin_loader --watch in the first line of that cell",
+            )
+        if options.name is None:
+            raise self._which()
+        report = self._report(Request.of(options))
+        return self._magics.show(report, options)
+
+    # ------------------------------------------------------------------ a loader
+
+    def _report(self, request: Request) -> LoaderReport:
+        loader = self._found(request.name)
+        step = None if request.step is None else self._function(request.step)
+        if request.out is not None and request.out != request.name:
+            self._require_free(request.out)
+        with self._magics.progress(_STEPS, f"Measuring {request.name}") as steps:
+
+            def tell(share: float, note: str) -> None:
+                steps.advance(int(share * _STEPS) - steps.done, note)
+
+            if request.diagnose:
+                report = diagnose(
+                    loader,
+                    name=request.name,
+                    device=request.device,
+                    step=step,
+                    batches=request.batches,
+                    budget_s=request.budget_s,
+                    progress=tell,
+                )
+                tell(1.0, "")
+                return report
+            improved = improve(
+                loader,
+                name=request.name,
+                out=request.out,
+                device=request.device,
+                workers=request.workers,
+                prefetch=request.prefetch,
+                depth=request.depth,
+                step=step,
+                batches=request.batches,
+                budget_s=request.budget_s,
+                verify=request.verify,
+                profile=request.profile,
+                force=request.force,
+                progress=tell,
+            )
+            tell(1.0, "")
+        if request.out is not None and improved.loader is not None:
+            self._names[request.out] = improved.loader
+        return improved.report
+
+    def _found(self, name: str) -> Any:
+        first, *attributes = name.split(".")
+        if first not in self._names:
+            near = did_you_mean(first, self._loaders() or self._names)
+            raise UsageProblem(
+                f"there is no {first} in this notebook",
+                near or self._known() or "make a DataLoader first, then name it here",
+            )
+        found = self._names[first]
+        for attribute in attributes:
+            if not hasattr(found, attribute):
+                raise UsageProblem(
+                    f"{first} has no attribute {attribute}",
+                    did_you_mean(attribute, dir(found)) or "look at dir() of it",
+                )
+            found = getattr(found, attribute)
+        return found
+
+    def _function(self, name: str) -> Any:
+        function = self._found(name)
+        if callable(function):
+            return function
+        raise UsageProblem(
+            f"--step {name}: this is a {type(function).__name__}, no function",
+            "name a function that takes a batch: --step train_step",
+        )
+
+    def _require_free(self, out: str) -> None:
+        there = self._names.get(out)
+        if there is not None and not isinstance(there, DevicePrefetcher):
+            raise UsageProblem(
+                f"{out} is the name of a {type(there).__name__} already",
+                "say another name: --out my_loader",
+            )
+
+    def _which(self) -> UsageProblem:
+        return UsageProblem(
+            "%pin_loader needs the name of a DataLoader",
+            self._known() or "make one first, as in train_dl = DataLoader(dataset)",
+        )
+
+    def _known(self) -> str:
+        """What to type, by the loaders that there are."""
+        names = self._loaders()
+        return " or ".join(f"%pin_loader {name}" for name in names[:3])
+
+    def _loaders(self) -> list[str]:
+        return [
+            name
+            for name, value in self._names.items()
+            if not name.startswith("_") and type(value).__name__.endswith("Loader")
+        ]
+
+    # -------------------------------------------------------------------- a cell
+
+    def _watch(self, options: argparse.Namespace, typed: str, cell: str) -> Any:
+        __tracebackhide__ = True
+        if not options.watch:
+            raise UsageProblem(
+                "%%pin_loader with a cell only watches, and wants to be told so",
+                "type %%pin_loader --watch",
+            )
+        watch_only(options)
+        if options.name is not None:
+            self._found(options.name)
+        run = WatchRun(runtime_now, lambda: self._names, only=options.name)
+        code = Code(cell.strip("\n"), cell=running_cell(self._shell))
+
+        def after(outcome: Outcome) -> Any:
+            run.end(error=outcome.error)
+            shown = self._magics.show(run.report(code), options)
+            if outcome.error is None and run.late_error is not None:
+                raise run.late_error
+            return shown
+
+        return self._magics.run_body(typed, cell, before=run.begin, after=after)

@@ -1,0 +1,1 @@
+"""How fast each part is, what that allows for, and what comes of it."""

@@ -1,0 +1,1 @@
+"""Loaders that are tried out, what they take, and nothing left behind."""

@@ -1,0 +1,1 @@
+"""A training cell that is watched while it runs."""

@@ -1,0 +1,146 @@
+"""What to type at a line that copies to a device, so that the host is not held."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpumagic import ranks
+from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.watched.copy_lines import all_bytes, all_held_s, by_line
+from gpumagic.places import Place, code_line
+from gpumagic.units import bytes_text, count_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.devices.copy_watch import SeenCopy
+    from gpumagic.pin_loader.watched.feeders import Feeder
+
+_MOST_REMARKS = 3
+_LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
+_SMALL_BYTES = 1 << 16  # below this a copy takes longer to launch than to run
+_MANY = 50
+_MOVING = ("to", "cuda", "copy_")  # methods that take non_blocking
+_LONGEST = 80
+_WAYS = ((False, False), (True, False), (False, True))  # pinned, non_blocking
+
+
+def copy_remarks(
+    copies: Iterable[SeenCopy], feeder_of: Callable[[int], Feeder | None]
+) -> tuple[Remark, ...]:
+    """What could be better about copies, and where; the most bytes first.
+
+    Args:
+        copies: What was seen.
+
+        feeder_of: Whose batch had come last at a moment, by `time.perf_counter_ns`;
+            None where none had come. Copies of that time are left alone.
+    """
+    in_loop = [each for each in copies if feeder_of(each.at_ns) is not None]
+    worst = sorted(by_line(in_loop).values(), key=all_bytes, reverse=True)
+    least = all_bytes(in_loop) * _LEAST_SHARE
+    remarks = [
+        _about(there, feeder_of(there[0].at_ns))
+        for found in worst
+        for there in _by_way(found)
+        if all_bytes(there) >= least
+    ]
+    small = [_many_small(found) for found in worst if _are_many_small(found)]
+    return (*remarks[:_MOST_REMARKS], *small[:1])
+
+
+def _by_way(found: Iterable[SeenCopy]) -> Iterator[list[SeenCopy]]:
+    """Those that could be better, by what is wrong with them."""
+    for way in _WAYS:
+        there = [each for each in found if (each.pinned, each.non_blocking) == way]
+        if there:
+            yield there
+
+
+def _about(there: Sequence[SeenCopy], feeder: Feeder | None) -> Remark:
+    held = f"which held the host for {seconds_text(all_held_s(there))}"
+    what = f"{_said(there)} copies {bytes_text(all_bytes(there))} from"
+    if there[0].pinned:
+        text = f"{what} pinned memory and waits all the same, {held}"
+        return Remark(text, f"write {_not_blocking(there)}")
+    if there[0].non_blocking:
+        text = f"{what} pageable memory, {held}: non_blocking=True gains nothing there"
+        return Remark(text, _pinning(feeder))
+    text = f"{what} pageable memory and waits for it, {held}"
+    return Remark(text, f"{_pinning(feeder)}; then write {_not_blocking(there)}")
+
+
+def _pinning(feeder: Feeder | None) -> str:
+    name = (feeder and feeder.name) or "NAME"
+    if feeder and feeder.pins:
+        return (
+            f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
+        )
+    return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
+
+
+def _are_many_small(found: Sequence[SeenCopy]) -> bool:
+    return len(found) >= _MANY and _median_bytes(found) <= _SMALL_BYTES
+
+
+def _many_small(found: Sequence[SeenCopy]) -> Remark:
+    return Remark(
+        f"{_said(found)} makes {count_text(len(found), 'copy', 'copies')} of "
+        f"{bytes_text(_median_bytes(found))} (median): each takes longer to launch "
+        "than to run",
+        "put small tensors together on the host, as in torch.stack, and copy once",
+    )
+
+
+def _median_bytes(found: Sequence[SeenCopy]) -> float:
+    return ranks.median([each.nbytes for each in found])
+
+
+# ------------------------------------------------------------------------ words
+
+
+def _said(found: Sequence[SeenCopy]) -> str:
+    line = code_line(found[0].mark)
+    if line is None:
+        return "a thread without any code of yours"
+    source = line.source
+    if source is None:
+        return line.where
+    shown = source if len(source) <= _LONGEST else f"{source[: _LONGEST - 3]}..."
+    return f"{line.where}, `{shown}`,"
+
+
+def _not_blocking(found: Sequence[SeenCopy]) -> str:
+    """The call as it should be typed."""
+    mark = found[0].mark
+    expression = None if mark is None else Place(*mark).expression
+    typed = None if expression is None else with_non_blocking(expression)
+    return f"`{typed or 'x.to(device, non_blocking=True)'}`"
+
+
+def with_non_blocking(expression: str) -> str | None:
+    """A call as it was typed, but not blocking; None if it is no such call.
+
+    >>> with_non_blocking("x.to(device)"), with_non_blocking("x.cuda()")
+    ('x.to(device, non_blocking=True)', 'x.cuda(non_blocking=True)')
+    """
+    typed = " ".join(expression.split())
+    try:
+        call = ast.parse(typed, mode="eval").body
+    except SyntaxError:
+        return None
+    if not (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _MOVING
+        and typed.isascii()  # Python counts columns in bytes
+    ):
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == "non_blocking":
+            value = keyword.value
+            return f"{typed[: value.col_offset]}True{typed[value.end_col_offset :]}"
+    others = call.args or call.keywords
+    before = typed[:-1].rstrip().removesuffix(",")
+    return f"{before}{', ' if others else ''}non_blocking=True)"

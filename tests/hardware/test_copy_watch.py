@@ -1,0 +1,274 @@
+"""Copies to a real GPU, noted by line; a training cell watched there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from gpumagic.devices.copy_watch import copies_watched
+from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader.watching import watch
+from gpumagic.places import code_line
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def runtime(torch):
+    """CUDA, started and idle."""
+    torch.zeros(1, device="cuda")
+    opened = open_runtime("cuda")
+    opened.synchronize()
+    return opened
+
+
+def sources(seen):
+    """The lines that have copied."""
+    return [code_line(each.mark).source for each in seen]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_four_ways_are_told_apart(torch):
+    """Pinned or not, blocking or not: as it really was, with all bytes."""
+    pageable = torch.ones(MIB)
+    pinned = pageable.pin_memory()
+
+    with copies_watched(torch, "cuda") as seen:
+        pageable.to("cuda")
+        pageable.to("cuda", non_blocking=True)
+        pinned.cuda()
+        pinned.cuda(non_blocking=True)
+    torch.cuda.synchronize()
+
+    assert sources(seen) == [
+        'pageable.to("cuda")',
+        'pageable.to("cuda", non_blocking=True)',
+        "pinned.cuda()",
+        "pinned.cuda(non_blocking=True)",
+    ]
+    assert [(each.pinned, each.non_blocking) for each in seen] == [
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+    assert {each.nbytes for each in seen} == {4 * MIB}
+
+
+@pytest.mark.usefixtures("runtime")
+def test_only_pinned_and_not_blocking_lets_the_host_go(torch):
+    """A large copy holds the host many times longer in the other three ways."""
+    pageable = torch.ones(64 * MIB)
+    pinned = pageable.pin_memory()
+    target = torch.empty(64 * MIB, device="cuda")
+
+    def ways():
+        target.copy_(pageable)
+        target.copy_(pinned)
+        target.copy_(pinned, non_blocking=True)
+        torch.cuda.synchronize()
+
+    ways()
+    with copies_watched(torch, "cuda") as seen:
+        ways()
+
+    held = [each.held_s for each in seen]
+    assert held[0] > 5 * held[2]
+    assert held[1] > 5 * held[2]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_conversion_is_told_by_what_goes_over(torch):
+    """Blocking, the host converts first, into pageable memory; else the GPU does."""
+    pinned = torch.ones(MIB, dtype=torch.uint8).pin_memory()
+
+    with copies_watched(torch, "cuda") as seen:
+        pinned.to("cuda", torch.float32)
+        pinned.to("cuda", torch.float32, non_blocking=True)
+    torch.cuda.synchronize()
+
+    assert len(seen) == 2
+    assert (seen[0].nbytes, seen[0].pinned) == (4 * MIB, False)
+    assert (seen[1].nbytes, seen[1].pinned) == (MIB, True)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_gap_between_elements_makes_it_pageable(torch):
+    """A transposed pinned tensor is put in order first, in pageable memory."""
+    pinned = torch.ones(1024, 1024).pin_memory()
+
+    with copies_watched(torch, "cuda") as seen:
+        torch.empty(1024, 1024, device="cuda").copy_(pinned.t())
+
+    assert [each.pinned for each in seen] == [False]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_whatever_copies_is_seen(torch):
+    """Modules, factories, slices and packed sequences copy on the user's line."""
+    model = torch.nn.Linear(8, 8)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    there = torch.zeros(16, device="cuda")
+
+    with copies_watched(torch, "cuda") as seen:
+        model.to("cuda")
+        torch.tensor([1.0, 2.0], device="cuda")
+        packed.to("cuda")
+        there[:8] = torch.ones(8)
+    by_line = {}
+    for each, source in zip(seen, sources(seen), strict=True):
+        by_line[source] = by_line.get(source, 0) + each.nbytes
+
+    assert by_line == {
+        'model.to("cuda")': (8 * 8 + 8) * 4,
+        'torch.tensor([1.0, 2.0], device="cuda")': 8,
+        'packed.to("cuda")': 5 * 4,
+        "there[:8] = torch.ones(8)": 32,
+    }
+
+
+@pytest.mark.usefixtures("runtime")
+def test_work_on_the_device_is_not_noted(torch):
+    """Copies within the device and to the host are let through, and right."""
+    there = torch.arange(16.0, device="cuda")
+
+    with copies_watched(torch, "cuda") as seen:
+        cloned = there.clone()
+        halves = there.half().float()
+        back = there.cpu()
+        ((there * 2 + 1).sum() / 3).item()
+
+    assert torch.equal(cloned, there)
+    assert torch.equal(halves, there)
+    assert back.tolist() == list(range(16))
+    assert seen == []
+
+
+@pytest.mark.usefixtures("runtime")
+def test_training_and_its_gradients_are_the_same(torch):
+    """A step forward, backward and of the optimizer gives the same numbers."""
+
+    def train():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)
+        ).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(3):
+            batch = torch.randn(32, 64).pin_memory().to("cuda", non_blocking=True)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    plain = train()
+    with copies_watched(torch, "cuda") as seen:
+        watched = train()
+
+    assert all(torch.equal(*pair) for pair in zip(plain, watched, strict=True))
+    assert sum(each.nbytes for each in seen if each.non_blocking) == 3 * 32 * 64 * 4
+
+
+@pytest.mark.usefixtures("runtime")
+def test_compiled_functions_are_not_compiled_anew(torch):
+    """What torch.compile has made runs on, and its copies are seen."""
+    compiled = torch.compile(lambda x: (x * 2).relu() + 1)
+    x = torch.ones(64, device="cuda")
+    compiled(x)
+    frames = dict(torch._dynamo.utils.counters["frames"])
+
+    with copies_watched(torch, "cuda"):
+        result = compiled(x)
+
+    assert result.sum().item() == 3 * 64
+    assert dict(torch._dynamo.utils.counters["frames"]) == frames
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_graph_is_captured_and_replayed_under_watch(torch):
+    """Capturing copies into fixed places works; a replay's copies are not seen."""
+    source, target = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+
+    with copies_watched(torch, "cuda") as seen:
+        with torch.cuda.graph(graph):
+            target.copy_(source)
+        graph.replay()
+    torch.cuda.synchronize()
+
+    assert target.sum().item() == 64
+    assert seen == []
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_place_in_the_dispatcher_is_given_back(torch):
+    """After an error nothing of ours stands there."""
+    with contextlib.suppress(ValueError), copies_watched(torch, "cuda"):
+        raise ValueError
+
+    taken = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert not taken("aten::copy_", "CUDA")
+    assert torch.ones(2).cuda().sum().item() == 2
+
+
+def loader_of(torch, *, pinned):
+    """Eight batches of 64 MiB, made of nothing."""
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, row):
+            return torch.full((16 * MIB,), float(row))
+
+    return torch.utils.data.DataLoader(Rows(), 1, pin_memory=pinned)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.usefixtures("runtime")
+def test_a_training_cell_is_told_by_line_and_trace(torch, pinned):
+    """Lines and trace agree on how much there was to copy, and from where."""
+    loader = loader_of(torch, pinned=pinned)
+
+    def train():
+        for batch in loader:
+            batch.to("cuda", non_blocking=pinned).mul_(2).sum()
+
+    train()
+    report = watch(train)
+
+    (line,) = report.copies
+    assert line.nbytes == 8 * 64 * MIB
+    assert line.pageable_bytes == (0 if pinned else line.nbytes)
+    assert line.blocking == (0 if pinned else 8)
+    assert [(each.loader, len(each.waits.seconds)) for each in report.waits] == [
+        ("loader", 8)
+    ]
+    assert report.problem is None
+    assert 0 < report.copying_s < report.elapsed_s
+    assert report.hidden_s < 0.1 * report.copying_s
+    # No link is faster than this, so that no copy can have been left out.
+    assert line.nbytes / report.copying_s < 1e12
+
+
+@pytest.mark.usefixtures("runtime")
+def test_copies_on_a_stream_of_their_own_are_hidden(torch):
+    """A pinned copy beside long kernels is hidden nearly all."""
+    host = torch.ones(16 * MIB).pin_memory()
+    there = torch.empty(16 * MIB, device="cuda")
+    weights, side = torch.ones(8192, 8192, device="cuda"), torch.cuda.Stream()
+
+    def step():
+        for _ in range(4):
+            weights @ weights
+        with torch.cuda.stream(side):
+            there.copy_(host, non_blocking=True)
+
+    step()
+    torch.cuda.synchronize()
+    report = watch(step)
+
+    assert report.hidden_s > 0.9 * report.copying_s > 0

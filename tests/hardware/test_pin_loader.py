@@ -1,0 +1,266 @@
+"""What the loader magic measures and promises, on a real GPU."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpumagic.comparison import Verdict
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.pace import bounds, rates, reuse
+from gpumagic.pin_loader.pace.end_to_end import end_to_end
+from gpumagic.pin_loader.trials import loading
+
+MIB = 1 << 20
+ROWS = 64
+
+
+@pytest.fixture
+def runtime(torch):
+    """CUDA, started and idle."""
+    torch.zeros(1, device="cuda")
+    opened = open_runtime("cuda")
+    opened.synchronize()
+    return opened
+
+
+class Ready:
+    """A dataset of rows that are there already, or that take a while to come."""
+
+    def __init__(self, torch, row_bytes, *, count=64 * ROWS, sleep_s=0.0):
+        self.rows = torch.ones(8, row_bytes // 4)
+        self.count, self.sleep_s = count, sleep_s
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        return self.rows[index % 8]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def loader(torch, dataset, **options):
+    """Batches of 64 rows."""
+    return torch.utils.data.DataLoader(dataset, batch_size=ROWS, **options)
+
+
+def products(milliseconds):
+    """A step that keeps the GPU busy for about so long."""
+    from gpumagic.pin_loader.pace.step import StandIn
+
+    return StandIn(open_runtime("cuda"), 0, milliseconds / 1e3)
+
+
+def proof(torch, runtime, dataset, step, *, workers=4):
+    """Both loops, with all that was measured before; and the bound."""
+    old = loader(torch, dataset, num_workers=workers)
+    new = loader(torch, dataset, num_workers=workers, pin_memory=True)
+    load = loading.measure(loader(torch, dataset, num_workers=workers), budget_s=2.0)
+    batch = next(iter(loader(torch, dataset)))
+    found = rates.measure(
+        batch,
+        runtime,
+        device=0,
+        load=load,
+        step=step,
+        budget_s=3.0,
+        driver=open_driver(),
+    )
+    bound = bounds.bound_of(found, pinned=False, workers=workers)
+    result = end_to_end(
+        old,
+        DevicePrefetcher(new, "cuda:0"),
+        runtime,
+        device=0,
+        rates=found,
+        step=step,
+        budget_s=15.0,
+    )
+    return found, bound, result
+
+
+def kept(found, bound, result):
+    """All of it, as it is written down."""
+    return {
+        "rates": found.to_dict(),
+        "bound": bound.to_dict(),
+        "end_to_end": result.to_dict(),
+        "ratio": result.result.ratio,
+        "most": bound.most,
+    }
+
+
+# ---------------------------------------------------------------------- rates
+
+
+def test_the_four_ways_to_copy_against_the_link(torch, runtime, record_measurement):
+    """Pinned copies come near the link; one not waited for hardly holds the host."""
+    batch = {"image": torch.ones(64 * MIB // 4), "label": torch.zeros(ROWS)}
+
+    found = rates.measure(batch, runtime, device=0, budget_s=5.0, driver=open_driver())
+
+    gigabytes = {
+        f"{'pinned' if mode.pinned else 'pageable'}, "
+        f"{'blocking' if mode.blocking else 'non_blocking'}": {
+            "host": found.nbytes / mode.host.median_s / 1e9,
+            "device": found.nbytes / mode.device.median_s / 1e9,
+        }
+        for mode in found.copies
+    }
+    figures = {
+        "gigabytes_per_s": gigabytes,
+        "link": found.link.to_dict(),
+        "pin_copy": found.nbytes / found.pin_copy.median_s / 1e9,
+        "fresh_pin": found.nbytes / found.fresh_pin.median_s / 1e9,
+    }
+    record_measurement("pin_loader_rates", figures)
+    pinned = found.copy(pinned=True, blocking=False)
+    pageable = found.copy(pinned=False, blocking=True)
+    assert found.nbytes / pinned.device.median_s > 0.7 * found.link.ceiling_bytes_per_s
+    assert pinned.host.median_s < pageable.host.median_s / 5
+    assert found.link.theory_bytes_per_s is not None
+    assert found.link.ceiling_bytes_per_s < found.link.theory_bytes_per_s
+
+
+def test_measuring_gives_its_memory_back(torch, runtime):
+    """The device holds no more, and pinned memory that was cached for it is gone."""
+    kept_tensor = torch.ones(1, device="cuda")
+    before = torch.cuda.memory_reserved()
+
+    rates.measure(torch.ones(64 * MIB // 4), runtime, device=0, budget_s=1.0)
+
+    assert torch.cuda.memory_reserved() <= before
+    assert kept_tensor.item() == 1
+    counters = getattr(torch.cuda, "host_memory_stats", dict)()
+    if "allocated_bytes.current" in counters:
+        assert counters["allocated_bytes.current"] < 64 * MIB
+
+
+def test_random_numbers_stay_as_they_were(torch, runtime):
+    """Neither the generator of the host nor that of the GPU is drawn from."""
+    states = torch.get_rng_state(), torch.cuda.get_rng_state()
+
+    rates.measure(torch.ones(MIB), runtime, device=0, budget_s=1.0)
+
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(torch.cuda.get_rng_state(), states[1])
+
+
+def test_what_stands_in_takes_as_long_as_asked_for(runtime):
+    """A loop of products of 5 ms takes 5 ms, within a fifth."""
+    from gpumagic.pin_loader.pace import step
+
+    found = step.measure(products(5.0), None, runtime, budget_s=2.0)
+
+    assert found.samples.median_s == pytest.approx(0.005, rel=0.2)
+
+
+# ----------------------------------------------------------------- end to end
+
+
+def test_a_loop_bound_by_its_link_gains(torch, runtime, record_measurement):
+    """64 MiB a batch, ready at once in 8 workers, and a step as long as the copy."""
+    dataset = Ready(torch, MIB)
+
+    found, bound, result = proof(torch, runtime, dataset, products(8.0), workers=8)
+
+    record_measurement("pin_loader_link_bound", kept(found, bound, result))
+    assert result.overlap[0] is None or result.overlap[0] < 0.1
+    assert result.overlap[1] is None or result.overlap[1] > 0.5
+    assert result.pageable_share[0] in (None, 1.0)
+    assert result.pageable_share[1] in (None, 0.0)
+    assert result.result.verdict is not Verdict.SLOWER
+    assert result.result.ratio >= 0.9 / bound.most
+
+
+def test_a_loop_bound_by_loading_stays_as_slow(torch, runtime, record_measurement):
+    """A loader that sleeps 20 ms for a batch is as slow with pinning as without."""
+    dataset = Ready(torch, 16 << 10, sleep_s=0.02 / ROWS)
+
+    found, bound, result = proof(torch, runtime, dataset, products(1.0), workers=1)
+
+    record_measurement("pin_loader_load_bound", kept(found, bound, result))
+    assert result.result.ratio == pytest.approx(1.0, abs=0.1)
+    assert bound.binding.name == "LOAD"
+
+
+def test_a_loop_bound_by_compute_gains_nothing(torch, runtime, record_measurement):
+    """Beside 50 ms of compute a small batch makes no difference, and nobody says so."""
+    dataset = Ready(torch, 16 << 10)
+
+    found, bound, result = proof(torch, runtime, dataset, products(50.0), workers=2)
+
+    record_measurement("pin_loader_compute_bound", kept(found, bound, result))
+    assert bound.most < 1.1
+    assert bound.binding.name == "STEP"
+    assert result.result.verdict in (Verdict.SAME, Verdict.CANNOT_TELL)
+
+
+def test_the_loop_as_added_up_is_the_loop_as_run(torch, runtime, record_measurement):
+    """Formula and stopwatch agree within a quarter for the blocking loop."""
+    dataset = Ready(torch, MIB)
+
+    found, bound, result = proof(torch, runtime, dataset, products(20.0), workers=8)
+
+    seconds = [old for old, _ in result.result.pairs]
+    record_measurement("pin_loader_added_up", kept(found, bound, result))
+    assert bound.now_s == pytest.approx(sorted(seconds)[len(seconds) // 2], rel=0.25)
+
+
+# -------------------------------------------------------------- reused buffers
+
+
+class Refilling:
+    """Returns the same pinned buffer again and again."""
+
+    def __init__(self, torch):
+        self.torch, self.count = torch, 0
+        self.buffer = torch.zeros(ROWS, MIB // 4).pin_memory()
+
+    def __call__(self, samples):
+        """Fill it with another number, without a word to anybody."""
+        del samples
+        self.count += 1
+        return self.buffer.fill_(self.count % 100)
+
+
+def test_a_buffer_that_is_filled_again_is_found_out(torch, runtime):
+    """What arrives is not what was sent, and both address and bytes tell."""
+    dataset = Ready(torch, 64)
+
+    found = reuse.check(
+        loader(torch, dataset, collate_fn=Refilling(torch)), runtime, device=0
+    )
+
+    assert found.reused == ("batch",)
+    assert found.damaged
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_honest_loader_is_clean(torch, runtime, workers):
+    """Pinned by torch, each batch has memory of its own while it is copied."""
+    dataset = Ready(torch, 64 << 10)
+
+    found = reuse.check(
+        loader(torch, dataset, pin_memory=True, num_workers=workers),
+        runtime,
+        device=0,
+    )
+
+    assert (found.reused, found.damaged) == ((), ())
+
+
+def test_pinned_flags_are_true(torch, runtime):
+    """Batches of a loader that pins are pinned, leaf by leaf."""
+    dataset = Ready(torch, 64 << 10)
+
+    for pins in (True, False):
+        batch = next(iter(loader(torch, dataset, pin_memory=pins)))
+        assert runtime.is_pinned(batch) is pins

@@ -1,0 +1,247 @@
+"""Copies noted by line, shown on copies within the host: the same place in torch."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices.copy_kernel import watched_at
+from gpumagic.devices.copy_watch import copies_watched
+from gpumagic.errors import DeviceError
+from gpumagic.places import code_line
+
+torch = pytest.importorskip("torch")
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Few numbers need no pool of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def watched():
+    """Copies from the CPU to itself, which take the same way as those to a GPU."""
+    return watched_at(torch, "cpu", "CPU")
+
+
+def is_free(key="CPU"):
+    """Whether torch's place for a kernel of its own is empty."""
+    taken = torch._C._dispatch_has_kernel_for_dispatch_key
+    return not taken("aten::copy_", key)
+
+
+def sources(seen):
+    """The lines that have copied."""
+    return [code_line(each.mark).source for each in seen]
+
+
+def test_each_copy_is_noted_with_line_bytes_and_way():
+    """Whatever words lead to a copy, it is noted where they stand, as it was asked."""
+    target, source = torch.zeros(4), torch.ones(4)
+
+    with watched() as seen:
+        target.copy_(source)
+        target.copy_(source, non_blocking=True)
+        target[1:] = source[1:]
+        source.to(torch.float64, non_blocking=True)
+
+    assert sources(seen) == [
+        "target.copy_(source)",
+        "target.copy_(source, non_blocking=True)",
+        "target[1:] = source[1:]",
+        "source.to(torch.float64, non_blocking=True)",
+    ]
+    assert [each.nbytes for each in seen] == [16, 16, 12, 16]
+    assert [each.non_blocking for each in seen] == [False, True, False, True]
+    assert not any(each.pinned for each in seen)
+    assert all(each.held_s > 0 for each in seen)
+
+
+def test_a_module_copies_on_the_line_that_moves_it():
+    """Each parameter of a module is a copy of the one line that was typed."""
+    model = torch.nn.Linear(4, 2)
+
+    with watched() as seen:
+        model.double()
+
+    assert set(sources(seen)) == {"model.double()"}
+    assert sum(each.nbytes for each in seen) == (4 * 2 + 2) * 4
+
+
+def test_a_packed_sequence_copies_on_the_line_that_moves_it():
+    """Classes with a `.to()` of their own are seen through."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+
+    with watched() as seen:
+        packed.to(torch.float64)
+
+    assert "packed.to(torch.float64)" in sources(seen)
+
+
+def test_other_devices_are_let_through():
+    """What does not arrive on the devices asked for is copied, and not noted."""
+    target = torch.zeros(3)
+
+    with watched_at(torch, "elsewhere", "CPU") as seen:
+        target.copy_(torch.ones(3))
+
+    assert target.tolist() == [1.0, 1.0, 1.0]
+    assert seen == []
+
+
+def test_numbers_of_the_code_are_let_through():
+    """A number that torch makes a tensor of is computed with as ever."""
+    with watched() as seen:
+        doubled = torch.ones(2) * 2 + 0.5
+
+    assert doubled.tolist() == [2.5, 2.5]
+    assert seen == []
+
+
+def test_a_copy_in_two_parts_is_told_by_the_part_that_goes_over(monkeypatch):
+    """A conversion on the host comes first: what it has made is what is sent."""
+    small, large = torch.ones(4, dtype=torch.uint8), torch.ones(4)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda each: each is small)
+    watch = watched()
+    with watch as seen:
+        kernel = seen_by(watch)
+        general = kernel._call
+
+        def in_two(key, target, source, *ways):
+            if source is not small:
+                return general(key, target, source, *ways)
+            converted = torch.empty(4)
+            general(key, converted, source)
+            return target.copy_(converted, *ways)
+
+        kernel._call = in_two
+        large.copy_(small)
+
+    assert [(each.nbytes, each.pinned) for each in seen] == [(16, False)]
+
+
+def seen_by(watch):
+    """The kernel of a watch that was entered."""
+    return watch.gen.gi_frame.f_locals["kernel"]
+
+
+def test_copies_of_other_threads_have_the_line_of_their_code():
+    """A thread that prefetches is seen at the line of the function that it runs."""
+
+    def prefetch():
+        torch.zeros(2).copy_(torch.ones(2))
+
+    with watched() as seen:
+        thread = threading.Thread(target=prefetch)
+        thread.start()
+        thread.join()
+
+    assert sources(seen) == ["torch.zeros(2).copy_(torch.ones(2))"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nothing_stays_after_an_error(error):
+    """However the block ends, torch copies by itself again, at once."""
+
+    def fail():
+        with watched():
+            raise error
+
+    with pytest.raises(error) as kept:  # and with it all that the frames hold
+        fail()
+
+    assert is_free()
+    assert kept.traceback
+
+
+def test_a_copy_that_fails_is_not_noted():
+    """The error of torch comes through, and the next copy is noted as ever."""
+    with watched() as seen:
+        with pytest.raises(RuntimeError, match="size of tensor"):
+            torch.zeros(2).copy_(torch.ones(3))
+        torch.zeros(3).copy_(torch.ones(3))
+
+    assert [each.nbytes for each in seen] == [12]
+
+
+def test_a_second_watch_is_refused_and_the_first_goes_on():
+    """Two at the same place would hide each other's copies."""
+    with watched() as seen:
+        with pytest.raises(DeviceError, match="somebody watches"), watched():
+            pass
+        torch.zeros(2).copy_(torch.ones(2))
+
+    assert len(seen) == 1
+    assert is_free()
+
+
+def test_watching_cuda_starts_nothing():
+    """The place is taken and given back without a device."""
+    with copies_watched(torch, "cuda") as seen:
+        torch.zeros(2).copy_(torch.ones(2))
+        assert not is_free("CUDA")
+
+    assert seen == []
+    assert is_free("CUDA")
+    assert not torch.cuda.is_initialized()
+
+
+def test_a_kind_without_a_place_is_refused_in_words():
+    """Where copies cannot be seen, that is said, with what goes on without."""
+    with pytest.raises(DeviceError, match="copies to mps cannot be seen"):
+        copies_watched(torch, "mps").__enter__()
+
+
+@pytest.mark.parametrize(
+    "name", ["_dispatch_has_kernel_for_dispatch_key", "DispatchKey"]
+)
+def test_a_torch_without_the_place_is_refused_in_words(monkeypatch, name):
+    """A private name that is gone makes a refusal, not an AttributeError."""
+    monkeypatch.delattr(torch._C, name)
+
+    with pytest.raises(DeviceError, match="cannot be seen by line"):
+        watched().__enter__()
+
+
+def test_compiled_functions_run_on_and_are_not_compiled_anew():
+    """The watch is nothing that torch.compile takes notice of."""
+    compiled = torch.compile(lambda x: (x * 2).to(torch.float64) + 1, backend="eager")
+    x = torch.ones(3)
+    compiled(x)
+    frames = dict(torch._dynamo.utils.counters["frames"])
+
+    with watched() as seen:
+        result = compiled(x)
+    compiled(x)
+
+    assert result.tolist() == [3.0, 3.0, 3.0]
+    assert dict(torch._dynamo.utils.counters["frames"]) == frames
+    assert len(seen) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 4), max_size=3),
+    dtypes=st.tuples(st.sampled_from(DTYPES), st.sampled_from(DTYPES)),
+    flips=st.booleans(),
+)
+def test_what_is_copied_is_the_same_as_unwatched(sizes, dtypes, flips):
+    """Values, classes and shapes do not depend on being watched."""
+    source = torch.arange(torch.Size(sizes).numel()).reshape(sizes).to(dtypes[0])
+    source = source.mT if flips and source.dim() > 1 else source
+    plain = source.to(dtypes[1], copy=True)
+
+    with watched() as seen:
+        noted = source.to(dtypes[1], copy=True)
+
+    assert torch.equal(noted, plain)
+    assert (noted.dtype, noted.stride()) == (plain.dtype, plain.stride())
+    assert sum(each.nbytes for each in seen) == source.nbytes

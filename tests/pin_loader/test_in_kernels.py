@@ -1,0 +1,124 @@
+"""Datasets that a cell defines, in a real kernel: what is foreseen happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+from tests.ipython.shells import see_in_kernel
+
+pytestmark = pytest.mark.skipif(
+    "forkserver" not in multiprocessing.get_all_start_methods(), reason="not on Unix"
+)
+
+CELL = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.tensor(index)
+"""
+TOOLS = """
+import tempfile, sys, os
+from gpumagic.pin_loader.trials.loader_failure import LoaderFailed
+from gpumagic.pin_loader.trials.loading import measure
+from gpumagic.pin_loader.trials.preflight import unpicklable
+from tests.pin_loader.sleepy import children
+
+torch.set_num_threads(1)
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+sys.path.insert(0, folder)
+
+def tell(dataset, method):
+    loader = DataLoader(
+        dataset, batch_size=4, num_workers=1, multiprocessing_context=method
+    )
+    remark = unpicklable(loader)
+    print(method, "->", remark.text if remark else "nothing against it")
+    try:
+        found = measure(loader, batches=2, budget_s=1, patience_s=20)
+        print("it works" if found.batch_s > 0 else "it took no time")
+    except LoaderFailed as failure:
+        print(failure.problem)
+"""
+FILE = f"%%writefile in_a_file.py\n{CELL}"
+SERVER = """
+import multiprocessing
+print(unpicklable(DataLoader(Numbers()), "forkserver").text)
+print(multiprocessing.get_start_method(allow_none=True), children())
+"""
+STOPPED = """
+import signal, threading, time
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(2)
+
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+measure(DataLoader(Slow(), num_workers=2, multiprocessing_context="fork"))
+"""
+CELLS = {
+    "dataset": CELL,
+    "tools": TOOLS,
+    "server": SERVER,
+    "fork": "tell(Numbers(), 'fork')\nprint(children())",
+    "stopped": STOPPED,
+    "after": "print(children())",
+    "spawn": "tell(Numbers(), 'spawn')",
+    "file": FILE,
+    "cured": "import in_a_file\ntell(in_a_file.Numbers(), 'spawn')",
+}
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """What each cell came to, in one kernel."""
+    return dict(zip(CELLS, see_in_kernel(list(CELLS.values())), strict=True))
+
+
+def test_a_fork_server_cannot_import_a_cell(seen):
+    """Nothing is started to find that out, and no default is settled."""
+    assert seen["server"].printed.splitlines() == [
+        (
+            "class Numbers is defined in this notebook: workers started by "
+            "forkserver cannot import it"
+        ),
+        "None set()",
+    ]
+
+
+def test_forked_workers_have_what_a_cell_defines(seen):
+    """Under fork nothing is said against it, it works, and no worker is left."""
+    assert seen["fork"].printed.splitlines() == [
+        "fork -> nothing against it",
+        "it works",
+        "set()",
+    ]
+
+
+def test_spawned_workers_fail_where_it_was_said(seen):
+    """What is foreseen under spawn is what happens, and torch does not say why."""
+    remark, failure = seen["spawn"].printed.splitlines()
+
+    assert "class Numbers is defined in this notebook" in remark
+    assert "exited unexpectedly" in failure
+
+
+def test_a_file_is_the_cure(seen):
+    """The same class in a file that is imported works under spawn."""
+    assert "spawn -> nothing against it\nit works" in seen["cured"].printed
+
+
+def test_stopping_a_cell_leaves_no_worker(seen):
+    """The stop button of a notebook ends a trial with its workers."""
+    assert seen["stopped"].error.startswith("KeyboardInterrupt")
+    assert seen["after"].printed == "set()\n"

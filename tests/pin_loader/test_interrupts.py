@@ -1,0 +1,116 @@
+"""Ctrl-C at any moment of a trial: no process is left, no random number is spent."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from gpumagic.pin_loader.loader import random_state  # noqa: E402
+from gpumagic.pin_loader.trials.loading import measure  # noqa: E402
+from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="no fork here"
+)
+TIMES = 50
+
+
+class Interruption:
+    """Ctrl-C after a while, from outside of Python.
+
+    Args:
+        after_s: When it comes.
+    """
+
+    def __init__(self, after_s):
+        self.sent = False
+        self._thread = threading.Thread(target=self._send, args=(after_s,))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._thread.join()
+
+    def _send(self, after_s):
+        time.sleep(after_s)
+        self.sent = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def wait(self):
+        """Stay until it has come."""
+        while not self.sent:
+            time.sleep(0.001)
+        time.sleep(0.01)
+
+
+# A tensor is received through a socket: interrupted there, Python closes it as garbage.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_interrupted_at_fifty_moments_nothing_is_left():
+    """Start, work and end of a trial are met, and each time all is as it was."""
+    chance = random.Random(20)  # noqa: S311 - moments, no secrets
+    generator = torch.Generator().manual_seed(3)
+    before, handler = children(), signal.getsignal(signal.SIGINT)
+    state, own = torch.random.get_rng_state(), generator.get_state()
+    whole_s, files = _how_long(generator), _open_files()
+    done = 0
+
+    for _ in range(TIMES):
+        loader = _loader(generator)
+        with Interruption(chance.uniform(0, 1.2 * whole_s)) as interruption:
+            try:
+                with random_state.kept(loader):
+                    measure(loader, batches=6)
+                done += 1
+                interruption.wait()
+            except KeyboardInterrupt:
+                pass
+
+        assert children() <= before
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert torch.equal(generator.get_state(), own)
+        assert loader._iterator is None
+
+    assert done < TIMES  # most of them met the trial
+    assert _open_files() < files + TIMES
+
+
+def _loader(generator):
+    return DataLoader(
+        Sleepy(64),
+        batch_size=2,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        generator=generator,
+    )
+
+
+def _open_files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _how_long(generator):
+    took = []
+    for _ in range(3):
+        loader = _loader(generator)
+        began = time.monotonic()
+        with random_state.kept(loader):
+            measure(loader, batches=6)
+        took.append(time.monotonic() - began)
+    return min(took)

@@ -1,0 +1,302 @@
+"""Random numbers and samplers: after a block they go on as if it had not been."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, SubsetRandomSampler  # noqa: E402
+
+from gpumagic.pin_loader.loader.random_state import kept  # noqa: E402
+from tests.pin_loader.loader_kinds import (  # noqa: E402
+    Numbers,
+    ShufflingInPlace,
+    distributed,
+    seeded,
+)
+
+
+def next_numbers():
+    """What Python, numpy and torch draw next."""
+    return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: S311
+
+
+DRAWS = (
+    random.random,
+    np.random.rand,
+    lambda: torch.rand(3),
+    lambda: torch.rand(2**12),
+)
+
+
+@given(st.lists(st.sampled_from(DRAWS), max_size=6), st.integers(0, 9))
+@settings(deadline=None, max_examples=40)
+def test_numbers_go_on_as_without_the_block(draws, seed):
+    """Whatever is drawn or seeded within, what comes afterwards is the same."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    with kept():
+        expected = next_numbers()
+
+    with kept():
+        for draw in draws:
+            draw()
+        torch.manual_seed(99)
+
+    assert next_numbers() == expected
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_an_error_goes_through_after_all_is_put_back(kind):
+    """An error and Ctrl-C are raised as they were, and cost no random number."""
+    with kept():
+        expected = next_numbers()
+
+    def fail():
+        with kept():
+            next_numbers()
+            raise kind("in the middle")
+
+    with pytest.raises(kind, match="in the middle"):
+        fail()
+
+    assert next_numbers() == expected
+
+
+def test_blocks_can_be_nested():
+    """The inner one puts back to its own beginning, the outer one to its own."""
+    with kept():
+        expected = next_numbers(), next_numbers()
+
+    with kept():
+        first = next_numbers()
+        with kept():
+            next_numbers()
+        second = next_numbers()
+
+    assert (first, second) == expected
+    assert next_numbers() == expected[0]
+
+
+def test_what_is_put_back_is_named():
+    """A report can say it: libraries, the sampler, its generator, the loader's."""
+    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
+    loader.sampler.generator = seeded(3)
+
+    with kept(loader) as state:
+        pass
+
+    assert state.names == (
+        "Python's random",
+        "numpy",
+        "torch",
+        "the loader's generator",
+        "the sampler",
+        "the sampler's generator",
+    )
+
+
+class Jittered(Numbers):
+    """A dataset with transforms that draw from generators of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.transforms = [{"noise": np.random.default_rng(0)}]
+        self.old = np.random.RandomState(0)
+        self.of_python = random.Random(0)  # noqa: S311 -- of an example
+        self.of_torch = seeded()
+
+    def __getitem__(self, row):
+        noise = self.transforms[0]["noise"].random() + self.old.rand()
+        return (
+            row
+            + noise
+            + self.of_python.random()
+            + torch.rand(1, generator=self.of_torch)
+        )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(Numbers(), 4, shuffle=True, generator=seeded()),
+        lambda: DataLoader(
+            Numbers(), sampler=SubsetRandomSampler(range(9), generator=seeded())
+        ),
+        lambda: DataLoader(Numbers(), sampler=ShufflingInPlace()),
+        lambda: DataLoader(Jittered()),
+    ],
+    ids=["loader's generator", "sampler's generator", "in place", "dataset's"],
+)
+def test_a_loader_gives_the_same_epoch_again(make):
+    """An epoch within the block is not one that is missing afterwards."""
+    loader = make()
+
+    with kept(loader):
+        expected = [str(batch) for batch in loader]
+        other = [str(batch) for batch in loader]
+    again = [str(batch) for batch in loader]
+
+    assert again == expected
+    assert other != expected
+
+
+def test_the_epoch_of_a_sampler_is_put_back():
+    """A sampler that was told its epoch has it afterwards."""
+    loader = DataLoader(Numbers(), sampler=distributed(epoch=3))
+
+    with kept(loader):
+        loader.sampler.set_epoch(8)
+
+    assert loader.sampler.epoch == 3
+
+
+def test_the_epoch_of_a_dataset_is_put_back_by_its_own_word():
+    """Whoever has a `set_epoch` may do more there than to note a number."""
+
+    class Epochs(Numbers):
+        epoch = 2
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+            self.told = [*getattr(self, "told", []), epoch]
+
+    loader = DataLoader(Epochs())
+
+    with kept(loader):
+        loader.dataset.set_epoch(5)
+    with kept(loader):
+        pass
+
+    assert loader.dataset.told == [5, 2]
+
+
+def test_a_place_that_a_dataset_tells_is_put_back():
+    """`load_state_dict` is called where the place has changed, and only there."""
+
+    class Placed(Numbers):
+        place = loads = 0
+
+        def state_dict(self):
+            return {"place": self.place}
+
+        def load_state_dict(self, state):
+            self.place = state["place"]
+            self.loads += 1
+
+    loader = DataLoader(Placed())
+
+    with kept(loader):
+        loader.dataset.place = 7
+    with kept(loader):
+        pass
+
+    assert (loader.dataset.place, loader.dataset.loads) == (0, 1)
+
+
+def test_what_a_sampler_notes_within_the_block_goes():
+    """New attributes, counters and lists are as they were, and the same objects."""
+    sampler = ShufflingInPlace()
+    order, before = sampler.order, list(sampler.order)
+    loader = DataLoader(Numbers(), sampler=sampler)
+
+    with kept(loader):
+        list(loader)
+        sampler.cache = [1]
+
+    assert sampler.order is order
+    assert order == before
+    assert sampler.times == 0
+    assert not hasattr(sampler, "cache")
+
+
+def draw_and_go_on(loader):
+    """What a trial does to a loader, and what it puts back."""
+    with kept(loader):
+        next_numbers()
+        loader.dataset.set_epoch(2)
+
+
+def test_a_part_that_cannot_be_put_back_hinders_no_other():
+    """The failure is raised, after everything else is as it was."""
+
+    class Stuck(Numbers):
+        epoch = 1
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+            if epoch == 1:
+                raise RuntimeError("stuck")
+
+    loader = DataLoader(Stuck())
+    with kept():
+        expected = next_numbers()
+
+    with pytest.raises(RuntimeError, match="stuck"):
+        draw_and_go_on(loader)
+
+    assert next_numbers() == expected
+
+
+def test_ctrl_c_while_putting_back_hinders_nothing():
+    """What was being put back is put back once more, and Ctrl-C comes through."""
+
+    class Interrupted(Numbers):
+        epoch = 1
+        times = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+            self.times += 1
+            if self.times == 2:
+                self.epoch = 2
+                raise KeyboardInterrupt
+
+    loader = DataLoader(Interrupted())
+    with kept():
+        expected = next_numbers()
+
+    with pytest.raises(KeyboardInterrupt):
+        draw_and_go_on(loader)
+
+    assert loader.dataset.epoch == 1
+    assert next_numbers() == expected
+
+
+def test_cuda_is_not_started():
+    """Noting and putting back starts nothing."""
+    with kept(DataLoader(Numbers())):
+        pass
+
+    assert not torch.cuda.is_initialized()
+
+
+def test_noting_is_cheap_beside_a_batch():
+    """It takes no longer than a few thousand drawn numbers, whatever the machine."""
+    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
+
+    def shortest(work):
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def noting():
+        with kept(loader):
+            pass
+
+    def drawing():
+        for _ in range(1000):
+            torch.rand(1)
+
+    assert shortest(noting) < shortest(drawing)

@@ -1,0 +1,104 @@
+"""The step that is timed, and the loop that stands in for it, on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.devices.busy import Busy
+from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader.pace import step
+from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples
+
+pytest.importorskip("torch")
+
+
+class Scripted:
+    """A runtime whose clock moves only when a step runs."""
+
+    kind = "cpu"
+    simulated = False
+
+    def __init__(self):
+        self.now = 0
+        self.waits = 0
+
+    def now_ns(self):
+        """What the clock shows."""
+        return self.now
+
+    def synchronize(self):
+        """Note that somebody waited."""
+        self.waits += 1
+
+
+def test_a_step_is_timed_in_rows_and_divided():
+    """Calls that take 3 ms each are samples of 3 ms, the dear first ones left out."""
+    runtime, calls = Scripted(), []
+
+    def train(batch):
+        calls.append(batch)
+        runtime.now += 500_000_000 if len(calls) <= 2 else 3_000_000
+
+    found = step.measure(train, "batch", runtime, budget_s=60.0)
+
+    assert found.name == "train"
+    assert found.samples.seconds == (0.003,) * 10
+    assert set(calls) == {"batch"}
+
+
+def test_a_small_budget_still_gives_three_samples():
+    """A step that is too long for the budget runs once in each of three samples."""
+    runtime, calls = Scripted(), []
+
+    found = step.measure(calls.append, None, runtime, budget_s=0.0)
+
+    assert len(found.samples.seconds) == 3
+    assert len(calls) == 5
+
+
+def test_an_error_of_the_step_comes_through():
+    """What the user's function raises is the user's to see."""
+
+    def broken(_):
+        raise ValueError("no such layer")
+
+    with pytest.raises(ValueError, match="no such layer"):
+        step.measure(broken, None, Scripted(), budget_s=1.0)
+
+
+def test_a_longer_stand_in_multiplies_more():
+    """Four times the length are about four times the products, or larger ones."""
+    runtime = open_runtime("cpu")
+
+    short, long = (step.StandIn(runtime, 0, seconds) for seconds in (0.002, 0.05))
+    work = [each._times * each._matrices[0].shape[0] ** 3 for each in (short, long)]
+
+    assert work[1] > 5 * work[0]
+    assert step.StandIn(runtime, 0, 0.0)._times == 0
+    short(None)
+
+
+def test_a_device_without_a_sleep_is_kept_busy_by_products():
+    """Where torch has no word for waiting, a stream is kept busy all the same."""
+    runtime = open_runtime("cpu")
+    busy = Busy(runtime, 0)
+
+    began_ns = runtime.now_ns()
+    busy.submit(0.0)
+
+    assert runtime.now_ns() > began_ns
+
+
+def same(seconds):
+    """The same again and again."""
+    return Samples((seconds,))
+
+
+def test_the_slowest_other_part_is_found_among_all():
+    """Loading, pinning and the copy on the device count, the host's part does not."""
+    copies = (CopyMode(True, False, same(9.0), same(2.0)),)
+
+    assert step.slowest_other_part_s(Rates()) == 0
+    assert step.slowest_other_part_s(Rates(copies=copies)) == 2.0
+    assert step.slowest_other_part_s(Rates(pin_copy=same(3.0), copies=copies)) == 3.0
+    assert step.slowest_other_part_s(Rates(load=Loading(same(5.0), 0))) == 5.0

@@ -1,0 +1,435 @@
+"""`%pin_loader` in a shell, on the simulated GPU: what each line comes to."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from gpumagic.devices.busy import Busy
+from gpumagic.devices.opening import open_runtime
+from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.pin_loader import DevicePrefetcher
+from gpumagic.pin_loader.report import (
+    Limit,
+    LimitKind,
+    LoaderReport,
+    Pinned,
+    Severity,
+    State,
+    Stopped,
+    WatchReport,
+    Way,
+)
+
+torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+
+BUDGET = "--budget 2s"
+SHAPE = (3, 64, 64)
+
+
+@dataclass
+class Sample:
+    """A batch of a class that the pinner does not know."""
+
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def as_sample(rows):
+    """Collate into a `Sample`."""
+    images, labels = zip(*rows, strict=True)
+    return Sample(torch.stack(images), torch.stack(labels))
+
+
+def images(count=256):
+    """Pictures with their numbers."""
+    return TensorDataset(torch.rand(count, *SHAPE), torch.arange(count))
+
+
+class Plain:
+    """A batch that is not even a dataclass."""
+
+    def __init__(self, image):
+        self.image = image
+
+
+def as_plain(rows):
+    """Collate into a `Plain`."""
+    return Plain(torch.stack([image for image, _ in rows]))
+
+
+class Repeating(IterableDataset):
+    """An iterable dataset that begins anew each time."""
+
+    def __iter__(self):
+        return iter(torch.arange(64.0).split(1))
+
+
+@pytest.fixture
+def shell(box):
+    """A shell with the extension loaded and some loaders."""
+    from IPython.core.async_helpers import get_asyncio_loop
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()  # the one whose cells have numbers
+    shell.run_line_magic("load_ext", "gpumagic")
+    shell.user_ns.update(
+        torch=torch,
+        train_dl=DataLoader(images(), 64, shuffle=True),
+        samples_dl=DataLoader(images(), 64, collate_fn=as_sample),
+        stream_dl=DataLoader(Repeating(), 8),
+        once=DataLoader(_once(), 8),
+    )
+    yield shell
+    shell.run_line_magic("unload_ext", "gpumagic")
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+    InteractiveShell.clear_instance()
+    get_asyncio_loop().close()
+    gc.collect()
+
+
+def _once():
+    """A dataset that can be gone through once."""
+
+    class Once(IterableDataset):
+        def __init__(self):
+            self.rows = iter(torch.arange(64.0).split(1))
+
+        def __iter__(self):
+            return self.rows
+
+    return Once()
+
+
+def run(shell, text):
+    """Run a cell as a user does; raises what it raises."""
+    done = shell.run_cell(text, store_history=True)
+    done.raise_error()
+    return done.result
+
+
+# ------------------------------------------------------------------- how it ends
+
+
+def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
+    """The new loader gives the same batches on the device; the old one is untouched."""
+    before = dict(vars(shell.user_ns["train_dl"]))
+
+    report = run(shell, f"%pin_loader train_dl {BUDGET} -o -q --force")
+
+    fed = shell.user_ns["train_dl_pinned"]
+    assert isinstance(report, LoaderReport)
+    assert (report.state, report.out) == (State.FIXED, "train_dl_pinned")
+    assert report.setting.label
+    assert report.rebuilding.way is Way.REBUILT
+    assert report.sameness.same
+    assert report.end_to_end is not None
+    assert isinstance(fed, DevicePrefetcher)
+    assert [x.device.type for x, _ in fed] == ["sim"] * 4
+    assert dict(vars(shell.user_ns["train_dl"])) == before
+
+
+def test_nothing_to_win_is_an_answer(shell):
+    """Where the step itself takes the time, nothing is made."""
+    busy = Busy(open_runtime("sim"), 0, name="a long step")
+    shell.user_ns["step"] = lambda batch: busy.submit(0.1)
+
+    report = run(shell, f"%pin_loader train_dl --step step {BUDGET} -o -q")
+
+    assert report.state is State.NO_GAIN
+    assert report.out is None
+    assert "train_dl_pinned" not in shell.user_ns
+    assert report.bound.most < 1.05
+    assert not report.rates.step.synthetic
+
+
+def test_a_pinned_loader_that_copies_ahead_is_good_already(shell):
+    """What this magic has made needs no more of it."""
+    shell.user_ns["fed"] = DevicePrefetcher(shell.user_ns["train_dl"], "sim")
+
+    report = run(shell, "%pin_loader fed -o -q")
+
+    assert report.state is State.ALREADY_GOOD
+
+
+def test_a_dataset_that_ends_for_good_is_refused(shell):
+    """No batch of a one-shot dataset is taken away."""
+    report = run(shell, "%pin_loader once -o -q")
+
+    assert report.state is State.REFUSED_ONE_SHOT
+    assert len(list(shell.user_ns["once"])) == 8
+
+
+def test_too_little_memory_is_refused(shell, monkeypatch):
+    """A limit that says no ends it, with what to type."""
+    refuse_by(monkeypatch, LimitKind.AVAILABLE)
+
+    report = run(shell, f"%pin_loader train_dl {BUDGET} -o -q")
+
+    assert report.state is State.REFUSED_RAM
+    assert report.reason.hint
+
+
+def test_too_little_shared_memory_is_refused(shell, monkeypatch):
+    """Shared memory has a state of its own, for its remedy is another."""
+    refuse_by(monkeypatch, LimitKind.SHM)
+
+    report = run(shell, f"%pin_loader train_dl --workers 4 {BUDGET} -o -q")
+
+    assert report.state is State.REFUSED_SHM
+
+
+def refuse_by(monkeypatch, kind):
+    """Let the guard find that something has run out."""
+    from gpumagic.pin_loader import looking
+    from gpumagic.pin_loader.report import Guard
+
+    limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
+    monkeypatch.setattr(looking, "guard", lambda *_, **__: Guard(100, 2, (limit,)))
+
+
+def test_workers_that_could_not_start_are_refused(shell):
+    """What spawned workers cannot import is named before any of them starts."""
+    run(
+        shell,
+        "from torch.utils.data import DataLoader\n"
+        "spawned = DataLoader(range(8), num_workers=1, collate_fn=lambda rows: rows,"
+        " multiprocessing_context='spawn')",
+    )
+
+    report = run(shell, f"%pin_loader spawned {BUDGET} -o -q")
+
+    assert report.state is State.REFUSED_UNPICKLABLE
+    assert "lambda" in report.reason.text or "collate_fn" in report.reason.text
+
+
+def test_a_loader_that_gives_device_tensors_is_refused(shell):
+    """Nothing on a device can be pinned."""
+    there = TensorDataset(torch.ones(16, 3, device="sim"))
+    shell.user_ns["there"] = DataLoader(there, 4)
+
+    report = run(shell, f"%pin_loader there {BUDGET} -o -q")
+
+    assert report.state is State.REFUSED_ON_DEVICE
+
+
+def test_a_loader_that_cannot_be_rebuilt_is_wrapped(shell):
+    """A foreign loader is fed as it is, and that is said."""
+
+    class Foreign:
+        def __init__(self):
+            self.rows = [torch.full((64, 3), float(at)) for at in range(12)]
+
+        def __iter__(self):
+            return iter(self.rows)
+
+        def __len__(self):
+            return len(self.rows)
+
+    shell.user_ns["foreign"] = Foreign()
+
+    report = run(shell, f"%pin_loader foreign {BUDGET} --force -o -q")
+
+    assert report.state is State.WRAPPED_ONLY
+    assert report.rebuilding.way is not Way.REBUILT
+    assert [x[0, 0].item() for x in shell.user_ns["foreign_pinned"]] == [*range(12)]
+
+
+# ------------------------------------------------------------------ what is found
+
+
+def test_diagnosis_makes_nothing_and_starts_no_device(shell):
+    """--diagnose looks at the batch and at loading only, as long as nothing runs."""
+    state = torch.get_rng_state()
+
+    report = run(shell, f"%pin_loader train_dl --diagnose {BUDGET} -o -q")
+
+    assert report.state is State.DIAGNOSED
+    assert report.rates.load is not None
+    assert not torch.sim.is_initialized()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "train_dl_pinned" not in shell.user_ns
+
+
+def test_a_dataclass_is_pinned_by_an_adapter(shell):
+    """The pinner passes a dataclass through; the new loader pins it all the same."""
+    report = run(shell, f"%pin_loader samples_dl {BUDGET} --force -o -q")
+
+    leaves = {leaf.path: leaf for leaf in report.anatomy.leaves}
+    assert leaves["batch.image"].pinned is Pinned.PAGEABLE
+    assert leaves["batch.image"].holder == "Sample"
+    assert report.rebuilding.adapter
+    fed = next(iter(shell.user_ns["samples_dl_pinned"]))
+    assert type(fed).__name__ == "Sample"
+    assert fed.image.device.type == "sim"
+
+
+def test_an_object_of_any_class_comes_to_the_device(shell):
+    """What the adapter has opened to pin it is opened to move it as well."""
+    shell.user_ns["plain_dl"] = DataLoader(images(), 64, collate_fn=as_plain)
+
+    report = run(shell, f"%pin_loader plain_dl {BUDGET} --force -o -q")
+
+    (fed, *_) = shell.user_ns["plain_dl_pinned"]
+    assert report.rates.nbytes == 64 * 3 * 64 * 64 * 4
+    assert report.sameness.same
+    assert type(fed) is Plain
+    assert fed.image.device.type == "sim"
+
+
+def test_a_loader_that_reuses_its_buffer_is_not_copied_ahead(shell):
+    """Copied ahead, its batches would be overwritten on their way."""
+    buffer = torch.empty(64, 3, 64, 64).pin_memory()
+
+    def into_the_buffer(rows):
+        return buffer[: len(rows)].fill_(float(rows[0]))
+
+    shell.user_ns["reusing"] = DataLoader(range(512), 64, collate_fn=into_the_buffer)
+
+    report = run(shell, f"%pin_loader reusing {BUDGET} -o -q")
+
+    assert report.state is State.REFUSED_DIFFERENT
+    assert report.reuse.damaged
+    assert report.reason.serious
+    assert "reusing_pinned" not in shell.user_ns
+
+
+def test_workers_are_searched_for_without_a_stand_in_that_hides_them(shell):
+    """Loading that sleeps is faster with workers, and the stand-in gets shorter."""
+
+    class Slow(TensorDataset):
+        def __getitem__(self, row):
+            time.sleep(0.002)
+            return super().__getitem__(row)
+
+    shell.user_ns["slow_dl"] = DataLoader(Slow(torch.rand(256, 4)), 8)
+
+    report = run(shell, "%pin_loader slow_dl --workers auto --budget 6s -o -q")
+
+    assert report.workers.chosen
+    assert report.state is State.FIXED
+    assert shell.user_ns["slow_dl_pinned"].num_workers == report.workers.chosen
+    assert report.bound.most > 1.2
+    assert report.rates.step.samples.median_s < report.rates.load.batch_s
+
+
+def test_workers_of_an_iterable_dataset_are_refused_with_the_reason(shell):
+    """They would give every row once more."""
+    report = run(shell, f"%pin_loader stream_dl --workers auto --force {BUDGET} -o -q")
+
+    assert report.workers.stopped is Stopped.REFUSED
+    assert "each worker" in report.workers.problem
+
+
+def test_random_numbers_go_on_as_if_nothing_had_happened(shell):
+    """The next epoch of the user's loader is the one that was to come anyway."""
+    torch.manual_seed(7)
+    expected = [labels.tolist() for _, labels in shell.user_ns["train_dl"]]
+    torch.manual_seed(7)
+
+    run(shell, f"%pin_loader train_dl {BUDGET} --force -q")
+
+    assert [labels.tolist() for _, labels in shell.user_ns["train_dl"]] == expected
+
+
+def test_inplace_puts_it_under_the_old_name(shell):
+    """Only when told so, the old name means the new loader."""
+    run(shell, f"%pin_loader train_dl --inplace --force {BUDGET} -q")
+
+    assert isinstance(shell.user_ns["train_dl"], DevicePrefetcher)
+
+
+# ---------------------------------------------------------------------- watching
+
+
+def test_a_training_cell_is_watched(shell):
+    """Its copies are told by line, and its own value comes back."""
+    report = run(
+        shell,
+        "%%pin_loader --watch -o -q\n"
+        "for x, y in train_dl:\n"
+        "    z = x.to('sim')\n"
+        "41 + 1",
+    )
+
+    (line,) = report.copies
+    assert isinstance(report, WatchReport)
+    assert line.line.source == "z = x.to('sim')"
+    assert (line.times, line.nbytes) == (4, 256 * 3 * 64 * 64 * 4)
+    assert line.pageable_bytes == line.nbytes
+    assert [wait.loader for wait in report.waits] == ["train_dl"]
+
+
+# -------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "needs the name of a DataLoader"),
+        ("trian_dl", "there is no trian_dl"),
+        ("torch", "torch"),
+        ("train_dl[0]", "is an expression"),
+        ("train_dl --step nothing", "there is no nothing"),
+        ("train_dl --step torch", "no function"),
+        ("train_dl --out torch", "torch is the name of a module already"),
+        ("train_dl --device nowhere", "nowhere"),
+        ("--watch", "needs a training cell below it"),
+    ],
+)
+def test_a_wrong_word_is_one_clear_error(shell, line, said):
+    """What was found, what to type; and nothing is changed."""
+    names = set(shell.user_ns)
+
+    with pytest.raises(GpuMagicError) as caught:
+        shell.run_line_magic("pin_loader", line)
+
+    assert said in caught.value.problem
+    assert caught.value.hint
+    assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
+
+
+def test_a_cell_below_wants_to_be_watched(shell):
+    """%%pin_loader without --watch says what it would take."""
+    with pytest.raises(UsageProblem, match="--watch"):
+        shell.run_cell_magic("pin_loader", "train_dl", "1")
+
+
+def test_a_loader_that_raises_is_told_of_in_two_lines(shell):
+    """The batch, the error, what to type; random numbers are as before."""
+
+    class Broken(TensorDataset):
+        def __getitem__(self, row):
+            if row >= 24:
+                raise ValueError("row 24 is broken")
+            return super().__getitem__(row)
+
+    shell.user_ns["broken"] = DataLoader(Broken(torch.rand(64, 4)), 8)
+    state = torch.get_rng_state()
+
+    with pytest.raises(GpuMagicError) as caught:
+        shell.run_line_magic("pin_loader", f"broken {BUDGET}")
+
+    assert "row 24 is broken" in str(caught.value)
+    assert "broken_pinned" not in shell.user_ns
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_iterator_is_refused(shell):
+    """What is left of a loop under way belongs to that loop."""
+    shell.user_ns["it"] = iter(shell.user_ns["train_dl"])
+
+    report_or_error = None
+    try:
+        report_or_error = run(shell, "%pin_loader it -o -q").state
+    except GpuMagicError as error:
+        report_or_error = error
+
+    assert report_or_error is State.REFUSED_ONE_SHOT or report_or_error.hint
+    assert len(list(shell.user_ns["it"])) == 4

@@ -1,0 +1,216 @@
+"""What a prefetcher does to its loader: workers, errors, and where it stands."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+
+PATIENCE_S = 20
+
+
+@pytest.fixture(autouse=True)
+def one_thread(box):
+    """Let torch compute in the thread that asks, on a simulated machine."""
+    torch.set_num_threads(1)
+
+
+class Numbers(Dataset):
+    """Rows with their own number; one of them may fail."""
+
+    def __init__(self, count, error=None, fails_at=None):
+        self.count, self.error, self.fails_at = count, error, fails_at
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        if row == self.fails_at:
+            raise self.error
+        return torch.tensor(float(row))
+
+
+def workers():
+    """How many worker processes are alive, once those that end have done so."""
+    until = time.monotonic() + PATIENCE_S
+    while multiprocessing.active_children() and time.monotonic() < until:
+        time.sleep(0.02)
+    return len(multiprocessing.active_children())
+
+
+def values(batches):
+    """The numbers of some batches."""
+    return [batch.tolist() for batch in batches]
+
+
+# --------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_an_error_comes_after_the_batches_before_it(depth, processes):
+    """Batches 0, 1 and 2 are handed out, then the error of 3 with its traceback."""
+    data = Numbers(6, ValueError("row 3 is broken"), fails_at=3)
+    loader = DataLoader(data, 1, num_workers=processes)
+    batches = iter(DevicePrefetcher(loader, depth=depth))
+
+    seen = [next(batches) for _ in range(3)]
+    with pytest.raises(ValueError, match="row 3 is broken") as caught:
+        next(batches)
+
+    assert values(seen) == [[0.0], [1.0], [2.0]]
+    text = "".join(traceback.format_exception(caught.value))
+    assert "__getitem__" in text
+    assert workers() == 0
+
+
+def test_an_empty_loader_ends_at_once():
+    """No batch, no error, and no None."""
+    assert list(DevicePrefetcher(DataLoader(Numbers(0), 1))) == []
+
+
+# -------------------------------------------------------------------------- workers
+
+
+def test_leaving_early_ends_the_workers():
+    """After a break the workers of this epoch end."""
+    loader = DataLoader(Numbers(40), 1, num_workers=2)
+
+    for _ in DevicePrefetcher(loader):
+        break
+
+    assert workers() == 0
+
+
+def test_persistent_workers_stay():
+    """Workers that the loader keeps are the same in the next epoch."""
+    loader = DataLoader(Numbers(8), 1, num_workers=2, persistent_workers=True)
+    batches = DevicePrefetcher(loader)
+    epochs = []
+    for epoch in range(2):
+        for _ in batches:
+            if epoch == 0:
+                break
+        epochs.append({child.pid for child in multiprocessing.active_children()})
+
+    loader._iterator._shutdown_workers()
+
+    assert len(epochs[0]) == 2
+    assert epochs[0] == epochs[1]
+
+
+def test_an_interrupt_leaves_no_worker_behind(monkeypatch):
+    """Ctrl-C while a batch is fetched ends the workers though its traceback is kept."""
+    from torch.utils.data import dataloader
+
+    kind = dataloader._MultiProcessingDataLoaderIter
+    original, calls = kind._process_data, []
+
+    def process(self, *args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    monkeypatch.setattr(kind, "_process_data", process)
+    loader = DataLoader(Numbers(40), 1, num_workers=2)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(DevicePrefetcher(loader))
+
+    assert workers() == 0
+    assert "process" in [each.name for each in traceback.extract_tb(caught.tb)]
+
+
+# ------------------------------------------------------------------- where it stands
+
+
+class Counting:
+    """A loader that knows where it is, as torchdata's StatefulDataLoader does."""
+
+    def __init__(self, count=6):
+        self.count = count
+        self.state = {"next": 0}  # the same object for good
+
+    def __iter__(self):
+        while self.state["next"] < self.count:
+            self.state["next"] += 1
+            yield torch.tensor(float(self.state["next"] - 1))
+        self.state["next"] = 0
+
+    def state_dict(self):
+        """Where it is."""
+        return self.state
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        self.state = dict(state)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_the_state_is_that_behind_the_batch_handed_out(depth):
+    """A state taken after a batch leads on to the next one, whatever is ahead."""
+    batches = DevicePrefetcher(Counting(), depth=depth)
+
+    states = [(batch.item(), batches.state_dict()["next"]) for batch in batches]
+    saved = None
+    for batch in batches:
+        if batch.item() == 2:
+            saved = dict(batches.state_dict())
+            break
+    left = batches.state_dict()["next"]
+    batches.load_state_dict({"next": 1})
+    loaded = batches.state_dict()["next"]
+    batches.load_state_dict(saved)
+
+    assert states == [(float(number), number + 1) for number in range(6)]
+    assert (left, loaded) == (3, 1)
+    assert values(batches) == [3.0, 4.0, 5.0]
+    assert batches.state_dict()["next"] == 0  # at the end it is the loader's
+
+
+class Unsure(Counting):
+    """A loader with the words, but without an answer."""
+
+    def state_dict(self):
+        """As accelerate's loaders without torchdata."""
+        raise AttributeError("dl_state_dict")
+
+
+def test_a_loader_that_cannot_say_where_it_stands():
+    """It is iterated as any; whoever asks for its state gets its own error."""
+    batches = DevicePrefetcher(Unsure(3))
+
+    seen = values(batches)
+
+    assert seen == [0.0, 1.0, 2.0]
+    with pytest.raises(AttributeError, match="dl_state_dict"):
+        batches.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:UserWarning")  # torchdata's calls
+@pytest.mark.parametrize("processes", [0, 1])
+def test_torchdatas_loader_resumes_behind_the_batch_in_use(processes):
+    """A StatefulDataLoader that is prefetched goes on where its consumer stopped."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loaders = [
+        stateful.StatefulDataLoader(Numbers(8), 2, num_workers=processes)
+        for _ in range(2)
+    ]
+    batches, resumed = (DevicePrefetcher(each, depth=2) for each in loaders)
+
+    for batch in batches:
+        if batch.tolist() == [2.0, 3.0]:
+            state = batches.state_dict()
+            break
+    resumed.load_state_dict(state)
+
+    assert values(resumed) == [[4.0, 5.0], [6.0, 7.0]]
+    for loader in loaders:
+        loader._iterator = None

@@ -1,0 +1,534 @@
+"""Prefetched batches are right whatever their consumer does, and overlap with it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpumagic
+from gpumagic.devices.opening import open_runtime
+from gpumagic.intervals import Window, seconds_busy
+from gpumagic.observed import SpanKind
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.feeding.transport import used_by
+from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
+
+MIB = 1 << 18  # numbers of four bytes
+POOL = 32  # streams of one priority that torch hands out in turn
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Let torch compute in the thread that asks."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def poisoned():
+    """A machine on which a racing reader gets wrong values."""
+    with gpumagic.simulate("h100", hazards="poison") as box:
+        yield box
+
+
+def pinned_batches(count, numbers=64):
+    """A loader that gives the same pinned batches each time."""
+    return [
+        (torch.full((numbers,), float(number)).pin_memory(), f"batch {number}")
+        for number in range(count)
+    ]
+
+
+def busy():
+    """Give the current stream something to do."""
+    x = torch.ones(64, 64, device="sim")
+    for _ in range(4):
+        x = x @ x
+
+
+def let_strangers_take_memory():
+    """Write to new memory on every stream of the pool, ours among them."""
+    for _ in range(POOL):
+        with torch.sim.stream(torch.sim.Stream(priority=-1)):
+            taken = [torch.full((4096,), 9.0, device="sim") for _ in range(6)]
+            del taken
+
+
+# ------------------------------------------------------------------- right values
+
+steps = st.builds(
+    Step,
+    numbers=st.sampled_from((1, 64, 4096, 65536)),
+    stream=st.integers(0, 2),
+    before=st.integers(0, 2),
+    after=st.integers(0, 2),
+    keep=st.sampled_from((0, 0, 1, 3)),
+    elsewhere=st.none() | st.integers(0, 2),
+    drop_soon=st.booleans(),
+    pause_us=st.sampled_from((0, 0, 5, 500)),
+)
+programs = st.builds(
+    Program,
+    steps=st.lists(steps, max_size=7).map(tuple),
+    leave_after=st.none() | st.integers(1, 4),
+)
+
+# The last batch is used on another stream, and nothing is fetched after it.
+LAST_ELSEWHERE = Program(
+    (Step(drop_soon=True), Step(stream=1, drop_soon=True, before=2))
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(program=programs, depth=st.integers(0, 3), several=st.booleans())
+@example(program=LAST_ELSEWHERE, depth=1, several=False)
+def test_every_consumer_sees_the_loaders_values(poisoned, program, depth, several):
+    """Whatever is done on which streams, the numbers are right and nothing races."""
+    batches = DevicePrefetcher(
+        Fresh(program), "sim", depth=depth, several_streams=several
+    )
+
+    wrong = Consumer(poisoned, program).run(batches)
+
+    assert wrong == []
+
+
+def test_two_iterations_at_once_share_nothing(poisoned):
+    """One within the other, each gives all batches in order."""
+    batches = DevicePrefetcher(pinned_batches(4))
+
+    pairs = [(a + 0, b * 1) for (a, _), (b, _) in _nested(batches)]
+    torch.sim.synchronize()
+
+    found = [(int(a[0]), int(b[0])) for a, b in pairs]
+    assert found == [(a, b) for a in range(4) for b in range(4)]
+    assert poisoned.races == ()
+
+
+def _nested(batches):
+    for outer in batches:
+        for inner in batches:
+            yield outer, inner
+
+
+def test_threads_that_iterate_at_once(poisoned):
+    """Each thread gets all values on the stream that is its own."""
+    batches = DevicePrefetcher(pinned_batches(6))
+    seen = {}
+
+    def consume(name):
+        with torch.sim.stream(torch.sim.Stream()):
+            seen[name] = [batch * 2 for batch, _ in batches]
+
+    threads = [threading.Thread(target=consume, args=(name,)) for name in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.sim.synchronize()
+
+    assert all(
+        [int(each[0]) for each in seen[name]] == [0, 2, 4, 6, 8, 10] for name in seen
+    )
+    assert len(seen) == 3
+    assert poisoned.races == ()
+
+
+def test_a_batch_that_another_thread_uses_and_frees(poisoned):
+    """With `several_streams` memory is used again only when all users are done."""
+    batches = DevicePrefetcher(pinned_batches(6, 4096), several_streams=True)
+    results = []
+
+    for batch, _ in batches:
+        held = [batch]
+        del batch
+
+        def use(held=held):
+            busy()
+            results.append(held.pop() + 1)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    torch.sim.synchronize()
+
+    assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5, 6]
+    assert poisoned.races == ()
+
+
+@pytest.mark.parametrize("dropped", ["before", "after"])
+def test_whoever_gets_the_stream_next_may_use_its_memory(poisoned, dropped):
+    """A batch left over from an iteration that was abandoned is safe from strangers."""
+    batches = DevicePrefetcher(pinned_batches(5, 4096))
+
+    for number, (batch, _) in enumerate(batches):
+        if number == 2:
+            busy()
+            result = batch + 1
+            if dropped == "before":
+                del batch
+            break
+    if dropped == "after":
+        result = batch + 2
+        del batch
+    let_strangers_take_memory()
+    torch.sim.synchronize()
+
+    assert int(result[0]) == (3 if dropped == "before" else 4)
+    assert poisoned.races == ()
+
+
+def test_batches_kept_beyond_the_end(poisoned):
+    """All batches in a list stay right, and are freed when their user is done."""
+    batches = list(DevicePrefetcher(pinned_batches(5, 4096)))
+
+    results = []
+    while batches:
+        busy()
+        results.append(batches.pop(0)[0] + 1)
+    let_strangers_take_memory()
+    torch.sim.synchronize()
+
+    assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5]
+    assert poisoned.races == ()
+
+
+def test_a_dataset_that_is_on_the_device_already(poisoned):
+    """Such a batch is handed out itself, in order behind the stream that made it."""
+    side = torch.sim.Stream()
+
+    class OnTheDevice:
+        def __iter__(self):
+            for number in range(4):
+                busy()
+                self.last = torch.full((4096,), float(number), device="sim")
+                yield self.last
+
+    loader = OnTheDevice()
+    results, same = [], []
+    for number, batch in enumerate(DevicePrefetcher(loader, several_streams=True)):
+        results.append(batch + 1)
+        same.append(batch is loader.last)
+        torch.sim.set_stream(side if number % 2 else torch.sim.default_stream())
+    torch.sim.set_stream(torch.sim.default_stream())
+    torch.sim.synchronize()
+
+    assert [int(each[0]) for each in results] == [1, 2, 3, 4]
+    assert same == [False, False, False, True]  # the last one is not a copy
+    assert poisoned.races == ()
+
+
+def test_a_batch_on_the_device_is_not_held_on_to(slow):
+    """What needs no copy is let go of with its consumer, however busy the device is."""
+    loader = (torch.ones(4, device="sim") for _ in range(3))
+    multiplying(40)(None)
+
+    iterator = iter(DevicePrefetcher(loader))
+    batch = next(iterator)
+    alive = weakref.ref(batch)
+    del batch
+
+    assert alive() is None
+
+
+def test_what_a_sparse_tensor_consists_of_is_told(monkeypatch):
+    """The allocator is told of what a sparse tensor consists of, not of itself."""
+    told = []
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda part, stream: told.append((part.layout, stream)),
+    )
+    sparse = torch.eye(3).to_sparse()
+
+    used_by(sparse.to("meta"), "a stream")
+    used_by(torch.ones(2, device="meta"), "a stream")
+    used_by(sparse, "a stream")  # stays on the host: nobody frees it too early
+
+    assert told == [(torch.strided, "a stream")] * 3
+
+
+# ----------------------------------------------------------------------- its costs
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_memory_is_bounded(box, depth):
+    """Over many batches the device holds those ahead, the one in use and no more."""
+    nbytes = 4 * MIB
+    batches = DevicePrefetcher(pinned_batches(2, MIB) * 25, depth=depth)
+    torch.ones(64, 64, device="sim") @ torch.ones(64, 64, device="sim")
+    torch.sim.synchronize()
+    start = torch.sim.memory_allocated()
+    torch.sim.reset_peak_memory_stats()
+
+    held = set()
+    for batch, _ in batches:
+        batch.sum()
+        held.add((torch.sim.memory_allocated() - start) // nbytes)
+    del batch
+
+    assert max(held) == depth + 1
+    assert (torch.sim.max_memory_allocated() - start) // nbytes == depth + 2
+    assert torch.sim.memory_allocated() == start
+
+
+def test_a_batch_that_is_let_go_of_makes_room_for_the_next(box):
+    """Without a name for the last batch there are never more than depth + 1."""
+    nbytes = 4 * MIB
+    batches = DevicePrefetcher(pinned_batches(2, MIB) * 10)
+    start = torch.sim.memory_allocated()
+
+    for batch, _ in batches:
+        batch.sum()
+        del batch
+
+    assert (torch.sim.max_memory_allocated() - start) // nbytes == 2
+
+
+def test_many_epochs_have_one_stream(box):
+    """However often it is iterated, even if it is left early, one stream is made."""
+    batches = DevicePrefetcher(pinned_batches(3))
+    list(batches)
+    before = box.report().gpus[0].streams
+
+    for epoch in range(40):
+        for _ in batches:
+            if epoch % 2:
+                break
+
+    assert box.report().gpus[0].streams == before
+
+
+def test_the_host_never_waits(box):
+    """With pinned batches nothing makes the host wait for the device."""
+    batches = DevicePrefetcher(pinned_batches(6, MIB), depth=2)
+    torch.ones(64, 64, device="sim") @ torch.ones(64, 64, device="sim")
+
+    with open_runtime("sim").watch_syncs() as seen:
+        for batch, _ in batches:
+            batch.sum()
+        for _ in batches:
+            break
+
+    assert seen == []
+
+
+def loop_time_s(box, batches, compute):
+    """How long the simulated machine is busy with a loop."""
+    torch.sim.synchronize()
+    start = box.time_s
+    for batch, _ in batches:
+        compute(batch)
+    torch.sim.synchronize()
+    return box.time_s - start
+
+
+@pytest.fixture
+def slow():
+    """A machine whose kernels take long beside launching them."""
+    with gpumagic.simulate("t4") as machine:
+        yield machine
+
+
+def multiplying(products):
+    """A step of so many products; each takes a T4 about 150 us, and a copy 350."""
+    factor = torch.ones(256, 256, dtype=torch.float64, device="sim")
+
+    def compute(_):
+        for _ in range(products):
+            factor @ factor
+
+    compute(None)
+    return compute
+
+
+@pytest.mark.parametrize("products", [1, 2, 5])
+def test_a_loop_takes_as_long_as_the_longer_part(slow, products):
+    """Copies run beside kernels: the time is that of the longer, not of both."""
+    loader, compute = pinned_batches(12, 4 * MIB), multiplying(products)
+    batches = DevicePrefetcher(loader)
+    list(batches)  # streams and memory are made once
+    copies_s = loop_time_s(slow, batches, lambda _: None)
+    kernels_s = loop_time_s(slow, loader, compute)
+
+    together_s = loop_time_s(slow, batches, compute)
+    in_turn_s = loop_time_s(slow, DevicePrefetcher(loader, depth=0), compute)
+
+    longer_s, shorter_s = sorted((copies_s, kernels_s), reverse=True)
+    assert together_s < longer_s + 0.25 * shorter_s
+    assert in_turn_s > longer_s + 0.8 * shorter_s
+
+
+def test_copies_and_kernels_overlap_in_the_trace(slow):
+    """In the trace most of the copying is done while kernels run."""
+    batches, compute = DevicePrefetcher(pinned_batches(10, 4 * MIB)), multiplying(5)
+    list(batches)
+    torch.sim.synchronize()
+
+    with open_runtime("sim").trace() as tracing:
+        tracing.begin()
+        loop_time_s(slow, batches, compute)
+        tracing.end()
+    trace = tracing.trace()
+
+    window = Window(trace.length_s)
+    copies, kernels = (
+        window.merged(span for span in trace.spans if span.kind is kind)
+        for kind in (SpanKind.COPY, SpanKind.KERNEL)
+    )
+    both_s = seconds_busy((copies, kernels), at_once=2)
+    assert both_s / seconds_busy((copies,), at_once=1) > 0.8
+
+
+# ---------------------------------------------------------------- what it holds on to
+
+
+def test_host_memory_stays_until_it_has_been_read(slow):
+    """A host batch lives until its copy has ended, and not much longer."""
+    batches = []
+
+    def load():
+        for number in range(6):
+            batch = torch.full((8,), float(number)).pin_memory()
+            batches.append(weakref.ref(batch))
+            yield [batch]
+            del batch
+
+    multiplying(40)(None)
+    iterator = iter(DevicePrefetcher(load()))
+    next(iterator)
+    held = [each() is not None for each in batches]
+    torch.sim.synchronize()
+    next(iterator)
+    gc.collect()
+    later = [each() is not None for each in batches]
+
+    assert held == [True, True]
+    assert later == [False, False, True]
+
+
+def test_host_memory_stays_when_the_iteration_is_left(slow):
+    """What is still being read is kept by the prefetcher, and ended with it."""
+    kept = []
+
+    def load():
+        while True:
+            batch = torch.zeros(8).pin_memory()
+            kept.append(weakref.ref(batch))
+            yield [batch]
+
+    batches = DevicePrefetcher(load())
+    multiplying(40)(None)
+    for _ in batches:
+        break
+    alive = [each() is not None for each in kept]
+    with open_runtime("sim").watch_syncs() as seen:
+        del batches
+
+    assert alive == [True, True]
+    assert len(seen) >= 1
+    assert [each() for each in kept] == [None, None]
+
+
+# -------------------------------------------------------------------------- devices
+
+
+def test_nothing_starts_before_the_first_batch_is_asked_for(box):
+    """Making one, looking at it and beginning an iteration leave the device alone."""
+    batches = DevicePrefetcher(DataLoader(TensorDataset(torch.ones(4)), 2))
+
+    text = repr(batches)
+    iterator = iter(batches)
+    started = box.machine.started
+    next(iterator)
+
+    assert text == "DevicePrefetcher(DataLoader of TensorDataset, sim, 1 ahead)"
+    assert not started
+    assert box.machine.started
+    assert repr(batches) == (
+        "DevicePrefetcher(DataLoader of TensorDataset, sim:0, 1 ahead)"
+    )
+
+
+@pytest.mark.parametrize("asked", [1, "sim:1", torch.device("cpu")], ids=str)
+def test_the_device_may_be_said_in_each_way(asked):
+    """A number, a name and a `torch.device` are all understood."""
+    with gpumagic.simulate("2xh100"):
+        (batch,) = DevicePrefetcher([torch.ones(2)], asked)
+        there = torch.device("cpu") if asked == torch.device("cpu") else "sim:1"
+
+        assert batch.device == torch.device(there)
+        assert torch.sim.current_device() == 0
+
+
+def test_the_current_device_is_taken_when_the_iteration_begins():
+    """Without a device it is the one that is current, and it stays current."""
+    with gpumagic.simulate("2xh100"):
+        batches = DevicePrefetcher([torch.ones(2).pin_memory()] * 3)
+        torch.sim.set_device(1)
+
+        devices = {batch.device.index for batch in batches}
+
+        assert devices == {1}
+        assert torch.sim.current_device() == 1
+        torch.sim.set_device(0)
+        assert {batch.device.index for batch in batches} == {0}
+
+
+def test_a_machine_that_was_switched_off_and_on(box):
+    """A prefetcher that was used on another simulated machine works on the next."""
+    batches = DevicePrefetcher([torch.ones(2)])
+    list(batches)
+    box.off()
+
+    with gpumagic.simulate("h100"):
+        (batch,) = batches
+
+        assert batch.cpu().tolist() == [1.0, 1.0]
+
+
+def test_code_that_says_cuda_runs_on_the_simulator():
+    """Where the simulated GPU stands in for CUDA, "cuda" is a device to prefetch to."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        for device in (None, "cuda", 0):
+            (batch,) = DevicePrefetcher([torch.ones(2)], device)
+
+            assert batch.device == torch.device("cuda", 0)
+            assert batch.is_cuda
+
+
+# ---------------------------------------------------------------------- real loaders
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_with_workers_and_a_pinning_thread(poisoned, workers):
+    """Batches of a real loader arrive as they are, in two epochs."""
+    data = TensorDataset(torch.arange(32.0), torch.arange(32))
+    loader = DataLoader(
+        data,
+        4,
+        num_workers=workers,
+        pin_memory=True,
+        persistent_workers=workers > 0,
+    )
+    batches = DevicePrefetcher(loader, depth=2)
+
+    for _ in range(2):
+        seen = [(x + 0, y + 0) for x, y in batches]
+        torch.sim.synchronize()
+
+        assert torch.cat([x for x, _ in seen]).tolist() == list(range(32))
+        assert torch.cat([y for _, y in seen]).tolist() == list(range(32))
+    if workers:
+        loader._iterator._shutdown_workers()
+    assert poisoned.races == ()

@@ -1,0 +1,353 @@
+"""A training cell watched on the simulated GPU: copies by line, to the byte."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import gpumagic
+from gpumagic.devices.copy_watch import copies_watched
+from gpumagic.devices.opening import runtime_now
+from gpumagic.errors import DeviceError
+from gpumagic.observed import Code
+from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.pin_loader.watching import watch
+from gpumagic.simulator.backend.transfers import Transfers
+
+MIB = 1 << 20
+SLEEP_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch compute in the thread that asks: a forked child has no others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Images(Dataset):
+    """One MiB each."""
+
+    def __init__(self, count=4, sleep_s=0.0):
+        self.count, self.sleep_s = count, sleep_s
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        time.sleep(self.sleep_s)
+        return torch.full((MIB // 4,), float(row))
+
+
+def line_of(report, source):
+    """The line of a report with this text."""
+    return next(each for each in report.copies if each.line.source == source)
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
+@pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "not"])
+@pytest.mark.usefixtures("box")
+def test_bytes_are_told_by_line_and_way(pinned, non_blocking):
+    """Each of the four ways is told apart, with all its bytes, at its line."""
+    loader = DataLoader(Images(4), 2, pin_memory=pinned)
+    torch.zeros(1, device="sim")
+
+    def train():
+        for batch in loader:
+            batch.to("sim", non_blocking=non_blocking)
+
+    report = watch(train)
+
+    (line,) = report.copies
+    assert line.line.source == 'batch.to("sim", non_blocking=non_blocking)'
+    assert (line.times, line.nbytes) == (2, 4 * MIB)
+    assert line.pageable_bytes == (0 if pinned else 4 * MIB)
+    assert line.blocking == (0 if non_blocking else 2)
+
+
+@pytest.mark.usefixtures("box")
+def test_only_a_pinned_copy_that_does_not_block_lets_the_host_go():
+    """The host is held on the machine's clock, for as long as the copy takes."""
+    pageable, pinned = torch.zeros(8 * MIB), torch.zeros(8 * MIB).pin_memory()
+
+    def copies():
+        pageable.to("sim")
+        pageable.to("sim", non_blocking=True)
+        pinned.to("sim")
+        pinned.to("sim", non_blocking=True)
+
+    copies()  # what the first use takes
+    report = watch(copies)
+
+    held = [
+        line_of(report, source).held_s
+        for source in (
+            'pageable.to("sim")',
+            'pageable.to("sim", non_blocking=True)',
+            'pinned.to("sim")',
+            'pinned.to("sim", non_blocking=True)',
+        )
+    ]
+    assert held[0] > held[2] > 10 * held[3]
+    assert held[1] > held[2]
+
+
+@pytest.mark.usefixtures("box")
+def test_whatever_copies_is_seen():
+    """Modules, factories, slices and packed sequences copy on the user's line."""
+    model = torch.nn.Linear(8, 8)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    there = torch.zeros(16, device="sim")
+
+    def work():
+        model.to("sim")
+        torch.tensor([1.0, 2.0], device="sim")
+        packed.to("sim")
+        there[:8] = torch.ones(8)
+        there.copy_(torch.ones(16))
+
+    report = watch(work)
+
+    assert {each.line.source: each.nbytes for each in report.copies} == {
+        'model.to("sim")': (8 * 8 + 8) * 4,
+        'torch.tensor([1.0, 2.0], device="sim")': 8,
+        'packed.to("sim")': 5 * 4,
+        "there[:8] = torch.ones(8)": 32,
+        "there.copy_(torch.ones(16))": 64,
+    }
+
+
+@pytest.mark.usefixtures("box")
+def test_what_stays_on_a_side_is_no_copy():
+    """Copies within the device, to the host and within it are not told."""
+    there = torch.zeros(16, device="sim")
+
+    def work():
+        there.clone()
+        there.cpu()
+        torch.zeros(4).clone()
+        there[:0].copy_(torch.zeros(0))
+
+    assert watch(work).copies == ()
+
+
+def keep_busy(there, count):
+    """Work for the device, which takes it longer than the host to ask for."""
+    for _ in range(count):
+        there += 1
+
+
+@pytest.mark.usefixtures("box")
+def test_copies_in_the_stream_of_the_kernels_are_not_hidden():
+    """In one stream nothing runs beside anything, and the remedy is named."""
+    loader = DataLoader(Images(6), 2, pin_memory=True)
+    there = torch.zeros(4 * MIB, device="sim")
+    keep_busy(there, 1)
+
+    def train():
+        for batch in loader:
+            batch.to("sim", non_blocking=True)
+            keep_busy(there, 2)
+
+    report = watch(train)
+
+    assert report.hidden_s == 0
+    assert report.copying_s > 0
+    assert report.kernel_s > 0
+    assert any("%pin_loader loader makes" in each.hint for each in report.remarks)
+
+
+@pytest.mark.usefixtures("box")
+def test_copies_on_a_stream_of_their_own_are_hidden():
+    """A copy beside a long kernel of the same device is hidden nearly all."""
+    host = torch.zeros(MIB // 4).pin_memory()
+    there, side = torch.zeros(16 * MIB, device="sim"), torch.sim.Stream()
+    keep_busy(there, 1)
+
+    def step():
+        keep_busy(there, 8)
+        with torch.sim.stream(side):
+            host.to("sim", non_blocking=True)
+
+    report = watch(step)
+
+    assert report.hidden_s > 0.9 * report.copying_s > 0
+
+
+@pytest.mark.usefixtures("box")
+def test_waits_are_on_this_machines_clock_and_the_rest_on_the_devices():
+    """A sleeping dataset is waited for in real time, which the device never sees."""
+    loader = DataLoader(Images(4, SLEEP_S), 2)
+    torch.zeros(1, device="sim")
+
+    def train():
+        for batch in loader:
+            batch.to("sim")
+
+    report = watch(train)
+
+    (wait,) = report.waits
+    assert wait.total_s >= 4 * SLEEP_S
+    assert report.host_s > wait.total_s > 5 * report.elapsed_s
+    assert report.setting.label == "simulated H100 SXM"
+
+
+@pytest.mark.usefixtures("box")
+def test_the_remark_names_line_loader_and_what_to_type():
+    """A blocking copy from pageable memory is told with both of its remedies."""
+    loader = DataLoader(Images(4), 2)
+
+    def train():
+        for batch in loader:
+            there = batch.to("sim")
+            there.sum()
+
+    remark = watch(train).remarks[0]
+
+    assert '`there = batch.to("sim")`, copies 4.00 MiB from pageable' in remark.text
+    assert "%pin_loader loader" in remark.hint
+    assert remark.hint.endswith('write `batch.to("sim", non_blocking=True)`')
+
+
+@pytest.mark.usefixtures("box")
+def test_what_is_copied_before_the_first_batch_is_told_without_advice():
+    """Parameters are moved once, and their line is in the table only."""
+    loader = DataLoader(Images(2), 2, pin_memory=True)
+
+    def train():
+        model = torch.nn.Linear(1024, 1024).to("sim")
+        for batch in loader:
+            model(batch.to("sim", non_blocking=True).view(-1, 1024))
+
+    report = watch(train)
+
+    assert len(report.copies) == 2
+    assert not any("Linear" in remark.text for remark in report.remarks)
+
+
+@pytest.mark.usefixtures("box")
+def test_races_of_the_cell_are_told():
+    """A kernel that does not wait for the copy it reads is found by the simulator."""
+    host = torch.zeros(MIB).pin_memory()
+    there, side = torch.zeros(MIB, device="sim"), torch.sim.Stream()
+    torch.sim.synchronize()
+
+    def step():
+        with torch.sim.stream(side):
+            there.copy_(host, non_blocking=True)
+        there.sum()
+
+    report = watch(step)
+
+    (race,) = report.races
+    assert "there.sum()" in (race.earlier.source, race.later.source)
+
+
+def test_a_device_that_the_cell_starts_is_watched(box):
+    """Copies and the trace are there from the very first use of the device."""
+    assert not torch.sim.is_initialized() or not box.machine.started
+
+    report = watch(lambda: torch.zeros(MIB).to("sim"))
+
+    assert [each.nbytes for each in report.copies] == [4 * MIB]
+    assert report.copying_s > 0
+    assert report.problem is None
+
+
+def test_a_machine_that_the_cell_switches_on_gives_the_hosts_time():
+    """Its clock began in the middle: the time is this machine's, and it says so."""
+    run = WatchRun(runtime_now, dict)
+    run.begin()
+
+    with gpumagic.simulate("h100"):
+        torch.zeros(MIB).to("sim")
+        run.end()
+    report = run.report(Code("x"))
+
+    assert report.elapsed_s == report.host_s
+    assert report.copies == ()
+    assert "run the cell again" in report.hint
+
+
+def test_a_machine_that_the_cell_switches_off_does_no_harm():
+    """The cell's report is then about the host, and nothing stays wrapped."""
+    arrive = vars(Transfers)["_arrive"]
+    with gpumagic.simulate("h100") as box:
+        run = WatchRun(runtime_now, dict)
+        run.begin()
+        torch.zeros(MIB).to("sim")
+        box.off()
+    run.end()
+
+    assert [each.nbytes for each in run.report(Code("x")).copies] == [4 * MIB]
+    assert vars(Transfers)["_arrive"] is arrive
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+@pytest.mark.usefixtures("box")
+def test_after_an_error_all_is_as_before_and_reported(error):
+    """What was seen until then is told, with the error, and nobody looks on."""
+    arrive, launch = vars(Transfers)["_arrive"], runtime_now().trace
+    loader = DataLoader(Images(4), 2)
+    run = WatchRun(runtime_now, lambda: {"dl": loader})
+    run.begin()
+
+    next(iter(loader)).to("sim")
+    run.end(error)
+    torch.zeros(MIB).to("sim")
+    report = run.report(Code("x"))
+
+    assert report.failed.startswith(type(error).__name__)
+    assert [each.nbytes for each in report.copies] == [2 * MIB]
+    assert [each.loader for each in report.waits] == ["dl"]
+    assert vars(Transfers)["_arrive"] is arrive
+    assert launch is not None
+
+
+@pytest.mark.usefixtures("box")
+def test_one_watch_of_copies_within_another_sees_its_own():
+    """Two may look on at once, and each notes what it has seen."""
+    with copies_watched(torch, "sim") as outer:
+        torch.zeros(1).to("sim")
+        with copies_watched(torch, "sim") as inner:
+            torch.zeros(2).to("sim")
+
+    assert [each.nbytes for each in outer] == [4, 8]
+    assert [each.nbytes for each in inner] == [8]
+
+
+def test_a_machine_that_is_off_is_refused():
+    """There is nothing to watch, and the words say what to type."""
+    with pytest.raises(DeviceError, match="switched off"):
+        copies_watched(torch, "sim").__enter__()
+
+
+@pytest.mark.usefixtures("box")
+def test_our_prefetcher_hides_its_copies_and_is_waited_for_under_its_name():
+    """A loop over a prefetcher copies nothing itself, and its waits are told once."""
+    prefetcher = pytest.importorskip("gpumagic.pin_loader.feeding.prefetcher")
+    pinned = DataLoader(Images(12), 2, pin_memory=True)
+    train_dl_pinned = prefetcher.DevicePrefetcher(pinned, "sim")
+    there = torch.zeros(16 * MIB, device="sim")
+    keep_busy(there, 1)
+
+    def train():
+        for batch in itertools.islice(train_dl_pinned, 6):
+            keep_busy(there, 4)
+            batch.sum()
+
+    report = watch(train)
+
+    assert [(each.loader, len(each.waits.seconds)) for each in report.waits] == [
+        ("train_dl_pinned", 6)
+    ]
+    assert sum(each.nbytes for each in report.copies) == 12 * MIB
+    assert sum(each.pageable_bytes for each in report.copies) == 0
+    assert report.hidden_s > 0.5 * report.copying_s
+    assert report.races == ()
