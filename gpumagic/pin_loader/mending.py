@@ -19,7 +19,7 @@ from gpumagic.pin_loader.report import (
     Way,
 )
 from gpumagic.pin_loader.trials import loading, worker_search
-from gpumagic.pin_loader.trials.guard import guard
+from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes
 from gpumagic.pin_loader.trials.preflight import unpicklable
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ def run_both_loops(case: Case) -> Ending | None:
         new_load=case.new_load,
         progress=case.tell,
     )
+    if case.guard is not None:
+        case.guard = dataclasses.replace(
+            case.guard, measured_bytes=measured_locked_bytes(case.runtime)
+        )
     return None
 
 

@@ -5,6 +5,7 @@ Each is a sample report in a real JupyterLab, below the cell that would ask for 
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -23,11 +24,15 @@ _MARGIN = 4
 
 
 class Picture(NamedTuple):
-    """A file, the sample of the gallery in it, and what is typed above that."""
+    """A file, the sample of the gallery in it, and what is typed above that.
+
+    Of a long one the upper part, of so many pixels, is enough.
+    """
 
     file: str
     sample: str
     typed: str
+    most_pixels: float = math.inf
 
 
 PICTURES = (
@@ -38,7 +43,7 @@ PICTURES = (
         "%%cuda_sync_time\nloss = step(batch)",
     ),
     Picture("gpu_mem.png", "gpu_mem-cell", "%%gpu_mem\nloss = step(batch)"),
-    Picture("pin_loader.png", "pin_loader-fixed", "%pin_loader train_dl"),
+    Picture("pin_loader.png", "pin_loader-fixed", "%pin_loader train_dl", 942),
     Picture("tensor_info.png", "tensor_info-slice-with-gaps", "%tensor_info x[:, ::2]"),
 )
 
@@ -69,7 +74,7 @@ def _take(picture, server, browser):
         box["x"] - _MARGIN,
         box["y"] - _MARGIN,
         box["width"] + 2 * _MARGIN,
-        box["height"] + 2 * _MARGIN,
+        min(box["height"], picture.most_pixels) + 2 * _MARGIN,
     )
     notebook.page.context.close()
     if len(taken) > _MOST_BYTES:
