@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,6 +72,8 @@ class Case:
     What has no default is set by the stage that finds it out, and not there before.
 
     Attributes:
+        is_as_it_is: Whether it cannot be rebuilt.
+
         batch: A real batch on the host. Gone as soon as it is not needed any more.
 
         new_load: How fast it loads with the workers that it is to have, where these
@@ -78,6 +82,8 @@ class Case:
         new: The rebuilt loader, still on the host.
 
         feeding: What the user is to iterate.
+
+        undo: Ends with the last stage.
     """
 
     loader: Any
@@ -88,6 +94,7 @@ class Case:
     setting: Setting
     facts: LoaderFacts
     tell: Callable[[float], object] = lambda _: None  # how far this stage has come
+    is_as_it_is: bool = False
     batch: Any = None
     new: Any = None
     feeding: Any = None
@@ -103,6 +110,12 @@ class Case:
     end_to_end: EndToEnd | None = None
     steps: FourSteps | None = None
     remarks: list[Remark] = field(default_factory=list)
+    undo: ExitStack = field(default_factory=ExitStack)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float:
+        """What is left of the time that all of it may take."""
+        return self.wish.budget_s - (time.monotonic() - self.began_s)
 
     @property
     def pins(self) -> bool:

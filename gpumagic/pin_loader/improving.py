@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
 from gpumagic.pin_loader import looking, mending
 from gpumagic.pin_loader.case import Case, Ending, Wish
+from gpumagic.pin_loader.counted_step import CountedStep
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader.facts import facts_of
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.report import LoaderReport, Remark, Setting, State
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 
     Stage = Callable[[Case], Ending | None]
     Step = tuple[Stage, float, str]
@@ -90,12 +91,16 @@ def diagnose(  # noqa: PLR0913 -- one for each option
 
         batches: How many are timed.
 
-        budget_s: How long all of it may take.
+        budget_s: About how long all of it may take.
 
         progress: Called with the share that is done, and with what is being done.
     """
     wish = Wish(
-        name=name, step=step, batches=batches, budget_s=budget_s, only_looking=True
+        name=name,
+        step=CountedStep.of(step),
+        batches=batches,
+        budget_s=budget_s,
+        only_looking=True,
     )
     stages = (*_MEETING, *_MEASURING, *_PREDICTING)
     return _run(_open(loader, device, wish), stages, progress).report
@@ -139,7 +144,7 @@ def improve(  # noqa: PLR0913 -- one for each option
 
         batches: How many are timed, and compared.
 
-        budget_s: How long all measurements together may take.
+        budget_s: About how long all measurements together may take.
 
         verify: Whether to compare a whole epoch.
 
@@ -149,13 +154,15 @@ def improve(  # noqa: PLR0913 -- one for each option
 
         progress: Called with the share that is done, and with what is being done.
     """
+    if isinstance(loader, DevicePrefetcher) and workers is not None:
+        loader = loader.loader  # it is made anew, with other workers
     wish = Wish(
         name=name,
-        out=out,
+        out=out or f"{name or 'loader'}_pinned",
         workers=workers,
         prefetch=prefetch,
         depth=depth,
-        step=step,
+        step=CountedStep.of(step),
         batches=batches,
         budget_s=budget_s,
         verify=verify,
@@ -219,6 +226,12 @@ def _open(loader: Any, device: Any, wish: Wish) -> Case:
     runtime, driver = open_runtime(kind), open_driver()
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
+    _require_device(runtime, number)
+    if wish.prefetch and not facts.workers and not wish.workers:
+        raise UsageProblem(
+            "prefetch is what each worker prepares ahead, and this loader has none",
+            "ask for workers as well: --workers auto, or leave --prefetch away",
+        )
     return Case(
         loader=loader,
         wish=wish,
@@ -235,7 +248,7 @@ def _run(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Imp
     ending: Ending | None = None
     done = 0.0
     whole = sum(share for _, share, _ in stages) or 1.0
-    with kept(case.loader):
+    with kept(case.loader), case.undo:
         for stage, share, note in stages:
             if progress is not None:
                 case.tell = _telling(progress, done / whole, share / whole, note)
@@ -245,6 +258,8 @@ def _run(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Imp
             if ending is not None:
                 break
     case.batch = None
+    if isinstance(case.wish.step, CountedStep) and case.wish.step.calls:
+        case.remarks += case.wish.step.remarks(simulated=case.runtime.simulated)
     case.setting = _setting(case.runtime, case.driver, case.device)
     return Improved(case.feeding, case.report(ending or Ending(State.FIXED)))
 
@@ -253,6 +268,17 @@ def _telling(
     progress: Progress, begin: float, share: float, note: str
 ) -> Callable[[float], object]:
     return lambda part: progress(begin + share * min(part, 1.0), note)
+
+
+def _require_device(runtime: Runtime, number: int | None) -> None:
+    count = runtime.device_count()
+    if number is None or count is None or number < count:
+        return
+    kind = runtime.kind
+    there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
+    raise DeviceError(
+        f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
+    )
 
 
 def _kind_and_number(device: Any) -> tuple[str | None, int | None]:

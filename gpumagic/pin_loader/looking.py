@@ -26,9 +26,11 @@ from gpumagic.pin_loader.report import (
     Remedy,
     State,
     Way,
+    WhyPageable,
 )
 from gpumagic.pin_loader.trials import loading
 from gpumagic.pin_loader.trials.guard import guard
+from gpumagic.pin_loader.trials.loader_failure import failure_of
 from gpumagic.pin_loader.trials.preflight import unpicklable
 from gpumagic.pin_loader.trials.trial import batches_of
 from gpumagic.units import seconds_text, share_text
@@ -40,7 +42,14 @@ if TYPE_CHECKING:
 
 WORTH = 1.05  # a gain below this is none: noise alone comes to as much
 _BATCHES = 20
-_LOADING_SHARE, _RATES_SHARE = 0.2, 0.2
+_LOADING_SHARE, _RATES_SHARE = 0.15, 0.2
+_HARDLY_ANY = 0.01
+_FEWEST_IN_AN_EPOCH = 3
+_NEVER_PINNED = (
+    WhyPageable.NOT_A_TENSOR,
+    WhyPageable.NOT_DENSE,
+    WhyPageable.OWN_METHOD,
+)
 
 
 class NoBatches(GpuMagicError):
@@ -78,17 +87,35 @@ def look_at_its_workers(case: Case) -> Ending | None:
 
 
 def look_at_a_batch(case: Case) -> Ending | None:
-    """Take one batch, in this process, and say what it consists of."""
-    with batches_of(trial_copy(case, workers=0)) as batches:
-        for case.batch in batches:
-            break
-        else:
+    """Take one batch, and say what it consists of.
+
+    A loader with workers is asked with one: what a dataset opens when it is first
+    asked would else be open in this process, and shared by all workers to come.
+    """
+    workers = min(case.facts.workers or 0, 1)
+    with batches_of(trial_copy(case, workers=workers)) as batches:
+        try:
+            case.batch = next(batches)
+        except StopIteration:
             raise NoBatches(
                 f"{case.wish.name or 'this loader'} gives no batches: its dataset, or "
                 "its sampler, is empty",
                 "look at len() of it",
-            )
+            ) from None
+        except GpuMagicError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+            raise failure_of(error, 0) from None
     case.anatomy = anatomy_of(case.batch, case.runtime, case.facts)
+    whys = {leaf.why for leaf in case.anatomy.leaves}
+    if whys == {WhyPageable.NOT_A_TENSOR} and not case.wish.force:
+        return Ending(
+            State.DIAGNOSED if case.wish.only_looking else State.NO_GAIN,
+            Remark(
+                "nothing here can be pinned: its batches are arrays of numpy",
+                "torch.from_numpy(...) in the dataset or in the collate_fn",
+            ),
+        )
     on_device = case.anatomy.bytes_that_are(Pinned.ON_DEVICE)
     if on_device and on_device == case.anatomy.tensor_bytes:
         return Ending(
@@ -109,6 +136,7 @@ def look_at_the_room(case: Case) -> Ending | None:
         prefetch_factor=case.prefetch_factor,
         depth=case.wish.depth,
         force=case.wish.force,
+        pinned=case.pins,
     )
     limit = case.guard.refusing
     if limit is None or case.wish.only_looking:
@@ -122,6 +150,7 @@ def measure_loading(case: Case) -> Ending | None:
         trial_copy(case),
         batches=case.wish.batches or _BATCHES,
         budget_s=case.wish.budget_s * _LOADING_SHARE,
+        nbytes=case.anatomy.tensor_bytes,
         progress=case.tell,
     )
     case.rates = dataclasses.replace(case.rates, load=load)
@@ -135,6 +164,7 @@ def measure_the_way(case: Case) -> Ending | None:
     if case.starts_nothing:
         case.remarks.append(_NOT_STARTED)
         return Ending(State.DIAGNOSED)
+    case.undo.enter_context(rates.given_back(case.runtime, case.device or 0))
     case.rates = rates.measure(
         case.batch,
         case.runtime,
@@ -143,6 +173,7 @@ def measure_the_way(case: Case) -> Ending | None:
         step=case.wish.step,
         budget_s=case.wish.budget_s * _RATES_SHARE,
         driver=case.driver,
+        room_bytes=_room_bytes(case),
         progress=case.tell,
     )
     return None
@@ -161,7 +192,16 @@ def predict_the_bound(case: Case) -> Ending | None:
     )
     if case.wish.only_looking:
         return Ending(State.DIAGNOSED)
-    if case.wish.force or _is_worth_it(case):
+    return None if case.wish.force else _without_a_gain(case, pinned=pinned)
+
+
+def _without_a_gain(case: Case, *, pinned: bool) -> Ending | None:
+    """End it where nothing can be gained, by what forbids it."""
+    if case.facts.length is not None and case.facts.length < _FEWEST_IN_AN_EPOCH:
+        return Ending(State.NO_GAIN, _SHORT_EPOCH)
+    if case.is_as_it_is and not pinned:
+        return Ending(State.NO_GAIN, _CANNOT_BE_PINNED)
+    if _is_worth_it(case):
         return None
     state = State.ALREADY_GOOD if pinned else State.NO_GAIN
     return Ending(state, _what_else(case))
@@ -178,6 +218,7 @@ def trial_copy(case: Case, **changes: Any) -> Any:
 def _unless_it_is_let_alone(case: Case) -> Ending | None:
     """Take up what feeds the device itself, or cannot be looked at unnoticed."""
     clone = rebuild(case.loader)
+    case.is_as_it_is = clone.way is Way.WRAPPED
     reason = Remark(clone.reason or "")
     if clone.way is Way.UNCHANGED:
         return Ending(State.ALREADY_GOOD, reason)
@@ -207,9 +248,26 @@ def wrap(case: Case, made: Rebuilt, *, adapter: bool = False) -> None:
 
 
 def is_pinned(case: Case) -> bool:
-    """Whether all tensors of its batches are pinned now."""
+    """Whether the tensors of its batches are pinned now, but for what never is."""
+    pageable = sum(
+        leaf.nbytes
+        for leaf in case.anatomy.leaves
+        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in _NEVER_PINNED
+    )
     pinned = case.anatomy.bytes_that_are(Pinned.PINNED)
-    return pinned > 0 and pinned == case.anatomy.tensor_bytes
+    return pinned > 0 and pageable <= _HARDLY_ANY * pinned
+
+
+def _room_bytes(case: Case) -> int | None:
+    """The least memory that one of the limits leaves, where they are known."""
+    limits = () if case.guard is None else case.guard.limits
+    rooms = [
+        limit.available
+        for limit in limits
+        if limit.kind in (LimitKind.AVAILABLE, LimitKind.CGROUP, LimitKind.WSL)
+        and limit.available is not None
+    ]
+    return min(rooms, default=None)
 
 
 def _is_worth_it(case: Case) -> bool:
@@ -268,6 +326,15 @@ NO_ACCELERATOR = Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
     'gpumagic.simulate("h100") puts a simulated one in its place; --workers auto '
     "works without",
+)
+_CANNOT_BE_PINNED = Remark(
+    "it cannot be rebuilt, so that its batches stay pageable, and copies of those are "
+    "not hidden",
+    "let it pin what it gives, then ask again",
+)
+_SHORT_EPOCH = Remark(
+    "an epoch is too short for one batch to be copied beside another",
+    "smaller batches, or several epochs in one",
 )
 _NOT_STARTED = Remark(
     "the device has not been used yet, so copies to it were not measured",

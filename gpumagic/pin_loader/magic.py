@@ -47,7 +47,7 @@ class LoaderMagics(GpuMagics):
         help="The function that your loop calls with a batch; it is really called.",
     )
     @argument("--batches", type=int, metavar="K", help="Batches in each measurement.")
-    @argument("--budget", default="10s", metavar="TIME", help="At most so long (10s).")
+    @argument("--budget", default="10s", metavar="TIME", help="About so long (10s).")
     @argument("--diagnose", action="store_true", help="Look and predict, no more.")
     @argument(
         "--verify", action="store_true", help="Compare a whole epoch, batch by batch."

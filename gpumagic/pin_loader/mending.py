@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.comparison import Verdict
 from gpumagic.pin_loader.case import Ending
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader import sameness
 from gpumagic.pin_loader.loader.rebuilding import rebuild
-from gpumagic.pin_loader.looking import trial_copy, wrap
+from gpumagic.pin_loader.looking import WORTH, trial_copy, wrap
 from gpumagic.pin_loader.pace import rates, reuse
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
 from gpumagic.pin_loader.report import (
     LoaderKind,
     Remark,
     State,
+    Stopped,
     Way,
 )
 from gpumagic.pin_loader.trials import loading, worker_search
 from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes
 from gpumagic.pin_loader.trials.preflight import unpicklable
+from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case
-    from gpumagic.pin_loader.report import Guard, Loading
+    from gpumagic.pin_loader.report import Guard, Loading, WorkerSearch
 
 _COMPARED = 8
-_SEARCH_SHARE, _LOOP_SHARE = 0.4, 0.5
+_SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
 
 
 def look_at_other_workers(case: Case) -> Ending | None:
@@ -48,10 +51,12 @@ def look_at_other_workers(case: Case) -> Ending | None:
 
 def _let_the_stand_in_follow(case: Case) -> None:
     """As long as loading took before, it would hide that loading is faster now."""
-    step = case.rates.step
-    if step is None or not step.synthetic:
+    step, before, after = case.rates.step, case.rates.load, case.new_load
+    if step is None or not step.synthetic or before is None or after is None:
         return
-    faster = dataclasses.replace(case.rates, load=case.new_load)
+    if after.batch_s >= before.batch_s:
+        return
+    faster = dataclasses.replace(case.rates, load=after)
     step = rates.step_of(
         faster, None, case.runtime, case.device or 0, None, case.wish.budget_s / 10
     )
@@ -67,12 +72,35 @@ def _search_for_workers(case: Case) -> None:
             prefetch_factor=case.wish.prefetch if workers else None,
         ),
         anatomy=case.anatomy,
+        least=min(case.facts.workers or 0, 1),
         step_s=None if step is None or step.synthetic else step.samples.median_s,
         budget_s=case.wish.budget_s * _SEARCH_SHARE,
         guard_for=lambda workers: _guard_with(case, workers),
         refuse=_why_no_workers(case),
         progress=case.tell,
     )
+    case.remarks += _remarks_on_the_search(case, case.search)
+
+
+def _remarks_on_the_search(case: Case, found: WorkerSearch) -> list[Remark]:
+    name = case.wish.name or "NAME"
+    if found.stopped is Stopped.BUDGET:
+        tried = count_text(len(found.trials), "number")
+        return [
+            Remark(
+                f"there was time for {tried} of workers only",
+                f"%pin_loader {name} --workers auto --budget 60s",
+            )
+        ]
+    if found.stopped is Stopped.MOST and found.most and found.chosen == found.most:
+        return [
+            Remark(
+                f"loading was still getting faster with {found.most} workers, as many "
+                "as there are processors; more help where it waits for a disk",
+                f"%pin_loader {name} --workers {2 * found.most}",
+            )
+        ]
+    return []
 
 
 def _searched(case: Case) -> Loading | None:
@@ -102,7 +130,7 @@ def prove_the_same(case: Case) -> Ending | None:
     case.sameness = sameness.compare(
         case.loader,
         case.feeding,
-        batches=case.wish.batches or _COMPARED,
+        batches=_affordable(case),
         whole=case.wish.verify,
     )
     if case.sameness.same is not False or case.wish.force:
@@ -123,7 +151,10 @@ def watch_its_buffers(case: Case) -> Ending | None:
     if not case.pins:
         return None
     case.reuse = reuse.check(
-        case.new, case.runtime, device=case.device or 0, batches=_COMPARED
+        _clone(case.new),
+        case.runtime,
+        device=case.device or 0,
+        batches=_affordable(case),
     )
     if not case.reuse.damaged or case.wish.force:
         return None
@@ -139,16 +170,19 @@ def watch_its_buffers(case: Case) -> Ending | None:
 
 
 def run_both_loops(case: Case) -> Ending | None:
-    """Run the old loop and the new one in turn, and say how it ended."""
+    """Run the old loop and the new one in turn; clones of both, where there are any."""
+    feeding = DevicePrefetcher(
+        _clone(case.new), case.place, depth=case.rebuilding.depth
+    )
     case.end_to_end = end_to_end(
-        case.loader,
-        case.feeding,
+        trial_copy(case),
+        feeding,
         case.runtime,
         device=case.device,
         rates=case.rates,
         step=case.wish.step,
         batches=case.wish.batches,
-        budget_s=case.wish.budget_s * _LOOP_SHARE,
+        budget_s=max(case.left_s(), case.wish.budget_s * _LEAST_LOOP_SHARE),
         trace=case.wish.profile,
         name=case.wish.name,
         out=case.wish.out,
@@ -165,12 +199,15 @@ def run_both_loops(case: Case) -> Ending | None:
 def say_how_it_ended(case: Case) -> Ending:
     """What the proof in value and in time comes to."""
     if not case.pins:
-        if not case.rebuilding.changes:
+        if not case.rebuilding.changes or _is_no_gain(case):
             case.feeding = None
+            return Ending(State.NO_ACCELERATOR, _MEASURED_NOTHING)
         return Ending(State.NO_ACCELERATOR)
     if _is_no_gain(case):
         case.feeding = None
         return Ending(State.NO_GAIN, _MEASURED_NOTHING)
+    if case.end_to_end is not None and case.end_to_end.result.interval is None:
+        return Ending(State.UNPROVEN, _TOO_FEW)
     if case.rebuilding.way is not Way.REBUILT:
         reason = case.rebuilding.reason or "it cannot be made anew"
         return Ending(State.WRAPPED_ONLY, Remark(reason))
@@ -180,13 +217,33 @@ def say_how_it_ended(case: Case) -> Ending:
 def _is_no_gain(case: Case) -> bool:
     if case.wish.force or case.end_to_end is None:
         return False
-    return case.end_to_end.result.verdict in (Verdict.SAME, Verdict.SLOWER)
+    result = case.end_to_end.result
+    if result.interval is None:
+        return False
+    return result.verdict is not Verdict.FASTER or result.ratio * WORTH > 1
 
 
+_TOO_FEW = Remark(
+    "it was compared batch by batch and is the same, but there was time for few runs",
+    "give it more: --budget 60s, or measure with fewer steps: --batches 8",
+)
 _MEASURED_NOTHING = Remark(
-    "both loops were run in turn, and the new one is not faster",
+    "both loops were run in turn, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )
+
+
+def _affordable(case: Case) -> int:
+    """So many batches that loading them takes a tenth of the time, and two at least."""
+    load = case.rates.load
+    if load is None or load.batch_s <= 0:
+        return _COMPARED
+    affordable = int(case.wish.budget_s / 10 / load.batch_s)
+    return min(max(affordable, 2), _COMPARED)
+
+
+def _clone(loader: Any) -> Any:
+    return rebuild(loader, persistent_workers=False).loader
 
 
 def _why_no_workers(case: Case) -> Remark | None:

@@ -122,6 +122,11 @@ class Notebook:
         return found
 
     def _function(self, name: str) -> Any:
+        if name.partition(".")[0] not in self._names:
+            raise UsageProblem(
+                f"--step {name}: there is no such name in this notebook",
+                did_you_mean(name, self._names) or "define it first: def step(batch):",
+            )
         function = self._found(name)
         if callable(function):
             return function

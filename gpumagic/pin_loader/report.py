@@ -49,6 +49,7 @@ class State(enum.Enum):
     REFUSED_UNPICKLABLE = "refused-unpicklable"
     REFUSED_ON_DEVICE = "refused-on-device"  # its batches are on the device already
     REFUSED_DIFFERENT = "refused-different"  # the rebuilt loader gave other data
+    UNPROVEN = "unproven"  # made, but too few runs tell whether it is faster
     WRAPPED_ONLY = "wrapped-only"  # could not be rebuilt, so it feeds as it is
     NO_ACCELERATOR = "no-accelerator"
 
@@ -188,6 +189,8 @@ class Anatomy(Record):
 
         left_out: How many more leaves there are.
 
+        left_out_bytes: What these hold, each memory once.
+
         others: How many values are neither tensors nor arrays, and stay on the host.
 
         locked_bytes: What pinning all of it locks: each tensor rounded up to a power
@@ -203,6 +206,7 @@ class Anatomy(Record):
     class_name: str
     leaves: tuple[Leaf, ...]
     left_out: int = 0
+    left_out_bytes: int = 0
     others: int = 0
     locked_bytes: int = 0
     type_changes: tuple[tuple[str, str, str], ...] = ()
@@ -212,7 +216,8 @@ class Anatomy(Record):
     @cached_property
     def tensor_bytes(self) -> int:
         """All tensors and arrays, each memory once."""
-        return sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
+        listed = sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
+        return listed + self.left_out_bytes
 
     def bytes_that_are(self, where: Pinned) -> int:
         """The bytes that lie in one kind of memory, each memory once."""

@@ -108,7 +108,7 @@ def watch_only(options: argparse.Namespace) -> None:
         if said:
             raise UsageProblem(
                 f"%%pin_loader --watch only watches the cell, without {option}",
-                f"type %pin_loader NAME {option} in a cell of its own",
+                f"{option} belongs to %pin_loader NAME, in a cell of its own",
             )
 
 

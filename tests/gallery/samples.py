@@ -356,6 +356,7 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_mem-map",
     "gpu_mem-balance-eight",
     "pin_loader-fixed",  # two timelines, and all figures behind a click
+    "pin_loader-unproven",
     "pin_loader-diagnosed",
     "pin_loader-wrapped",
     "pin_loader-no-gain-measured",

@@ -610,7 +610,9 @@ FIXED_SYNTHETIC = replace(
 FIXED_DAMAGED = replace(FIXED, reuse=DAMAGED, steps=None, end_to_end=UNTRACED)
 FIXED_UNCLEAR = replace(FIXED, end_to_end=CANNOT_TELL, steps=None, reuse=NOT_LOOKED)
 FIXED_SLOWER = replace(FIXED, end_to_end=SLOWER, steps=None, setting=H100_5)
-FIXED_FEW_PAIRS = replace(FIXED, end_to_end=FEW_PAIRS, steps=None, rates=LOAD_ONLY)
+FIXED_FEW_PAIRS = replace(
+    FIXED, state=State.UNPROVEN, end_to_end=FEW_PAIRS, steps=None, rates=LOAD_ONLY
+)
 FIXED_UNMEASURED = replace(
     FIXED, end_to_end=None, steps=None, rates=Rates(), bound=None, sameness=None
 )
@@ -888,7 +890,7 @@ SAMPLES = (
     ("fixed-damaged", FIXED_DAMAGED),
     ("fixed-unclear", FIXED_UNCLEAR),
     ("fixed-slower", FIXED_SLOWER),
-    ("fixed-few-pairs", FIXED_FEW_PAIRS),
+    ("unproven", FIXED_FEW_PAIRS),
     ("fixed-unmeasured", FIXED_UNMEASURED),
     ("fixed-hostile", HOSTILE_REPORT),
     ("diagnosed", DIAGNOSED),

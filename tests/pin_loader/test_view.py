@@ -57,7 +57,14 @@ from tests.pin_loader import samples
 from tests.pin_loader.samples import GIB, MS, SAMPLES
 
 BY_NAME = dict(SAMPLES)
-PICTURES = ("fixed", "wrapped", "diagnosed", "no-gain-measured", "refused-different")
+PICTURES = (
+    "unproven",
+    "fixed",
+    "wrapped",
+    "diagnosed",
+    "no-gain-measured",
+    "refused-different",
+)
 patient = settings(
     deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.trials import worker_search  # noqa: E402
 from gpumagic.pin_loader.report import (  # noqa: E402
     Anatomy,
     Guard,
@@ -24,7 +23,10 @@ from gpumagic.pin_loader.report import (  # noqa: E402
     Severity,
     Stopped,
 )
-from gpumagic.pin_loader.trials import processors  # noqa: E402
+from gpumagic.pin_loader.trials import (  # noqa: E402
+    processors,
+    worker_search,
+)
 from gpumagic.pin_loader.trials.loader_failure import LoaderFailed  # noqa: E402
 from gpumagic.pin_loader.trials.worker_search import search  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402

@@ -376,7 +376,7 @@ def test_a_training_cell_is_watched(shell):
         ("trian_dl", "there is no trian_dl"),
         ("torch", "torch"),
         ("train_dl[0]", "is an expression"),
-        ("train_dl --step nothing", "there is no nothing"),
+        ("train_dl --step nothing", "--step nothing: there is no such name"),
         ("train_dl --step torch", "no function"),
         ("train_dl --out torch", "torch is the name of a module already"),
         ("train_dl --device nowhere", "nowhere"),

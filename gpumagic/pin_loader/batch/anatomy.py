@@ -77,6 +77,9 @@ def anatomy_of(
         class_name=type(batch).__name__,
         leaves=leaves[:_MOST_LEAVES],
         left_out=max(len(leaves) - _MOST_LEAVES, 0),
+        left_out_bytes=sum(
+            leaf.nbytes for leaf in leaves[_MOST_LEAVES:] if leaf.same_as is None
+        ),
         others=look.others,
         locked_bytes=look.locked_bytes,
         type_changes=tuple(look.type_changes),

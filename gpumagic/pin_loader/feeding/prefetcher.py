@@ -123,7 +123,15 @@ class DevicePrefetcher(LikeItsLoader):
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None
-        return self._batches(iter(self.loader))
+        return self._batches(self._begun())
+
+    def _begun(self) -> Iterator[Any]:
+        """The loader's iterator; its pinning thread takes the device of this moment."""
+        device = self._asked
+        if device is None or device.index is None or self.passes_through:
+            return iter(self.loader)
+        with getattr(import_torch(), device.type).device(device):
+            return iter(self.loader)
 
     def _batches(self, inner: Iterator[Any]) -> Iterator[Any]:
         """What one iteration of the loader gives, on the device."""
@@ -183,6 +191,7 @@ class DevicePrefetcher(LikeItsLoader):
         if lane is None or lane.is_stale():
             lane = Lane(import_torch(), device)
         lane.several_streams = self.several_streams
+        lane.most_leaving = self.depth + 1
         return lane
 
     def _end_workers(self, inner: Iterator[Any]) -> None:

@@ -79,10 +79,13 @@ class Lane:
     Attributes:
         several_streams: Whether others than the thread that iterates use a batch, or
             free it.
+
+        most_leaving: How many batches of the host may be on their way at once.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
         self.several_streams = False
+        self.most_leaving = 2
         self._leaving: deque[tuple[Any, Any]] = deque()  # what the host has to keep
         self._module = getattr(torch, device.type)
         self._box = simulated_box()
@@ -150,8 +153,14 @@ class Lane:
             self.stream.wait_event(self._used)
 
     def _let_go_of_what_has_left(self) -> None:
+        """Without a bound, a host that runs ahead would fill its memory with batches.
+
+        Waiting for the oldest costs nothing: the device has as many steps before it.
+        """
         while self._leaving and self._leaving[0][0].query():
             self._leaving.popleft()
+        while len(self._leaving) > self.most_leaving:
+            self._leaving.popleft()[0].synchronize()
 
     def __del__(self) -> None:
         # Whatever goes wrong this late: it must not come up in somebody else's code.

@@ -6,6 +6,7 @@ import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.host_cache import empty_host_cache
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.report import CopyMode, Samples
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _WARM_UPS = 2
 _ROUNDS, _FEWEST_ROUNDS = 20, 3
+_MOST_KEPT = 2
 _FRESH = 3  # each pins the batch anew, and all stay pinned until the last is done
 _MOST_FRESH_BYTES = 512 << 20
 
@@ -95,6 +97,8 @@ def fresh_pin(
     Returns:
         None where nothing can be pinned, or where that would pin too much.
     """
+    import torch
+
     nbytes = sum(leaf.nbytes for leaf in leaves)
     if nbytes > _MOST_FRESH_BYTES or not runtime.can_pin():
         return None
@@ -108,10 +112,14 @@ def fresh_pin(
         modelled_s = runtime.now_ns() / 1e9 if runtime.simulated else 0.0
         return perf_counter() + modelled_s
 
+    if not runtime.simulated:
+        empty_host_cache(torch)  # or what was pinned a moment ago would be had again
+    # A simulated machine cannot be told to give back: what it keeps is used up first.
+    used = _MOST_KEPT if runtime.simulated else 0
     times = max(min(_FRESH, _MOST_FRESH_BYTES // max(nbytes, 1)), 1)
     try:
         with one_thread():
-            return Samples(tuple(_repeated(pin, now_s, budget_s, times, warm_ups=0)))
+            return Samples(tuple(_repeated(pin, now_s, budget_s, times, warm_ups=used)))
     except DeviceError:  # no more memory can be locked
         return None
 

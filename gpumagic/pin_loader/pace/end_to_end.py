@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.report import Loading, Rates
 
 _BATCHES, _FEWEST_BATCHES = 20, 4
+_FEWEST_ROUNDS = 3
+_SIMULATED_BYTES_PER_S = 1e9
 _PAIRS_FOR_A_VERDICT, _MOST_PAIRS = 6, 20
 
 _TOO_FEW = "longer budgets allow for more: --budget 30"
@@ -105,6 +108,9 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         for loop in loops:
             stack.callback(loop.close)
         shared = getattr(new, "loader", None) is old
+        ahead = max(loop.ahead for loop in loops)
+        for loop in loops:
+            loop.ahead = ahead  # both drop as many, so that both are in one phase
         steps = batches or _affordable(rates, loops, budget_s)
         pairs = _pairs(loops, steps, budget_s, shared=shared, progress=progress)
         waits = [loop.wait_s() for loop in loops]
@@ -160,14 +166,22 @@ def _pairs(
 
 
 def _affordable(rates: Rates, loops: _Pair, budget_s: float) -> int:
-    """So many steps that six pairs fit into the budget, if that can be."""
+    """So many steps that six pairs fit into the budget, if that can be.
+
+    They are whole rounds of the workers of both.
+    """
     load_s = 0.0 if rates.load is None else rates.load.batch_s
     step_s = 0.0 if rates.step is None else rates.step.samples.median_s
     longest_s = max(load_s + step_s, 1e-6)
+    if loops.old.is_modelled:  # the model's time is none, but the bytes are real
+        longest_s = max((rates.nbytes or 0) / _SIMULATED_BYTES_PER_S, 1e-6)
     runs = 2 * _PAIRS_FOR_A_VERDICT
-    ahead = max(loop.ahead for loop in loops)
-    affordable = int(budget_s / runs / longest_s) - ahead
-    return min(max(affordable, _FEWEST_BATCHES), _BATCHES)
+    every = math.lcm(*(loop.round for loop in loops))
+    dropped = every  # what waits in their queues is there at once
+    affordable = int(budget_s / runs / longest_s) - dropped
+    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
+    wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
+    return math.ceil(wanted / every) * every
 
 
 # ------------------------------------------------------------------ the loops

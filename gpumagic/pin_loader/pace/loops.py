@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FEWEST_AHEAD, _MOST_AHEAD = 3, 64
 _DEFAULT_PREFETCH = 2
+_WARM_STEPS = 2
 
 
 def ahead_of(loader: Any) -> int:
@@ -54,6 +55,8 @@ class Loop:
         self._length = _length_of(loader)
         self._waits_s: list[float] = []
         self.ahead = ahead_of(loader)
+        # Workers hand over in bursts, one batch each: only whole rounds are compared.
+        self.round = max(getattr(loader, "num_workers", 0) or 0, 1)
         inner = getattr(loader, "loader", loader)
         self.is_modelled = isinstance(inner, PacedLoader)
 
@@ -64,7 +67,10 @@ class Loop:
         begin: Callable[[], object] | None = None,
         end: Callable[[], object] | None = None,
     ) -> float:
-        """Run some steps, after a few that do not count; from all idle to all idle.
+        """Run some steps, after a few batches that are dropped; from idle to idle.
+
+        Those were prepared while nobody took any. The step is run with the last few, so
+        that the device is in its stride.
 
         Args:
             steps: How many.
@@ -79,8 +85,11 @@ class Loop:
         if self._length is not None and self._taken + self.ahead + steps > self._length:
             self.close()  # better now than while it is timed
         synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
-        for _ in range(self.ahead):
-            self._use(self._next())
+        for left in reversed(range(self.ahead)):
+            batch = self._next()
+            if left < _WARM_STEPS:
+                self._use(batch)
+            del batch
         synchronize()
         if begin is not None:
             begin()

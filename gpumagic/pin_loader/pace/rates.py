@@ -72,7 +72,7 @@ def measure(  # noqa: PLR0913 -- each is a part, or what it is measured with
     if runtime.kind == "cpu":
         return found
     tell = progress or (lambda _: None)
-    with _given_back(runtime, device):
+    with given_back(runtime, device):
         if leaves:
             found = _fed(found, leaves, runtime, device, driver, room_bytes, budget_s)
         else:
@@ -142,7 +142,7 @@ def _is_dense_on_host(leaf: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _given_back(runtime: Runtime, device: int) -> Iterator[None]:
+def given_back(runtime: Runtime, device: int) -> Iterator[None]:
     """Start the device, and leave no more memory with torch than it had before."""
     import torch
 

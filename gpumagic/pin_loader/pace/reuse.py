@@ -165,10 +165,10 @@ class _Watch:
 
     def _judge(self, flight: _Flight, races: list[SeenRace]) -> None:
         """First the host, whose memory the copy has yet to read; then the device."""
+        under_way = not self._runtime.reached(flight.arrival)
         changed = [
             sent for sent in flight.sent if _checksum(sent.host) != sent.checksum
         ]
-        under_way = not self._runtime.reached(flight.arrival)
         self._held_up += under_way
         self._runtime.wait(flight.arrival)
         wrong = changed if under_way else []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.report import Bound, Gain
     from gpumagic.pin_loader.report import Part as StepPart
 
+_MOST_TIMES = 100
 _INSTANT = (
     "That of workers is for so many that loading takes no time, which `--workers auto` "
     "finds out."
@@ -64,15 +65,20 @@ def _gains(bound: Bound) -> Table:
 
 def _gain_row(bound: Bound, gain: Gain) -> tuple[Cell, ...]:
     times = bound.now_s / gain.step_s if gain.step_s > 0 else None
+    if times is not None and times > _MOST_TIMES:
+        return gain.remedy.value, time_text(gain.step_s), f"over {_MOST_TIMES}x"
     return gain.remedy.value, time_text(gain.step_s), times_text(times)
 
 
 def _sentences(bound: Bound) -> Iterator[str]:
+    instant = any(_is_instant(bound, each) for each in bound.gains)
+    loading = "as loading is now, " if instant else ""
     yield (
         f"No step can be shorter than its slowest part: {bound.binding.value}, "
-        f"{time_text(bound.best_s)}, so that the most is {times_text(bound.most)}."
+        f"{time_text(bound.best_s)}, so that {loading}the most is "
+        f"{times_text(bound.most)}."
     )
-    if any(_is_instant(bound, each) for each in bound.gains):
+    if instant:
         yield _INSTANT
     if not bound.now_measured:
         yield "The step as it is was not measured, but added up from the parts."

@@ -88,6 +88,9 @@ def _sizes_text(
 def _no_difference(result: Comparison) -> str:
     if result.verdict is Verdict.SAME:
         return "no measurable difference: old and new take the same time, within 1 %"
+    if result.interval is None:
+        pairs = count_text(len(result.pairs), "pair")
+        return f"too few runs that differ too much to tell: {pairs}"
     more = result.more_pairs
     said = "no measurable difference: the samples cannot tell which one is faster"
     if more is None:
@@ -99,10 +102,11 @@ def _sentences(found: EndToEnd) -> Iterator[str]:
     result = found.result
     pairs = count_text(len(result.pairs), "pair")
     steps = count_text(found.batches, "step")
-    yield (
-        f"A step after takes {_ratio(result.ratio)} of the time before"
-        f"{_interval(result)}: {pairs} of {steps} each, in turn."
-    )
+    said = f"A step after takes {_ratio(result.ratio)} of the time before"
+    if found.modelled:
+        yield f"{said}, in the model: loading always takes its median there."
+    else:
+        yield f"{said}{_interval(result)}: {pairs} of {steps} each, in turn."
     yield f"Before: {found.base}"
     yield f"After: {found.newer}"
     if found.modelled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import LimitKind, State
+from gpumagic.pin_loader.report import LimitKind, State, Way
 from gpumagic.pin_loader.sections.leaf_words import pageable_sentence
 from gpumagic.pin_loader.sections.phrases import (
     amount_text,
@@ -20,7 +20,7 @@ from gpumagic.pin_loader.sections.verdict_words import (
     faster_text,
     workers_text,
 )
-from gpumagic.units import share_text
+from gpumagic.units import count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,14 @@ def _already_good(report: LoaderReport) -> str:
 
 def _fixed(report: LoaderReport) -> str:
     return faster_text(new_text(report), report)
+
+
+def _unproven(report: LoaderReport) -> str:
+    pairs = 0 if report.end_to_end is None else len(report.end_to_end.result.pairs)
+    return (
+        f"{new_text(report)} is ready; {count_text(pairs, 'pair')} of runs are too few "
+        "to tell how much faster it is"
+    )
 
 
 def _no_gain(report: LoaderReport) -> str:
@@ -115,7 +123,11 @@ def _wrapped_only(report: LoaderReport) -> str:
         return f"{name} could not be rebuilt, and stays as it is"
     if report.end_to_end is None:
         return f"{name} could not be rebuilt; {report.out} feeds it as it is"
-    return f"{name} could not be rebuilt; as it is, {faster_text(report.out, report)}"
+    if report.rebuilding is not None and report.rebuilding.way is Way.FLAG_SET:
+        how = "a copy of it was set to pin"
+    else:
+        how = "as it is"
+    return f"{name} could not be rebuilt; {how}, {faster_text(report.out, report)}"
 
 
 def _no_accelerator(report: LoaderReport) -> str:
@@ -135,6 +147,7 @@ HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
     State.DIAGNOSED: _diagnosed,
     State.ALREADY_GOOD: _already_good,
     State.FIXED: _fixed,
+    State.UNPROVEN: _unproven,
     State.NO_GAIN: _no_gain,
     State.REFUSED_RAM: _refused_by_limit,
     State.REFUSED_SHM: _refused_by_limit,

@@ -33,6 +33,8 @@ def faster_text(newer: str, report: LoaderReport) -> str:
 
 def _verdict(newer: str, report: LoaderReport, result: Comparison) -> str:
     older, where = loader_text(report.loader), device_text(report.setting)
+    if report.out is not None and report.out == report.loader.name:  # --inplace
+        older = f"the old {older}"
     match result.verdict:
         case Verdict.FASTER:
             times = times_text(inverse(result.ratio))
@@ -42,6 +44,8 @@ def _verdict(newer: str, report: LoaderReport, result: Comparison) -> str:
             return f"{newer} takes {times} as long a step as {older}{_between(result)}"
         case Verdict.SAME:
             return f"no measurable difference between {newer} and {older}, within 1 %"
+        case Verdict.CANNOT_TELL if result.interval is None:
+            return f"too few runs to tell how {newer} compares with {older}"
         case Verdict.CANNOT_TELL:
             return f"no measurable difference between {newer} and {older}"
 

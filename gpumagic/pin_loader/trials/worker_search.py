@@ -30,6 +30,7 @@ def search(  # noqa: PLR0913 - each is a word of its own
     anatomy: Anatomy | None = None,
     step_s: float | None = None,
     budget_s: float = BUDGET_S,
+    least: int = 0,
     most: int | None = None,
     guard_for: Callable[[int], Guard] | None = None,
     refuse: Remark | None = None,
@@ -51,6 +52,9 @@ def search(  # noqa: PLR0913 - each is a word of its own
         budget_s: How long all trials may take; one that has begun is brought to an
             end.
 
+        least: 1 where the dataset must not be asked in this process: it may open there
+            what workers would then share.
+
         most: Workers to try at most; None is as many as this process has processors.
 
         guard_for: What so many workers would take; a refusal ends the search.
@@ -64,7 +68,7 @@ def search(  # noqa: PLR0913 - each is a word of its own
         return WorkerSearch((), None, Stopped.REFUSED, limit, refuse.text, refuse.hint)
     trying = _Search(make, anatomy, step_s, budget_s, progress)
     stopped, problem, hint = Stopped.MOST, None, None
-    for workers in _counts(limit):
+    for workers in _counts(least, limit):
         refusing = guard_for(workers).refusing if guard_for is not None else None
         if refusing is not None:
             stopped, hint = Stopped.GUARD, refusing.hint
@@ -180,9 +184,9 @@ class _Search:
             self._progress(min(max(1 - self._left_s() / self._budget_s, 0.0), 1.0))
 
 
-def _counts(most: int) -> list[int]:
-    """0, 1, 2, 4 and so on, and the most."""
-    counts, count = [0], 1
+def _counts(least: int, most: int) -> list[int]:
+    """0, 1, 2, 4 and so on, and the most; without 0 where the least is 1."""
+    counts, count = [0][least:], 1
     while count < most:
         counts.append(count)
         count *= 2

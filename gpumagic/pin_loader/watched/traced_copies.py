@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.intervals import Window, seconds_busy
 from gpumagic.observed import SpanKind
+from gpumagic.pin_loader.pace.overlap import is_to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.intervals import Interval
     from gpumagic.observed import Trace, TraceSpan
-
-# NVIDIA's and AMD's words in a trace, Intel's (M is host memory), the simulator's.
-_TO_DEVICE = re.compile(
-    r"Memcpy HtoD|HostToDevice|\bMemoryCopy.*H2D|M2D|copy to the device"
-)
 
 
 class TracedCopies(NamedTuple):
@@ -40,7 +35,7 @@ class TracedCopies(NamedTuple):
 def traced_copies(trace: Trace) -> TracedCopies:
     """Add up what a trace has of copies to devices."""
     window = Window(trace.length_s)
-    copies = _by_device(trace, window, _copies_to_device)
+    copies = _by_device(trace, window, is_to_device)
     kernels = _by_device(trace, window, _is_kernel)
     both = [_shared(spans, kernels.get(device, [])) for device, spans in copies.items()]
     return TracedCopies(
@@ -48,10 +43,6 @@ def traced_copies(trace: Trace) -> TracedCopies:
         hidden_s=seconds_busy(both, at_once=1),
         kernel_s=seconds_busy(kernels.values(), at_once=1),
     )
-
-
-def _copies_to_device(span: TraceSpan) -> bool:
-    return span.kind is SpanKind.COPY and _TO_DEVICE.search(span.name) is not None
 
 
 def _is_kernel(span: TraceSpan) -> bool:

@@ -9,6 +9,8 @@ really page-locked; the mark is what the model of a copy needs to know.
 from __future__ import annotations
 
 import functools
+import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.spans import operand_of
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 class PinnedBuffer:
     """The mark on a pinned storage, and who uses its memory."""
 
-    __slots__ = ("accesses",)
+    __slots__ = ("__weakref__", "accesses")
 
     def __init__(self, nbytes: int) -> None:
         self.accesses = Accesses(nbytes)
@@ -49,6 +51,8 @@ class Pinning:
         aten = simulation.torch.ops.aten
         self._empty_strided = aten.empty_strided.default._op
         self._copy = aten.copy_.default._op
+        # By size: blocks that torch would keep for the next one that wants as much.
+        self._kept: Counter[int] = Counter()
 
     def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
         """`tensor.is_pinned()`."""
@@ -66,13 +70,29 @@ class Pinning:
 
     def _mark(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()
-        storage._gpumagic_pinned = PinnedBuffer(storage.nbytes())
+        nbytes = storage.nbytes()
+        buffer = storage._gpumagic_pinned = PinnedBuffer(nbytes)
+        self._lock(nbytes)
+        weakref.finalize(buffer, self._keep, nbytes).atexit = False
+        return tensor
+
+    def _lock(self, nbytes: int) -> None:
+        """Take time for memory that is new; what was pinned once is used again."""
+        size = _rounded(nbytes)
+        if self._kept[size]:
+            self._kept[size] -= 1
+            return
         machine = self._simulation.machine
         if machine.gpus:
-            machine.scheduler.elapse(
-                machine.gpus[0].costs.host_alloc_ns(storage.nbytes())
-            )
-        return tensor
+            machine.scheduler.elapse(machine.gpus[0].costs.host_alloc_ns(size))
+
+    def _keep(self, nbytes: int) -> None:
+        self._kept[_rounded(nbytes)] += 1
+
+
+def _rounded(nbytes: int) -> int:
+    """Pinned memory is taken in powers of two, and kept by size."""
+    return 1 << max(nbytes - 1, 0).bit_length()
 
 
 def _dense_strides(tensor: Any) -> tuple[int, ...]:

@@ -1,0 +1,79 @@
+"""Runs a notebook of the course in a real kernel, as it is or with its solutions."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from pathlib import Path
+
+import nbclient
+import nbformat
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDER = REPOSITORY / "notebooks"
+COURSE = sorted(FOLDER.glob("0*.ipynb"))
+_PATIENCE_S = 300
+_SOLUTION = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
+
+
+def read(path):
+    """The notebook of a file."""
+    return nbformat.read(path, as_version=4)
+
+
+def tagged(notebook, tag):
+    """Its cells with a tag, in order."""
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def solution_of(cell):
+    """The code that a solution cell has for the exercise before it."""
+    (code,) = _SOLUTION.findall(cell.source)
+    return code
+
+
+def solved(notebook):
+    """A copy with the solution in the place of each exercise."""
+    notebook = copy.deepcopy(notebook)
+    pairs = zip(tagged(notebook, "exercise"), tagged(notebook, "solution"), strict=True)
+    for exercise, solution in pairs:
+        exercise.source = solution_of(solution)
+    return notebook
+
+
+def executed(notebook):
+    """The notebook with the outputs of a run; an error of a cell is raised."""
+    notebook = copy.deepcopy(notebook)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))
+    try:
+        nbclient.NotebookClient(
+            notebook,
+            timeout=_PATIENCE_S,
+            kernel_name="python3",
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+            record_timing=False,
+            resources={"metadata": {"path": str(FOLDER)}},
+        ).execute()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return notebook
+
+
+def said(cell):
+    """The last value of a cell, where it is a text."""
+    values = [each for each in cell.outputs if each.output_type == "execute_result"]
+    return values[-1].data["text/plain"].strip("'\"") if values else ""
+
+
+def keep_outputs(path):
+    """Run a notebook as it is, and write it with what came out."""
+    notebook = executed(read(path))
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+    notebook.metadata.language_info = {"name": "python"}
+    nbformat.write(notebook, path)

@@ -1,0 +1,130 @@
+"""The course as it lies there, and as it runs where there is no GPU."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.notebooks.running import (
+    COURSE,
+    executed,
+    read,
+    said,
+    solution_of,
+    solved,
+    tagged,
+)
+
+pytest.importorskip("torch")
+
+MOST_BYTES = 400_000
+NAMES = [path.stem for path in COURSE]
+
+
+@pytest.fixture(params=COURSE, ids=NAMES)
+def path(request):
+    """Each notebook's file."""
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
+    """Each notebook as it was committed."""
+    return read(path)
+
+
+def code_cells(notebook):
+    """Its cells with code."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# ------------------------------------------------------------- as it lies there
+
+
+def test_it_begins_with_a_question_and_ends_with_what_to_remember(notebook):
+    """The title asks; the last heading says what to keep."""
+    first, last = notebook.cells[0].source, notebook.cells[-1].source
+
+    assert first.startswith("# ")
+    assert "?" in first
+    assert last.startswith("## What to remember")
+
+
+def test_it_is_committed_with_what_came_out(notebook, path):
+    """Every code cell has been run, none has failed, and the file is small."""
+    cells = code_cells(notebook)
+
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    assert not [
+        output
+        for cell in cells
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
+    assert path.stat().st_size < MOST_BYTES
+
+
+def test_its_figures_are_labelled(notebook):
+    """What came out of the simulated GPU says so."""
+    outputs = str([cell.outputs for cell in code_cells(notebook)])
+
+    assert "simulated" in outputs
+
+
+def test_nothing_of_a_machine_is_left_in_it(notebook):
+    """Neither the text nor the outputs tell where it was run."""
+    whole = str(notebook)
+
+    assert not re.search(r"/(home|root|work|tmp|Users)/", whole)
+    assert "\x1b[" not in whole
+
+
+def test_each_exercise_has_a_check_and_a_solution(notebook):
+    """Task, exercise, check and solution come in this order, two or three times."""
+    kinds = [
+        tag
+        for cell in notebook.cells
+        for tag in cell.metadata.get("tags", ())
+        if tag in ("task", "exercise", "check", "solution")
+    ]
+
+    assert kinds in (
+        ["task", "exercise", "check", "solution"] * 2,
+        ["task", "exercise", "check", "solution"] * 3,
+    )
+    for solution in tagged(notebook, "solution"):
+        assert solution.source.startswith("<details>")
+        assert solution_of(solution)
+
+
+def test_a_check_says_right_or_not_yet(notebook):
+    """As it lies there, nothing is solved, and every check says so."""
+    checks = tagged(notebook, "check")
+
+    assert [said(cell).startswith("not yet: ") for cell in checks] == [True] * len(
+        checks
+    )
+
+
+def test_plain_cells_can_be_read_by_python(notebook):
+    """A cell without magics is Python, in lines that a projector can show."""
+    for cell in code_cells(notebook):
+        if not re.search(r"^\s*[%!]|=\s*%", cell.source, re.MULTILINE):
+            ast.parse(cell.source)
+        assert max(map(len, cell.source.splitlines()), default=0) <= 100
+
+
+# -------------------------------------------------------------------- as it runs
+
+
+@pytest.mark.kernel
+def test_its_solutions_are_right(notebook):
+    """With the solutions put in it runs to its end, and every check says right."""
+    ran = executed(solved(notebook))
+
+    verdicts = [said(cell) for cell in tagged(ran, "check")]
+    assert [verdict[:7] for verdict in verdicts] == ["right: "] * len(verdicts), (
+        verdicts
+    )
