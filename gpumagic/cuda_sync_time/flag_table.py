@@ -42,7 +42,7 @@ _OF_A_RUN = {
         "warning",
         "{time} of work ran on after the starting stream had ended: it is on another "
         "stream, and a pair of events would have missed it",
-        "if later work needs it: torch.cuda.current_stream().wait_stream(side)",
+        "if later work needs it: torch.accelerator.current_stream().wait_stream(side)",
     ),
     FlagKind.FIRST_USE: Words(
         "first use",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,9 +13,11 @@ import pytest
 from gpumagic.comparison import Verdict
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader import improve
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.pace import bounds, rates, reuse
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
+from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading
 
 MIB = 1 << 20
@@ -49,6 +55,13 @@ class Ready:
 def loader(torch, dataset, **options):
     """Batches of 64 rows."""
     return torch.utils.data.DataLoader(dataset, batch_size=ROWS, **options)
+
+
+def require_shared_memory(nbytes):
+    """Workers of both loops put their batches there; a full one kills them."""
+    found = os.statvfs("/dev/shm")  # noqa: S108 -- it is only asked how full it is
+    if found.f_bavail * found.f_frsize < nbytes:
+        pytest.skip(f"less than {nbytes >> 30} GiB of shared memory are left")
 
 
 def products(milliseconds):
@@ -132,6 +145,8 @@ def test_the_four_ways_to_copy_against_the_link(torch, runtime, record_measureme
 def test_measuring_gives_its_memory_back(torch, runtime):
     """The device holds no more, and pinned memory that was cached for it is gone."""
     kept_tensor = torch.ones(1, device="cuda")
+    square = torch.ones(256, 256, device="cuda")
+    square @ square  # cuBLAS takes its workspace, which stays
     before = torch.cuda.memory_reserved()
 
     rates.measure(torch.ones(64 * MIB // 4), runtime, device=0, budget_s=1.0)
@@ -167,17 +182,17 @@ def test_what_stands_in_takes_as_long_as_asked_for(runtime):
 
 def test_a_loop_bound_by_its_link_gains(torch, runtime, record_measurement):
     """64 MiB a batch, ready at once in 8 workers, and a step as long as the copy."""
+    require_shared_memory(4 << 30)
     dataset = Ready(torch, MIB)
 
     found, bound, result = proof(torch, runtime, dataset, products(8.0), workers=8)
 
     record_measurement("pin_loader_link_bound", kept(found, bound, result))
-    assert result.overlap[0] is None or result.overlap[0] < 0.1
-    assert result.overlap[1] is None or result.overlap[1] > 0.5
-    assert result.pageable_share[0] in (None, 1.0)
-    assert result.pageable_share[1] in (None, 0.0)
-    assert result.result.verdict is not Verdict.SLOWER
-    assert result.result.ratio >= 0.9 / bound.most
+    assert result.overlap[0] < 0.1
+    assert result.overlap[1] > 0.5
+    assert result.pageable_share == (1.0, 0.0)
+    assert result.result.verdict is Verdict.FASTER
+    assert 0.9 / bound.most <= result.result.ratio < 0.9
 
 
 def test_a_loop_bound_by_loading_stays_as_slow(torch, runtime, record_measurement):
@@ -205,6 +220,7 @@ def test_a_loop_bound_by_compute_gains_nothing(torch, runtime, record_measuremen
 
 def test_the_loop_as_added_up_is_the_loop_as_run(torch, runtime, record_measurement):
     """Formula and stopwatch agree within a quarter for the blocking loop."""
+    require_shared_memory(4 << 30)
     dataset = Ready(torch, MIB)
 
     found, bound, result = proof(torch, runtime, dataset, products(20.0), workers=8)
@@ -264,3 +280,61 @@ def test_pinned_flags_are_true(torch, runtime):
     for pins in (True, False):
         batch = next(iter(loader(torch, dataset, pin_memory=pins)))
         assert runtime.is_pinned(batch) is pins
+
+
+# ----------------------------------------------------------------- all of it
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_loader_is_improved_from_beginning_to_end(torch, record_measurement):
+    """Diagnosis, proof and verdict with workers; no process, no memory is left."""
+    dataset = Ready(torch, 128 << 10)
+    plain = loader(torch, dataset, num_workers=2, shuffle=True)
+    state = torch.get_rng_state()
+    square = torch.ones(256, 256, device="cuda")
+    square @ square
+    reserved = torch.cuda.memory_reserved()
+
+    feeding, report = improve(plain, name="plain", budget_s=20.0, force=True)
+
+    record_measurement("pin_loader_improve", report.to_dict())
+    assert report.sameness.same
+    assert not report.reuse.damaged
+    assert report.guard.measured_bytes is not None
+    assert report.end_to_end.overlap[1] is not None
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.cuda.memory_reserved() <= reserved
+    assert not multiprocessing.active_children()
+    assert next(iter(feeding)).device.type == "cuda"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_step_that_takes_all_leaves_nothing_to_win(torch):
+    """A compute-bound loop is let alone, with the figure that says why."""
+    dataset = Ready(torch, 4 << 10)
+
+    feeding, report = improve(
+        loader(torch, dataset, num_workers=2), step=products(50.0), budget_s=15.0
+    )
+
+    assert feeding is None
+    assert report.state is State.NO_GAIN
+    assert report.bound.binding.name == "STEP"
+
+
+def test_looking_starts_nothing_in_a_fresh_process():
+    """`diagnose` leaves CUDA alone where nobody has used it."""
+    code = (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "from gpumagic.pin_loader import diagnose\n"
+        "loader = DataLoader(TensorDataset(torch.ones(64, 8)), 8, pin_memory=False)\n"
+        "diagnose(loader, budget_s=1.0)\n"
+        "print(torch.cuda.is_initialized())\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split()[-1] == "False"

@@ -468,7 +468,7 @@ def test_lines_are_added_up_the_largest_first():
     ("pinned", "non_blocking", "words", "hint"),
     [
         (False, False, "from pageable memory and waits", "let the loader pin"),
-        (True, False, "from pinned memory and waits all the same", "write `"),
+        (True, False, "from pinned memory and waits all the same", "write "),
         (False, True, "non_blocking=True gains nothing there", "let the loader pin"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic import ranks
 from gpumagic.pin_loader.report import Remark
 from gpumagic.pin_loader.watched.copy_lines import all_bytes, all_held_s, by_line
+from gpumagic.pin_loader.watched.feeders import Feeder
 from gpumagic.places import Place, code_line
 from gpumagic.units import bytes_text, count_text, seconds_text
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.devices.copy_watch import SeenCopy
-    from gpumagic.pin_loader.watched.feeders import Feeder
 
 _MOST_REMARKS = 3
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
@@ -72,8 +72,10 @@ def _about(there: Sequence[SeenCopy], feeder: Feeder | None) -> Remark:
 
 
 def _pinning(feeder: Feeder | None) -> str:
-    name = (feeder and feeder.name) or "NAME"
-    if feeder and feeder.pins:
+    if feeder is None or feeder == Feeder():
+        return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
+    name = feeder.name or "NAME"
+    if feeder.pins:
         return (
             f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
         )
@@ -112,11 +114,11 @@ def _said(found: Sequence[SeenCopy]) -> str:
 
 
 def _not_blocking(found: Sequence[SeenCopy]) -> str:
-    """The call as it should be typed."""
+    """The call as it should be typed, where it is one that takes the word."""
     mark = found[0].mark
     expression = None if mark is None else Place(*mark).expression
     typed = None if expression is None else with_non_blocking(expression)
-    return f"`{typed or 'x.to(device, non_blocking=True)'}`"
+    return f"`{typed}`" if typed else "a `.to(device, non_blocking=True)` of its own"
 
 
 def with_non_blocking(expression: str) -> str | None:
