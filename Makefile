@@ -10,7 +10,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c con
 OLD_IPYTHONS := 7.34.0 8.37.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit ipython hardware bench gallery golden browser clean
+.PHONY: help demo test check unit ipython hardware bench gallery golden notebooks browser clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ gallery: $(VENV)/.dev  ## draw every part and every view for the eye
 
 golden: gallery  ## accept what is drawn now; look at the gallery first
 	$(BIN)/python -m pytest tests/gallery --snapshot-update -q
+
+notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
+	$(BIN)/python -m tests.notebooks
 
 browser: $(VENV)/.browser  ## drive a real JupyterLab in Chromium
 	$(BIN)/python -m pytest tests/browser -m browser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -15,8 +16,10 @@ from gpumagic.pin_loader.watched.watch_run import WatchRun
 
 if TYPE_CHECKING:
     import argparse
+    from contextlib import AbstractContextManager
 
     from gpumagic.cells import Outcome
+    from gpumagic.drawing.progress import Progress
     from gpumagic.magic import GpuMagics
     from gpumagic.pin_loader.report import LoaderReport
 
@@ -55,20 +58,24 @@ class Notebook:
             )
         if options.name is None:
             raise self._which()
-        report = self._report(Request.of(options))
+        report = self._report(Request.of(options), quiet=options.quiet)
         return self._magics.show(report, options)
 
     # ------------------------------------------------------------------ a loader
 
-    def _report(self, request: Request) -> LoaderReport:
+    def _report(self, request: Request, *, quiet: bool) -> LoaderReport:
         loader = self._found(request.name)
         step = None if request.step is None else self._function(request.step)
         if request.out is not None and request.out != request.name:
             self._require_free(request.out)
-        with self._magics.progress(_STEPS, f"Measuring {request.name}") as steps:
+        shown: AbstractContextManager[Progress | None] = nullcontext()
+        if not quiet:
+            shown = self._magics.progress(_STEPS, f"Measuring {request.name}")
+        with shown as steps:
 
             def tell(share: float, note: str) -> None:
-                steps.advance(int(share * _STEPS) - steps.done, note)
+                if steps is not None:
+                    steps.advance(int(share * _STEPS) - steps.done, note)
 
             if request.diagnose:
                 report = diagnose(

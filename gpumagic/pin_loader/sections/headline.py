@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import LimitKind, State, Way
+from gpumagic.pin_loader.report import LimitKind, Part, State, Way
 from gpumagic.pin_loader.sections.leaf_words import pageable_sentence
 from gpumagic.pin_loader.sections.phrases import (
     amount_text,
@@ -164,7 +164,10 @@ def _at_most(bound: Bound | None) -> str:
     if bound is None or bound.most is None:
         return "how much could be won was not measured"
     if _is_near(bound):
-        return f"nothing to win: {_binds(bound)}"
+        nothing = "nothing to win"
+        if bound.binding is Part.LOAD:
+            nothing = "nothing to win but by faster loading"
+        return f"{nothing}: {_binds(bound)}"
     return f"a step can become at most {times_text(bound.most)} as fast"
 
 
