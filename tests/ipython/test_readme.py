@@ -21,6 +21,7 @@ MEASURED = (
     "cell_floor",
     "cell_timing",
     "memory_line",
+    "prefetching",
     "select_status",
     "tensor_picture",
     "simulator_overhead",
