@@ -41,9 +41,10 @@ class CountedStep:
             inspect.signature(function).bind(None)
         except TypeError:
             name = getattr(function, "__name__", "step")
+            typed = name if name.isidentifier() else "step"
             raise UsageProblem(
                 f"{name} does not take one argument, and is called with one: the batch",
-                f"def {name}(batch): x, y = batch ...",
+                f"def {typed}(batch): x, y = batch ...",
             ) from None
         except ValueError:  # it does not tell what it takes
             pass

@@ -380,11 +380,15 @@ def test_a_training_cell_is_watched(shell):
         ("train_dl --step torch", "no function"),
         ("train_dl --out torch", "torch is the name of a module already"),
         ("train_dl --device nowhere", "nowhere"),
+        ("train_dl --device sim:7 --budget 1s", "sim:7"),
+        ("train_dl --step two", "does not take one argument"),
+        ("train_dl --prefetch 4", "this loader has none"),
         ("--watch", "needs a training cell below it"),
     ],
 )
 def test_a_wrong_word_is_one_clear_error(shell, line, said):
     """What was found, what to type; and nothing is changed."""
+    shell.user_ns["two"] = lambda x, y: x + y
     names = set(shell.user_ns)
 
     with pytest.raises(GpuMagicError) as caught:

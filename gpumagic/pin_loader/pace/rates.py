@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.host_cache import empty_host_cache
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.batch.walker import tensors_in, to_device
 from gpumagic.pin_loader.pace import copies, link_rate, step
 from gpumagic.pin_loader.report import Rates, Remark
@@ -146,7 +146,14 @@ def given_back(runtime: Runtime, device: int) -> Iterator[None]:
     """Start the device, and leave no more memory with torch than it had before."""
     import torch
 
-    torch.empty(1, device=torch.device(runtime.kind, device))
+    place = torch.device(runtime.kind, device)
+    try:
+        torch.empty(1, device=place)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise DeviceError(
+            f"{place} cannot be used: {reason}", "%gpu_select shows what is there"
+        ) from error
     before = _reserved_bytes(runtime, device)
     try:
         yield
