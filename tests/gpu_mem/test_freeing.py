@@ -239,6 +239,7 @@ def test_on_the_cpu_live_tensors_are_what_comes_back():
 def test_on_the_cpu_the_same_leaks_are_found():
     """Results, errors and graphs of host tensors are told by their storages."""
     torch = pytest.importorskip("torch")
+    gc.collect()  # what other tests have left in cycles
     shell = Shell(error_with(torch.zeros(1000)), torch.zeros(500))
     weight = torch.zeros(100, requires_grad=True)
     shell.user_ns |= {"weight": weight, "total": weight.exp().sum() * 2}
@@ -253,8 +254,10 @@ def test_on_the_cpu_the_same_leaks_are_found():
         (LeakKind.GRAPH, "total"): 400 + numbers,
     }
     assert ours.items() <= told.items()
-    # Other tests may have left an error somewhere, which is then told as well.
-    assert found.total_bytes == ((0, sum(leak.nbytes for leak in found.leaks)),)
+    # Other tests may have left errors that share memory, and are told as well.
+    ((device, total_bytes),) = found.total_bytes
+    assert device == 0
+    assert sum(ours.values()) <= total_bytes <= sum(each.nbytes for each in found.leaks)
 
 
 def test_a_script_without_a_shell_has_no_leaks_to_tell():
