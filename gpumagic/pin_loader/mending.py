@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.report import Guard, Loading, WorkerSearch
 
 _COMPARED = 8
+_READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
 _SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
 
 
@@ -234,11 +235,11 @@ _MEASURED_NOTHING = Remark(
 
 
 def _affordable(case: Case) -> int:
-    """So many batches that loading them takes a tenth of the time, and two at least."""
+    """So many batches that looking at them takes a tenth of the time; two at least."""
     load = case.rates.load
-    if load is None or load.batch_s <= 0:
-        return _COMPARED
-    affordable = int(case.wish.budget_s / 10 / load.batch_s)
+    load_s = 0.0 if load is None else load.batch_s
+    each_s = load_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
+    affordable = int(case.wish.budget_s / 10 / max(each_s, 1e-9))
     return min(max(affordable, 2), _COMPARED)
 
 
