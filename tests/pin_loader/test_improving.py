@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from gpumagic.comparison import Comparison, Verdict  # noqa: E402
 from gpumagic.pin_loader import diagnose, improve, pin  # noqa: E402
-from gpumagic.pin_loader.report import State, WhyPageable  # noqa: E402
+from gpumagic.pin_loader.mending import say_how_it_ended  # noqa: E402
+from gpumagic.pin_loader.report import State, Way, WhyPageable  # noqa: E402
+from gpumagic.ranks import Interval  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy  # noqa: E402
 
 if torch.accelerator.is_available():
@@ -54,6 +59,47 @@ def test_workers_still_help_a_slow_dataset():
     assert made.num_workers == 4
     assert "num_workers" in {each.argument for each in report.rebuilding.changes}
     assert report.end_to_end.result.ratio < 0.7
+
+
+class Opening(Sleepy):
+    """Opens something when it is first asked, as readers of files do."""
+
+    opened = False
+
+    def __getitem__(self, row):
+        self.opened = True
+        return super().__getitem__(row)
+
+
+def test_a_dataset_with_workers_is_never_asked_in_this_process():
+    """What it opens there would be shared by all workers that come later."""
+    loader = DataLoader(Opening(40), 4, num_workers=1, multiprocessing_context="fork")
+
+    diagnose(loader, budget_s=0.5)
+    improve(loader, workers="auto", budget_s=1.0)
+
+    assert not loader.dataset.opened
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state"), [(0.97, State.NO_GAIN), (0.8, State.FIXED)]
+)
+def test_less_than_five_percent_are_no_gain(ratio, state):
+    """A verdict of faster is not enough: the gain has to be worth a change."""
+    interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
+    result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
+    case = SimpleNamespace(
+        pins=True,
+        feeding="the new loader",
+        wish=SimpleNamespace(force=False),
+        rebuilding=SimpleNamespace(way=Way.REBUILT, reason=None),
+        end_to_end=SimpleNamespace(result=result),
+    )
+
+    ending = say_how_it_ended(case)
+
+    assert ending.state is state
+    assert (case.feeding is None) is (state is State.NO_GAIN)
 
 
 def test_a_pinned_loader_passes_through_on_the_cpu():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
+from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.intervals import Window, seconds_busy
 from gpumagic.observed import SpanKind
@@ -532,3 +533,22 @@ def test_a_loader_with_workers_and_a_pinning_thread(poisoned, workers):
     if workers:
         loader._iterator._shutdown_workers()
     assert poisoned.races == ()
+
+
+def test_a_host_that_runs_ahead_does_not_fill_its_memory(box):
+    """However slow the steps are, few batches of the host are kept at once."""
+    busy = Busy(open_runtime("sim"), 0, name="a long step")
+    alive = weakref.WeakSet()
+
+    def fresh():
+        for at in range(20):
+            batch = torch.full((64,), float(at)).pin_memory()
+            alive.add(batch)
+            yield batch
+
+    most = 0
+    for _ in DevicePrefetcher(fresh(), "sim"):
+        busy.submit(0.01)
+        most = max(most, len(alive))
+
+    assert most <= 4

@@ -145,8 +145,7 @@ def bound_of(  # noqa: PLR0913 -- what is known of the loop as it is
     current_s = added_s if now_s is None else now_s
     loads_s = costs.load_s if more_workers is None else more_workers.batch_s
     parts = _parts(replace(costs, load_s=min(costs.load_s, loads_s)), pinned)
-    slowest_s = max(seconds for _, seconds in parts)
-    binding, _ = max(
+    binding, slowest_s = max(
         (each for each in parts if not (synthetic and each[0] is Part.STEP)),
         key=lambda part: part[1],
     )
