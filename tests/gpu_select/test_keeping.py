@@ -95,7 +95,7 @@ def test_the_last_request_counts():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"when": time.time() - 2 * 3600},
+        pytest.param({"when": time.time() - 2 * 3600}, id="two hours ago"),
         {"when": float("nan")},
         {"host": "another"},
         {"boot": "another"},

@@ -147,8 +147,7 @@ def give_generator(
             inner[where] = own
         else:
             named["generator"] = own
-    elif given._cdata not in simulation.own_generators:
-        # By its address: torch wraps it anew, and the wrapper knows the CPU only.
+    elif not simulation.is_own_generator(given):
         raise RuntimeError(
             f"Expected a '{simulation.word}' device type for generator but found "
             f"'{given.device.type}'"

@@ -33,9 +33,10 @@ class Generator(torch.Generator):
         if ours:
             index = simulation.gpu(wanted.index).index
             made._wanted = torch.device(simulation.device_type, index)
-            address = made._cdata
-            simulation.own_generators.add(address)
-            weakref.finalize(made, simulation.own_generators.discard, address)
+            own = simulation.own_generators
+            for address in [each for each, maker in own.items() if maker() is None]:
+                del own[address]
+            own[made._cdata] = weakref.ref(made)
         return made
 
     def __init__(self, *args: Any, **options: Any) -> None:

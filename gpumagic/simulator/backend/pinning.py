@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.spans import operand_of
@@ -37,6 +37,14 @@ class PinnedBuffer:
         return operand_of(tensor, self)[0]
 
 
+class Life(weakref.ref[Any]):
+    """Dies with a pinned buffer, and knows how large that was."""
+
+    __slots__ = ("size",)
+
+    size: int
+
+
 def pinned_buffer(tensor: Any) -> PinnedBuffer | None:
     """The mark on a host tensor's storage; None where it is pageable."""
     return getattr(tensor.untyped_storage(), "_gpumagic_pinned", None)
@@ -53,6 +61,10 @@ class Pinning:
         self._copy = aten.copy_.default._op
         # By size: blocks that torch would keep for the next one that wants as much.
         self._kept: Counter[int] = Counter()
+        self._lives: set[Life] = set()
+        # A death is noted by a C function: an interrupt that fell into bytecode of
+        # ours would be swallowed, for nobody can be told of it there.
+        self._died: deque[Any] = deque()
 
     def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
         """`tensor.is_pinned()`."""
@@ -72,13 +84,15 @@ class Pinning:
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         buffer = storage._gpumagic_pinned = PinnedBuffer(nbytes)
-        self._lock(nbytes)
-        weakref.finalize(buffer, self._keep, nbytes).atexit = False
+        life = Life(buffer, self._died.append)
+        life.size = _rounded(nbytes)
+        self._lives.add(life)
+        self._lock(life.size)
         return tensor
 
-    def _lock(self, nbytes: int) -> None:
+    def _lock(self, size: int) -> None:
         """Take time for memory that is new; what was pinned once is used again."""
-        size = _rounded(nbytes)
+        self._take_back()
         if self._kept[size]:
             self._kept[size] -= 1
             return
@@ -86,8 +100,11 @@ class Pinning:
         if machine.gpus:
             machine.scheduler.elapse(machine.gpus[0].costs.host_alloc_ns(size))
 
-    def _keep(self, nbytes: int) -> None:
-        self._kept[_rounded(nbytes)] += 1
+    def _take_back(self) -> None:
+        while self._died:
+            life = self._died.popleft()
+            self._lives.discard(life)
+            self._kept[life.size] += 1
 
 
 def _rounded(nbytes: int) -> int:

@@ -20,6 +20,7 @@ from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 from gpumagic.simulator.races import HOST, hint, problem
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.allocator_blocks import Block
@@ -101,7 +102,8 @@ class Simulation:
             gpu.index: torch.Generator().manual_seed(torch.initial_seed())
             for gpu in machine.all_gpus
         }
-        self.own_generators: set[int] = set()  # made for the device, by address
+        # Made for the device, by the address of torch's own; some may have died.
+        self.own_generators: dict[int, weakref.ref[Any]] = {}
         self.words = {
             each: dtype_word(str(each).removeprefix("torch."), tf32=False)
             for each in vars(torch).values()
@@ -162,6 +164,12 @@ class Simulation:
             return gpu.default_stream
         current = self.here.streams.get(gpu, gpu.default_stream)
         return self.backward.stream_for(gpu, current)
+
+    def is_own_generator(self, given: Any) -> bool:
+        """Whether a source of random numbers was made for the device."""
+        # By its address: torch wraps it anew, and the wrapper knows the CPU only.
+        made = self.own_generators.get(given._cdata)
+        return made is not None and made() is not None
 
     # ------------------------------------------------------------------ books
 
