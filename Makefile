@@ -10,7 +10,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c con
 OLD_IPYTHONS := 7.34.0 8.37.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit ipython hardware bench gallery golden notebooks browser clean
+.PHONY: help demo test check unit ipython hardware bench gallery golden notebooks browser docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 browser: $(VENV)/.browser  ## drive a real JupyterLab in Chromium
 	$(BIN)/python -m pytest tests/browser -m browser
 
+docs: $(VENV)/.docs  ## build the pages in build/site; a dead link fails
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 clean:  ## remove everything that the other targets have made
 	rm -rf $(VENV) .venv-ipython-* build dist .*_cache .hypothesis
 
@@ -70,6 +73,10 @@ $(VENV)/.dev: $(VENV)/.demo
 
 $(VENV)/.browser: $(VENV)/.dev
 	@$(PIP) -e '.[torch,demo,dev,loaders,browser]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(PIP) -e '.[torch,demo,dev,loaders,docs]'
 	@touch $@
 
 .PRECIOUS: .venv-ipython-%/.ready
