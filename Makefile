@@ -9,6 +9,9 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c con
 # release of the line in between.
 OLD_IPYTHONS := 7.34.0 8.37.0
 
+# As many tests at once as there are processors; more than eight only eat memory.
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit ipython hardware bench gallery golden notebooks browser docs clean
 
@@ -28,12 +31,12 @@ check: $(VENV)/.dev  ## format, lint, types, imports, spelling
 	$(BIN)/codespell
 
 unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
 
 ipython-%: .venv-ipython-%/.ready
-	.venv-ipython-$*/bin/python -m pytest -q tests/ipython tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_freeing_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
+	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) tests/ipython tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_freeing_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
 
 hardware: $(VENV)/.dev  ## the tests that need a GPU
 	$(BIN)/python -m pytest tests/hardware -m hardware
@@ -83,5 +86,5 @@ $(VENV)/.docs: $(VENV)/.dev
 .venv-ipython-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-ipython-$*
 	.venv-ipython-$*/bin/python -m pip install -q \
-	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest hypothesis
+	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis
 	@touch $@

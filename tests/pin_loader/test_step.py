@@ -66,16 +66,22 @@ def test_an_error_of_the_step_comes_through():
         step.measure(broken, None, Scripted(), budget_s=1.0)
 
 
-def test_a_longer_stand_in_multiplies_more():
-    """Four times the length are about four times the products, or larger ones."""
-    runtime = open_runtime("cpu")
+def test_a_stand_in_multiplies_for_as_long_as_was_asked(monkeypatch):
+    """With products whose length is known, their number is that of the length."""
+    runtime = Scripted()
 
-    short, long = (step.StandIn(runtime, 0, seconds) for seconds in (0.002, 0.05))
-    work = [each._times * each._matrices[0].shape[0] ** 3 for each in (short, long)]
+    def products_of_a_known_length(left, _, out):
+        runtime.now += len(left) ** 3 // 100  # nanoseconds
+        return out
 
-    assert work[1] > 5 * work[0]
+    monkeypatch.setattr("torch.mm", products_of_a_known_length)
+    for seconds in (0.01, 0.02, 0.5):
+        stand_in = step.StandIn(runtime, 0, seconds)
+        began_ns = runtime.now
+        stand_in(None)
+
+        assert runtime.now - began_ns == pytest.approx(seconds * 1e9, rel=0.07)
     assert step.StandIn(runtime, 0, 0.0)._times == 0
-    short(None)
 
 
 def test_a_device_without_a_sleep_is_kept_busy_by_products():
