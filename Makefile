@@ -56,8 +56,9 @@ notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 browser: $(VENV)/.browser  ## drive a real JupyterLab in Chromium
 	$(BIN)/python -m pytest tests/browser -m browser
 
-docs: $(VENV)/.docs  ## build the pages in build/site; a dead link fails
-	$(BIN)/python -m mkdocs build --strict --quiet
+docs: $(VENV)/.docs  ## build the pages; a dead link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Look at them: $(BIN)/python -m http.server -d build/site"
 
 clean:  ## remove everything that the other targets have made
 	rm -rf $(VENV) .venv-ipython-* build dist .*_cache .hypothesis

@@ -42,6 +42,37 @@ def solved(notebook):
     return notebook
 
 
+def answered(notebook, exercises):
+    """A copy in which students try each exercise, with the cells that judge them.
+
+    Behind the solution and its check come the other answers, each with a check of its
+    own. An answer may end in an error; a check may not.
+
+    Returns:
+        The notebook; and for each try its title, the word expected and the check.
+    """
+    notebook, cells, tries = solved(notebook), [], []
+    waiting = iter(exercises)
+    for cell in notebook.cells:
+        cells.append(cell)
+        if "check" not in cell.metadata.get("tags", ()):
+            continue
+        tries.append(("the solution", "right", cell))
+        exercise = next(waiting)
+        for answer in exercise.answers:
+            if exercise.afresh:
+                cells.append(_code(exercise.afresh))
+            cells.append(_code(answer.code, tags=["raises-exception"]))
+            cells.append(_code(cell.source))
+            tries.append((answer.title, answer.word, cells[-1]))
+    notebook.cells = cells
+    return notebook, tries
+
+
+def _code(source, tags=()):
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [*tags]})
+
+
 def executed(notebook):
     """The notebook with the outputs of a run; an error of a cell is raised."""
     notebook = copy.deepcopy(notebook)

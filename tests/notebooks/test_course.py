@@ -9,17 +9,19 @@ import pytest
 
 from tests.notebooks.running import (
     COURSE,
+    FOLDER,
+    answered,
     executed,
     read,
     said,
     solution_of,
-    solved,
     tagged,
 )
+from tests.notebooks.students import answers_to
 
 pytest.importorskip("torch")
 
-MOST_BYTES = 400_000
+MOST_BYTES = 250_000
 NAMES = [path.stem for path in COURSE]
 
 
@@ -50,6 +52,27 @@ def test_it_begins_with_a_question_and_ends_with_what_to_remember(notebook):
     assert first.startswith("# ")
     assert "?" in first
     assert last.startswith("## What to remember")
+
+
+def test_the_list_of_the_course_says_how_long_it_takes(notebook, path):
+    """The minutes in the list are those that the notebook itself names."""
+    rows = (FOLDER / "README.md").read_text().splitlines()
+    (row,) = [row for row in rows if f"]({path.name})" in row]
+
+    listed = re.findall(r"(\d+) min", row)
+
+    assert re.findall(
+        r"About (\d+) minutes, and (\d+) for", notebook.cells[0].source
+    ) == [tuple(listed)]
+
+
+def test_each_exercise_has_answers_that_students_give(notebook, path):
+    """For each there are two plausible wrong ones, and one that is right otherwise."""
+    exercises = answers_to(path.stem)
+    words = [[answer.word for answer in exercise.answers] for exercise in exercises]
+
+    assert len(words) == len(tagged(notebook, "exercise"))
+    assert all(each.count("not yet") >= 2 and "right" in each for each in words)
 
 
 def test_it_is_committed_with_what_came_out(notebook, path):
@@ -120,11 +143,11 @@ def test_plain_cells_can_be_read_by_python(notebook):
 
 
 @pytest.mark.kernel
-def test_its_solutions_are_right(notebook):
-    """With the solutions put in it runs to its end, and every check says right."""
-    ran = executed(solved(notebook))
+def test_its_checks_know_right_from_wrong(notebook, path):
+    """It runs to its end, solved, and each check judges what students try."""
+    asked, tries = answered(notebook, answers_to(path.stem))
 
-    verdicts = [said(cell) for cell in tagged(ran, "check")]
-    assert [verdict[:7] for verdict in verdicts] == ["right: "] * len(verdicts), (
-        verdicts
-    )
+    ran = {cell.id: cell for cell in executed(asked).cells}
+
+    judged = [(title, word, said(ran[check.id])) for title, word, check in tries]
+    assert [each for each in judged if not each[2].startswith(f"{each[1]}: ")] == []

@@ -1,0 +1,1 @@
+"""Makes the parts of the pages that nobody writes by hand; mkdocs calls `hooks.py`."""
