@@ -41,6 +41,24 @@ class Place(NamedTuple):
         return self._span()[0]
 
     @property
+    def cell(self) -> int | None:
+        """The number of the cell, as in In [3]; None where it is no cell."""
+        return _cell_number(self.file)
+
+    @property
+    def shown_file(self) -> str:
+        """What a warning may call the file: a cell as its user sees it.
+
+        Python looks up the line that it shows below a warning by this name.
+        """
+        if self.cell is None:
+            return self.file
+        name = _name_of(self.file)
+        if self.file in linecache.cache:
+            linecache.cache[name] = linecache.cache[self.file]
+        return name
+
+    @property
     def source(self) -> str | None:
         """The line as it was typed, without its indentation; None if it is gone."""
         line = self.line
@@ -99,10 +117,14 @@ def runs_through(file: str, above: int = 1) -> bool:
 
 def _name_of(file: str) -> str:
     """A file by its name, and a cell by the number that its user sees."""
-    shell = running_shell()
-    compile_ = getattr(shell, "compile", None)
-    name = getattr(compile_, "_filename_map", {}).get(file)
-    return Path(file).name if name is None else f"In [{name}]"
+    number = _cell_number(file)
+    return Path(file).name if number is None else f"In [{number}]"
+
+
+def _cell_number(file: str) -> int | None:
+    compile_ = getattr(running_shell(), "compile", None)
+    numbers: dict[str, int] = getattr(compile_, "_filename_map", {})
+    return numbers.get(file)
 
 
 class Places:

@@ -13,6 +13,7 @@ _SCALES = "kmgtp"  # by powers of 1000, or with an i of 1024
 _BASES = {"": 1000, "b": 1000, "i": 1024, "ib": 1024}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _LONG_SECONDS = {"m": 60.0, "min": 60.0, "h": 3600.0}
+_MANY_TIMES = 10  # from here on nobody thinks in percent
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
 
@@ -75,20 +76,32 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """A share of one as a percentage.
+    """A share of one as a percentage; what is many times the whole, as that.
 
-    >>> share_text(0.1234), share_text(1.0), share_text(0.0004)
-    ('12.3 %', '100 %', '0.04 %')
+    >>> share_text(0.1234), share_text(1.0), share_text(0.0004), share_text(221.04)
+    ('12.3 %', '100 %', '0.04 %', '221 times')
     """
     if share is None:
         return UNKNOWN
     sign = "-" if share < 0 else ""
+    if abs(share) >= _MANY_TIMES:
+        return f"{sign}{float(_three_digits(abs(share))):,.0f} times"
     percent = abs(share) * 100
     if percent == 0:
         return "0 %"
     if percent < 0.01:
         return f"{sign}<0.01 %"
     return f"{sign}{_three_digits(percent, decimals=2 if percent < 0.1 else 1)} %"
+
+
+def share_of(share: float | None) -> str:
+    """A share, to be put in front of what it is a share of.
+
+    >>> share_of(0.25), share_of(221.04)
+    ('25.0 % of', '221 times')
+    """
+    text = share_text(share)
+    return text if text.endswith(" times") else f"{text} of"
 
 
 def count_text(count: int | None, noun: str, plural: str = "") -> str:

@@ -12,7 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpumagic.cuda_sync_time import pairing, sampling
+from gpumagic.cuda_sync_time import pairing, taking
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
     RepeatedReport,
@@ -20,14 +20,15 @@ from gpumagic.cuda_sync_time.report import (
     TimingReport,
 )
 from gpumagic.cuda_sync_time.surroundings import load_flags, loads_in_use
+from gpumagic.devices.simulated import word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpumagic.cuda_sync_time.counting import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
+    from gpumagic.cuda_sync_time.plan import Plan
     from gpumagic.cuda_sync_time.report import Flag, Peaks
-    from gpumagic.cuda_sync_time.sampling import Plan
     from gpumagic.devices.protocols import GpuLoad, Runtime
     from gpumagic.observed import Code
 
@@ -71,7 +72,7 @@ class Bench:
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
         before = loads_in_use(runtime, instruments.driver)
-        samples, flags = sampling.take(
+        samples, flags = taking.take(
             candidate.body, runtime, plan, floor_s=floor_s, progress=progress
         )
         now = instruments.runtime()
@@ -191,7 +192,7 @@ class Bench:
         from gpumagic.cuda_sync_time.peaks import measure_peaks
 
         setting, runtime = report.setting, self._instruments.torch_runtime()
-        if runtime.kind != setting.kind or not setting.devices:
+        if word_of(runtime.kind) != setting.kind or not setting.devices:
             return None
         device = runtime.current_device() or 0
         dtype = (counted.dtype if counted else None) or _DTYPE

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.simulated import word_of
 from gpumagic.errors import DeviceError
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.cuda_sync_time.sampling import Plan
+    from gpumagic.cuda_sync_time.plan import Plan
     from gpumagic.devices.protocols import Runtime
 
 _UNKNOWN_L2_BYTES = 128 << 20
@@ -25,7 +26,7 @@ def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
     def flush() -> None:
         for device in runtime.devices_in_use():
             if device not in buffers:
-                buffers[device] = _buffer(torch, runtime.kind, device)
+                buffers[device] = _buffer(torch, word_of(runtime.kind), device)
             buffers[device].zero_()
 
     return flush

@@ -51,6 +51,13 @@ _OF_A_RUN = {
         "the time",
         "run the cell once more for the time without it",
     ),
+    FlagKind.LIBRARY_STARTED: Words(
+        "library start",
+        "note",
+        "this was the first use of {libraries} on {device} in this process: starting "
+        "it is part of the time",
+        "run the cell once more for the time without it",
+    ),
     FlagKind.ERROR_AT_END: Words(
         "late error",
         "problem",
@@ -82,13 +89,13 @@ _OF_A_RUN = {
         "device left",
         "note",
         "the cell has left {device} current: what later cells make goes there",
-        "with torch.cuda.device(number): chooses one for a block only",
+        "with torch.{kind}.device(number): chooses one for a block only",
     ),
     FlagKind.STREAM_LEFT: Words(
         "stream left",
         "note",
         "the cell has left another stream of {device} current: later cells run on it",
-        "with torch.cuda.stream(side): chooses one for a block only",
+        "with torch.{kind}.stream(side): chooses one for a block only",
     ),
     FlagKind.THREADS: Words(
         "threads",
@@ -109,14 +116,23 @@ _OF_THE_MACHINE = {
     FlagKind.DRIVER_CALLS: Words(
         "allocation",
         "note",
-        "memory was taken from the driver, or given back, {times}: such calls can make "
+        "memory of {device} was taken from the driver, {times}: such calls can make "
         "the host wait",
         "run it once more: torch keeps the memory that it has got",
+    ),
+    FlagKind.GIVEN_BACK: Words(
+        "cache given back",
+        "note",
+        "torch's cache was given back to the driver of {device} while it ran: with the "
+        "memory that was taken this made {calls}, and each can make the host wait",
+        "leave torch.{kind}.empty_cache() out of what is timed: run once more, the "
+        "code would pay for it again",
     ),
     FlagKind.RETRIES: Words(
         "cache emptied",
         "warning",
-        "the allocator ran out of memory and had to empty its cache {times}",
+        "the allocator of {device} ran out of memory and had to empty its cache "
+        "{times}",
         "del what is not needed, or work on less at once",
     ),
     FlagKind.COMPILED: Words(
@@ -182,7 +198,7 @@ _OF_SAMPLES = {
     FlagKind.SPREAD: Words(
         "spread",
         "warning",
-        "{unsteady}: the middle half of the samples spans {percent} of the median",
+        "{unsteady}: the middle half of the samples spans {percent_of} the median",
         "--budget 5s measures longer; other work on the machine may be the cause",
     ),
     FlagKind.DRIFT: Words(
@@ -215,6 +231,13 @@ _OF_SAMPLES = {
         "note",
         "the budget was spent before the interval was narrow",
         "--budget 5s",
+    ),
+    FlagKind.VALUES_TOOK: Words(
+        "slow values",
+        "warning",
+        "the simulated time is short, but this machine computes every value: that took "
+        "{seconds}, and has spent the budget before the interval was narrow",
+        "use smaller operands, or a longer --budget",
     ),
     FlagKind.FEW: Words(
         "few",

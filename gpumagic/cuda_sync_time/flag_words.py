@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.digits import measured, times_text
 from gpumagic.cuda_sync_time.flag_table import WORDS
 from gpumagic.drawing import Note
-from gpumagic.units import UNKNOWN, seconds_text, share_text
+from gpumagic.units import UNKNOWN, seconds_text, share_of, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +31,12 @@ def note_of(flag: Flag, setting: Setting) -> Note:
     amount = flag.amount
     text = words.text.format(
         time=measured(amount, setting.floor_s),
+        seconds=seconds_text(amount),
         times=_times(amount),
+        calls=_calls(amount),
         count=UNKNOWN if amount is None else f"{amount:,.0f}",
         percent=share_text(None if amount is None else abs(amount)),
+        percent_of=share_of(None if amount is None else abs(amount)),
         correlation=UNKNOWN if amount is None else f"{amount:.2f}",
         slower="slower" if amount is None or amount >= 0 else "faster",
         moved=_moved(amount),
@@ -41,9 +44,10 @@ def note_of(flag: Flag, setting: Setting) -> Note:
         unsteady=_unsteady(amount),
         groups=_groups(flag),
         names=f": {listed(flag.names)}" if flag.names else "",
+        libraries=listed(flag.names) or "a library",
         device=_device(flag, setting),
     )
-    return Note(words.kind, text, words.hint)
+    return Note(words.kind, text, words.hint.format(kind=setting.kind))
 
 
 def short_words(kinds: Iterable[FlagKind]) -> str:
@@ -62,6 +66,12 @@ def _device(flag: Flag, setting: Setting) -> str:
     if flag.device is None:
         return "the device"
     return f"{setting.kind}:{flag.device}"
+
+
+def _calls(amount: float | None) -> str:
+    if amount is None:
+        return "an unknown number of calls"
+    return "1 call" if amount == 1 else f"{amount:,.0f} calls"
 
 
 def _times(amount: float | None) -> str:

@@ -12,7 +12,7 @@ from gpumagic.cuda_sync_time.floor import Floors
 from gpumagic.cuda_sync_time.report import Setting
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import open_runtime, runtime_now
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import simulated_box, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class Instruments:
         """
         label = _label(runtime)
         return Setting(
-            kind=runtime.kind,
+            kind=word_of(runtime.kind),
             label=label,
             devices=self._devices(runtime),
             floor_s=floor_s,

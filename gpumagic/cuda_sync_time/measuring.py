@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.race_run import RaceRun
 from gpumagic.cuda_sync_time.report import Mode
-from gpumagic.cuda_sync_time.sampling import Plan
 from gpumagic.devices.driver import open_driver
 from gpumagic.observed import Code
 

@@ -97,11 +97,23 @@ class Notebook:
                 if cell is None
                 else "write the code below the line",
             )
+        if cell is None:
+            self._check_syntax(code)
         if request.repeats:
             return self._repeat(request, body, typed, options)
         if request.races:
             return self._look_for_races(request, body, typed, options)
         return self._run_once(request, body, typed, options)
+
+    def _check_syntax(self, code: str) -> None:
+        """Say what is wrong with an expression; IPython would show our frames."""
+        try:
+            self._shell.compile.ast_parse(self._shell.transform_cell(code))
+        except SyntaxError as error:
+            raise UsageProblem(
+                f"{code} is no Python that could be timed: {error.msg}",
+                "write an expression: %cuda_sync_time f(x)",
+            ) from None
 
     # ------------------------------------------------------------------ once
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpumagic.comparison import Comparison, Pair, Verdict, logs_of, verdict_of
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
-from gpumagic.cuda_sync_time.sampling import Plan, Sampler
+from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
+    from gpumagic.cuda_sync_time.plan import Plan
     from gpumagic.devices.protocols import Runtime
 
 _MOST_PAIRS = 500
@@ -90,14 +91,14 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
         flags += (Flag(FlagKind.UNSTEADY),)
     flags += tuple(samples_shape.worth_flags(logs_of(pairs)))
     if result.verdict is Verdict.CANNOT_TELL and plan.samples is None and sampler.spent:
-        flags += (Flag(FlagKind.OUT_OF_TIME),)
+        flags += (sampler.out_of_time(),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
 
 
 def _is_enough(count: int, sampler: Sampler, plan: Plan) -> bool:
     if plan.samples is not None:
         return count >= plan.samples
-    return count >= _MOST_PAIRS or (count > 0 and sampler.spent)
+    return count >= _MOST_PAIRS or sampler.has_to_end(count)
 
 
 def _orders(random: Random) -> Iterator[bool]:

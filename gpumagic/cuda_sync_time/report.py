@@ -25,7 +25,8 @@ class Setting(Record):
     """Where it was measured.
 
     Attributes:
-        kind: The word in front of the colon of the torch device: "cuda", "cpu".
+        kind: The word in front of the colon of the torch device, as the user's code
+            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
 
         label: What all figures of a simulated machine are labelled with.
 
@@ -50,6 +51,7 @@ class FlagKind(enum.Enum):
     BACKLOG = "queued work of earlier cells was waited for first"  # seconds
     TAIL = "work ran on after the starting stream had ended"  # seconds
     FIRST_USE = "the device was used for the first time"
+    LIBRARY_STARTED = "a library was used for the first time"  # names
     ERROR_AT_END = "an error was reported only by the wait at the end"
     NOT_DRAINED = "what was still running is unknown"
     INTERRUPTED = "the wait at the end was interrupted"
@@ -59,7 +61,10 @@ class FlagKind(enum.Enum):
     THREADS = "threads that it started are still running"  # names
     COLLECTED = "Python's garbage collector ran"  # times
     # Of the machine, while it ran.
-    DRIVER_CALLS = "memory was taken from the driver, or given back"  # calls
+    DRIVER_CALLS = "memory was taken from the driver"  # calls
+    GIVEN_BACK = (
+        "torch's cache was given back to the driver"  # calls, with those to take
+    )
     RETRIES = "the allocator ran out and had to empty its cache"  # times
     COMPILED = "code was compiled"  # times
     CLOCK = "the clock of the GPU changed"  # relative change
@@ -78,6 +83,7 @@ class FlagKind(enum.Enum):
     CORRELATED = "each sample resembles the one before"  # autocorrelation
     UNSTEADY = "warming up did not become steady"
     OUT_OF_TIME = "the budget was spent before the interval was narrow"
+    VALUES_TOOK = "computing the simulated values has spent the budget"  # seconds
     FEW = "too few samples for an interval"  # how many
 
 

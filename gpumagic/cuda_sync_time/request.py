@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from gpumagic.cuda_sync_time.sampling import Plan
+    from gpumagic.cuda_sync_time.plan import Plan
 
 _BUDGET_S = 1.0
 
@@ -88,7 +88,7 @@ class Request:
 
     def plan(self, before: Callable[[], object] | None) -> Plan:
         """The sampling that is asked for."""
-        from gpumagic.cuda_sync_time.sampling import Plan
+        from gpumagic.cuda_sync_time.plan import Plan
 
         return Plan(
             samples=self.samples,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import rate_text
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Plane, Table
-from gpumagic.units import share_text
+from gpumagic.units import share_of, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,10 +98,10 @@ def _verdict(roofline: Roofline) -> str:
     roof, achieved = roofline.roof_flops_per_s, roofline.flops_per_s
     if not roof or achieved is None:
         return ""
-    share = share_text(achieved / roof)
+    share = share_of(achieved / roof)
     if roofline.intensity is None:
         return (
-            f"It reached {share} of the most that this device computes. --bytes SIZE "
+            f"It reached {share} the most that this device computes. --bytes SIZE "
             "says how much one run reads and writes; then the memory's limit is known "
             "as well."
         )
@@ -110,11 +110,11 @@ def _verdict(roofline: Roofline) -> str:
     if _memory_binds(roofline):
         return (
             f"{does}, the memory is the limit: it allows {most}, and the run reached "
-            f"{share} of that."
+            f"{share} that."
         )
     return (
         f"{does}, computing is the limit: the device does {most}, and the run reached "
-        f"{share} of that."
+        f"{share} that."
     )
 
 
@@ -143,7 +143,7 @@ def _picture(roofline: Roofline) -> Plane | None:
         (ridge, peaks.flops_per_s),
         (right, peaks.flops_per_s),
     )
-    share = share_text(y / (roofline.roof_flops_per_s or y))
+    share = share_of(y / (roofline.roof_flops_per_s or y))
     return Plane(
         "The roof of this device, and where the run is under it",
         roof,
@@ -158,7 +158,7 @@ def _picture(roofline: Roofline) -> Plane | None:
         ),
         told=(
             f"the run, at {_intensity(x)} for each byte, reached "
-            f"{rate_text(y, 'FLOP/s')}: {share} of the roof above it"
+            f"{rate_text(y, 'FLOP/s')}: {share} the roof above it"
         ),
     )
 

@@ -31,7 +31,8 @@ _CODE = "the host runs the code"
 _WAIT = "the host waits"
 _TAIL = "it waits for work outside the starting stream"
 _BACKLOG = "waited for before, not counted"
-_EVENTS = "the GPU, by events"
+# Events tell when that stream is done, and nothing of its pauses before.
+_UNTIL_DONE = "the GPU may be at work, on its starting stream: --profile tells when"
 
 # Earlier work that took longer than this many times the run would hide the run.
 _LONGEST_BACKLOG = 3
@@ -50,7 +51,7 @@ def run_parts(report: TimingReport) -> Iterator[Part]:
     yield Paragraph(" ".join(_sentences(report)))
     yield from notes(report.flags, report.setting)
     if report.syncs is not None:
-        yield from _syncs(report.syncs, report.setting)
+        yield from _syncs(report.syncs)
     if report.profile is not None:
         yield from profile_parts(report.profile, report.setting)
     if report.roofline is not None:
@@ -78,14 +79,14 @@ def _bars(report: TimingReport) -> Stacks:
     devices = (
         Stack(
             f"{report.setting.kind}:{each.device}",
-            (("", backlog), (_EVENTS, each.elapsed_s)),
-            measured(each.elapsed_s, floor_s),
+            (("", backlog), (_UNTIL_DONE, each.elapsed_s)),
+            f"done by {measured(each.elapsed_s, floor_s)}",
         )
         for each in run.events
         if each.elapsed_s is not None
     )
     legend = {kind: measured(size, floor_s) for kind, size in sizes.items()}
-    legend |= {_EVENTS: "", _BACKLOG: measured(backlog, floor_s)}
+    legend |= {_UNTIL_DONE: "", _BACKLOG: measured(backlog, floor_s)}
     pieces = ((_BACKLOG, backlog), *sizes.items())
     return Stacks(
         "Who was busy when",
@@ -99,7 +100,7 @@ def _drawn(seconds: float, floor_s: float | None) -> float:
     return seconds if seconds >= (floor_s or 0.0) else 0.0
 
 
-def _syncs(syncs: tuple[SyncPoint, ...], setting: Setting) -> Iterator[Part]:
+def _syncs(syncs: tuple[SyncPoint, ...]) -> Iterator[Part]:
     if not syncs:
         yield Paragraph("Nothing made the host wait while the code ran.")
         return
@@ -110,18 +111,19 @@ def _syncs(syncs: tuple[SyncPoint, ...], setting: Setting) -> Iterator[Part]:
         Column("Times", number=True),
         Column("Waited", number=True),
     )
-    rows = tuple(_sync(each, setting) for each in syncs)
+    rows = tuple(map(_sync, syncs))
     yield Table("Lines that made the host wait", columns, rows)
 
 
-def _sync(point: SyncPoint, setting: Setting) -> tuple[Cell, ...]:
+def _sync(point: SyncPoint) -> tuple[Cell, ...]:
+    """One line; its waits were timed one by one, so no floor of a cell is in them."""
     line = point.line
     return (
         "not in the user's code" if line is None else line.where,
         "" if line is None else line.source,
         point.what,
         f"{point.times:,}",
-        None if point.waited_s is None else measured(point.waited_s, setting.floor_s),
+        None if point.waited_s is None else seconds_text(point.waited_s),
     )
 
 

@@ -12,6 +12,7 @@ from gpumagic.cuda_sync_time.digits import (
 )
 from gpumagic.cuda_sync_time.flag_words import short_words
 from gpumagic.cuda_sync_time.report import Bound
+from gpumagic.units import seconds_text
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.report import Run, TimingReport
@@ -96,10 +97,35 @@ def _spent(report: TimingReport) -> str:
         return f"{time} on the host; no GPU was used"
     waited = measured(run.waited_s, report.setting.floor_s)
     if not _tells(run.waited_s, report):
-        return f"{time}, spent on the host; the GPU was done as soon as the code was"
+        return (
+            f"{time}, {_in_the_code(report)}; the GPU was done as soon as the code was"
+        )
     if run.bound is Bound.HOST:
-        return f"{time}, spent on the host; the GPU was done {waited} after it"
-    return f"{time}, of which the host waited {waited} for the GPU"
+        return f"{time}, {_in_the_code(report)}; the GPU was done {waited} after it"
+    inside = _waits_inside(report)
+    also = f" at the end, and {inside} within the code" if inside else ""
+    return f"{time}, of which the host waited {waited} for the GPU{also}"
+
+
+def _in_the_code(report: TimingReport) -> str:
+    """What the time before the code returned was, as far as somebody looked."""
+    if not report.syncs:
+        nobody_looked = report.syncs is None
+        return "all while the code ran" if nobody_looked else "spent on the host"
+    inside = _waits_inside(report)
+    return f"of which the code itself waited {inside or 'now and then'} for the GPU"
+
+
+def _waits_inside(report: TimingReport) -> str:
+    """How long the lines of the code waited; empty where nobody can tell.
+
+    Waits of several threads may lie beside each other, and then make no sum.
+    """
+    known = [each.waited_s for each in report.syncs or ()]
+    sum_s = sum(each for each in known if each is not None)
+    if not 0 < sum_s <= report.run.naive_s:
+        return ""
+    return f"{'at least ' if None in known else ''}{seconds_text(sum_s)}"
 
 
 def _naive(report: TimingReport) -> str:

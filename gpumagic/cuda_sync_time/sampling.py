@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,22 +16,20 @@ from gpumagic import ranks
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.cold_caches import nothing_to_flush, preparation
 from gpumagic.cuda_sync_time.instruments import loaded_torch
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples
+from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
 from gpumagic.cuda_sync_time.stopwatch import Elapsed, Stopwatch
-from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
+from gpumagic.cuda_sync_time.surroundings import Surroundings
 from gpumagic.devices import torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gpumagic.cuda_sync_time.plan import Plan
     from gpumagic.devices.protocols import Runtime
 
 Stretch = list[tuple[float, ...]]  # rounds of one sample of each body
 
-# The budget counts from the end of the first run, which may compile for minutes.
-# Half of it is for warming up, which ends much earlier if all is steady soon.
-_WARMUP_SHARE = 0.5
-_LONGEST_WARMUP_S = 1.0
 _SHORTEST_WARMUP_S = 0.05
 _STRETCH_SHARE = 0.025  # of the longest warm-up; long enough to see a clock rise
 _FEWEST_ROUNDS = 5  # in a stretch
@@ -40,54 +37,11 @@ _PROBES = 2  # rounds that tell how many calls a sample has to have
 _MOST_CALLS = 1 << 20  # where no number of calls takes any time
 
 _SHORT_CALL_S = 1e-3  # below it, waiting for each call would be much of the time
+_FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
+_PATIENCE = 10  # budgets, where it is this machine that simulates slowly
 _FLOORS = 100  # a sample is at least so many times as long as an empty one
-_FEWEST_SAMPLES = 10
-_MOST_SAMPLES = 1000
-_NARROW = 0.01  # half the interval, as a share of the median
-# An interval can be narrow by luck, and then it misses the median more often than it
-# says. So it is looked at now and then, and must be found narrow twice in a row.
-_GROWTH = 1.1  # of the samples, between two looks
 
 _TICK_S = 1e-9  # what the clocks count in
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How code is to be sampled.
-
-    Attributes:
-        samples: How many; None until the interval is narrow or the budget is spent.
-
-        calls: Calls in each sample; None as many as the clock needs.
-
-        budget_s: How long all of it may take, after the first run.
-
-        mode: What a sample is; None throughput for short calls, latency for others.
-
-        cold: Whether the caches of the devices are flushed before each sample.
-
-        before: Called before each sample, untimed and waited for.
-    """
-
-    samples: int | None = None
-    calls: int | None = None
-    budget_s: float = 1.0
-    mode: Mode | None = None
-    cold: bool = False
-    before: Callable[[], object] | None = None
-
-    @property
-    def longest_warmup_s(self) -> float:
-        """When warming up ends even if it has not become steady."""
-        return min(_LONGEST_WARMUP_S, _WARMUP_SHARE * self.budget_s)
-
-    @property
-    def longest_sample_s(self) -> float:
-        """What leaves room for the fewest samples in the rest of the budget."""
-        return (1 - _WARMUP_SHARE) * self.budget_s / _FEWEST_SAMPLES
-
-
-# ------------------------------------------------------- warming up, sampling
 
 
 @dataclass(frozen=True)
@@ -162,6 +116,33 @@ class Sampler:
     def spent(self) -> bool:
         """Whether the budget is."""
         return self._passed.seconds >= self._plan.budget_s
+
+    @property
+    def spent_on_values(self) -> bool:
+        """Whether it is this machine, computing simulated values, that has spent it."""
+        return self._runtime.simulated and self.spent and not self._is_spent_by_model
+
+    def has_to_end(self, count: int) -> bool:
+        """Whether so many samples have to do, as the budget is spent.
+
+        A model's times are few before its values have cost this machine the budget.
+        So that they say anything at all, its patience is longer then.
+        """
+        if not self.spent or count < 1:
+            return False
+        patient_s = _PATIENCE * self._plan.budget_s
+        waits = self.spent_on_values and self._passed.here_s < patient_s
+        return count >= _FEWEST_FOR_AN_INTERVAL or not waits
+
+    def out_of_time(self) -> Flag:
+        """What has spent the budget, for those who wanted more samples."""
+        if self.spent_on_values:
+            return Flag(FlagKind.VALUES_TOOK, amount=self._passed.here_s)
+        return Flag(FlagKind.OUT_OF_TIME)
+
+    @property
+    def _is_spent_by_model(self) -> bool:
+        return self._passed.measured_s >= self._plan.budget_s
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -272,7 +253,7 @@ class Sampler:
     def _is_late(self) -> bool:
         """Whether warming up has to end, for its own limit or for what is to come."""
         passed_s, plan = self._passed.seconds, self._plan
-        rest_s = _FEWEST_SAMPLES * max(self._round_s, self._round_here_s)
+        rest_s = FEWEST_SAMPLES * max(self._round_s, self._round_here_s)
         return passed_s >= plan.longest_warmup_s or passed_s + rest_s > plan.budget_s
 
     def _fit(self, stretch: Stretch) -> bool:
@@ -317,88 +298,3 @@ class Sampler:
 
 def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
     return list(zip(*stretch, strict=True))
-
-
-# ----------------------------------------------------------- one code, enough
-
-
-def take(
-    body: Callable[[int], object],
-    runtime: Runtime,
-    plan: Plan,
-    *,
-    floor_s: float,
-    progress: Callable[[float], object] | None = None,
-) -> tuple[Samples, tuple[Flag, ...]]:
-    """Sample code until its median is known well, or the budget is spent.
-
-    However long it takes, the code runs at least twice: the first run, and a sample.
-    Code that leaves no time for warming up within the budget is not warmed up further.
-
-    Args:
-        body: Called with how often the code is to run.
-
-        runtime: Whose devices are waited for, and whose clock is read.
-
-        plan: How it is to be done.
-
-        floor_s: What an empty cell is measured as.
-
-        progress: Called between samples with the share of the budget that is spent.
-
-    Returns:
-        The samples, and what has to be known besides.
-
-    Raises:
-        DeviceError: Caches are to be flushed, and no device is used.
-
-        BaseException: What the code raises, or an interrupt; the devices are idle.
-    """
-    sampler = Sampler((body,), runtime, plan, floor_s=floor_s, progress=progress)
-    with sampler.undisturbed():
-        warm = sampler.warm_up()
-        seconds = [each for (each,) in warm.kept]
-        in_time = _fill(seconds, sampler, plan)
-        flags = flags_between(warm.surroundings, sampler.surroundings())
-    samples = Samples(
-        mode=sampler.mode,
-        seconds=tuple(seconds),
-        calls=sampler.calls,
-        first_s=warm.firsts_s[0],
-        warmup_calls=warm.runs,
-        warmup_s=warm.seconds,
-        cold=plan.cold,
-    )
-    known = (
-        (() if warm.steady else (Flag(FlagKind.UNSTEADY),))
-        + samples_shape.flags_of(seconds)
-        + (() if in_time else (Flag(FlagKind.OUT_OF_TIME),))
-    )
-    return samples, flags + known
-
-
-def _fill(seconds: list[float], sampler: Sampler, plan: Plan) -> bool:
-    """Sample until there are enough; whether they are so before the budget is spent."""
-    if plan.samples is not None:
-        while len(seconds) < plan.samples:
-            seconds.append(sampler.sample(0))
-        return True
-    look_at, was_narrow = _FEWEST_SAMPLES, False
-    while len(seconds) < _MOST_SAMPLES:
-        if seconds and sampler.spent:
-            return _is_narrow(seconds)
-        seconds.append(sampler.sample(0))
-        if len(seconds) >= look_at:
-            is_narrow = _is_narrow(seconds)
-            if is_narrow and was_narrow:
-                return True
-            look_at, was_narrow = math.ceil(len(seconds) * _GROWTH), is_narrow
-    return True
-
-
-def _is_narrow(seconds: Sequence[float]) -> bool:
-    interval = ranks.honest_interval(seconds)
-    if interval is None:
-        return False
-    half = (interval.high - interval.low) / 2
-    return half <= _NARROW * ranks.median(seconds)

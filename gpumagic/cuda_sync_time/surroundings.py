@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, GpuLoad, Runtime
 
 # Both wait for the device, and are what the caching allocator is there to avoid.
-_DRIVER_CALLS = ("num_device_alloc", "num_device_free")
+_TAKEN = ("num_device_alloc",)
+_GIVEN_BACK = ("num_device_free",)
 _RETRIES = ("num_alloc_retries",)
 # Each makes the driver, or the runtime, wait for every launch.
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
@@ -48,6 +49,8 @@ class Surroundings:
 
         compilations: How much torch.compile had taken; None is unknown.
 
+        libraries: The libraries of kernels in use by device, where that is known.
+
         collections: How often the garbage collector had gone through everything.
 
         blocking: The variable that makes each launch wait, if one does.
@@ -62,6 +65,7 @@ class Surroundings:
     threads: frozenset[threading.Thread] = frozenset()
     counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
     compilations: int | None = 0
+    libraries: Mapping[int, frozenset[str]] = field(default_factory=dict)
     collections: int = 0
     blocking: str | None = None
     loads: Mapping[int, GpuLoad] = field(default_factory=dict)
@@ -86,6 +90,7 @@ class Surroundings:
             threads=frozenset(_users_threads()),
             counters={each: runtime.memory_stats(each) for each in devices},
             compilations=0 if torch is None else torch_private.compilations(torch),
+            libraries=_libraries(runtime, devices),
             collections=gc.get_stats()[-1]["collections"],
             blocking=_blocking() if runtime.kind == "cuda" else None,
             loads=loads_in_use(runtime, driver),
@@ -96,6 +101,7 @@ def flags_between(before: Surroundings, after: Surroundings) -> tuple[Flag, ...]
     """What a reader has to know of what changed, or was so all the time."""
     found: list[Flag | None] = [
         *_first_uses(before, after),
+        *_libraries_started(before, after),
         _device_left(before, after),
         *_streams_left(before, after),
         _threads_left(before, after),
@@ -150,6 +156,16 @@ def _stream_id(runtime: Runtime, device: int) -> int | None:
     return number
 
 
+def _libraries(
+    runtime: Runtime, devices: Iterable[int]
+) -> Mapping[int, frozenset[str]]:
+    if not runtime.simulated:
+        return {}
+    from gpumagic.devices.simulated import libraries_started
+
+    return {each: libraries_started(each) for each in devices}
+
+
 def _users_threads() -> Iterator[threading.Thread]:
     return (each for each in threading.enumerate() if each.name != HELPER_NAME)
 
@@ -166,6 +182,14 @@ def _first_uses(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
     for device in after.devices:
         if device not in before.devices:
             yield Flag(FlagKind.FIRST_USE, device=device)
+
+
+def _libraries_started(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
+    for device, names in after.libraries.items():
+        started = names - before.libraries.get(device, frozenset())
+        if started:
+            names_told = tuple(sorted(started))
+            yield Flag(FlagKind.LIBRARY_STARTED, names=names_told, device=device)
 
 
 def _device_left(before: Surroundings, after: Surroundings) -> Flag | None:
@@ -195,15 +219,17 @@ def _allocator_flags(before: Surroundings, after: Surroundings) -> Iterator[Flag
         if counters is None:
             continue
         earlier = before.counters.get(device) or {}
-        for kind, keys in (
-            (FlagKind.DRIVER_CALLS, _DRIVER_CALLS),
-            (FlagKind.RETRIES, _RETRIES),
-        ):
-            now, then = (
-                sum(each.get(key, 0) for key in keys) for each in (counters, earlier)
-            )
-            if now > then:
-                yield Flag(kind, amount=now - then, device=device)
+        taken, given_back, retries = (
+            sum(counters.get(key, 0) - earlier.get(key, 0) for key in keys)
+            for keys in (_TAKEN, _GIVEN_BACK, _RETRIES)
+        )
+        # What the allocator gives back by itself, it does where it has run out.
+        emptied = given_back > 0 and retries <= 0
+        kind = FlagKind.GIVEN_BACK if emptied else FlagKind.DRIVER_CALLS
+        if taken + given_back > 0:
+            yield Flag(kind, amount=taken + given_back, device=device)
+        if retries > 0:
+            yield Flag(FlagKind.RETRIES, amount=retries, device=device)
 
 
 def _compiled(before: Surroundings, after: Surroundings) -> Flag | None:

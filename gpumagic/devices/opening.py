@@ -31,6 +31,7 @@ from gpumagic.devices.simulated import (
     SimulatedRuntime,
     simulated_box,
     why_not_simulated,
+    word_of,
 )
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
@@ -141,10 +142,7 @@ def best_device(torch: Any = None) -> Any:
     A simulated GPU that stands in for CUDA is called "cuda".
     """
     torch = torch or import_torch()
-    runtime = open_runtime(torch=torch)
-    box = simulated_box()
-    stands_in = runtime.simulated and box is not None and box.as_cuda
-    return torch.device("cuda" if stands_in else runtime.kind)
+    return torch.device(word_of(open_runtime(torch=torch).kind))
 
 
 def _foreign_backends(torch: Any) -> list[str]:

@@ -19,12 +19,41 @@ if TYPE_CHECKING:
     from gpumagic.observed import SeenRace, SyncCall
 
 _KIND = "sim"
+_LIBRARIES = {"cublas": "cuBLAS", "cudnn": "cuDNN"}
 _SWITCH_ON = 'gpumagic.simulate("h100") does that'
 
 
 def simulated_box() -> Any | None:
     """The simulated machine that is switched on; torch is not imported to find out."""
     return getattr(sys.modules.get(f"torch.{_KIND}"), "simulated_box", None)
+
+
+def word_of(kind: str) -> str:
+    """What stands in front of the colon where the user's code names such a device.
+
+    A simulated GPU that stands in for CUDA is called "cuda".
+
+    Args:
+        kind: What the runtime calls them.
+    """
+    box = simulated_box() if kind == _KIND else None
+    return "cuda" if getattr(box, "as_cuda", False) else kind
+
+
+def libraries_started(device: int) -> frozenset[str]:
+    """The libraries of kernels that a simulated GPU has opened, by their own names.
+
+    torch has no word for it on CUDA, so there none are known.
+    """
+    box = simulated_box()
+    opened = (
+        gpu.libraries
+        for gpu in (() if box is None else box.machine.gpus)
+        if gpu.index == device
+    )
+    return frozenset(
+        _LIBRARIES.get(name, name) for name in next(opened, frozenset[str]())
+    )
 
 
 def why_not_simulated(_: Any) -> str | None:

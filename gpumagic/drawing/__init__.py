@@ -6,6 +6,9 @@ loading the extension must not pay for rich.
 
 from __future__ import annotations
 
+from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
+
+# isort: split
 from gpumagic.drawing.badge import Badge
 from gpumagic.drawing.bars import Bar, BarPair
 from gpumagic.drawing.cell import Cell

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from gpumagic.drawing.glue import glued
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -46,6 +48,6 @@ def widest(texts: Iterable[str]) -> int:
 
 
 def widest_word(texts: Iterable[str]) -> int:
-    """The width at which words stay whole, except for very long ones."""
-    words = (word for text in texts for word in text.split())
+    """The width at which words and numbers stay whole, except for very long ones."""
+    words = (word for text in texts for word in glued(text).split())
     return max(2, min(widest(words), _LONGEST_WHOLE_WORD))

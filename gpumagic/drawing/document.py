@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -71,6 +72,9 @@ class Drawing:
             console: The terminal; by default the one at standard output.
         """
         console = console or Console()
+        if console.is_dumb_terminal:
+            # rich takes every such terminal for 80 columns wide.
+            console.size = ConsoleDimensions(*shutil.get_terminal_size())
         segments = console.render(self)
         if console.no_color:
             # rich would still send bold and dim, which are escapes as well.

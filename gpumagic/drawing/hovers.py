@@ -40,18 +40,20 @@ class Hover:
 
 def hovers_html(hovers: Iterable[Hover], width: int, height: int) -> Html:
     """The boxes, side by side over the picture of this size that stands before them."""
-    boxes = [
-        element("span", title=each.title, style=f"width:{each.right - each.left}px")
-        for each in hovers
-    ]
+    hovers = list(hovers)
+    boxes = [_box(each.title, each.right - each.left) for each in hovers]
     if not any("title=" in box for box in boxes):
         return Html("")
-    # As flexible items they shrink with the picture where the page is narrow.
-    style = (
-        f"display:flex;width:{width}px;max-width:100%;height:{height}px;"
-        f"margin-top:-{height}px"
-    )
+    if rest := width - max(each.right for each in hovers):
+        boxes.append(_box("", rest))
+    # Boxes that share the room shrink with the picture, and let it shrink. Of a width
+    # in pixels they would keep the table wide, and its last column off the paper.
+    style = f"display:flex;max-width:{width}px;height:{height}px;margin-top:-{height}px"
     return element("div", *boxes, style=style)
+
+
+def _box(title: str, share: int) -> Html:
+    return element("span", title=title, style=f"flex:{share}")
 
 
 def of_strokes(lane: Lane, scale: Scale, width: int) -> Iterator[Hover]:

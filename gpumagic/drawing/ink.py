@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing.clean import clean
+from gpumagic.drawing.glue import glued, loose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ def side_by_side(
 ) -> Iterator[Text]:
     """One row of cells as lines: each cell wrapped in its width, nothing cut."""
     columns = [
-        cell.wrap(console, width, overflow="fold")
+        _wrapped(cell, width, console)
         for cell, width in zip(cells, widths, strict=True)
     ]
     for pieces in zip_longest(*columns):
@@ -45,6 +46,15 @@ def side_by_side(
             line.append(GAP if place else "").append_text(shown)
         line.rstrip()
         yield line
+
+
+def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
+    whole = cell.copy()
+    whole.plain = glued(cell.plain)
+    lines = list(whole.wrap(console, width, overflow="fold"))
+    for line in lines:
+        line.plain = loose(line.plain)
+    return lines
 
 
 def underline(widths: Sequence[int], rule: str) -> Text:

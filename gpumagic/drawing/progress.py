@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+_PERCENT = 100
+
 
 class Progress:
     """Counts steps, and publishes a drawing of them four times a second at most.
@@ -110,11 +112,14 @@ class Progress:
         return self._clock() - self._started_s
 
     def _state(self) -> str:
-        count = f"{self.done:,} of {self.total:,}"
-        if self._outcome:
-            return f"{self._outcome}, {count}"
-        said = (share_text(self.share), count, self._left(), self._note)
+        said = [self._outcome, self._count()]
+        if not self._outcome:
+            said = [share_text(self.share), self._count(), self._left(), self._note]
         return ", ".join(part for part in said if part)
+
+    def _count(self) -> str:
+        # Steps of a hundredth each are what the share says already.
+        return "" if self.total == _PERCENT else f"{self.done:,} of {self.total:,}"
 
     def _left(self) -> str:
         if not 0 < self.done < self.total:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_WIDTH_EM = 30
+_WIDTH_EM = 24
 _FEWEST_CELLS, _MOST_CELLS = 6, 56
 _FURTHEST = 1e100
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _GET_TORCH = "https://pytorch.org/get-started/locally"
 _NEWEST_PYTHON = (3, 14)
 _OLDEST_TORCH = (2, 4)
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
 
 
@@ -156,7 +157,9 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"started, {count_text(facts.cuda.device_count, 'GPU')} visible",
             Verdict.NOTE,
-            "to choose other GPUs: %gpu_select 2 --restart, with their numbers",
+            "to choose other GPUs: %gpu_select 2 --simulate 4xh100, a machine anew"
+            if facts.simulated
+            else "to choose other GPUs: %gpu_select 2 --restart, with their numbers",
         ),
         Initialisation.FORKED_CHILD: Finding(
             topic,
@@ -181,7 +184,11 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         if name == "CUDA_VISIBLE_DEVICES" and hides_all(value):
             hint = f"unset {name} before the kernel starts to see the GPUs"
             yield Finding(name, f"{value!r} hides every GPU", Verdict.WARNING, hint)
-        elif name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
+        elif name == _BLOCKING and value not in ("", "0") and facts.simulated:
+            # The model's launches never wait.
+            found = f"{value}, which the simulated GPU takes no notice of"
+            yield Finding(name, found, Verdict.NOTE)
+        elif name == _BLOCKING and value not in ("", "0"):
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
         else:

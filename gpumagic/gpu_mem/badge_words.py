@@ -83,7 +83,7 @@ WORDS = {
         "note",
         "{bytes} of torch's cache went back to the driver of {device}: new tensors "
         "have to ask for it again, which is slow",
-        "leave torch.cuda.empty_cache() out, unless others need the memory",
+        "leave torch.{kind}.empty_cache() out, unless others need the memory",
     ),
     BadgeKind.PEAK_RESET: Words(
         "peaks reset",
@@ -133,18 +133,22 @@ WORDS = {
 }
 
 _SEVERITY = ("problem", "warning", "note")
+# What comes of emptying the cache, by its own order or by the allocator's.
+_OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
+_BY_THE_CELL = "that comes of emptying torch's cache, which the cell has done itself"
+_BY_THE_ALLOCATOR = WORDS[BadgeKind.RETRY].hint
 
 
 def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
     """A note for each badge, the most serious first."""
-    said = (note_of(badge, setting) for badge in badges)
+    badges = tuple(badges)
+    said = (_note(each, _hint(each, badges), setting) for each in badges)
     return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
 
 
 def note_of(badge: CellBadge, setting: Setting) -> Note:
-    """One badge as what is so and what to type next."""
-    words = WORDS[badge.kind]
-    return Note(words.kind, _filled(words.text, badge, setting), words.hint)
+    """One badge as what is so and what to type next, whatever others there are."""
+    return _note(badge, WORDS[badge.kind].hint, setting)
 
 
 def counted_words(badge: CellBadge, setting: Setting) -> str:
@@ -158,6 +162,22 @@ def counted_words(badge: CellBadge, setting: Setting) -> str:
 def short_words(kinds: Iterable[BadgeKind]) -> str:
     """Badges in a word each, for a table of many cells."""
     return ", ".join(WORDS[kind].short for kind in kinds)
+
+
+def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
+    """What to type next, with a view to what else has happened on the device."""
+    same = {each.kind for each in badges if each.device == badge.device}
+    if BadgeKind.RETRY in same:
+        by_itself = badge.kind is BadgeKind.FLUSHED
+        return _BY_THE_ALLOCATOR if by_itself else WORDS[badge.kind].hint
+    if BadgeKind.FLUSHED in same and badge.kind in _OF_EMPTYING:
+        return _BY_THE_CELL
+    return WORDS[badge.kind].hint
+
+
+def _note(badge: CellBadge, hint: str, setting: Setting) -> Note:
+    text = _filled(WORDS[badge.kind].text, badge, setting)
+    return Note(WORDS[badge.kind].kind, text, hint.format(kind=setting.kind))
 
 
 def _filled(text: str, badge: CellBadge, setting: Setting) -> str:

@@ -46,7 +46,9 @@ class CellRun:
 
         lines_partial: Whether the recording was full before the cell had ended.
 
-        setting: Where it ran.
+        setting: Where it ran, in the user's words.
+
+        kind: The kind of device there, as the runtime has it.
 
     Args:
         open_runtime: Finds the best runtime that there is now; asked again at the
@@ -75,6 +77,7 @@ class CellRun:
         self.failed: str | None = None
         self.lines_partial = False
         self.setting = Setting(CpuRuntime.kind)
+        self.kind = CpuRuntime.kind
         self._open_runtime = open_runtime
         self._wants_lines = lines
         self._host_bytes = host_bytes
@@ -111,7 +114,7 @@ class CellRun:
         if another_kind or simulated_box() is not self._machine:
             self._forget_beginning()
         self._in_cell = self._in_cell or files_of_running_cell()
-        self.setting = setting_of(runtime)
+        self.setting, self.kind = setting_of(runtime), runtime.kind
         self.failed = _line_of(error)
         self._oom_device = _oom_device(error)
         self._check_whole()
@@ -124,9 +127,9 @@ class CellRun:
 
     def badges(self) -> tuple[CellBadge, ...]:
         """What should be seen at once, device by device."""
-        if self.setting.kind == CpuRuntime.kind:
+        if self.kind == CpuRuntime.kind:
             return ()
-        badges = [*badges_of_allocator(self.setting.kind, self._after.values())]
+        badges = [*badges_of_allocator(self.kind, self._after.values())]
         for device, after in self._after.items():
             badges += badges_between(
                 self._before.get(device), after, ended_by_oom=device == self._oom_device

@@ -10,7 +10,7 @@ from gpumagic.devices.memory_counters import (
     caching_is_off,
     figure,
 )
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.gpu_mem.report import Counters, Setting
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def setting_of(runtime: Runtime) -> Setting:
     """
     box = simulated_box() if runtime.simulated else None
     backend = allocator_backend(runtime.kind) if runtime.started() else None
-    return Setting(runtime.kind, str(getattr(box, "label", "")), backend)
+    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), backend)
 
 
 def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.devices.simulated import word_of
 from gpumagic.gpu_mem.holding_remarks import surplus_remark, workspace_remark
 from gpumagic.gpu_mem.library_held import workspace_bytes
 from gpumagic.gpu_mem.naming import UNATTRIBUTED, WORKSPACES
@@ -70,7 +71,7 @@ class DeviceBalance:
         """What does not add up, and what may explain the rest."""
         told = self._told
         if told is not None and told < self.allocated_bytes:
-            where = f"{self._kind}:{self.device}"
+            where = f"{word_of(self._kind)}:{self.device}"
             yield surplus_remark(where, told, self.allocated_bytes)
         remark = workspace_remark(self._kind, self._rest_bytes)
         if remark is not None:

@@ -23,6 +23,7 @@ from gpumagic.gpu_mem.reaching import Reached, reached_memory
 from gpumagic.gpu_mem.report import Leak, LeakKind
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +45,7 @@ _STRAYS = (
     f"{STRAY} waits in a cycle, or is kept by an object of yours: "
     "%gpu_mem free --gc frees it in the first case only"
 )
-_HIDDEN = "{} saved tensors could not be looked at without running hooks of yours"
+_HIDDEN = "{} could not be looked at without running hooks of yours"
 
 
 class FoundLeaks(NamedTuple):
@@ -197,6 +198,6 @@ def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
     if any(leak.kind is LeakKind.GRAPH for leak in leaks):
         yield _GRAPHS
     if hidden:
-        yield _HIDDEN.format(hidden)
+        yield _HIDDEN.format(count_text(hidden, "saved tensor"))
     if not gc:
         yield _NOT_COLLECTED

@@ -52,7 +52,9 @@ def fit_headline(report: FitReport) -> str:
         unsure = any(each.place is None for each in answers)
         told = "cannot be told to fit on any of" if unsure else "fits on none of"
         return f"{asked} {told} {devices}"
-    some = "all" if len(fitting) == len(answers) else f"{len(fitting)} of"
+    some = f"{len(fitting)} of"
+    if len(fitting) == len(answers):
+        some, devices = ("both", "devices") if len(answers) == 2 else ("all", devices)
     slow = sum(each.place == "after releasing" for each in fitting)
     after = f", on {slow} of them only after releasing cached memory" if slow else ""
     return f"{asked} fits on {some} {devices} now{after}"

@@ -32,10 +32,15 @@ def free_headline(report: FreeReport) -> str:
     if not back:
         return "all was let go of; no device is in use that anything could come back to"
     together = known_sum(back)
-    if len(back) == 1:
-        where = on_device(report.setting, report.after[0].device)
+    moved = [
+        after.device
+        for _, before, after in _pairs(report)
+        if len(back) == 1 or _back(before, after) != 0
+    ]
+    if len(moved) == 1:
+        where = on_device(report.setting, moved[0])
     else:
-        where = f"on {count_text(len(back), 'device')}"
+        where = f"on {count_text(len(moved) or len(back), 'device')}"
     if together is None:
         return f"all was let go of; how much came back {where} is {UNKNOWN}"
     if together <= 0:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from gpumagic.devices.simulated import simulated_box
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def workspace_bytes(kind: str, device: int) -> int:
@@ -11,13 +16,18 @@ def workspace_bytes(kind: str, device: int) -> int:
     On a simulated GPU it is known. torch has no word for it on CUDA: there they are a
     part of what no name was found for.
     """
+    return sum(block.size for at, block in _workspaces(kind) if at == device)
+
+
+def workspace_addresses(kind: str) -> tuple[int, ...]:
+    """Where the workspaces lie, as far as that can be told."""
+    return tuple(block.address for _, block in _workspaces(kind))
+
+
+def _workspaces(kind: str) -> Iterator[tuple[int, Any]]:
+    """The blocks of the allocator that are workspaces, with their devices."""
     box = simulated_box() if kind == "sim" else None
-    if box is None:
-        return 0
-    return sum(
-        block.size
-        for gpu in box.machine.gpus
-        if gpu.index == device
-        for block in gpu.workspaces.values()
-        if block is not None
-    )
+    for gpu in () if box is None else box.machine.gpus:
+        for block in gpu.workspaces.values():
+            if block is not None:
+                yield gpu.index, block

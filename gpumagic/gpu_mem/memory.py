@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.badges import badges_now
-from gpumagic.gpu_mem.causes import causes_of, next_steps, pinning_of
+from gpumagic.gpu_mem.causes import causes_of, next_steps, steps_without_words
 from gpumagic.gpu_mem.counters import setting_of
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
 from gpumagic.gpu_mem.finding_leaks import find_leaks
 from gpumagic.gpu_mem.fragmentation import fragmentation_of, kept_in_pools_bytes
 from gpumagic.gpu_mem.freeing import free
 from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.names_by_address import names_by_address
 from gpumagic.gpu_mem.oom_text import others_in
+from gpumagic.gpu_mem.pinning import pinning_of
 from gpumagic.gpu_mem.placing import answer_for
 from gpumagic.gpu_mem.report import (
     Counters,
@@ -25,7 +28,7 @@ from gpumagic.gpu_mem.report import (
     MemoryReport,
     WhyReport,
 )
-from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.segments import named, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.known_names import KnownNames
     from gpumagic.gpu_mem.report import (
         Answer,
+        CaughtOoms,
         Cause,
         FreeReport,
         Holdings,
@@ -146,7 +150,7 @@ class Memory:
             causes=causes,
             next_steps=next_steps(
                 causes,
-                kind=runtime.kind,
+                setting=setting,
                 expandable=_expandable(segments),
                 pinning=pinning_of(segments),
             ),
@@ -154,38 +158,51 @@ class Memory:
             hint=None if found else _what_to_do(runtime),
         )
 
-    def why(self, oom: OomFacts | None) -> WhyReport:
-        """An out-of-memory error in words."""
+    def why(self, oom: OomFacts | None, caught: CaughtOoms | None = None) -> WhyReport:
+        """An out-of-memory error in words.
+
+        Args:
+            oom: What is known of the last one that has left its words.
+
+            caught: Those that have left nothing but their number.
+        """
         runtime = runtime_now()
         setting = setting_of(runtime)
-        if oom is None:
+        if oom is None and caught is None:
             return WhyReport(setting, None)
-        memory = self._device_of(oom, runtime)
+        device = caught.device if caught is not None else None
+        device = oom.device if oom is not None else device
+        memory = self._device_of(device, runtime)
         segments = tuple(
             each
             for each in self._segments(runtime)
-            if oom.device is None or each.device == oom.device
+            if device is None or each.device == device
         )
         answer = None
-        if memory is not None and oom.requested_bytes is not None:
+        if memory and oom is not None and oom.requested_bytes is not None:
             answer = _answer(oom.requested_bytes, memory, segments)
-        causes = self._causes(oom, answer, memory, segments)
-        leaks = find_leaks(self._names.shell, runtime).leaks
+        causes = self._causes(oom, answer, memory, segments) if oom else ()
         held = self.holdings(runtime, () if memory is None else (memory,))
+        leaks = find_leaks(self._names.shell, runtime).leaks
+        leaks = tuple(each for each in leaks if device in {None, each.device})
+        holders = (each for each in held.holders if device in {None, each.device})
         expandable, pinning = _expandable(segments), pinning_of(segments)
         return WhyReport(
             setting=setting,
             oom=oom,
+            caught=caught,
             causes=causes,
             answer=answer,
             memory=memory,
-            holders=held.holders[:_MOST_HOLDERS],
+            holders=tuple(itertools.islice(holders, _MOST_HOLDERS)),
             leaks=leaks[:_MOST_HOLDERS],
             pinning=pinning,
             expandable_segments=expandable,
-            next_steps=next_steps(
+            next_steps=steps_without_words(leaks=bool(leaks))
+            if oom is None
+            else next_steps(
                 causes,
-                kind=runtime.kind,
+                setting=setting,
                 expandable=expandable,
                 pinning=pinning,
                 others=others_in(oom.text),
@@ -198,16 +215,16 @@ class Memory:
         """The devices in use."""
         return device_memories(runtime, self._find_driver())
 
-    def _device_of(self, oom: OomFacts, runtime: Runtime) -> DeviceMemory | None:
-        devices = self.devices(runtime)
-        at = 0 if oom.device is None else oom.device
+    def _device_of(self, device: int | None, runtime: Runtime) -> DeviceMemory | None:
+        devices, at = self.devices(runtime), device or 0
         return next((each for each in devices if each.counters.device == at), None)
 
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...]:
         snapshot = runtime.memory_snapshot()
         if snapshot is None:
             return ()
-        return named(segments_of(snapshot), addresses_of(self._names.namespace))
+        names = names_by_address(self._names.sources(runtime.kind))
+        return named(segments_of(snapshot), names)
 
     def _causes(
         self,

@@ -79,6 +79,7 @@ class Notebook:
         _check(options, cell)
         if cell is not None:
             return self._watch(options, line, cell)
+        self._last_oom.seen(running_cell(self._shell))
         word, *values = options.what or ("now",)
         if word in ("on", "off"):
             return self._switch(on=word == "on")
@@ -98,14 +99,13 @@ class Notebook:
             case "free":
                 return self._free(options)
             case "why":
-                return memory.why(self._last_oom.facts())
+                return memory.why(*self._last_oom.seen(running_cell(self._shell)))
             case "fit":
                 return memory.fit(parse_bytes(values[0]))
             case _:
                 return memory.snapshot(top=options.top)
 
     def _free(self, options: argparse.Namespace) -> FreeReport:
-        self._last_oom.facts()  # so that `why` can still be asked afterwards
         return self._memory.free(
             outputs=options.outputs,
             errors=options.errors,
@@ -117,12 +117,13 @@ class Notebook:
 
     def _watch(self, options: argparse.Namespace, line: str, cell: str) -> Any:
         __tracebackhide__ = True
+        self._last_oom.seen(running_cell(self._shell))
         watch = OneCell(self._names, exact=options.exact, lines=options.lines)
         code = Code(cell.strip("\n"), cell=running_cell(self._shell))
 
         def after(outcome: Outcome) -> Any:
             watch.end(error=outcome.error)
-            self._last_oom.note(outcome.error)
+            self._last_oom.cell_ended(code.cell, outcome.error)
             report = watch.report(
                 code, top=options.top, value=outcome.value, error=outcome.error
             )
@@ -144,8 +145,7 @@ class Notebook:
 
     def _tell(self, watch: OneCell, code: Code) -> None:
         report: CellReport = watch.report(code)
-        if report.failed is not None:
-            self._last_oom.facts()
+        self._last_oom.cell_ended(code.cell)
         self._ledger.add(report)
         if report.changes or report.badges:
             display(BriefReport(report))
@@ -178,6 +178,11 @@ def _check(options: argparse.Namespace, cell: str | None) -> None:
     if word == "fit" and not values:
         raise UsageProblem(
             "%gpu_mem fit needs to know how much", "type %gpu_mem fit 6GiB"
+        )
+    if options.top < 1:
+        raise UsageProblem(
+            f"%gpu_mem --top {options.top}: that many names cannot be shown",
+            "type --top 5, or leave it out",
         )
     here = "" if cell is not None else word or "now"
     for option, places in _BELONGS.items():

@@ -106,7 +106,7 @@ class OneCell:
         if not self._searches or not moved:
             return None
         found = self._holdings(
-            self._run.setting.kind,
+            self._run.kind,
             {each.device: each.after.allocated_bytes for each in changes},
             shown={} if value is None else {f"Out[{code.cell}]": value},
             error=error,

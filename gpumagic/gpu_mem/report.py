@@ -17,7 +17,8 @@ class Setting(Record):
     """Where it was looked.
 
     Attributes:
-        kind: The word in front of the colon of the torch device: "cuda", "cpu".
+        kind: The word in front of the colon of the torch device, as the user's code
+            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
 
         label: What all figures of a simulated machine are labelled with.
 
@@ -676,13 +677,34 @@ class OomFacts(Record):
 
 
 @dataclass(frozen=True)
+class CaughtOoms(Record):
+    """Out-of-memory errors of which only the allocator's count is left.
+
+    Attributes:
+        times: How many.
+
+        cell: The cell in which they were met, where it was watched.
+
+        since_cell: Otherwise the cell of the look before, after which they were met;
+            None where nobody had looked.
+    """
+
+    device: int
+    times: int
+    cell: int | None = None
+    since_cell: int | None = None
+
+
+@dataclass(frozen=True)
 class WhyReport(Report):
-    """An out-of-memory error in words; `oom` is None where there was none.
+    """An out-of-memory error in words; `oom` is None where no words are known.
 
     Attributes:
         causes: All that apply, the most telling first.
 
         next_steps: What to type, the best first.
+
+        caught: Those that were met since the error, or instead of one, and caught.
     """
 
     setting: Setting
@@ -695,6 +717,7 @@ class WhyReport(Report):
     pinning: tuple[Pinning, ...] = ()
     expandable_segments: bool | None = None
     next_steps: tuple[str, ...] = ()
+    caught: CaughtOoms | None = None
 
 
 @dataclass(frozen=True)

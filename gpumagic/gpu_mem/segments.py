@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from bisect import bisect_left
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.memory_history import users_spot
-from gpumagic.devices.storage_words import stored_by, without_overrides
 from gpumagic.gpu_mem.cell_lines import code_line_at
 from gpumagic.gpu_mem.report import Block, BlockState, Segment
 from gpumagic.places import Places
@@ -60,7 +58,7 @@ def named(
     Args:
         segments: Without names, or with older ones.
 
-        addresses: The names by address; see `addresses_of`. An address inside of a
+        addresses: The names by address; see `names_by_address`. An address inside of a
             block names that block. What is free has no name.
     """
     ordered = sorted(addresses)
@@ -68,29 +66,6 @@ def named(
         dataclasses.replace(each, blocks=tuple(_with_names(each, ordered, addresses)))
         for each in segments
     )
-
-
-def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
-    """Which names lie at which address of a device.
-
-    Counted are tensors, and the parameters, their gradients and the buffers of
-    modules. The answer holds numbers and names alone and keeps nothing alive.
-    Names that begin with an underscore come last.
-
-    Args:
-        namespace: The names, such as `globals()`.
-    """
-    torch = loaded_torch()
-    if torch is None:
-        return {}
-    found: dict[int, list[str]] = {}
-    with without_overrides(torch):
-        for name in sorted(namespace, key=lambda name: str(name).startswith("_")):
-            for part, tensor in _tensors_of(torch, str(name), namespace[name]):
-                address = _address_of(torch, tensor)
-                if address and part not in found.setdefault(address, []):
-                    found[address].append(part)
-    return {address: tuple(names) for address, names in found.items()}
 
 
 # ------------------------------------------------------------- records of torch's
@@ -173,24 +148,3 @@ def _with_names(
         inside = ordered[first:last] if block.state is not BlockState.FREE else []
         names = dict.fromkeys(name for each in inside for name in addresses[each])
         yield dataclasses.replace(block, names=tuple(names))
-
-
-def _tensors_of(torch: Any, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of a value, each with the expression that leads to it."""
-    kind = type(thing)  # a proxy may lie about its class, not about its type
-    if issubclass(kind, torch.Tensor):
-        yield name, thing
-    elif issubclass(kind, torch.nn.Module):
-        with contextlib.suppress(Exception):  # a module may define these itself
-            for part, parameter in thing.named_parameters():
-                yield f"{name}.{part}", parameter
-                if parameter.is_leaf and parameter.grad is not None:
-                    yield f"{name}.{part}.grad", parameter.grad
-            for part, buffer in thing.named_buffers():
-                yield f"{name}.{part}", buffer
-
-
-def _address_of(torch: Any, tensor: Any) -> int | None:
-    """Where the memory of a tensor on a device begins."""
-    stored = stored_by(torch, tensor)
-    return None if stored is None or stored.key.kind == "cpu" else stored.key.address

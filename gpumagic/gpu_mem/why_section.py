@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import OomFacts, Pinning, WhyReport
+    from gpumagic.gpu_mem.report import (
+        CaughtOoms,
+        OomFacts,
+        Pinning,
+        Setting,
+        WhyReport,
+    )
 
 _MOST_HOLDERS = 6
 _MOST_PINNINGS = 6
+_NO_WORDS = (
+    "torch counts such errors, but only the error itself says how much was asked for. "
+    "The code, or a library that it uses, has caught it; or a later error has taken "
+    "its place."
+)
 _AFTER = (
     "Memory was looked at after the error: frames of the error still held their "
     "tensors then, but torch had already given back what nobody used."
@@ -31,6 +42,8 @@ def why_headline(report: WhyReport) -> str:
     """What was asked for, what was free, and what that comes down to."""
     oom = report.oom
     if oom is None:
+        if report.caught is not None:
+            return caught_headline(report.caught, report.setting)
         return "no out-of-memory error has been seen in this notebook"
     cell = "" if oom.cell is None else f"In [{oom.cell}]: "
     where = on_device(report.setting, oom.device)
@@ -46,6 +59,11 @@ def why_headline(report: WhyReport) -> str:
 def why_parts(report: WhyReport) -> Iterator[Part]:
     """Causes, what to do, and what both rest on."""
     oom = report.oom
+    if oom is None and report.caught is not None:
+        yield Paragraph(_NO_WORDS)
+        yield from steps_parts(report.next_steps)
+        yield from _the_state(report)
+        return
     if oom is None:
         yield Note(
             "note",
@@ -56,8 +74,33 @@ def why_parts(report: WhyReport) -> Iterator[Part]:
         return
     causes = report.causes or (Cause.UNKNOWN,)
     yield Paragraph("\n".join(cause_sentence(each, report) for each in causes))
+    if report.caught is not None:
+        more = caught_headline(report.caught, report.setting)
+        yield Note("note", f"besides, {more}")
     yield from steps_parts(report.next_steps)
     yield Grid("At that moment", tuple(_facts(report, oom)))
+    yield from _the_state(report)
+    if oom.after:
+        yield Paragraph(_AFTER)
+    yield Details("What torch said", (Paragraph(oom.text),))
+
+
+def caught_headline(caught: CaughtOoms, setting: Setting) -> str:
+    """How often memory ran out without a word, and where as far as that is known."""
+    where, once = on_device(setting, caught.device), caught.times == 1
+    times = "" if once else f" {caught.times:,} times"
+    errors, gone = (
+        ("the error was", "its words are gone")
+        if once
+        else ("the errors were", "their words are gone")
+    )
+    since = "" if caught.since_cell is None else f" since In [{caught.since_cell}]"
+    cell = "" if caught.cell is None else f"In [{caught.cell}]: "
+    return f"{cell}memory ran out{times} {where}{since}, and {errors} caught; {gone}"
+
+
+def _the_state(report: WhyReport) -> Iterator[Part]:
+    """What is there now: memory, names, leaks, and blocks in between."""
     if report.memory is not None:
         yield bars((report.memory,), report.setting)
     if report.holders:
@@ -67,9 +110,6 @@ def why_parts(report: WhyReport) -> Iterator[Part]:
         yield leaks_table(report.leaks, report.setting)
     if report.pinning:
         yield _pinning(report.pinning)
-    if oom.after:
-        yield Paragraph(_AFTER)
-    yield Details("What torch said", (Paragraph(oom.text),))
 
 
 def steps_parts(steps: Sequence[str]) -> Iterator[Part]:

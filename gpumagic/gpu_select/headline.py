@@ -21,6 +21,8 @@ def headline_of(report: SelectReport) -> str:
         return _state(report)
     if report.action is Action.REFUSED:
         return f"Nothing was changed. {_state(report)}"
+    if report.only_tried_too_late:
+        return _only_tried(report)
     began = {
         Action.SELECTED: "",
         Action.UNCHANGED: "As it was: ",
@@ -78,6 +80,16 @@ def _state(report: SelectReport) -> str:
     }[report.verdict]
 
 
+def _only_tried(report: SelectReport) -> str:
+    """What a dry run has found after the start: it would take another start."""
+    in_vain = report.verdict is Verdict.FIXED_FOR_TORCH
+    late = "Torch has looked in vain" if in_vain else "CUDA has started"
+    anew = "on a machine switched on anew" if report.simulated else "after a restart"
+    text = f"{late}; {anew} it would be: {_mapped_text(report, 'predicted')}"
+    now = "" if in_vain else f" Now {_mapping(report)}."
+    return f"Nothing is set (dry run). {text}.{now}"
+
+
 def _nothing(report: SelectReport) -> str:
     problems = [each for each in report.remarks if each.severity is Severity.PROBLEM]
     if problems:
@@ -95,6 +107,10 @@ def _evidence(report: SelectReport) -> str:
 
 def _mapping(report: SelectReport) -> str:
     attribute = "predicted" if report.confirmed is None else "actual"
+    return _mapped_text(report, attribute)
+
+
+def _mapped_text(report: SelectReport, attribute: str) -> str:
     rows = mapped(report.rows, attribute)
     if not rows:
         return "no GPU is visible"

@@ -26,6 +26,7 @@ def remap_table(report: SelectReport) -> Table:
     columns: dict[str, Sequence[Cell]] = {
         _state(report): [_rank(row, report) for row in rows],
         "GPU": [_number(row, report.rows) for row in rows],
+        "Now": [_visible(report.word, row.actual) for row in rows],
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
         "Busy": [_busy(row) for row in rows],
@@ -33,6 +34,8 @@ def remap_table(report: SelectReport) -> Table:
         "PCI": _addresses(rows),
         "UUID": _short_uuids(rows),
     }
+    if not (_asked(report) and report.only_tried_too_late):
+        del columns["Now"]
     if model is not None or not any(row.name for row in rows):
         del columns["Model"]
     unbroken = _UNBROKEN if any(row.is_slice for row in rows) else ("GPU", *_UNBROKEN)
@@ -55,7 +58,7 @@ def reasons_table(report: SelectReport) -> Table:
 
 def differing(row: Row, report: SelectReport) -> bool:
     """Whether the driver shows a GPU otherwise than the variables say."""
-    if not _asked(report):
+    if not _asked(report) or report.only_tried_too_late:
         return False
     counted = report.confirmed is False or row.predicted is not None
     return counted and row.predicted != row.actual
@@ -69,7 +72,7 @@ def _asked(report: SelectReport) -> bool:
 
 def _sorted(report: SelectReport) -> list[Row]:
     def place(row: Row) -> tuple[bool, int, int]:
-        rank = row.actual if _asked(report) else row.predicted
+        rank = _decisive(row, report)
         return rank is None, rank or 0, row.physical
 
     return sorted(report.rows, key=place)
@@ -92,7 +95,7 @@ def _caption(rows: Sequence[Row], model: str | None, memory: int | None) -> str:
 
 
 def _state(report: SelectReport) -> str:
-    if not _asked(report):
+    if not _asked(report) or report.only_tried_too_late:
         return "Predicted"
     differs = any(differing(row, report) for row in report.rows)
     return "Actual" if differs else "Confirmed"
@@ -103,7 +106,16 @@ def _rank(row: Row, report: SelectReport) -> Cell:
     if differing(row, report):
         predicted, actual = (_device(word, k) for k in (row.predicted, row.actual))
         return Badge(f"{actual}, not {predicted}", "problem")
-    rank = row.actual if _asked(report) else row.predicted
+    return _visible(word, _decisive(row, report))
+
+
+def _decisive(row: Row, report: SelectReport) -> int | None:
+    """The rank that is shown: a dry run is asked about what would be."""
+    counts = _asked(report) and not report.only_tried_too_late
+    return row.actual if counts else row.predicted
+
+
+def _visible(word: str, rank: int | None) -> str:
     return _NOT_VISIBLE if rank is None else _device(word, rank)
 
 

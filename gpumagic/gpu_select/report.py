@@ -118,7 +118,7 @@ class Row(Record):
 
 @dataclass(frozen=True)
 class SelectReport(Report):
-    """The state of the choice after what was done."""
+    """The state of the choice after what was done, or is to be after a dry run."""
 
     action: Action
     verdict: Verdict
@@ -137,3 +137,9 @@ class SelectReport(Report):
     simulated: bool = False
     vendor: str = "NVIDIA"
     word: str = "cuda"  # in front of the colon of a torch device
+
+    @property
+    def only_tried_too_late(self) -> bool:
+        """Whether this is a dry run of a choice that cannot be made any more."""
+        too_late = self.verdict in (Verdict.FIXED, Verdict.FIXED_FOR_TORCH)
+        return self.action is Action.DRY_RUN and too_late and not self.confirmed

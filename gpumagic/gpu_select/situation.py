@@ -14,11 +14,12 @@ from gpumagic.gpu_select.environment import ORDER, VISIBLE
 from gpumagic.gpu_select.machine import seen_under
 from gpumagic.gpu_select.report import Start, TorchLatch, Variable, Verdict
 from gpumagic.gpu_select.torch_state import torch_latch
+from gpumagic.places import Place
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.machine import Place
+    from gpumagic.gpu_select.machine import Place as GpuPlace
 
 
 class Witness(Protocol):
@@ -80,14 +81,31 @@ def look(driver: Driver, witness: Witness | None = None) -> Situation:
         inventory=driver.inventory(),
         cuda=cuda,
         torch=latch,
-        start=None if witness is None or driver.simulated else witness.start(),
+        start=_start(driver, witness),
         shown=driver.visible_devices(),
         visible_variable=environment.look_up(VISIBLE),
         order_variable=environment.look_up(ORDER),
     )
 
 
-def rank_shown(place: Place, situation: Situation) -> int | None:
+def _start(driver: Driver, witness: Witness | None) -> Start | None:
+    """Who started CUDA; a simulated machine has noted that itself."""
+    if driver.simulated:
+        mark = getattr(simulated_box(), "first_use", None)
+        return None if mark is None else _noted(Place(*mark))
+    return None if witness is None else witness.start()
+
+
+def _noted(place: Place) -> Start:
+    source = place.source
+    if source and "get_ipython()" in source:  # what IPython has made of a magic
+        source = None
+    if place.cell is not None:
+        return Start(place.cell, place.line, source)
+    return Start(source=source, by=str(place))
+
+
+def rank_shown(place: GpuPlace, situation: Situation) -> int | None:
     """The k with which the driver itself shows a place as cuda:k."""
     for k, device in enumerate(situation.shown or ()):
         if is_shown_as(device, place):
@@ -95,7 +113,7 @@ def rank_shown(place: Place, situation: Situation) -> int | None:
     return None
 
 
-def is_shown_as(device: VisibleDevice, place: Place) -> bool:
+def is_shown_as(device: VisibleDevice, place: GpuPlace) -> bool:
     """Whether what the driver shows is this place."""
     if device.uuid is not None and place.uuid is not None:
         return same_uuid(place.uuid, device.uuid)

@@ -65,7 +65,7 @@ def _lines(report: SelectReport) -> Iterator[_Line]:
     unknown = report.torch is TorchLatch.UNKNOWN
     state = "unknown" if unknown else report.torch.value
     yield "torch", _shown(state, tone), meaning
-    if of_cuda and not report.simulated:
+    if of_cuda:
         yield from _starter(report)
     yield from map(_variable, report.variables)
     if report.guard is not None:
@@ -87,9 +87,15 @@ def _driver(report: SelectReport) -> _Line:
         meaning,
         "" if count is None else f"it shows {count_text(count, 'device')}",
         f"its code is {code}" if failed else "",
-        f"the file is {found.library}" if found.library else "",
+        _file(report),
     )
     return "Driver library", _shown(state, tone), "; ".join(filter(None, facts))
+
+
+def _file(report: SelectReport) -> str:
+    if report.simulated:
+        return "it is part of the simulation, no file"
+    return f"the file is {report.driver.library}" if report.driver.library else ""
 
 
 # ---------------------------------------------------------------- who

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.pin_loader.report import LoaderReport, Rates, Remark, State
+from gpumagic.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         Setting,
         WorkerSearch,
     )
+
+_MUCH_LONGER = 1.5  # times what was asked for: worth a word
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,24 @@ class Case:
     def left_s(self) -> float:
         """What is left of the time that all of it may take."""
         return self.wish.budget_s - (time.monotonic() - self.began_s)
+
+    def overtime(self) -> list[Remark]:
+        """Why it took much longer than it was to take, if it did."""
+        took_s = self.wish.budget_s - self.left_s()
+        load = self.rates.load
+        if load is None or took_s < _MUCH_LONGER * self.wish.budget_s:
+            return []
+        each = (
+            f"{bytes_text(self.anatomy.tensor_bytes)} in {seconds_text(load.batch_s)}"
+        )
+        return [
+            Remark(
+                f"this took {seconds_text(took_s)} and was to take "
+                f"{seconds_text(self.wish.budget_s)}: each part is measured once at "
+                f"least, and a batch is {each}",
+                "smaller batches take less; --diagnose leaves the later parts out",
+            )
+        ]
 
     @property
     def pins(self) -> bool:

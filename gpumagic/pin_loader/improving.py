@@ -91,7 +91,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
 
         batches: How many are timed.
 
-        budget_s: About how long all of it may take.
+        budget_s: About how long all of it may take; each part is done once at least.
 
         progress: Called with the share that is done, and with what is being done.
     """
@@ -144,7 +144,8 @@ def improve(  # noqa: PLR0913 -- one for each option
 
         batches: How many are timed, and compared.
 
-        budget_s: About how long all measurements together may take.
+        budget_s: About how long all measurements together may take. Each is made once
+            at least, so that large batches, and slow loading, take longer.
 
         verify: Whether to compare a whole epoch.
 
@@ -258,6 +259,7 @@ def _run(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Imp
             if ending is not None:
                 break
     case.batch = None
+    case.remarks += case.overtime()
     if isinstance(case.wish.step, CountedStep) and case.wish.step.calls:
         case.remarks += case.wish.step.remarks(simulated=case.runtime.simulated)
     case.setting = _setting(case.runtime, case.driver, case.device)

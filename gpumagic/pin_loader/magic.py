@@ -47,7 +47,13 @@ class LoaderMagics(GpuMagics):
         help="The function that your loop calls with a batch; it is really called.",
     )
     @argument("--batches", type=int, metavar="K", help="Batches in each measurement.")
-    @argument("--budget", default="10s", metavar="TIME", help="About so long (10s).")
+    @argument(
+        "--budget",
+        default="10s",
+        metavar="TIME",
+        help="About so long (10s): longer where batches are large, or load slowly, "
+        "since each part is done once at least.",
+    )
     @argument("--diagnose", action="store_true", help="Look and predict, no more.")
     @argument(
         "--verify", action="store_true", help="Compare a whole epoch, batch by batch."

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _COMPARED = 8
 _READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
 _SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
+_PATIENCE = 2  # times the budget, over which it may be drawn
 
 
 def look_at_other_workers(case: Case) -> Ending | None:
@@ -171,7 +172,12 @@ def watch_its_buffers(case: Case) -> Ending | None:
 
 
 def run_both_loops(case: Case) -> Ending | None:
-    """Run the old loop and the new one in turn; clones of both, where there are any."""
+    """Run the old loop and the new one in turn; clones of both, where there are any.
+
+    Not where it has taken several times as long already as all of it was to take.
+    """
+    if case.left_s() < -_PATIENCE * case.wish.budget_s:
+        return None
     feeding = DevicePrefetcher(
         _clone(case.new), case.place, depth=case.rebuilding.depth
     )
@@ -207,7 +213,7 @@ def say_how_it_ended(case: Case) -> Ending:
     if _is_no_gain(case):
         case.feeding = None
         return Ending(State.NO_GAIN, _MEASURED_NOTHING)
-    if case.end_to_end is not None and case.end_to_end.result.interval is None:
+    if case.end_to_end is None or case.end_to_end.result.interval is None:
         return Ending(State.UNPROVEN, _TOO_FEW)
     if case.rebuilding.way is not Way.REBUILT:
         reason = case.rebuilding.reason or "it cannot be made anew"

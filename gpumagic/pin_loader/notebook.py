@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -16,7 +16,6 @@ from gpumagic.pin_loader.watched.watch_run import WatchRun
 
 if TYPE_CHECKING:
     import argparse
-    from contextlib import AbstractContextManager
 
     from gpumagic.cells import Outcome
     from gpumagic.drawing.progress import Progress
@@ -68,14 +67,18 @@ class Notebook:
         step = None if request.step is None else self._function(request.step)
         if request.out is not None and request.out != request.name:
             self._require_free(request.out)
-        shown: AbstractContextManager[Progress | None] = nullcontext()
-        if not quiet:
-            shown = self._magics.progress(_STEPS, f"Measuring {request.name}")
-        with shown as steps:
+        with ExitStack() as shown:
+            steps: Progress | None = None
 
             def tell(share: float, note: str) -> None:
-                if steps is not None:
-                    steps.advance(int(share * _STEPS) - steps.done, note)
+                nonlocal steps
+                if quiet:
+                    return
+                if steps is None:  # now it is begun: a wish that is refused never is
+                    title = f"Measuring {request.name}"
+                    progress = self._magics.progress(_STEPS, title)
+                    steps = shown.enter_context(progress)
+                steps.advance(int(share * _STEPS) - steps.done, note)
 
             if request.diagnose:
                 report = diagnose(

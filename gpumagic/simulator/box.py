@@ -10,7 +10,7 @@ from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
 from gpumagic.simulator.machine import Machine
 from gpumagic.simulator.models import parse_request
-from gpumagic.simulator.report import GpuState, SimulationReport
+from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 from gpumagic.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import CudaState, Inventory
     from gpumagic.devices.tracing import Tracing
     from gpumagic.observed import SeenRace, SyncCall
+    from gpumagic.places import PlaceMark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.models import GpuModel
-    from gpumagic.simulator.races import Race
     from gpumagic.simulator.work import Work
 
 HAZARDS = ("report", "poison", "off")
@@ -114,6 +114,16 @@ class Box:
         """The machine's clock: how long its host would have been at work."""
         return self.machine.scheduler.now_ns / 1e9
 
+    @property
+    def first_use(self) -> PlaceMark | None:
+        """Where the user's code has started the simulated CUDA; None if it has not."""
+        return self._simulation.first_use if self._simulation else None
+
+    @property
+    def pinning_ns(self) -> int:
+        """How long this thread has really spent on pinning for this machine."""
+        return self._simulation.pinning_time.spent_ns if self._simulation else 0
+
     def pass_time(self, seconds: float) -> None:
         """Let the host be busy elsewhere, as with loading data.
 
@@ -127,9 +137,12 @@ class Box:
         self.machine.scheduler.elapse(round(seconds * 1e9))
 
     @property
-    def races(self) -> tuple[Race, ...]:
-        """The data races found so far."""
-        return tuple(self._simulation.races) if self._simulation else ()
+    def races(self) -> RacesReport:
+        """The data races found so far, with the lines of both accesses."""
+        from gpumagic.simulator.observing import races_in_words
+
+        found = races_in_words(self._simulation) if self._simulation else ()
+        return RacesReport(self.label, found, looked_for=self.hazards != "off")
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
@@ -181,7 +194,7 @@ class Box:
             visible=len(self.driver.latch.visible()),
             time_s=self.time_s,
             gpus=gpus,
-            races=len(self.races),
+            races=len(self._simulation.races) if self._simulation else 0,
             hazards=self.hazards,
         )
 

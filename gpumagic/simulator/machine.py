@@ -265,6 +265,11 @@ class SimulatedGpu:
                 first.cublas_workspace_bytes, stream.number
             )
 
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries of kernels that have been opened."""
+        return frozenset(self._libraries)
+
     def clear_workspaces(self) -> None:
         """Give back what the libraries have taken for themselves."""
         while self.workspaces:

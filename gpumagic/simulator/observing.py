@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from gpumagic.devices.wait_words import wait_in_words
 from gpumagic.errors import DeviceError
 from gpumagic.observed import SeenRace, SyncCall
 from gpumagic.places import Place, PlaceMark, code_line, runs_through
@@ -55,10 +56,7 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
         yield seen
     finally:
         box.machine.wait_observers.remove(note)
-        seen += (
-            SyncCall(wait.what, code_line(wait.mark), wait.waited_ns / 1e9)
-            for wait in waits
-        )
+        seen += map(_looked_at, waits)
 
 
 @contextlib.contextmanager
@@ -88,6 +86,11 @@ def watch_races(box: Box) -> Iterator[list[SeenRace]]:
         yield found
     finally:
         simulation.collectors.remove(collect)
+
+
+def races_in_words(simulation: Simulation) -> tuple[SeenRace, ...]:
+    """The races that were found so far, streams by the names that they have now."""
+    return tuple(_in_words(race, simulation) for race in simulation.races)
 
 
 class CopyObserver(Protocol):
@@ -150,6 +153,12 @@ def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
         watching = False
         if vars(Transfers)[_ARRIVE] is arriving:  # else one entered later is still on
             setattr(Transfers, _ARRIVE, arrive)
+
+
+def _looked_at(wait: _Wait) -> SyncCall:
+    expression = None if wait.mark is None else Place(*wait.mark).expression
+    what = wait_in_words(wait.what, expression)
+    return SyncCall(what, code_line(wait.mark), wait.waited_ns / 1e9)
 
 
 def _simulation_of(box: Box) -> Simulation:

@@ -46,6 +46,9 @@ def _entry(rule: Rule, reason: str, words: str) -> Entry:
 
 _METADATA = Rule(Kind.METADATA, host_ns=HostCosts.view_ns)
 _UNMODELLED_METADATA = replace(_METADATA, modelled=False)
+# Harder is an operand with gaps. Two operands of different order, as in m + m.t(), cost
+# what two of the same order do: for reads that miss the order of the loop no published
+# factor was found that holds for today's caches.
 ELEMENTWISE = Rule(Kind.ELEMENTWISE, harder=Rule(Kind.ELEMENTWISE, passes=2.0))
 COPY = Rule(Kind.COPY, harder=Rule(Kind.COPY, passes=2.0))
 FILL = Rule(Kind.FILL)

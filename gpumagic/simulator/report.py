@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpumagic.record import Record, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.observed import SeenRace
 
 
 @dataclass(frozen=True)
@@ -37,3 +43,27 @@ class SimulationReport(Report):
     gpus: tuple[GpuState, ...]
     races: int
     hazards: str  # what is done about them
+
+
+@dataclass(frozen=True, repr=False)
+class RacesReport(Report):
+    """The data races that were found so far, in the order in which they were.
+
+    It has a length, is iterated and indexed like a tuple of them.
+    """
+
+    label: str
+    races: tuple[SeenRace, ...]
+    looked_for: bool = True
+
+    def __len__(self) -> int:
+        return len(self.races)
+
+    def __iter__(self) -> Iterator[SeenRace]:
+        return iter(self.races)
+
+    def __getitem__(self, index: int) -> SeenRace:
+        return self.races[index]
+
+    def __repr__(self) -> str:
+        return str(self)

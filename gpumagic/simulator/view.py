@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Table
+from gpumagic.simulator.report import RacesReport
 from gpumagic.units import bytes_text, count_text, part_text, seconds_text
 
 if TYPE_CHECKING:
@@ -14,10 +16,13 @@ if TYPE_CHECKING:
     from gpumagic.simulator.report import GpuState, SimulationReport
 
 _MOST_NAMES = 6
+_MOST_RACES = 20
 
 
-def draw(report: SimulationReport) -> Drawing:
-    """The machine, with its label."""
+def draw(report: SimulationReport | RacesReport) -> Drawing:
+    """The machine, or the races that it has found, with its label."""
+    if isinstance(report, RacesReport):
+        return Drawing(_races_headline(report), tuple(_races(report)), report.label)
     return Drawing(_headline(report), tuple(_parts(report)), report.label)
 
 
@@ -90,3 +95,23 @@ def _names(names: list[str]) -> str:
     shown = [name.removeprefix("aten::") for name in names[:_MOST_NAMES]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+# ---------------------------------------------------------------- races
+
+
+def _races_headline(report: RacesReport) -> str:
+    if not report.looked_for:
+        return 'Data races are not looked for: hazards="off".'
+    count = len(report.races)
+    return f"{count_text(count, 'data race')} so far." if count else "No data race."
+
+
+def _races(report: RacesReport) -> Iterator[Note]:
+    """Each pair of places once, however often they met."""
+    told = Counter(report.races)
+    for race, times in list(told.items())[:_MOST_RACES]:
+        often = f" ({times} times)" if times > 1 else ""
+        yield Note("warning", f"{race.problem}{often}", race.hint)
+    if (more := len(told) - _MOST_RACES) > 0:
+        yield Note("note", f"{count_text(more, 'more race')} not shown")

@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import UsageProblem, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,22 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
+def hint_for(failures: Iterable[str]) -> str:
+    """What to type where no expression could be evaluated."""
+    options = filter(None, map(_option_behind, failures))
+    return next(options, "look at a name that is there")
+
+
+def _option_behind(code: str) -> str:
+    """What to type where an option stands behind an expression; "" where none does.
+
+    >>> _option_behind("x --view 24"), _option_behind("x - -y")
+    ('options come first: %tensor_info --view ...', '')
+    """
+    found = re.search(r"\s(--[a-z]+)", code)
+    return f"options come first: %tensor_info {found[1]} ..." if found else ""
+
+
 def _no_expression(code: str) -> UsageProblem:
     try:
         ast.parse(code)
@@ -91,7 +111,8 @@ def _no_expression(code: str) -> UsageProblem:
         reason = getattr(error, "msg", str(error))
         return UsageProblem(
             f"{code!r} is no Python expression: {reason}",
-            "type expressions with commas between them: %tensor_info x, x.t()",
+            _option_behind(code)
+            or "type expressions with commas between them: %tensor_info x, x.t()",
         )
     return UsageProblem(
         f"{code!r} is a statement, and only expressions have a value to look at",

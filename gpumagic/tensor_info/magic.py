@@ -113,7 +113,8 @@ class TensorMagics(GpuMagics):
         shell = self.shell
         found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
         if found.failures and not found.values:
-            return None, "\n".join(found.failures), "look at a name that is there"
+            hint = expressions.hint_for(found.failures)
+            return None, "\n".join(found.failures), hint
         try:
             if options.alias:
                 return self._aliases(found), "", ""

@@ -194,3 +194,4 @@ class AliasReport(Report):
     alone_bytes: int
     complete: bool = True  # False where the search was cut short
     remarks: tuple[str, ...] = ()
+    simulated: bool = False  # whether some of them lie on a simulated GPU

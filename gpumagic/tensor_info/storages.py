@@ -66,6 +66,7 @@ def aliases(
         alone_bytes=sum(each[0].memory.size_bytes for each in alone),
         complete=not budget.spent,
         remarks=tuple(_remarks(budget, clusters)),
+        simulated=any(one.reading.simulated for each in clusters for one in each),
     )
 
 

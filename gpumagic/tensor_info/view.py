@@ -10,7 +10,7 @@ from gpumagic.tensor_info.report import AliasReport, CompareReport, ViewReport
 from gpumagic.tensor_info.shape_section import shape_headline, shape_parts
 from gpumagic.tensor_info.sharing_section import sharing_headline, sharing_parts
 from gpumagic.tensor_info.tensor_section import diagram, tensor_parts
-from gpumagic.tensor_info.warp_section import warp_section
+from gpumagic.tensor_info.warp_section import warp_sections
 from gpumagic.tensor_info.words import headline
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def draw(report: AnyReport) -> Drawing:
         case CompareReport():
             return _compared(report)
         case AliasReport():
-            return Drawing(sharing_headline(report), tuple(sharing_parts(report)))
+            parts = tuple(sharing_parts(report))
+            return Drawing(sharing_headline(report), parts, _label((report,)))
         case _:
             parts = tuple(tensor_parts(report))
             return Drawing(headline(report), parts, _label((report,)))
@@ -73,9 +74,8 @@ def _beside(report: CompareReport) -> Iterator[Part]:
             yield from tensor_parts(each, warp=report.warp)
     yield from _views(report)
     if report.pairs:
-        for each in report.tensors:
-            if report.warp or each.on_accelerator:
-                yield from warp_section(each)
+        shown = [each for each in report.tensors if report.warp or each.on_accelerator]
+        yield from warp_sections(shown, named=True)
     yield from (Note("problem", remark) for remark in report.remarks)
 
 
@@ -85,5 +85,5 @@ def _views(report: CompareReport) -> Iterator[Part]:
         yield from shape_parts(each)
 
 
-def _label(tensors: Iterable[TensorReport]) -> str:
-    return _SIMULATED if any(each.simulated for each in tensors) else ""
+def _label(reports: Iterable[TensorReport | AliasReport]) -> str:
+    return _SIMULATED if any(each.simulated for each in reports) else ""

@@ -8,7 +8,7 @@ from gpumagic.drawing import Note, Paragraph
 from gpumagic.tensor_info.diagram.sectors import Fetch, Sectors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import TensorReport
@@ -22,24 +22,50 @@ _HONEST = (
     "different order are. The figures are those of a model of addresses, not measured."
 )
 
+_ASSUMED = {"unknown": "is unknown and", "zero": "was asked to be and"}
+
 
 def warp_section(report: TensorReport) -> Iterator[Part]:
     """The reads that are drawn, and how they are to be understood."""
-    reads = report.warp_along_dim
-    if not reads or report.stride is None or report.itemsize is None:
+    yield from warp_sections((report,))
+
+
+def warp_sections(
+    reports: Sequence[TensorReport], *, named: bool = False
+) -> Iterator[Part]:
+    """The reads of each tensor, and once how all of them are to be understood.
+
+    Args:
+        reports: The tensors.
+
+        named: Whether the reads say whose they are.
+    """
+    drawn = [each for each in reports if _is_drawn(each)]
+    for each in drawn:
+        yield from _reads(each, named=named)
+    if drawn:
+        yield Paragraph(_HONEST + _bases(drawn))
+
+
+def _is_drawn(report: TensorReport) -> bool:
+    return bool(report.warp_along_dim) and None not in (report.stride, report.itemsize)
+
+
+def _reads(report: TensorReport, *, named: bool) -> Iterator[Part]:
+    reads, step, item = report.warp_along_dim, report.stride, report.itemsize
+    if reads is None or step is None or item is None:
         return
-    step = report.stride
     fetches = tuple(
-        Fetch(read, _start(report), step[read.dim] * report.itemsize, report.itemsize)
+        Fetch(read, _start(report), step[read.dim] * item, item)
         for read in reads[-_MOST_DIMS:]
     )
+    of = f" of {report.expression}" if named else ""
     yield Sectors(
-        "What a warp of 32 lanes fetches that reads along one dim",
+        f"What a warp of 32 lanes fetches that reads along one dim{of}",
         fetches,
     )
     if left_out := len(reads) - len(fetches):
         yield Note("note", f"the first {left_out} dims are not drawn")
-    yield Paragraph(_HONEST + _base(report))
 
 
 def _start(report: TensorReport) -> int:
@@ -50,8 +76,12 @@ def _start(report: TensorReport) -> int:
     return offset_bytes
 
 
-def _base(report: TensorReport) -> str:
-    if report.warp_base == "address":
-        return ""
-    why = "is unknown and" if report.warp_base == "unknown" else "was asked to be and"
-    return f" The address of the storage {why} was taken to be 0."
+def _bases(reports: Sequence[TensorReport]) -> str:
+    """What was taken for the addresses, where it was not the addresses themselves."""
+    said = ""
+    for base, why in _ASSUMED.items():
+        names = [each.expression for each in reports if each.warp_base == base]
+        of = "" if len(names) == len(reports) else f" of {', '.join(names)}"
+        if names:
+            said += f" The address of the storage{of} {why} was taken to be 0."
+    return said

@@ -173,6 +173,7 @@ EVERY_FLAG = tuple(
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("this torch has no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
+            FlagKind.LIBRARY_STARTED: ("cuBLAS",),
         }.get(kind, ()),
         device=0,
     )

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.comparison import Verdict, verdict_of
+from gpumagic.cuda_sync_time import stopwatch
 from gpumagic.cuda_sync_time.pairing import compare
+from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
-from gpumagic.cuda_sync_time.sampling import Plan
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,
     NoisyRuntime,
@@ -390,3 +391,23 @@ def test_the_users_own_random_numbers_are_left_alone():
     compared(lambda _: 2e-3, lambda _: 2e-3)
 
     assert random.getstate() == before
+
+
+def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
+    """Values that take this machine long leave pairs enough for an interval."""
+    here_s = [0.0]
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+
+    def takes_here(seconds):
+        def call(_):
+            here_s[0] += seconds
+            return 0.002
+
+        return compared(call, call, Plan(budget_s=1.0))
+
+    patient, hopeless = takes_here(0.5), takes_here(9.0)
+
+    assert len(patient.result.pairs) == 6
+    assert patient.result.verdict is Verdict.SAME
+    assert len(hopeless.result.pairs) == 1
+    assert FlagKind.VALUES_TOOK in kinds(hopeless.flags)

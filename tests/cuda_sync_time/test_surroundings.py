@@ -57,8 +57,18 @@ NOW_AND_THEN = {
     ),
     FlagKind.DRIVER_CALLS: (
         quiet(),
+        quiet(counters={0: {"num_device_alloc": 7, "num_device_free": 1}}),
+        Flag(FlagKind.DRIVER_CALLS, amount=2, device=0),
+    ),
+    FlagKind.GIVEN_BACK: (
+        quiet(),
         quiet(counters={0: {"num_device_alloc": 7, "num_device_free": 2}}),
-        Flag(FlagKind.DRIVER_CALLS, amount=3, device=0),
+        Flag(FlagKind.GIVEN_BACK, amount=3, device=0),
+    ),
+    FlagKind.LIBRARY_STARTED: (
+        quiet(libraries={0: frozenset({"cuDNN"})}),
+        quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})}),
+        Flag(FlagKind.LIBRARY_STARTED, names=("cuBLAS",), device=0),
     ),
     FlagKind.RETRIES: (
         quiet(counters={0: {}}),

@@ -124,7 +124,7 @@ def test_time_above_the_floor_does_not_look_below_it():
         (
             samples.LAUNCH_BOUND,
             (
-                "20.1 ms, spent on the host; the GPU was done 100 us after it. "
+                "20.1 ms, all while the code ran; the GPU was done 100 us after it. "
                 "%%time would have said the same"
             ),
         ),

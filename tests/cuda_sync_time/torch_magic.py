@@ -17,6 +17,7 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
+from gpumagic.units import seconds_text
 
 MATMUL = "y = x @ x"
 
@@ -377,3 +378,59 @@ def test_a_backward_pass_is_waited_for(shell, shown):
     (report,) = shown
     assert report.run.elapsed_s > report.run.naive_s
     assert shell.user_ns["w"].grad is not None
+
+
+def test_the_start_of_a_library_is_named(box):
+    """The first product of a process pays for cuBLAS, and the report says so; once."""
+    from gpumagic import cuda_sync_time
+
+    x = torch.ones(8, 8, device="sim:1")
+    first = cuda_sync_time.measure(lambda: x @ x)
+    second = cuda_sync_time.measure(lambda: x @ x)
+
+    (flag,) = (f for f in first.flags if f.kind is FlagKind.LIBRARY_STARTED)
+    assert (flag.names, flag.device) == (("cuBLAS",), 1)
+    assert FlagKind.LIBRARY_STARTED not in {f.kind for f in second.flags}
+
+
+def test_waits_inside_are_in_the_title(shell):
+    """What the code waits for in its own lines is not told as spent on the host."""
+    report = run(
+        shell, "%%cuda_sync_time -o -q --syncs\nfor _ in range(9): x.sum().item()"
+    )
+
+    waited_s = sum(each.waited_s for each in report.syncs)
+    text = " ".join(str(report).split())
+    assert f"the code itself waited {seconds_text(waited_s)}" in text
+    assert "spent on the host" not in text
+
+
+def test_two_devices_are_not_drawn_as_busy(shell):
+    """Events tell when a stream was done, and not that it was busy until then."""
+    shell.user_ns["z"] = torch.ones(64, 64, device="sim:1")
+
+    report = run(
+        shell, "%%cuda_sync_time -o -q\n(x @ x).sum().item(); (z @ z).sum().item()"
+    )
+
+    text = " ".join(str(report).split())
+    assert "the GPU may be at work" in text
+    assert "the GPU, by events" not in text
+
+
+def test_what_is_no_expression_is_told_in_two_lines(shell, shown, capsys):
+    """An expression that cannot be read is a usage error, with none of our frames."""
+    shell.run_cell("%cuda_sync_time x @", store_history=True)
+
+    told = capsys.readouterr().out
+    assert "x @ is no Python that could be timed" in told
+    assert "Traceback" not in told
+    assert shown == []
+
+
+def test_hints_name_what_works_on_this_device(shell):
+    """A device that was left current is got back with the words of its own kind."""
+    report = run(shell, "%%cuda_sync_time -o -q\ntorch.sim.set_device(1)")
+    torch.sim.set_device(0)
+
+    assert "with torch.sim.device(number):" in str(report)

@@ -10,9 +10,10 @@ import torch
 from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.pairing import compare
+from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
-from gpumagic.cuda_sync_time.sampling import Plan, take
 from gpumagic.cuda_sync_time.stopwatch import Stopwatch
+from gpumagic.cuda_sync_time.taking import take
 from gpumagic.devices.opening import open_runtime
 
 # Time that this machine takes to simulate counts as well: there is plenty of it.
@@ -141,7 +142,7 @@ def test_memory_asked_for_in_each_call_is_told(runtime, floor_s):
 
     _, flags = take(body, runtime, Plan(samples=6, calls=1), floor_s=floor_s)
 
-    assert any(f.kind is FlagKind.DRIVER_CALLS and f.amount == 12 for f in flags)
+    assert any(f.kind is FlagKind.GIVEN_BACK and f.amount == 12 for f in flags)
 
 
 def test_two_codes_are_told_apart_exactly(adding, runtime, floor_s):

@@ -45,16 +45,21 @@ def print_it(tensor):
 
 WAITING = {
     ".item()": (lambda x: x.sum().item(), ".item()"),
-    ".cpu()": (lambda x: x.cpu(), "copy to the host"),
-    ".tolist()": (lambda x: x[0, :3].tolist(), "copy to the host"),
-    "if": (lambda x: 1 if x.sum() else 2, ".item()"),
-    "float": (lambda x: float(x.sum()), ".item()"),
-    "nonzero": (lambda x: x.nonzero(), "nonzero"),
+    ".cpu()": (lambda x: x.cpu(), ".cpu()"),
+    ".tolist()": (lambda x: x[0, :3].tolist(), ".tolist()"),
+    "if": (lambda x: 1 if x.sum() > 0 else 2, "a tensor as a condition"),
+    "float": (lambda x: float(x.sum()), "float()"),
+    "int": (lambda x: int(x.sum()), "int()"),
+    "bool": (lambda x: bool(x.sum()), "bool()"),
+    "not": (lambda x: not x.sum(), "a tensor as a condition"),
+    "text": (lambda x: f"{x.sum():.1f}", "a tensor in a text"),
+    "a function around it": (lambda x: torch.clamp(x, x.sum().item()), ".item()"),
+    "nonzero": (lambda x: x.nonzero(), ".nonzero()"),
     "mask": (lambda x: x[x > 0], "indexing with a mask"),
     "mask_put": (lambda x: x.__setitem__(x > 0, 1.0), "assignment with a mask"),
-    "unique": (lambda x: x.unique(), "unique"),
-    "masked_select": (lambda x: x.masked_select(x > 0), "masked_select"),
-    "equal": (lambda x: torch.equal(x, x), "equal"),
+    "unique": (lambda x: x.unique(), ".unique()"),
+    "masked_select": (lambda x: x.masked_select(x > 0), ".masked_select()"),
+    "equal": (lambda x: torch.equal(x, x), "torch.equal()"),
     "pageable to the device": (
         lambda x: x.copy_(torch.ones(SIDE, SIDE)),
         "copy from pageable memory",
@@ -70,7 +75,7 @@ WAITING = {
     "device": (lambda _: torch.sim.synchronize(), "torch.sim.synchronize()"),
     "accelerator": (
         lambda _: torch.accelerator.synchronize(),
-        "torch.sim.synchronize()",
+        "torch.accelerator.synchronize()",
     ),
     "stream": (
         lambda _: torch.sim.current_stream().synchronize(),

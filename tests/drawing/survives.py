@@ -1,7 +1,8 @@
 """What HTML keeps in an untrusted notebook, and that it says what the text says.
 
 The lists are what JupyterLab 4.6 lets through (its sanitizer, and the DOM
-compared: reference/ecosystem.md 4.1), less what no view here has a use for.
+compared: tests/browser), less what no view here has a use for. It is the one that
+tells pieces apart; what others take away is in tests/frontends/rules.py.
 """
 
 from __future__ import annotations

@@ -115,3 +115,11 @@ def test_ending_early_says_how_many_were_done(progress, published):
         progress.advance(3)
 
     assert published[-1] == "Timing: finished in 0 s, 3 of 40"
+
+
+def test_steps_of_a_hundredth_are_not_counted_twice(clock, published):
+    """Where a step is one percent, the percent says it all."""
+    with Progress(100, "Timing", lambda it: published.append(it.title), clock=clock):
+        clock.now += 0.1
+
+    assert published == ["Timing: 0 %", "Timing: finished in 100 ms"]

@@ -97,7 +97,7 @@ def test_very_many_spans_stay_small():
 def titles(timeline):
     """What the pointer finds, from left to right, with the width of each box."""
     found = re.findall(
-        r'<span(?: title="([^"]*)")? style="width:(\d+)px"></span>', timeline.html()
+        r'<span(?: title="([^"]*)")? style="flex:(\d+)"></span>', timeline.html()
     )
     return [(html.unescape(title), int(width)) for title, width in found]
 

@@ -21,6 +21,7 @@ from tests.gpu_doctor.samples import (
     with_gpus,
 )
 
+TOPIC_OF_CUDA = "CUDA in this process"
 READY = "Ready: 1 GPU (NVIDIA H100 80GB HBM3)."
 
 
@@ -384,3 +385,25 @@ def test_an_empty_variable_can_be_read():
     before = on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": ""})
     (change,) = compare(before, ONE_GPU).changes
     assert (change.before, change.after) == ("''", "unset")
+
+
+def test_a_simulated_gpu_is_not_blamed_for_blocking_launches():
+    """The model's launches never wait, so the variable is named and not warned of."""
+    blocking = on(LAPTOP, environment={"CUDA_LAUNCH_BLOCKING": "1"}, simulated=True)
+
+    found = finding(blocking, "CUDA_LAUNCH_BLOCKING")
+
+    assert found.verdict is Verdict.NOTE
+    assert "the simulated GPU takes no notice" in found.found
+
+
+@pytest.mark.parametrize(
+    ("simulated", "way"), [(True, "--simulate"), (False, "--restart")]
+)
+def test_the_way_to_other_gpus_is_one_that_this_machine_has(simulated, way):
+    """A simulated machine is switched on anew, a real one needs a restart."""
+    started = CudaState(Initialisation.INITIALISED, code=0, device_count=1)
+
+    found = finding(on(ONE_GPU, cuda=started, simulated=simulated), TOPIC_OF_CUDA)
+
+    assert way in found.next_step

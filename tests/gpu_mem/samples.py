@@ -14,6 +14,7 @@ from gpumagic.gpu_mem.report import (
     Block,
     BlockState,
     BriefReport,
+    CaughtOoms,
     Cause,
     CellBadge,
     CellReport,
@@ -826,6 +827,15 @@ TOLD_BY_NOBODY = WhyReport(
     OomFacts(HOSTILE, None, None, None, *[None] * 7, after=False),
 )
 NO_OOM = WhyReport(CUDA, None)
+CAUGHT = dataclasses.replace(
+    LIVE,
+    oom=None,
+    causes=(),
+    answer=None,
+    next_steps=("%gpu_mem fit 2GiB asks whether so much would fit now",),
+    caught=CaughtOoms(0, 3, cell=12),
+)
+CAUGHT_BESIDE = dataclasses.replace(LIVE, caught=CaughtOoms(0, 1, since_cell=4))
 
 SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(2), gib(31.2), gib(0.5), gib(9), "hole")
 LARGE = dataclasses.replace(
@@ -946,6 +956,8 @@ SAMPLES = (
     ("why-capped", CAPPED),
     ("why-unknown", TOLD_BY_NOBODY),
     ("why-none", NO_OOM),
+    ("why-caught", CAUGHT),
+    ("why-caught-beside", CAUGHT_BESIDE),
     ("fit", FITS),
     ("fit-driver", FITS_DRIVER),
     ("fit-after", FITS_AFTER),

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.causes import causes_of, next_steps, pinning_of
+from gpumagic.gpu_mem.causes import causes_of, next_steps
 from gpumagic.gpu_mem.oom_text import others_in, read_oom
+from gpumagic.gpu_mem.pinning import pinning_of
 from gpumagic.gpu_mem.placing import answer_for
 from gpumagic.gpu_mem.report import (
     Block,
@@ -20,12 +21,14 @@ from gpumagic.gpu_mem.report import (
     OomFacts,
     Pinning,
     Segment,
+    Setting,
 )
 from gpumagic.observed import CodeLine
 from gpumagic.simulator.out_of_memory import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
+MODEL = Setting("sim", "simulated H100 SXM")
 EMPTY = OomFacts("", None, None, *[None] * 8)
 
 
@@ -354,8 +357,27 @@ def test_whose_the_others_are():
 
 def test_steps_name_the_kind_of_device():
     """What has to be called belongs to the kind of device in use."""
-    assert "torch.sim.set_per" in steps_for(Cause.CAPPED, kind="sim")
+    assert "torch.sim.set_per" in steps_for(Cause.CAPPED, setting=MODEL)
     assert "torch.cuda.empty_cache()" in steps_for(Cause.PRIVATE_POOL)
+
+
+def test_steps_are_those_of_a_model_where_it_is_one():
+    """On a simulated GPU nothing is typed that only a real driver could answer."""
+    fragmented = steps_for(Cause.FRAGMENTED, expandable=False, setting=MODEL)
+    others = steps_for(Cause.OTHERS, setting=MODEL)
+
+    assert "%env" not in fragmented
+    assert "allocator=" in fragmented
+    assert "nvidia-smi" not in others
+
+
+def test_one_name_keeps_and_several_keep():
+    """What is said of blocks in between agrees with how many names there are."""
+    one = steps_for(Cause.FRAGMENTED, pinning=[Pinning(1, 1, 1, ("keep",))])
+    both = [Pinning(1, 1, 1, ("keep",)), Pinning(1, 1, 1, ("other",))]
+
+    assert "del keep: it keeps free memory in pieces" in one
+    assert "del keep, other: they keep" in steps_for(Cause.FRAGMENTED, pinning=both)
 
 
 # ------------------------------------------------------------------- what pins

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumagic.gpu_mem.names_by_address import addresses_of
 from gpumagic.gpu_mem.report import BlockState
-from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.segments import named, segments_of
 from gpumagic.observed import CodeLine
 
 MIB = 1 << 20

@@ -625,7 +625,7 @@ def test_each_device_has_a_picture_of_its_own():
         (samples.FREED, "1. the last error, from sys.last_value and 2 more"),
         (samples.FREED, "not there any more: %debug for that error, Out, _, __"),
         (samples.FREED, "others cannot have it -> %gpu_mem free --cache"),
-        (samples.FREED_TO_DEVICE, "2.10 GiB on 2 devices came back"),
+        (samples.FREED_TO_DEVICE, "2.10 GiB on sim:0 came back"),
         (samples.FREED_TO_DEVICE, "sim:1 1.00 GiB 1.00 GiB 0 B unknown unknown"),
         (samples.NOTHING_FREED, "all was let go of, and nothing came back on cuda:0"),
         (samples.NOTHING_TO_FREE, "there was nothing to let go of"),

@@ -8,7 +8,9 @@ import gc
 import pytest
 import torch
 
+import gpumagic
 from gpumagic.gpu_mem.report import (
+    BlockState,
     BriefReport,
     Cause,
     CellReport,
@@ -296,3 +298,132 @@ def test_looking_keeps_nothing_alive(shell):
     run(shell, "del y, z")
 
     assert torch.sim.memory_allocated() == 4 * MIB
+
+
+# ------------------------------------------------ what was caught, and whose words
+
+
+CAUGHT = """
+try:
+    torch.empty(1 << 40, dtype=torch.uint8, device="sim:1")
+except torch.OutOfMemoryError:
+    pass
+"""
+
+
+def test_an_error_that_the_cell_caught_is_known(shell):
+    """Nobody was looking, and `why` still knows how often, where and since when."""
+    torch.ones(1, device="sim:1")
+    run(shell, "%gpu_mem -q")
+    run(shell, CAUGHT)
+
+    report = run(shell, "%gpu_mem why -o -q")
+
+    assert isinstance(report, WhyReport)
+    assert report.oom is None
+    assert (report.caught.device, report.caught.times) == (1, 1)
+    assert (report.caught.cell, report.caught.since_cell) == (None, 1)
+    assert "and the error was caught" in " ".join(str(report).split())
+
+
+def test_a_caught_error_of_a_watched_cell_has_its_cell(shell):
+    """`%%gpu_mem` in front of the cell tells which it was."""
+    run(shell, f"%%gpu_mem -q\n{CAUGHT}{CAUGHT}")
+
+    report = run(shell, "%gpu_mem why -o -q")
+
+    assert (report.caught.cell, report.caught.times) == (1, 2)
+
+
+def test_why_tells_of_its_own_device_only(shell):
+    """What another device holds has no part in why this one was full."""
+    run(shell, "other = torch.ones(1 << 20, device='sim:1')")
+    run(shell, CAUGHT)
+
+    report = run(shell, "%gpu_mem why -o -q")
+
+    assert {each.device for each in report.holders} == {1}
+    assert "other" in {each.name for each in report.holders}
+
+
+def test_errors_of_a_machine_that_is_off_are_over(shell):
+    """What a simulated GPU had no room for says nothing of what comes after it."""
+    run(shell, CAUGHT)
+    assert run(shell, "%gpu_mem why -o -q").caught is not None
+
+    with gpumagic.simulate("h100"):
+        report = run(shell, "%gpu_mem why -o -q")
+
+    assert report.caught is None
+    assert report.oom is None
+
+
+def test_emptying_the_cache_is_told_as_the_cells_own_doing(shell):
+    """Nobody is told to run once more what takes and gives back each time."""
+    report = run(
+        shell,
+        "%%gpu_mem -o -q\n"
+        "y = torch.empty(1 << 26, dtype=torch.uint8, device='sim')\n"
+        "del y\n"
+        "torch.sim.empty_cache()",
+    )
+
+    text = " ".join(str(report).split())
+    assert "run it once more" not in text
+    assert "leave torch.sim.empty_cache() out" in text
+
+
+def test_every_block_has_the_name_that_the_balance_has(shell):
+    """Elements, optimizers, results and cuBLAS have names on the map as well."""
+    run(shell, "xs = [torch.ones(1 << 19, device='sim') for _ in range(4)]")
+    run(shell, "parts = {'a': (torch.ones(1 << 19, device='sim'),)}")
+    run(shell, "w = torch.ones(512, 512, device='sim', requires_grad=True)")
+    run(shell, "optimizer = torch.optim.Adam([w]); (w @ w).sum().backward()")
+    run(shell, "optimizer.step()")
+    run(shell, "torch.ones(1 << 19, device='sim')")
+
+    report = run(shell, "%gpu_mem map -o -q")
+
+    names = [
+        block.names
+        for segment in report.segments
+        for block in segment.blocks
+        if block.state is BlockState.ALLOCATED and block.nbytes >= MIB
+    ]
+    told = {name for each in names for name in each}
+    assert () not in names
+    assert {"xs[3]", 'parts["a"][0]', "w", "optimizer", "Out[6]"} <= told
+    assert "cuBLAS workspaces" in told
+
+
+def test_no_fewer_than_one_name_can_be_shown(shell, shown, capsys):
+    """A number of names that makes no sense is said to make none."""
+    shell.run_cell("%gpu_mem --top 0", store_history=True)
+
+    assert "--top 5" in capsys.readouterr().out
+    assert shown == []
+
+
+def test_the_words_are_those_of_the_code(tmp_path):
+    """Where the simulated GPU stands in for CUDA, its devices are cuda:0 in reports."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    with gpumagic.simulate("h100", as_cuda=True):
+        shell = InteractiveShell.instance()
+        shell.run_line_magic("load_ext", "gpumagic")
+        shell.user_ns["torch"] = torch
+        run(shell, "x = torch.ones(1 << 20, device='cuda')")
+        reports = [
+            run(shell, "%gpu_mem -o -q"),
+            run(shell, "%%gpu_mem -o -q\ny = x + 1"),
+            run(shell, "%gpu_mem map -o -q"),
+            run(shell, "%gpu_mem fit 900GiB -o -q"),
+            run(shell, "%%cuda_sync_time -o -q\ny = x + 1"),
+        ]
+        texts = [str(each) for each in reports]
+        shell.run_line_magic("unload_ext", "gpumagic")
+        InteractiveShell.clear_instance()
+
+    assert all("cuda:0" in text for text in texts)
+    assert not any("sim:0" in text for text in texts)
+    assert all("simulated H100" in text for text in texts)

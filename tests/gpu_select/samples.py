@@ -157,6 +157,24 @@ LATE = replace(
     start=Start(3, 1, "import kornia", "import kornia"),
     request="3",
 )
+TRIED_TOO_LATE = replace(
+    FIXED,
+    action=Action.DRY_RUN,
+    headline="Nothing is set (dry run). CUDA has started; after a restart it would be: "
+    "cuda:0 is GPU 3. Now cuda:0 is GPU 2, cuda:1 is GPU 0.",
+    rows=gpus(4, predicted=(3,), actual=(2, 0)),
+    confirmed=False,
+    request="3",
+)
+SIMULATED_TOO_LATE = replace(
+    FIXED,
+    driver=replace(STARTED, library="simulated"),
+    headline="Too late to choose: CUDA has started in In[4], line 2. Now sim:0 is GPU "
+    "2, sim:1 is GPU 0.",
+    start=Start(4, 2, "x = torch.ones(8, device='sim')"),
+    simulated=True,
+    word="sim",
+)
 IN_VAIN = replace(
     OPEN,
     verdict=Verdict.FIXED_FOR_TORCH,
@@ -396,6 +414,7 @@ SAMPLES = (
             variables=variables(None),
         ),
     ),
+    ("dry-run-too-late", TRIED_TOO_LATE),
     (
         "kept",
         replace(
@@ -417,6 +436,7 @@ SAMPLES = (
         ),
     ),
     ("simulated", replace(SELECTED, simulated=True)),
+    ("simulated-too-late", SIMULATED_TOO_LATE),
     ("no-permission", NO_PERMISSION),
     ("uncertain", UNCERTAIN),
     ("unified-memory", UNIFIED),

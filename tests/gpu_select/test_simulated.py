@@ -78,6 +78,30 @@ def test_under_the_name_of_cuda_they_are_called_so():
     assert limited["shown"].startswith("cuda:0 is GPU 1")
 
 
+def test_the_line_that_has_started_a_simulated_machine_is_named():
+    """It is found by the machine itself; one switched on anew has not started."""
+    *_, told, anew = cells(
+        "%gpu_select 2,0 --simulate 4xh100",
+        f"x = 1\n{USE}",
+        "%gpu_select",
+        "%gpu_select --simulate h100",
+    )
+
+    assert "CUDA has started in In[2], line 2." in " ".join(told["shown"].split())
+    assert "You can still choose" in anew["shown"]
+    assert "Who started CUDA" not in anew["shown"]
+
+
+def test_what_is_tried_too_late_is_no_claim_about_now():
+    """A dry run after the first use says what would be and what is."""
+    *_, tried = cells("%gpu_select 2 --simulate 4xh100", USE, "%gpu_select 3 --dry-run")
+
+    shown = " ".join(tried["shown"].split())
+    assert "on a machine switched on anew it would be: sim:0 is GPU 3." in shown
+    assert "Now sim:0 is GPU 2." in shown
+    assert "otherwise" not in shown
+
+
 def test_a_restart_is_not_asked_for_where_none_is_needed():
     """A simulated machine is switched on again instead."""
     *_, refused = cells(

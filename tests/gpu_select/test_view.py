@@ -7,15 +7,20 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumagic.gpu_select.headline import headline_of
 from gpumagic.gpu_select.remap_table import differing, reasons_table, remap_table
 from gpumagic.gpu_select.report import Action, Guard, Row, TorchLatch, Verdict
 from gpumagic.gpu_select.truth_panel import truth_panel
+from gpumagic.gpu_select.view import draw
 from tests.gpu_select.samples import (
     DIFFERING,
     FIXED,
     GUESSED,
+    IN_VAIN,
     OPEN,
     SELECTED,
+    SIMULATED_TOO_LATE,
+    TRIED_TOO_LATE,
     gpu,
     variables,
 )
@@ -73,6 +78,47 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
         "hidden, not cuda:0",
         "not visible",
     ]
+
+
+def test_a_dry_run_after_the_start_shows_what_would_be_beside_what_is():
+    """What is only tried is no claim about now, so the driver contradicts nothing."""
+    assert column(TRIED_TOO_LATE, "Predicted")[:2] == ["cuda:0", "not visible"]
+    assert column(TRIED_TOO_LATE, "GPU") == ["3", "0", "1", "2"]
+    assert column(TRIED_TOO_LATE, "Now") == [
+        "not visible",
+        "cuda:1",
+        "not visible",
+        "cuda:0",
+    ]
+    assert "otherwise" not in draw(TRIED_TOO_LATE).text()
+    assert headline_of(TRIED_TOO_LATE) == TRIED_TOO_LATE.headline
+
+
+def test_a_dry_run_of_what_is_so_already_is_confirmed():
+    """Where the driver shows what was asked for, there is nothing to restart for."""
+    agreeing = replace(FIXED, action=Action.DRY_RUN)
+
+    assert headline_of(agreeing).endswith("GPU 0 (confirmed by the driver).")
+    assert "Confirmed" in [each.heading for each in remap_table(agreeing).columns]
+
+
+def test_a_dry_run_after_a_vain_look_says_that_torch_needs_a_restart():
+    """Torch keeps its answer: the choice would be one for after a restart."""
+    said = headline_of(replace(IN_VAIN, action=Action.DRY_RUN))
+
+    assert "Torch has looked in vain; after a restart it would be: cuda:0" in said
+    assert "Now" not in said
+
+
+def test_a_simulated_start_is_told_like_a_real_one():
+    """Who has started CUDA is shown, and no file is claimed for its driver."""
+    said = decides(SIMULATED_TOO_LATE)
+
+    assert said["Who started CUDA"] == (
+        "seen",
+        "In[4], line 2: x = torch.ones(8, device='sim')",
+    )
+    assert said["Driver library"][1].endswith("it is part of the simulation, no file")
 
 
 def test_an_agreeing_driver_confirms_every_row():

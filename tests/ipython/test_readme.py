@@ -1,8 +1,10 @@
-"""The README is true: its cells run, its commands exist, its output is today's."""
+"""README and guides are true: cells run on every IPython, commands and figures exist.
+
+What their cells print is held in `tests/docs/test_cells.py`, on the newest IPython.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -10,11 +12,8 @@ import sys
 
 import pytest
 
-from tests.ipython.shells import REPOSITORY, environment, see_in_kernel
-
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
+from tests.docs.pages import ALL, README, REPOSITORY, TOLD, blocks, name_of
+from tests.ipython.shells import environment, see_in_kernel
 
 MEASURED = (
     "load_time",
@@ -26,34 +25,54 @@ MEASURED = (
     "tensor_picture",
     "simulator_overhead",
 )
+DOCTOR = REPOSITORY / "docs" / "gpu_doctor.md"
+COMPARISON = REPOSITORY / "docs" / "comparison.md"
 
 
-def blocks(language: str) -> list[str]:
-    """All fenced blocks of a language, in order."""
-    return [text for kind, text in BLOCKS if kind == language]
+def _cells(path):
+    return [block.text for block in blocks(path, "python")]
+
+
+def _needs_torch(path):
+    return any(word in cell for cell in _cells(path) for word in ("torch", "simulate"))
+
+
+WITHOUT_TORCH = [path for path in TOLD if _cells(path) and not _needs_torch(path)]
 
 
 @pytest.mark.kernel
-def test_every_python_block_runs_in_order():
-    """Typed into one notebook from the top, no cell of the README fails."""
-    cells = blocks("python")
-    if importlib.util.find_spec("torch") is None:
-        # The simulated GPU is torch's device; its blocks are one after another.
-        first = next(i for i, cell in enumerate(cells) if "simulate" in cell)
-        last = max(i for i, cell in enumerate(cells) if "box.off()" in cell)
-        del cells[first : last + 1]
-    seen = see_in_kernel(cells)
+@pytest.mark.parametrize("path", WITHOUT_TORCH, ids=name_of)
+def test_every_cell_that_needs_no_torch_runs(path):
+    """Typed into one notebook from the top, no cell of the page fails."""
+    seen = see_in_kernel(_cells(path))
+
     failed = [each.traceback for each in seen if each.status != "ok"]
     assert not failed, failed[0]
-    assert len(seen) > 4
-    # The last value of the watched cell is shown, as in a plain cell.
-    assert "45" in [each.result for each in seen]
+
+
+@pytest.mark.kernel
+def test_a_watched_cell_shows_its_value():
+    """The last value of the cell below `%%gpu_doctor` is shown, as in a plain cell."""
+    assert "45" in [each.result for each in see_in_kernel(_cells(DOCTOR))]
+
+
+@pytest.mark.kernel
+def test_the_table_shown_is_what_a_run_gives():
+    """The topics in the printed table are those of a run today, in that order."""
+    (report,) = see_in_kernel(["%load_ext gpumagic", "%gpu_doctor"])[1].shown
+    (printed,) = (
+        block.text for block in blocks(DOCTOR, "text") if "What is here" in block.text
+    )
+    assert _topics(printed) == [
+        topic for topic in _topics(report["text/plain"]) if topic in _topics(printed)
+    ]
+    assert len(_topics(printed)) > 6
 
 
 def test_the_script_block_runs_by_itself():
     """What is said to work in a script works in a file of its own."""
     start = "import os\n\nimport gpumagic\n"
-    (script,) = (each for each in blocks("python") if each.startswith(start))
+    (script,) = (cell for cell in _cells(DOCTOR) if cell.startswith(start))
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=environment(),
@@ -65,52 +84,28 @@ def test_the_script_block_runs_by_itself():
     assert "Changed: CUDA_DEVICE_ORDER went from unset to 'PCI_BUS_ID'" in done.stdout
 
 
-@pytest.mark.kernel
-def test_the_output_shown_is_what_a_run_gives():
-    """The topics in the printed table are those of a run today, in that order."""
-    (report,) = see_in_kernel(["%load_ext gpumagic", "%gpu_doctor"])[1].shown
-    (printed,) = (each for each in blocks("text") if "What is here" in each)
-    assert _topics(printed) == [
-        topic for topic in _topics(report["text/plain"]) if topic in _topics(printed)
-    ]
-    assert len(_topics(printed)) > 6
-
-
-def test_every_make_target_in_the_readme_exists():
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_every_make_target_that_is_named_exists(path):
     """`make x` is typed nowhere without a target x."""
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
-    assert set(re.findall(r"make (\w+)(?: |`|$)", README, re.MULTILINE)) <= targets
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"`make (\w+)`|^make (\w+)", text, re.MULTILINE)
+    assert {each for pair in named for each in pair if each} <= targets
 
 
-def test_every_local_link_leads_somewhere():
-    """Pictures, pages and headings that are linked are there."""
-    headings = {
-        re.sub(r"[^\w\- ]", "", line.lstrip("# ")).lower().replace(" ", "-")
-        for line in README.splitlines()
-        if line.startswith("#")
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        if target.startswith("#"):
-            assert target[1:] in headings
-        elif not target.startswith("http"):
-            assert (REPOSITORY / target).exists(), target
-
-
-def _topics(text: str) -> list[str]:
-    row = r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)"
-    return re.findall(row, text, re.MULTILINE)
-
-
-def test_the_measured_table_is_the_measured_result():
-    """Every time in the comparison stands in the committed results, rounded."""
+@pytest.mark.parametrize("path", [README, COMPARISON], ids=name_of)
+def test_the_measured_tables_are_the_measured_results(path):
+    """Every time in a table of the comparison stands in the results, rounded."""
     results = REPOSITORY / "benchmarks" / "results"
     medians: dict[str, float] = {}
     for name in MEASURED:
         text = (results / f"{name}.json").read_text(encoding="utf-8")
         medians |= json.loads(text)["median_s"]
-    section = README.partition("## How it compares")[2].partition("\n## ")[0]
-    shown = re.findall(r"\| ([\d.]+) (ms|us) (?=\|)", section)
+    section = path.read_text(encoding="utf-8").partition("# How it compares\n")[2]
+    tables = section.partition("\n## When something")[0]
+    rows = "\n".join(re.findall(r"^\|.*", tables, re.MULTILINE))
+    shown = re.findall(r"\b(?<!\.)([\d.]+) (ms|us)\b", rows)
     assert len(shown) > 8
     for number, unit in shown:
         scale = {"ms": 1e3, "us": 1e6}[unit]
@@ -118,35 +113,6 @@ def test_the_measured_table_is_the_measured_result():
         assert number in {f"{each * scale:.{digits}f}" for each in medians.values()}
 
 
-@pytest.mark.kernel
-def test_the_race_shown_is_the_one_that_is_told():
-    """The sentences of the printed race are those that a notebook shows today."""
-    pytest.importorskip("torch")
-    (printed,) = (each for each in blocks("text") if "DataRace" in each)
-    python = blocks("python")
-    start = next(each for each in python if "simulate(" in each)
-    plain = (each for each in python if not each.startswith("%"))
-    race = next(each for each in plain if "with side:" in each)
-    listen = (
-        "import warnings\n"
-        "said = []\n"
-        "warnings.simplefilter('always')\n"
-        "warnings.showwarning = lambda text, *_, **__: said.append(str(text))\n"
-    )
-
-    *_, told = see_in_kernel([start, listen, race, "said[0]"])
-
-    words = re.sub(r"\d+", "N", " ".join(printed.split()).removeprefix("DataRace: "))
-    assert re.sub(r"\d+", "N", " ".join(eval(told.result).split())) == words  # noqa: S307
-
-
-@pytest.mark.kernel
-def test_the_failing_view_shown_is_explained_so_today():
-    """The sentences on the view that fails are those that a notebook shows."""
-    pytest.importorskip("torch")
-    (printed,) = (each for each in blocks("text") if ".view(24) fails" in each)
-    x = next(each for each in blocks("python") if "x = torch.arange" in each)
-    ask = next(each for each in blocks("python") if "--view 24" in each)
-    seen = see_in_kernel(["%load_ext gpumagic", "import torch", x, ask])[-1]
-    (shown,) = (each["text/plain"] for each in seen.shown)
-    assert shown.startswith(printed.rstrip())
+def _topics(text: str) -> list[str]:
+    row = r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)"
+    return re.findall(row, text, re.MULTILINE)

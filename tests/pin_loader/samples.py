@@ -358,7 +358,7 @@ WARNING = replace(
     measured_bytes=None,
 )
 TOO_MUCH_RAM = Guard(
-    12 * GIB,
+    9 * GIB,  # the rest of what is needed is shared memory
     34,
     (
         Limit(
@@ -647,7 +647,7 @@ REFUSED_RAM = LoaderReport(
     PAIR,
     guard=TOO_MUCH_RAM,
     reason=Remark(
-        "34 batches under way would lock 12.0 GiB, and 19.6 GiB are left",
+        "it would take 61.2 % of the available memory that is left",
         "%pin_loader train_dl --workers 4 --prefetch 2",
     ),
 )

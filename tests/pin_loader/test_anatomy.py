@@ -31,6 +31,7 @@ from gpumagic.pin_loader.report import (  # noqa: E402
     Pinned,
     WhyPageable,
 )
+from gpumagic.pin_loader.trials.demand import Demand  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
@@ -186,6 +187,19 @@ def test_only_so_many_leaves_are_listed():
 
     assert (len(found.leaves), found.left_out) == (200, 30)
     assert found.locked_bytes == 230 * 4
+
+
+def test_what_is_not_listed_is_in_the_totals():
+    """Bytes of all leaves are counted, each memory once, however many there are."""
+    twice = torch.ones(100)
+
+    found = anatomy(
+        [*(torch.ones(1) for _ in range(200)), torch.ones(50), twice, twice]
+    )
+
+    assert (found.left_out, found.left_out_bytes) == (3, 50 * 4 + 100 * 4)
+    assert found.tensor_bytes == (200 + 50 + 100) * 4
+    assert Demand(found, 2, 2, 1).shared_bytes == 6 * found.tensor_bytes
 
 
 def test_looking_leaves_everything_as_it_was():

@@ -253,7 +253,26 @@ def test_every_word_of_the_report_has_words_here(table, words):
         ),
         (
             samples.REFUSED_RAM,
+            (
+                "Refused: pinned and shared memory would take 12.0 GiB, 61.2 % of the "
+                "memory that is left"
+            ),
+        ),
+        (
+            replace(
+                samples.REFUSED_RAM,
+                guard=replace(samples.TOO_MUCH_RAM, locked_bytes=12 * samples.GIB),
+            ),
             ("Refused: pinning would lock 12.0 GiB, 61.2 % of the memory that is left"),
+        ),
+        (
+            replace(
+                samples.REFUSED_RAM, guard=replace(samples.TOO_MUCH_RAM, locked_bytes=0)
+            ),
+            (
+                "Refused: workers would need 12.0 GiB of shared memory, 61.2 % of the "
+                "memory that is left"
+            ),
         ),
         (
             samples.REFUSED_WSL,
@@ -723,7 +742,7 @@ def test_any_bound_is_drawn(parts, now_s, best_s, gains, measured):
         (BY_NAME["diagnosed-forty-leaves"], "the 10 largest of its tensors"),
         (BY_NAME["diagnosed-forty-leaves"], "... and 30 more"),
         (BY_NAME["diagnosed-left-out"], "at least 200 of 200 tensors"),
-        (BY_NAME["diagnosed-left-out"], "5,000 more tensors were not looked at"),
+        (BY_NAME["diagnosed-left-out"], "5,000 more tensors are not listed"),
         (BY_NAME["diagnosed-left-out"], "... and 5,190 more"),
         (BY_NAME["diagnosed-no-tensors"], "holds no tensors"),
         (samples.NO_ACCELERATOR, "because there is no accelerator to pin for"),

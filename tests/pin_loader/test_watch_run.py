@@ -544,6 +544,25 @@ def test_good_copies_in_one_stream_are_told_to_move_to_their_own():
     assert told(0.4) == ()
 
 
+@pytest.mark.parametrize(
+    ("kernel_s", "hidden_s", "copied_ahead"),
+    [(0.9, 0.0, True), (0.1, 0.09, False), (0.01, 0.0, False)],
+    ids=["a prefetcher", "behind all there is", "nothing to hide behind"],
+)
+def test_no_second_stream_is_advised_where_it_would_gain_nothing(
+    kernel_s, hidden_s, copied_ahead
+):
+    """What copies ahead already is left alone, and so is what no kernel could hide."""
+    seen = copies(None, 2, pinned=True, non_blocking=True)
+    traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=kernel_s)
+
+    told = sharing_remarks(
+        seen, traced, elapsed_s=1.0, waited_s=None, copied_ahead=copied_ahead
+    )
+
+    assert told == ()
+
+
 def test_time_that_nothing_explains_is_told_to_be_another_magics():
     """Where the device idles for no reason of the loader, the other magic is named."""
     idle = TracedCopies(copying_s=0.0, hidden_s=0.0, kernel_s=0.2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -212,6 +214,53 @@ def test_the_order_of_runs_is_a_b_b_a():
     # To warm up A B, then twenty pairs: A B, B A, A B, ...; equal neighbours are one.
     assert order[:4] == ["A", "B", "A", "B"]
     assert len(order) == 23
+
+
+@pytest.mark.parametrize(
+    ("rounds", "budget_s", "steps"),
+    [
+        ((3, 4), 0.001, 36),  # three rounds of both at least
+        ((3, 4), 60.0, 36),
+        ((3, 1), 0.001, 9),
+        ((1, 3), 60.0, 21),  # twenty are wanted
+        ((1, 1), 60.0, 20),
+    ],
+)
+def test_runs_are_of_whole_rounds_of_the_workers_of_both(rounds, budget_s, steps):
+    """Workers hand over in bursts, so that half a round would be taken for speed."""
+    from gpumagic.pin_loader.pace import end_to_end as module
+
+    old, new = (SimpleNamespace(round=each, is_modelled=False) for each in rounds)
+
+    found = module._affordable(rates(load=1, step=1), module._Pair(old, new), budget_s)
+
+    assert found == steps
+
+
+def test_a_model_of_large_batches_keeps_to_its_time(monkeypatch):
+    """What is worked out takes no time, but the bytes that are really moved do."""
+    from gpumagic.pin_loader.pace import end_to_end as module
+
+    now = [0.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+
+    class Modelled:
+        """A loop that really takes so long."""
+
+        is_modelled = True
+
+        def __init__(self, took_s):
+            self.took_s = took_s
+
+        def run(self, _):
+            now[0] += self.took_s
+            return 1.0
+
+    quick = module._Pair(Modelled(0.01), Modelled(0.01))
+    slow = module._Pair(Modelled(1.0), Modelled(1.0))
+
+    assert len(module._pairs(quick, 4, 1.0, shared=False, progress=None)) == 6
+    assert len(module._pairs(slow, 4, 1.0, shared=False, progress=None)) == 2
 
 
 def test_a_run_begins_with_batches_that_do_not_count():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.pace import rates, step
+from gpumagic.pin_loader.pace import copies, rates, step
 from gpumagic.pin_loader.report import Loading, Samples
 
 torch.set_num_threads(1)
@@ -157,3 +157,31 @@ def test_on_the_cpu_there_is_nothing_to_feed():
 
     assert found.load is load
     assert (found.copies, found.link, found.step) == ((), None, None)
+
+
+@pytest.mark.parametrize(
+    ("each_s", "made"),
+    [(0.0, [-2, -1, *range(20)]), (0.3, [-2, -1, 0, 1, 2]), (2.0, [-2, 0])],
+    ids=["quick", "slow", "slower than all the time"],
+)
+def test_slow_copies_are_made_less_often(monkeypatch, each_s, made):
+    """Three of them count, or the second one alone where the first takes too long."""
+    now = [0.0]
+    monkeypatch.setattr(copies, "perf_counter", lambda: now[0])
+
+    seen = []
+    for turn in copies.turns(20, 2, budget_s=1.0):
+        seen.append(turn)
+        now[0] += each_s
+
+    assert seen == made
+
+
+def test_pinning_anew_is_left_out_where_it_would_take_too_long(box, runtime):
+    """A figure that can be done without is not measured on too large a batch."""
+    quick = measured(box, runtime, [torch.zeros(16)])
+    hurried = rates.measure([torch.zeros(1 << 20)], runtime, device=0, budget_s=1e-6)
+
+    assert quick.fresh_pin is not None
+    assert hurried.fresh_pin is None
+    assert hurried.pin_copy is not None

@@ -65,6 +65,33 @@ def test_a_buffer_that_is_filled_while_it_is_copied(runtime):
     assert found.problem is None
 
 
+def test_a_buffer_that_is_filled_with_the_same_again_is_told_by_its_race(runtime):
+    """No sum tells of it; the race is one of what came back, not of its neighbour."""
+    alike = DataLoader(
+        TensorDataset(torch.ones(16, 256)), batch_size=2, collate_fn=Refilling()
+    )
+
+    found = reuse.check(alike, runtime, device=0, batches=4)
+
+    assert found.reused == ('batch["image"]',)
+    assert {each.path for each in found.damaged} == {'batch["image"]'}
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 8, 9, 64, 1001])
+@pytest.mark.parametrize("start", [0, 3, 8])
+def test_any_byte_that_changes_changes_the_sum(nbytes, start):
+    """Also one behind the last whole word, and wherever a tensor begins."""
+    memory = torch.arange(start + nbytes, dtype=torch.uint8)
+    tensor = memory[start:]
+    before = reuse._checksum(tensor)
+
+    for place in (0, nbytes // 2, nbytes - 1):
+        tensor[place] += 1
+        assert reuse._checksum(tensor) != before
+        tensor[place] -= 1
+    assert reuse._checksum(tensor) == reuse._checksum(tensor.clone().to("cpu"))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_honest_loader_is_clean(runtime, workers):
     """The pinning of torch gives each batch memory of its own while it is copied."""

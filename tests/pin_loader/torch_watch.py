@@ -14,8 +14,10 @@ from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
 from gpumagic.observed import Code
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.watched.watch_run import WatchRun
 from gpumagic.pin_loader.watching import watch
+from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers
 
 MIB = 1 << 20
@@ -153,7 +155,7 @@ def test_copies_in_the_stream_of_the_kernels_are_not_hidden():
     def train():
         for batch in loader:
             batch.to("sim", non_blocking=True)
-            keep_busy(there, 2)
+            keep_busy(there, 6)
 
     report = watch(train)
 
@@ -326,6 +328,40 @@ def test_a_machine_that_is_off_is_refused():
     """There is nothing to watch, and the words say what to type."""
     with pytest.raises(DeviceError, match="switched off"):
         copies_watched(torch, "sim").__enter__()
+
+
+@pytest.mark.usefixtures("box")
+def test_what_the_simulator_takes_to_pin_is_no_wait(monkeypatch):
+    """A wait is for the dataset alone, however long the simulated pinning takes."""
+    copy = Pinning._copy_into
+
+    def slow(self, pinned, tensor):
+        time.sleep(10 * SLEEP_S)
+        copy(self, pinned, tensor)
+
+    monkeypatch.setattr(Pinning, "_copy_into", slow)
+    loader = DataLoader(Images(4, SLEEP_S), 2, pin_memory=True)
+    torch.zeros(1, device="sim")
+
+    (waits,) = watch(lambda: list(loader)).waits
+
+    assert all(2 * SLEEP_S <= wait_s < 10 * SLEEP_S for wait_s in waits.waits.seconds)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_prefetcher_is_not_told_to_be_made():
+    """Whose copies go ahead already, whatever could be hidden, hears nothing of it."""
+    pinned_dl = DevicePrefetcher(DataLoader(Images(6), 2, pin_memory=True), "sim")
+    weights = torch.ones(256, 256, device="sim")
+    run = WatchRun(runtime_now, lambda: {"pinned_dl": pinned_dl})
+
+    run.begin()
+    for _ in pinned_dl:
+        weights.relu()
+    run.end()
+
+    remarks = run.report(Code("")).remarks
+    assert not any("makes a loader that copies ahead" in each.hint for each in remarks)
 
 
 @pytest.mark.usefixtures("box")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.simulator.report import GpuState, SimulationReport
+from gpumagic.observed import CodeLine, SeenRace
+from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
 GIB = 2**30
 
@@ -36,6 +37,16 @@ def _report(gpus, **changed):
     return SimulationReport(gpus=gpus, **{**fields, **changed})
 
 
+def _race(later, earlier):
+    return SeenRace(
+        f"In [5], line {later} reads 39.1 KiB on side that In [5], line {earlier} "
+        "writes on torch.sim.default_stream(), and nothing makes it wait",
+        f"side.wait_stream(torch.sim.default_stream()) before In [5], line {later}",
+        CodeLine(f"In [5], line {earlier}", "x.mul_(2)"),
+        CodeLine(f"In [5], line {later}", "total = x.sum()"),
+    )
+
+
 SAMPLES = (
     ("fresh", _report((_gpu(0, None),), time_s=0.0)),
     (
@@ -51,5 +62,10 @@ SAMPLES = (
             races=2,
         ),
     ),
+    (
+        "races",
+        RacesReport("simulated H100 SXM", (_race(4, 2), _race(4, 2), _race(9, 7))),
+    ),
+    ("no-races", RacesReport("simulated T4", ())),
     ("switched-off", _report((_gpu(0, 0),), on=False)),
 )

@@ -171,4 +171,4 @@ def test_hazards_that_are_not_looked_for():
             y = x * 2
 
         assert y.tolist() == [2.0] * 4
-        assert box.races == ()
+        assert not box.races

@@ -319,6 +319,13 @@ SAMPLES = (
     ("view-works", viewed(HALF, (12,))),
     ("view-of-no-shape", viewed(X, (5, 5))),
     ("compared", compared(X, TRANSPOSED, HALF)),
+    (
+        "compared-simulated",
+        compared(
+            tensor((64, 64), device="sim:0", on_accelerator=True, simulated=True),
+            SIMULATED,
+        ),
+    ),
     ("compared-dtypes", compared(WORDS, BYTES)),
     (
         "compared-large",

@@ -134,6 +134,16 @@ def test_nothing_asked_names_tensors_of_the_notebook(shell):
     assert caught.value.hint.endswith("%tensor_info x")
 
 
+@pytest.mark.parametrize("line", ["x --view 24", "x --warp"])
+def test_an_option_behind_an_expression_is_told_to_come_first(shell, line):
+    """Python takes two hyphens for two signs; the hint says what was meant."""
+    with pytest.raises(GpuMagicError) as caught:
+        tensor_info(shell, line)
+
+    option = line.split()[1]
+    assert caught.value.hint == f"options come first: %tensor_info {option} ..."
+
+
 def test_aliases_of_the_notebook_are_shown(shell):
     """`--alias` groups the names of the notebook, outputs among them."""
     shell.user_ns["row"] = shell.user_ns["x"][0]

@@ -15,7 +15,7 @@ from gpumagic.tensor_info.view import draw
 from gpumagic.tensor_info.words import contiguity, headline
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
-from tests.tensor_info.samples import SAMPLES, tensor
+from tests.tensor_info.samples import SAMPLES, compared, tensor
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 BY_NAME = dict(SAMPLES)
@@ -185,6 +185,30 @@ def test_warp_view_is_drawn_on_request_or_on_an_accelerator():
     assert not any(isinstance(part, Sectors) for part in draw(host).parts)
     assert any(isinstance(part, Sectors) for part in draw(asked).parts)
     assert any(isinstance(part, Sectors) for part in draw(samples.SIMULATED).parts)
+
+
+def test_warp_views_of_several_tensors_say_whose_each_is_and_explain_once():
+    """Beside each other, every warp view has a name, and what it means stands once."""
+    text = flat(draw(BY_NAME["compared-simulated"]).text())
+
+    assert "reads along one dim of x " in text
+    assert "reads along one dim of x.t() " in text
+    assert text.count("This is the cost for a kernel whose lanes walk that dim") == 1
+
+
+def test_an_assumed_address_is_told_of_the_tensor_that_it_was_assumed_for():
+    """Among several tensors, only the one without a known address is named."""
+    text = flat(draw(compared(samples.HUGE, tensor((4, 6)), warp=True)).text())
+
+    assert "The address of the storage of x.t() is unknown and was taken" in text
+
+
+def test_names_that_share_simulated_memory_are_labelled():
+    """Like every other view, this one says where its GPU is a simulated one."""
+    simulated = dataclasses.replace(samples.GROUPS, simulated=True)
+
+    assert "[simulated GPU]" in draw(simulated).text()
+    assert "[simulated GPU]" not in draw(samples.GROUPS).text()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def copy_modes(
 
         device: Its number.
 
-        budget_s: How long this may take; at least three copies in each way are made.
+        budget_s: How long this may take. At least three copies in each way are
+            timed, or one where making it once in each takes that long already.
     """
     import torch
 
@@ -51,13 +52,9 @@ def copy_modes(
             (pinned, blocks) for pinned in (False, True) for blocks in (True, False)
         ]
     timers = {way: _Timer(sources[way[0]], place, blocks=way[1]) for way in ways}
-    began_s = perf_counter()
-    for turn in range(_WARM_UPS + _ROUNDS):
-        measured = turn - _WARM_UPS
-        if measured >= _FEWEST_ROUNDS and perf_counter() - began_s > budget_s:
-            break
+    for turn in turns(_ROUNDS, _WARM_UPS, budget_s):
         for timer in timers.values():
-            timer.time(runtime, device, kept=measured >= 0)
+            timer.time(runtime, device, kept=turn >= 0)
     return tuple(
         CopyMode(pinned, blocks, *timers[pinned, blocks].samples())
         for pinned, blocks in ways
@@ -182,6 +179,31 @@ def _pageable(leaf: Any, runtime: Runtime) -> Any:
     return leaf.clone() if runtime.is_pinned(leaf) else leaf
 
 
+def turns(times: int, warm_ups: int, budget_s: float) -> Iterator[int]:
+    """Number the turns of a measurement; those below 0 are to warm up.
+
+    Three are made at least. Where the first of them all takes the time that there is,
+    one more is made, which counts.
+
+    Args:
+        times: How many are wanted.
+
+        warm_ups: How many come before them.
+
+        budget_s: How long they may take.
+    """
+    began_s = perf_counter()
+    if warm_ups:
+        yield -warm_ups
+    if perf_counter() - began_s > budget_s:
+        yield 0
+        return
+    for turn in range(1 - warm_ups if warm_ups else 0, times):
+        if turn >= _FEWEST_ROUNDS and perf_counter() - began_s > budget_s:
+            return
+        yield turn
+
+
 def _repeated(
     action: Callable[[], None],
     now_s: Callable[[], float],
@@ -189,13 +211,9 @@ def _repeated(
     times: int = _ROUNDS,
     warm_ups: int = _WARM_UPS,
 ) -> Iterator[float]:
-    began_s = perf_counter()
-    for turn in range(times + warm_ups):
+    for turn in turns(times, warm_ups, budget_s):
         started_s = now_s()
         action()
         took_s = now_s() - started_s
-        if turn >= warm_ups:
+        if turn >= 0:
             yield took_s
-        enough = turn + 1 >= warm_ups + min(_FEWEST_ROUNDS, times)
-        if enough and perf_counter() - began_s > budget_s:
-            return

@@ -28,6 +28,8 @@ _BATCHES, _FEWEST_BATCHES = 20, 4
 _FEWEST_ROUNDS = 3
 _SIMULATED_BYTES_PER_S = 1e9
 _PAIRS_FOR_A_VERDICT, _MOST_PAIRS = 6, 20
+# A model takes no time to speak of, but the bytes of large batches are really moved.
+_PATIENCE_WITH_A_MODEL = 3
 
 _TOO_FEW = "longer budgets allow for more: --budget 30"
 
@@ -94,6 +96,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
 
         BaseException: What a loader or the step raises.
     """
+    began_s = perf_counter()
     function = step or _stand_in(rates, runtime, device)
     place = _place(runtime, device)
     name, called = name or "loader", _name_of(step)
@@ -115,6 +118,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         pairs = _pairs(loops, steps, budget_s, shared=shared, progress=progress)
         waits = [loop.wait_s() for loop in loops]
         remarks = [*_remarks(len(pairs), loops, steps)]
+        trace = trace and perf_counter() - began_s < _PATIENCE_WITH_A_MODEL * budget_s
         seen = [
             traced(loop, runtime, device, remarks) if trace else None for loop in loops
         ]
@@ -158,9 +162,7 @@ def _pairs(
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
         if progress is not None:
             progress(min(max(spent, len(pairs) / enough), 1.0))
-        if (
-            spent >= 1 and not loops.old.is_modelled
-        ):  # a model takes no time to speak of
+        if spent >= (_PATIENCE_WITH_A_MODEL if loops.old.is_modelled else 1):
             break
     return pairs
 

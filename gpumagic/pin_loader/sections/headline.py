@@ -25,7 +25,7 @@ from gpumagic.units import count_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.report import Bound, Limit, LoaderReport
+    from gpumagic.pin_loader.report import Bound, Guard, Limit, LoaderReport
 
 _LEFT = {
     LimitKind.AVAILABLE: "of the memory that is left",
@@ -35,6 +35,9 @@ _LEFT = {
     LimitKind.FILES: "of the files that may still be opened",
     LimitKind.MEMLOCK: "of what ulimit lets it lock",
 }
+
+
+_OF_RAM = (LimitKind.AVAILABLE, LimitKind.CGROUP)
 
 
 def headline(report: LoaderReport) -> str:
@@ -91,9 +94,9 @@ def _no_gain(report: LoaderReport) -> str:
 
 def _refused_by_limit(report: LoaderReport) -> str:
     limit = report.guard.refusing if report.guard is not None else None
-    if limit is None:
+    if report.guard is None or limit is None:
         return "Refused: it would not fit"
-    return f"Refused: {_too_much(limit)}"
+    return f"Refused: {_too_much(limit, report.guard)}"
 
 
 def _refused_one_shot(report: LoaderReport) -> str:
@@ -182,16 +185,24 @@ def _binds(bound: Bound) -> str:
     )
 
 
-def _too_much(limit: Limit) -> str:
+def _too_much(limit: Limit, guard: Guard) -> str:
     """What would run out."""
-    needed = amount_text(limit.kind, limit.needed)
-    what = {
-        LimitKind.FILES: f"workers would need {needed} open files",
-        LimitKind.SHM: f"workers would need {needed} of shared memory",
-    }.get(limit.kind, f"pinning would lock {needed}")
+    what = _needed(limit, guard.locked_bytes)
     if limit.share is None:
         return f"{what}, and {limit.kind.value} does not allow that"
     if limit.share > 1:
         left = amount_text(limit.kind, limit.available)
         return f"{what}, and {left} are left"
     return f"{what}, {share_text(limit.share)} {_LEFT[limit.kind]}"
+
+
+def _needed(limit: Limit, locked_bytes: int) -> str:
+    """What would take so much: RAM holds what is pinned and what workers share."""
+    needed = amount_text(limit.kind, limit.needed)
+    if limit.kind is LimitKind.FILES:
+        return f"workers would need {needed} open files"
+    if limit.kind is LimitKind.SHM or not locked_bytes:
+        return f"workers would need {needed} of shared memory"
+    if limit.kind in _OF_RAM and (limit.needed or 0) > locked_bytes:
+        return f"pinned and shared memory would take {needed}"
+    return f"pinning would lock {needed}"

@@ -87,8 +87,8 @@ def _below(anatomy: Anatomy) -> Iterator[str]:
         yield _NOT_CONTIGUOUS
     if anatomy.left_out:
         yield (
-            f"{anatomy.left_out:,} more tensors were not looked at, so that sizes and "
-            "shares are those of the others."
+            f"{anatomy.left_out:,} more tensors are not listed: totals have their "
+            "bytes, and what is said of pinned and pageable ones leaves them out."
         )
     if anatomy.others:
         values = count_text(anatomy.others, "other value")

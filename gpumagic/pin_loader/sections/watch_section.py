@@ -178,7 +178,7 @@ def _below(report: WatchReport) -> Iterator[str]:
         )
     if report.setting.label:
         yield (
-            "Waits for data are this machine's; copies and kernels are those of the "
-            f"{report.setting.label}."
+            "Waits for data are this machine's, without pinning; copies and kernels "
+            f"are those of the {report.setting.label}."
         )
     yield "Watching takes time itself: the cell is a little faster without it."

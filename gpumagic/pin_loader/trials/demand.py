@@ -56,8 +56,8 @@ class Demand:
         """What lies in shared memory."""
         if not self.workers:
             return 0
-        tensors = sum(leaf.nbytes for leaf in self._shared_leaves)
-        return self.batches * tensors
+        listed = sum(leaf.nbytes for leaf in self._shared_leaves)
+        return self.batches * (listed + self.anatomy.left_out_bytes)
 
     @property
     def ram_bytes(self) -> int:

@@ -33,7 +33,9 @@ _ITERATOR = "_BaseDataLoaderIter"
 
 
 @contextlib.contextmanager
-def waits_watched(torch: Any) -> Iterator[SeenWaits]:
+def waits_watched(
+    torch: Any, pinning_ns: Callable[[], int] = lambda: 0
+) -> Iterator[SeenWaits]:
     """Time each batch that this thread gets out of a DataLoader.
 
     The last call, which says that there are no more, is no wait for a batch. Neither is
@@ -41,6 +43,9 @@ def waits_watched(torch: Any) -> Iterator[SeenWaits]:
 
     Args:
         torch: The torch module itself.
+
+        pinning_ns: How long a simulation has been pinning in this thread so far: that
+            is a simulation at work, and no wait.
 
     Raises:
         GpuMagicError: This torch has no such iterators.
@@ -52,7 +57,8 @@ def waits_watched(torch: Any) -> Iterator[SeenWaits]:
             "waits for data cannot be seen: the loaders of this torch are others",
             "everything else in this report holds",
         )
-    watch = _Watch(Places(tuple(map(str, getattr(torch, "__path__", ())))))
+    places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
+    watch = _Watch(places, pinning_ns)
     with contextlib.ExitStack() as undo:
         undo.callback(watch.stop)
         _put(undo, loaders.DataLoader, "__iter__", watch.starts)
@@ -63,8 +69,9 @@ def waits_watched(torch: Any) -> Iterator[SeenWaits]:
 class _Watch:
     """Stands round the two methods."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, pinning_ns: Callable[[], int]) -> None:
         self.seen = SeenWaits()
+        self._pinning_ns = pinning_ns
         self._places = places
         self._thread = threading.get_ident()
         self._inside = self._over = False
@@ -105,13 +112,14 @@ class _Watch:
                 self.seen.elsewhere += 1
                 return fetch(iterator)
             self._inside = True
-            began_ns = time.perf_counter_ns()
+            pinned_ns, began_ns = self._pinning_ns(), time.perf_counter_ns()
             try:
                 batch = fetch(iterator)
             finally:
                 ended_ns = time.perf_counter_ns()
                 self._inside = False
-            self._note(iterator, (ended_ns - began_ns) / 1e9, ended_ns)
+            pinned_ns = self._pinning_ns() - pinned_ns
+            self._note(iterator, (ended_ns - began_ns - pinned_ns) / 1e9, ended_ns)
             return batch
 
         return next_of

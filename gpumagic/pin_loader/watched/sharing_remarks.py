@@ -18,13 +18,14 @@ _WELL_HIDDEN = 0.5
 _MUCH_UNEXPLAINED = 0.3
 
 
-def sharing_remarks(
+def sharing_remarks(  # noqa: PLR0913 -- each is a word of its own
     copies: Sequence[SeenCopy],
     traced: TracedCopies | None,
     *,
     elapsed_s: float,
     waited_s: float | None,
     name: str | None = None,
+    copied_ahead: bool = False,
 ) -> tuple[Remark, ...]:
     """What the trace has to say beyond the lines.
 
@@ -38,10 +39,14 @@ def sharing_remarks(
         waited_s: How much of that were waits for data; None is unknown.
 
         name: What the notebook calls the loader.
+
+        copied_ahead: Whether that is a prefetcher already.
     """
     if traced is None or elapsed_s <= 0:
         return ()
-    remarks = _queued(copies, traced, elapsed_s, name or "NAME")
+    remarks = []
+    if not copied_ahead:
+        remarks += _queued(copies, traced, elapsed_s, name or "NAME")
     if waited_s is not None:
         explained_s = traced.kernel_s + waited_s + sum(each.held_s for each in copies)
         remarks += _unexplained(elapsed_s - explained_s, elapsed_s)
@@ -55,9 +60,8 @@ def _queued(
     free = sum(each.nbytes for each in copies if each.pinned and each.non_blocking)
     if free * 2 <= sum(each.nbytes for each in copies):
         return []
-    if traced.copying_s < elapsed_s * _MUCH_COPYING:
-        return []
-    if traced.hidden_s >= traced.copying_s * _WELL_HIDDEN:
+    could_s = min(traced.copying_s, traced.kernel_s)  # no more can be hidden
+    if could_s < elapsed_s * _MUCH_COPYING or traced.hidden_s >= could_s * _WELL_HIDDEN:
         return []
     return [
         Remark(

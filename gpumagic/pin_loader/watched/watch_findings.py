@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark, WatchReport
 from gpumagic.pin_loader.watched.copy_advice import copy_remarks
 from gpumagic.pin_loader.watched.copy_lines import copy_lines
@@ -114,12 +115,14 @@ class Findings:
         waited_s: float | None = sum(wait.total_s for wait in self._waits)
         if waited_s and self._ended.setting.label:
             waited_s = None  # a simulated device has another clock than its loader
+        name = name_of(loaders[0], names) if loaders else None
         yield from sharing_remarks(
             self._copies,
             self._traced,
             elapsed_s=self._ended.elapsed_s,
             waited_s=waited_s,
-            name=name_of(loaders[0], names) if loaders else None,
+            name=name,
+            copied_ahead=isinstance(names.get(name or ""), DevicePrefetcher),
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.report import Remark
 from gpumagic.pin_loader.watched.data_waits import waits_watched
@@ -75,7 +76,8 @@ class Watchers:
             return
         self._saw_torch = True
         try:
-            self.waits = self._watching.enter_context(waits_watched(torch))
+            watched = waits_watched(torch, _pinning_ns)
+            self.waits = self._watching.enter_context(watched)
         except GpuMagicError as error:
             self.remarks.append(Remark(error.problem, error.hint or ""))
         if runtime.kind != "cpu":
@@ -138,6 +140,11 @@ class Watchers:
             self.untraced = Missing(trace.problem, _without_option(trace.hint))
             return None
         return traced_copies(trace)
+
+
+def _pinning_ns() -> int:
+    """How long the simulated machine has been pinning; 0 where there is none."""
+    return getattr(simulated_box(), "pinning_ns", 0)
 
 
 def _untraced(error: DeviceError) -> Missing:

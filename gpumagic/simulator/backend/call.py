@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.operations import MASKS
 from gpumagic.simulator.backend.spans import operand_of
 
 if TYPE_CHECKING:
-    from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.machine import SimulatedGpu
@@ -28,15 +28,19 @@ class Call:
         expanded: Whether one of them names the same bytes again and again.
 
         host: The first CPU tensor among them that is more than a number.
+
+        indices: Of an operator that indexes: those that lie on the GPU.
     """
 
     __slots__ = (
+        "_copied",
         "_simulation",
         "_tensor",
         "expanded",
         "found",
         "gpu",
         "host",
+        "indices",
         "nbytes",
         "reads",
     )
@@ -50,6 +54,8 @@ class Call:
         self.nbytes = 0
         self.expanded = False
         self.host: Any = None
+        self.indices: list[Any] = []
+        self._copied: list[Any] = []  # to the GPU, for as long as the call
 
     def twin(self, tensor: Any, where: int | str) -> Any:
         """What stands for a tensor on the CPU; notes the storage it lies on."""
@@ -87,13 +93,41 @@ class Call:
             for each in items
         ]
 
-    def require_one_device(self, operation: Operation) -> None:
-        """Refuse CPU tensors beside simulated ones, as CUDA does."""
+    def twins_of_indices(self, items: Any, where: int) -> list[Any]:
+        """Likewise for the indices of a tensor, which may lie on the CPU."""
+        tensor = self._tensor
+        gpu = self.gpu
+        if gpu is None:
+            return self.twins(items, where)
+        simulated = self._simulation.device_type
+        twins = []
+        for each in items:
+            if isinstance(each, tensor) and each.device.type != simulated:
+                self._copy_over(each, where, gpu)
+                twins.append(each)
+            else:
+                twins += self.twins([each], where)
+                self.indices.append(twins[-1])
+        return twins
+
+    def _copy_over(self, index: Any, where: int, gpu: SimulatedGpu) -> None:
+        """As CUDA does: a copy that the host waits for; of a mask what it selects."""
+        ops, device = self._simulation.torch.ops.aten, self._simulation.torch.device
+        is_mask = str(index.dtype) in MASKS
+        copied = ops._to_copy.default(
+            index.nonzero() if is_mask else index,
+            device=device(self._simulation.device_type, gpu.index),
+        )
+        self._copied.append(copied)
+        self.twin(copied, where)
+
+    def require_one_device(self) -> None:
+        """Refuse CPU tensors beside simulated ones, as CUDA does.
+
+        A CPU tensor may index a simulated one; a simulated one never a CPU one.
+        """
         __tracebackhide__ = True
-        if self.host is None or self.gpu is None:
-            return
-        # A CPU tensor may index a simulated one; a simulated one never a CPU one.
-        if not (operation.mixes and 0 in self.found):
+        if self.host is not None and self.gpu is not None:
             self._refuse_mixing("cpu")
 
     @property

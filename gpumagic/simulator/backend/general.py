@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.foresight import foresee, may_be_large
+from gpumagic.simulator.backend.operations import INDICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ class General:
         gpu = self._place(call, named)
         if gpu is None:
             return operation.call(*inner, **named)
-        call.require_one_device(operation)
+        call.require_one_device()
         if operation.takes_generator:
             give_generator(simulation, operation, gpu, inner, named)
         if call.expanded or may_be_large(call.nbytes, args):
@@ -74,6 +75,8 @@ class General:
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
         if isinstance(value, self._tensor):
             return call.twin(value, where)
+        if where == INDICES and self._operation.mixes:
+            return call.twins_of_indices(value, where)
         if type(value) is list and value and not isinstance(value[0], (int, float)):
             return call.twins(value, where)
         return value
@@ -103,7 +106,7 @@ class General:
     def _rule(self, call: Call, inner: list[Any], dtype: Any) -> Rule:
         operation = self._operation
         if operation.mixes:
-            return operation.rule_with_mask(inner[1])
+            return operation.rule_with_mask(call.indices)
         dense = all(layout is None for *_, layout in call.reads)
         if operation.by_shape or not dense:
             word = self._simulation.words.get(dtype, "fp32")

@@ -73,7 +73,7 @@ _IN_PLACE_VIEWS = frozenset(
         "unsqueeze_",
     )
 )
-# A CPU tensor may index a simulated one, as on CUDA.
+# A CPU tensor may index a simulated one; CUDA copies it over, and waits for that.
 _TAKES_HOST_INDICES = frozenset(
     ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
@@ -98,7 +98,8 @@ COMMON = {
     "aten::sub.Tensor": "sub",
     "aten::tanh": "tanh",
 }
-_MASKS = ("torch.bool", "torch.uint8")
+MASKS = ("torch.bool", "torch.uint8")
+INDICES = 1  # where they stand among the arguments of what indexes
 
 
 class Operation:
@@ -206,8 +207,12 @@ class Operation:
         return rule if dense else strided_rule(rule)
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
-        """What it costs to index with these; a mask has to be counted first."""
-        masked = any(str(getattr(each, "dtype", "")) in _MASKS for each in indices)
+        """What it costs to index with these; a mask has to be counted first.
+
+        Args:
+            indices: Those on the GPU: the ones of a mask on the CPU are copied over.
+        """
+        masked = any(str(getattr(each, "dtype", "")) in MASKS for each in indices)
         return self._waiting if masked else self.rule
 
 

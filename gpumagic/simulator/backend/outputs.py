@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.general import count_flops, give_generator
+from gpumagic.simulator.backend.operations import INDICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ class IntoOutputs:
         gpu = call.gpu
         if gpu is None:
             return operation.call(*inner, **named, **targets)
-        call.require_one_device(operation)
+        call.require_one_device()
         if operation.takes_generator:
             give_generator(simulation, operation, gpu, inner, named)
         results = {name: self._fresh(target) for name, target in targets.items()}
@@ -75,6 +76,8 @@ class IntoOutputs:
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
         if isinstance(value, self._tensor):
             return call.twin(value, where)
+        if where == INDICES and self._operation.mixes:
+            return call.twins_of_indices(value, where)
         return call.twins(value, where) if type(value) is list else value
 
     def _fresh(self, target: Any) -> Any:

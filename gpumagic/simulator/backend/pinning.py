@@ -9,8 +9,10 @@ really page-locked; the mark is what the model of a copy needs to know.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import Counter, deque
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.spans import operand_of
@@ -35,6 +37,16 @@ class PinnedBuffer:
     def operand(self, tensor: Any) -> Operand:
         """The bytes of a tensor on this storage, as the tracker wants them."""
         return operand_of(tensor, self)[0]
+
+
+class PinningTime(threading.local):
+    """How long pinning has really taken in a thread, which stands for no real time.
+
+    Every pinned tensor lies in new memory here, and filling that is slow; torch uses
+    pinned memory again.
+    """
+
+    spent_ns = 0
 
 
 class Life(weakref.ref[Any]):
@@ -72,13 +84,18 @@ class Pinning:
 
     def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
         """`tensor.pin_memory()` of one that is not: a marked copy."""
+        began_ns = perf_counter_ns()
         pinned = self._empty_strided(
             tensor.size(),
             _dense_strides(tensor),
             dtype=tensor.dtype,
         )
-        self._copy(pinned, tensor)
+        self._copy_into(pinned, tensor)
+        self._simulation.pinning_time.spent_ns += perf_counter_ns() - began_ns
         return self._mark(pinned)
+
+    def _copy_into(self, pinned: Any, tensor: Any) -> None:
+        self._copy(pinned, tensor)
 
     def _mark(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()

@@ -12,6 +12,7 @@ from gpumagic.places import Place, PlaceMark, Places
 from gpumagic.simulator.backend.backward import BackwardStreams
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, has_room, no_room
 from gpumagic.simulator.backend.ledger import Ledger
+from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.refusals import lost_by_fork
 from gpumagic.simulator.backend.streams import name_of
 from gpumagic.simulator.backend.tensors import Tensors
@@ -118,6 +119,8 @@ class Simulation:
         self.births: list[Callable[[Any, Block], object]] = []
         self._told: set[Ticket] = set()
         self.backward = BackwardStreams(self)
+        self.first_use: PlaceMark | None = None
+        self.pinning_time = PinningTime()
         self.on = True
         self.side_streams = False  # whether any was ever used
         ledger = Ledger(self)
@@ -151,6 +154,7 @@ class Simulation:
         visible = self.latch.initialise()
         if not visible:
             raise RuntimeError(self.says("No CUDA GPUs are available"))
+        self.first_use = self.places.here()
         self.machine.initialise(visible)
 
     def end(self) -> None:
@@ -301,5 +305,6 @@ def _line(mark: PlaceMark | None) -> tuple[str, int | None]:
 
 def _warn_at(mark: PlaceMark | None, text: str) -> None:
     """A warning that points at the user's line, each one shown."""
-    file, line = _line(mark)
-    warnings.warn_explicit(text, DataRace, file or "<unknown>", line or 1)
+    place = None if mark is None else Place(*mark)
+    file, line = (place.shown_file, place.line) if place else ("<unknown>", None)
+    warnings.warn_explicit(text, DataRace, file, line or 1)

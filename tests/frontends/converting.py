@@ -1,0 +1,47 @@
+"""Notebooks through the real nbconvert."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tests.frontends.outputs import NOTEBOOKS, Output, of_notebook, outputs
+
+COURSE = "04_streams_and_races"
+
+
+def notebook(shown: tuple[Output, ...]):
+    """A notebook with a cell for each output, in both of its forms."""
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    def cell(output):
+        forms = {"text/plain": output.text, "text/html": output.html}
+        return new_code_cell(
+            "%show", outputs=[new_output("display_data", forms)], execution_count=1
+        )
+
+    return new_notebook(cells=list(map(cell, shown)))
+
+
+@cache
+def known() -> dict:
+    """Each notebook by its name, and the outputs of ours in it."""
+    import nbformat
+
+    files = {path.stem: path for path in NOTEBOOKS}
+    chosen = ("tour", COURSE)
+    samples = tuple(each for each in outputs() if each.name not in _of_the_course())
+    return {"samples": (notebook(samples), samples)} | {
+        name: (nbformat.read(files[name], as_version=4), of_notebook(files[name]))
+        for name in chosen
+    }
+
+
+def to_html(name: str, **options: object) -> str:
+    """One of these notebooks as `nbconvert --to html` writes it."""
+    from nbconvert import HTMLExporter
+
+    return HTMLExporter(**options).from_notebook_node(known()[name][0])[0]
+
+
+def _of_the_course():
+    return {each.name for path in NOTEBOOKS for each in of_notebook(path)}

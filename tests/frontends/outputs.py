@@ -1,0 +1,52 @@
+"""All outputs there are to look at: the gallery's, and those of the notebooks."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.gallery.samples import everything
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+
+_WIDE = 2_000
+
+
+class Output(NamedTuple):
+    """An output in both of its forms; the text as wide as it may want to be."""
+
+    name: str
+    text: str
+    html: str
+
+
+@cache
+def outputs() -> tuple[Output, ...]:
+    """Every output of ours that somebody may look at elsewhere."""
+    samples = [
+        Output(name, drawing.text(_WIDE), str(drawing.html()))
+        for name, drawing in everything()
+    ]
+    return (*samples, *(each for path in NOTEBOOKS for each in of_notebook(path)))
+
+
+def of_notebook(path: Path) -> list[Output]:
+    """The outputs of a notebook that have HTML."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    bundles = [
+        output["data"]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if "text/html" in output.get("data", ())
+    ]
+    return [
+        Output(
+            f"{path.stem}-{number}",
+            "".join(bundle["text/plain"]),
+            "".join(bundle["text/html"]),
+        )
+        for number, bundle in enumerate(bundles, start=1)
+    ]

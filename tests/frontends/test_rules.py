@@ -1,0 +1,106 @@
+"""Every output under the rules of every front end: nothing that is said is lost."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.frontends import rules
+from tests.frontends.outputs import outputs
+from tests.frontends.reading import read
+from tests.frontends.stripping import stripped
+
+_NOTHING = rules.FrontEnd("nothing is dropped", frozenset())
+_WITH_HTML = [each for each in rules.FRONT_ENDS if each.shows_html]
+_ALL_KEPT = [each for each in _WITH_HTML if each.keeps_styles]
+_NO_STYLES = [each for each in _WITH_HTML if not each.keeps_styles]
+
+_name = {"ids": lambda each: each.name}
+
+
+@cache
+def _written(output):
+    return read(output.html)
+
+
+def test_what_is_looked_at_is_not_nothing():
+    """The gallery and the course are in it, with pictures."""
+    assert len(outputs()) > 300
+    assert sum(_written(each).pictures for each in outputs()) > 300
+
+
+def test_html_says_what_the_text_says():
+    """Each word and number of the text form is in the HTML, or in a picture of it."""
+    lost = {
+        output.name: found
+        for output in outputs()
+        if (found := _written(output).lacks(output.text, also=_drawn(output)))
+    }
+    assert lost == {}
+
+
+@pytest.mark.parametrize("front_end", _ALL_KEPT, **_name)
+def test_front_ends_that_keep_styles_find_nothing_to_drop(front_end):
+    """JupyterLab, VS Code and Colab show our HTML as it was written."""
+    changed = [
+        each.name
+        for each in outputs()
+        if stripped(each.html, front_end) != stripped(each.html, _NOTHING)
+    ]
+    assert changed == []
+
+
+@pytest.mark.parametrize("front_end", _NO_STYLES, **_name)
+def test_without_styles_the_same_is_said_in_the_same_tables(front_end):
+    """What a code host leaves has each word in its order and each cell in its row."""
+    for output in outputs():
+        before, after = _written(output), read(stripped(output.html, front_end))
+        assert (after.text, after.tables) == (before.text, before.tables), output.name
+        assert after.faults == [], output.name
+
+
+@pytest.mark.parametrize("front_end", _WITH_HTML, **_name)
+def test_pictures_are_there_or_are_told(front_end):
+    """A picture is kept where pictures are, and always has words beside it."""
+    for output in outputs():
+        left = read(stripped(output.html, front_end))
+        kept = _written(output).pictures if front_end.keeps_pictures else 0
+        assert (left.pictures, left.bare) == (kept, 0), output.name
+
+
+def test_text_alone_is_complete():
+    """Where no HTML is shown, the text has the headline and every number of it."""
+    for output in outputs():
+        shown = read(stripped(output.html, rules.GITHUB))
+        told = read("")
+        told.said.append(output.text)
+        numbers = {word for word in told.lacks(shown.text) if word.isdigit()}
+        assert numbers == set(), output.name
+
+
+@pytest.mark.parametrize(
+    ("front_end", "markup", "left"),
+    [
+        (rules.JUPYTERLAB, "<svg><text>a</text></svg>", "<text>a</text>"),
+        (rules.JUPYTERLAB, "<style>p{}</style>a", "a"),
+        (rules.JUPYTERLAB, '<p aria-label="x" title="y">', '<p title="y">'),
+        (rules.JUPYTERLAB, '<p style="transform:none;width:1px">', None),
+        (rules.JUPYTERLAB, '<p style="color:var(--x);width:1px">', None),
+        (rules.VS_CODE, '<p style="color:var(--jp-x);width:1px">', None),
+        (rules.COLAB, '<p style="color:var(--jp-x);width:1px">', None),
+        (rules.GITHUB, '<p style="width:1px" id="a" align="right">', None),
+        (rules.GITHUB, "<p hidden>a</p><script>b</script>", "<p>a</p>"),
+        (rules.GITHUB, '<img alt="a" src="data:x">', '<img alt="a" src="data:x">'),
+        (rules.MARKDOWN, '<img alt="a" src="data:x">', '<img alt="a">'),
+        (rules.MARKDOWN, "<td>1 &lt; 2<br/></td>", "<td>1 &lt; 2<br></td>"),
+    ],
+)
+def test_rules_are_applied(front_end, markup, left):
+    """The checks above see what a front end would leave."""
+    style = {rules.GITHUB: '<p align="right">'}.get(front_end, '<p style="width:1px">')
+    assert stripped(markup, front_end) == (left or style)
+
+
+def _drawn(output):
+    return " ".join(_written(output).drawn)

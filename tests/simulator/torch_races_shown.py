@@ -1,0 +1,71 @@
+"""What the machine's list of races is to its user: words, and still a sequence."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import gpumagic
+
+
+def sums_too_early(times=1):
+    """A race between two streams, met so many times at the same two lines."""
+    side = torch.sim.Stream()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(times):
+            filled = torch.ones(10_000, device="sim").mul_(2)
+            with torch.sim.stream(side):
+                filled.sum()
+            torch.sim.synchronize()
+
+
+def flat(text):
+    """The text without its line breaks."""
+    return " ".join(text.split())
+
+
+def test_races_are_told_in_words(box):
+    """As text, as repr and in a notebook, each race says where and what to do."""
+    sums_too_early()
+
+    shown = box.races
+    for text in (str(shown), repr(shown), shown._repr_mimebundle_()["text/plain"]):
+        assert "1 data race so far. [simulated H100 SXM]" in flat(text)
+        assert "torch_races_shown.py, line " in text
+        assert ".wait_stream(torch.sim.default_stream())" in flat(text)
+    html = shown._repr_mimebundle_()["text/html"].replace("<wbr/>", "")
+    assert "wait_stream(" in html
+
+
+def test_a_race_that_is_met_again_is_told_once_and_counted(box):
+    """Each meeting is in the list; the picture has each pair of places once."""
+    sums_too_early(times=3)
+
+    assert len(box.races) == 3
+    assert str(box.races).count("-> ") == 1
+    assert "(3 times)" in str(box.races)
+
+
+def test_the_list_is_used_like_a_tuple(box):
+    """It is false when empty, has a length, and gives each race by its place."""
+    assert not box.races
+
+    sums_too_early()
+
+    (race,) = box.races
+    assert race == box.races[0]
+    assert race.later.source == "filled.sum()"
+
+
+@pytest.mark.parametrize(
+    ("hazards", "said"), [("report", "No data race."), ("off", "not looked for")]
+)
+def test_no_race_is_told_apart_from_not_looking(hazards, said):
+    """An empty list says whether anything would have been in it."""
+    with gpumagic.simulate("h100", hazards=hazards) as box:
+        sums_too_early(times=hazards == "off")
+
+        assert said in str(box.races)
