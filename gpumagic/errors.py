@@ -32,7 +32,26 @@ class GpuMagicError(Exception):
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines in place of a traceback."""
         first, *rest = self.lines()
-        return [f"{type(self).__name__}: {first}", *rest]
+        return _wrapped([f"{type(self).__name__}: {first}", *rest])
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    """Lines that a terminal would break in mid-word, broken between words."""
+    import shutil
+    import sys
+    import textwrap
+
+    isatty = getattr(sys.stdout, "isatty", None)
+    if isatty is None or not isatty():
+        return lines
+    wrapper = textwrap.TextWrapper(
+        width=shutil.get_terminal_size().columns,
+        subsequent_indent="     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    rows = (row for line in lines for row in line.split("\n"))
+    return [part for row in rows for part in wrapper.wrap(row)]
 
 
 class UsageProblem(GpuMagicError):

@@ -34,3 +34,20 @@ def test_the_nearest_word_is_offered_and_a_far_one_is_not():
     """A guess is only made where it is likely."""
     assert did_you_mean("doctr", ["doctor", "demo"]) == "did you mean doctor?"
     assert did_you_mean("xyzzy", ["doctor", "demo"]) == ""
+
+
+def test_a_narrow_terminal_breaks_lines_between_words(monkeypatch):
+    """Nothing is torn: words and options stay whole, the rest is indented."""
+    error = GpuMagicError(
+        "there is no GPU 7: there are 2", "choose with --dry-run first"
+    )
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "22")
+
+    assert error._render_traceback_() == [
+        "GpuMagicError: there",
+        "     is no GPU 7:",
+        "     there are 2",
+        "  -> choose with",
+        "     --dry-run first",
+    ]

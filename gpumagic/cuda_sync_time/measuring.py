@@ -100,9 +100,9 @@ def watch(
 ) -> Iterator[Watched]:
     """Time a `with` block; its report is there when it has ended, even by an error.
 
-    with gpumagic.cuda_sync_time.watch() as watched:
-        loss.backward()
-    print(watched.report)
+        with gpumagic.cuda_sync_time.watch() as watched:
+            loss.backward()
+        print(watched.report)
     """
     watched = Watched()
     run = OneRun(

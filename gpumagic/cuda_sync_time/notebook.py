@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpumagic.magic import GpuMagics
 
 _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
+_OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 _SHOWS_PROGRESS_S = 3.0
 
 
@@ -82,6 +83,13 @@ class Notebook:
             return self._switch(on=code == "on")
         if cell is None and (said := _LOG.fullmatch(code)):
             return self._magics.show(self._log_report(said[1]), options)
+        behind = _OPTIONS_BEHIND.fullmatch(code) if cell is None else None
+        if behind and behind[1] not in self._shell.user_ns:
+            word, its_options = behind.groups()
+            raise UsageProblem(
+                f"{its_options} stands behind {word}, where options are taken for code",
+                f"options come first: %cuda_sync_time {its_options} {word}",
+            )
         if cell is not None and code:
             raise UsageProblem(
                 f"%%cuda_sync_time times the lines below; {code} stands beside it",

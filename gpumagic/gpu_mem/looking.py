@@ -91,9 +91,9 @@ def measure(
 ) -> Iterator[Measured]:
     """Look at memory round a `with` block; its report is there when it has ended.
 
-    with gpumagic.gpu_mem.measure() as measured:
-        loss = model(batch).sum()
-    print(measured.report)
+        with gpumagic.gpu_mem.measure() as measured:
+            loss = model(batch).sum()
+        print(measured.report)
 
     Args:
         name: What the report calls the block.

@@ -793,7 +793,10 @@ NEVER = dataclasses.replace(
 FRAGMENTED = dataclasses.replace(
     LIVE,
     oom=dataclasses.replace(
-        OOM, requested_bytes=gib(3), reserved_unallocated_bytes=gib(9)
+        OOM,
+        text=OOM.text.replace("40.00 GiB", "3.00 GiB").replace("3.80 GiB", "9.00 GiB"),
+        requested_bytes=gib(3),
+        reserved_unallocated_bytes=gib(9),
     ),
     causes=(Cause.FRAGMENTED,),
     holders=(),
