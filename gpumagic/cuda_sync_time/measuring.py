@@ -103,6 +103,9 @@ def watch(
         with gpumagic.cuda_sync_time.watch() as watched:
             loss.backward()
         print(watched.report)
+
+    Yields:
+        What has the report once the block has ended.
     """
     watched = Watched()
     run = OneRun(
