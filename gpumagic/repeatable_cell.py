@@ -61,14 +61,17 @@ class RepeatableCell:
 
 
 def own_part(body: object, error: BaseException) -> BaseException:
-    """An error of a body with a traceback that begins in the body."""
+    """An error of a body with a traceback that begins in the body.
+
+    Ctrl-C between two runs is nobody's: where we were then tells nobody anything.
+    """
     traceback = error.__traceback__
     name = getattr(body, "name", None)
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == name:
             return error.with_traceback(traceback)
         traceback = traceback.tb_next
-    return error
+    return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
 
 
 def _codes(shell: Any, source: CellSource) -> list[CodeType]:

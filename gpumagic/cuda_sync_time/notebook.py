@@ -205,15 +205,15 @@ class Notebook:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
         plan, error = request.plan(before), None
-        with self._progress(plan.budget_s) as progress:
-            try:
+        try:
+            with self._progress(plan.budget_s) as progress:
                 if base is not None:
                     return self._bench.compare(
                         base, newer, plan, progress, calibrate=request.calibrate
                     )
                 report = self._bench.repeat(newer, plan, progress)
-            except BaseException as raised:  # noqa: BLE001 -- it goes on at once
-                error = raised
+        except BaseException as raised:  # noqa: BLE001 -- it goes on at once
+            error = raised
         if error is not None:
             for candidate in (newer, *((base,) if base is not None else ())):
                 error = own_part(candidate.body, error)
@@ -230,12 +230,13 @@ class Notebook:
 
     @contextmanager
     def _counting(self) -> Iterator[Callable[[float], None]]:
-        with self._magics.progress(100, "Measuring (%)") as steps:
+        with self._magics.progress(100, "Measuring") as steps:
 
             def advance(share: float) -> None:
                 steps.advance(max(round(100 * share) - steps.done, 0))
 
             yield advance
+            advance(1.0)
 
     # --------------------------------------------------------- codes and words
 

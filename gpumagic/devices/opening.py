@@ -78,7 +78,7 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
         kind: "cuda", "xpu", "mps", "sim", "cpu" or what an extension of torch has
             registered. None takes a simulated GPU that is switched on, or else an
             accelerator that has been started, or else the first that can be used,
-            or else the CPU.
+            or else the CPU. Where a simulated GPU stands in for CUDA, "cuda" is it.
 
         torch: The torch module; imported if it is not given. "cpu" needs none.
 
@@ -90,6 +90,8 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
         return CpuRuntime()
     torch = torch or import_torch()
     known = candidates(torch)
+    if kind == word_of("sim"):
+        kind = "sim"
     return _best(known, torch) if kind is None else _named(kind, known, torch)
 
 

@@ -8,27 +8,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.pin_loader.report import LoaderReport, Rates, Remark, State
+from gpumagic.devices.simulated import word_of
+from gpumagic.pin_loader.records.rates import Rates
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.report import LoaderReport, State
 from gpumagic.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.report import (
-        Anatomy,
-        Bound,
-        EndToEnd,
-        FourSteps,
-        Guard,
-        LoaderFacts,
-        Loading,
-        Rebuilding,
-        ReuseCheck,
-        Sameness,
-        Setting,
-        WorkerSearch,
-    )
+    from gpumagic.pin_loader.records.batch import Anatomy
+    from gpumagic.pin_loader.records.bound import Bound
+    from gpumagic.pin_loader.records.four_steps import FourSteps
+    from gpumagic.pin_loader.records.guard import Guard
+    from gpumagic.pin_loader.records.loader import LoaderFacts
+    from gpumagic.pin_loader.records.proof import EndToEnd, ReuseCheck, Sameness
+    from gpumagic.pin_loader.records.rates import Loading
+    from gpumagic.pin_loader.records.rebuilding import Rebuilding
+    from gpumagic.pin_loader.records.setting import Setting
+    from gpumagic.pin_loader.records.workers import WorkerSearch
 
 _MUCH_LONGER = 1.5  # times what was asked for: worth a word
 
@@ -146,9 +145,8 @@ class Case:
     @property
     def place(self) -> str:
         """Where batches go, as torch writes it."""
-        if self.device is None:
-            return self.runtime.kind
-        return f"{self.runtime.kind}:{self.device}"
+        kind = word_of(self.runtime.kind)
+        return kind if self.device is None else f"{kind}:{self.device}"
 
     @property
     def starts_nothing(self) -> bool:

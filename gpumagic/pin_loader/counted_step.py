@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.errors import UsageProblem
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.units import count_text
 
 if TYPE_CHECKING:

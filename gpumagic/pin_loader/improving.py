@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
 from gpumagic.pin_loader import looking, mending
 from gpumagic.pin_loader.case import Case, Ending, Wish
@@ -14,7 +14,9 @@ from gpumagic.pin_loader.counted_step import CountedStep
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader.facts import facts_of
 from gpumagic.pin_loader.loader.random_state import kept
-from gpumagic.pin_loader.report import LoaderReport, Remark, Setting, State
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.records.setting import Setting
+from gpumagic.pin_loader.report import LoaderReport, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,7 +278,7 @@ def _require_device(runtime: Runtime, number: int | None) -> None:
     count = runtime.device_count()
     if number is None or count is None or number < count:
         return
-    kind = runtime.kind
+    kind = word_of(runtime.kind)
     there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
     raise DeviceError(
         f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
@@ -299,7 +301,7 @@ def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
     known = device is not None and (runtime.started() or runtime.kind == "cpu")
     of_a_driver = runtime.kind in ("cuda", "sim")
     return Setting(
-        kind=runtime.kind,
+        kind=word_of(runtime.kind),
         label=str(getattr(box, "label", "")),
         device=None if runtime.kind == "cpu" else device,
         device_name=runtime.device_name(device or 0) if known else None,

@@ -16,18 +16,13 @@ from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader.facts import one_shot_reason
 from gpumagic.pin_loader.loader.rebuilding import rebuild
 from gpumagic.pin_loader.pace import bounds, four_steps, rates
-from gpumagic.pin_loader.report import (
-    LimitKind,
-    LoaderKind,
-    Part,
-    Pinned,
-    Rebuilding,
-    Remark,
-    Remedy,
-    State,
-    Way,
-    WhyPageable,
-)
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
+from gpumagic.pin_loader.records.bound import Part, Remedy
+from gpumagic.pin_loader.records.guard import LimitKind
+from gpumagic.pin_loader.records.loader import LoaderKind
+from gpumagic.pin_loader.records.rebuilding import Rebuilding, Way
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading
 from gpumagic.pin_loader.trials.guard import guard
 from gpumagic.pin_loader.trials.loader_failure import failure_of
@@ -38,7 +33,7 @@ from gpumagic.units import seconds_text, share_text
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case
     from gpumagic.pin_loader.loader.rebuilding import Rebuilt
-    from gpumagic.pin_loader.report import Limit
+    from gpumagic.pin_loader.records.guard import Limit
 
 WORTH = 1.05  # a gain below this is none: noise alone comes to as much
 _BATCHES = 20

@@ -13,13 +13,11 @@ from gpumagic.pin_loader.loader.rebuilding import rebuild
 from gpumagic.pin_loader.looking import WORTH, trial_copy, wrap
 from gpumagic.pin_loader.pace import rates, reuse
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
-from gpumagic.pin_loader.report import (
-    LoaderKind,
-    Remark,
-    State,
-    Stopped,
-    Way,
-)
+from gpumagic.pin_loader.records.loader import LoaderKind
+from gpumagic.pin_loader.records.rebuilding import Way
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.records.workers import Stopped
+from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading, worker_search
 from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes
 from gpumagic.pin_loader.trials.preflight import unpicklable
@@ -27,7 +25,9 @@ from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case
-    from gpumagic.pin_loader.report import Guard, Loading, WorkerSearch
+    from gpumagic.pin_loader.records.guard import Guard
+    from gpumagic.pin_loader.records.rates import Loading
+    from gpumagic.pin_loader.records.workers import WorkerSearch
 
 _COMPARED = 8
 _READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread

@@ -11,6 +11,7 @@ from gpumagic.every_cell import running_cell
 from gpumagic.observed import Code
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.improving import diagnose, improve
+from gpumagic.pin_loader.interrupted import without_our_frames
 from gpumagic.pin_loader.request import Request, watch_only
 from gpumagic.pin_loader.watched.watch_run import WatchRun
 
@@ -57,7 +58,10 @@ class Notebook:
             )
         if options.name is None:
             raise self._which()
-        report = self._report(Request.of(options), quiet=options.quiet)
+        try:
+            report = self._report(Request.of(options), quiet=options.quiet)
+        except KeyboardInterrupt as stopped:
+            raise without_our_frames(stopped) from None
         return self._magics.show(report, options)
 
     # ------------------------------------------------------------------ a loader

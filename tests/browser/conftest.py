@@ -1,4 +1,4 @@
-"""One JupyterLab and one Chromium for all tests here; skipped where one is missing."""
+"""One Jupyter server and one Chromium for all tests; skipped where one is missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import importlib.util
 import pytest
 
 from tests.browser import chromium, notebooks
-from tests.browser.lab import THEMES, running
+from tests.browser.lab import running
 from tests.browser.page import VIEWS, open_notebook
 
-_MODULES = ("playwright", "axe_playwright_python", "jupyterlab", "nbclient")
-_PAGES = [(theme, trust) for theme in THEMES for trust in ("untrusted", "trusted")]
+_MODULES = ("playwright", "axe_playwright_python", "jupyterlab", "notebook", "nbclient")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +24,8 @@ def _all_there():
 
 @pytest.fixture(scope="session")
 def lab(_all_there, tmp_path_factory):
-    """A JupyterLab that has the notebooks."""
+    """A server for JupyterLab and for Notebook 7."""
     with running(tmp_path_factory.mktemp("lab")) as server:
-        notebooks.save(server.folder)
         yield server
 
 
@@ -38,12 +36,21 @@ def browser(_all_there):
         yield program
 
 
-@pytest.fixture(scope="session", params=_PAGES, ids="-".join)
-def opened(request, lab, browser):
-    """The notebook with the samples, in each theme, trusted and not."""
-    theme, trust = request.param
-    lab.use_theme(theme)
-    notebook = open_notebook(browser, lab, f"{trust}.ipynb", f"{theme}-{trust}")
+@pytest.fixture(scope="session")
+def samples(lab):
+    """The server, which has the notebook with the samples now."""
+    notebooks.save(lab.folder)
+    return lab
+
+
+@pytest.fixture(scope="session")
+def opened(request, samples, browser):
+    """The notebook with the samples on one of the pages that a test names."""
+    where = request.param
+    samples.use_theme(where.theme)
+    notebook = open_notebook(
+        browser, samples, f"{where.trust}.ipynb", "-".join(where), where.front_end
+    )
     notebook.page.evaluate("look.openDetails()")
     notebook.view(VIEWS["wide"])
     yield notebook
@@ -51,17 +58,15 @@ def opened(request, lab, browser):
 
 
 @pytest.fixture
-def wide(opened):
-    """That notebook in a window that is wide enough."""
-    opened.view(VIEWS["wide"])
-    return opened
+def live(request, lab, browser):
+    """An empty notebook with a running kernel and the extension loaded."""
+    from tests.browser import hands
 
-
-@pytest.fixture
-def live(lab, browser):
-    """An empty notebook with a running kernel."""
+    front_end = getattr(request, "param", "lab")
     lab.use_theme("light")
-    notebook = open_notebook(browser, lab, "live.ipynb", "live")
+    file = notebooks.save_empty(lab.root, f"live-{front_end}")
+    notebook = open_notebook(browser, lab, file, f"live-{front_end}", front_end)
+    hands.run(notebook.page, "%load_ext gpumagic")
     yield notebook
     notebook.page.context.close()
 

@@ -1,4 +1,7 @@
-"""A JupyterLab server of our own: nothing of the user's in it, nothing left of it."""
+"""A Jupyter server of our own: nothing of the user's in it, nothing left of it.
+
+It serves JupyterLab and Notebook 7 at once: one file opens in either.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,27 @@ from pathlib import Path
 from urllib.request import urlopen
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = {"lab": "doc/tree", "notebook7": "notebooks"}
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 _START_S, _STOP_S = 60, 10
 
 # No message of JupyterLab's own may lie over an output, or ask the network.
 _SETTINGS = {
-    "apputils-extension/notification": {
+    "@jupyterlab/apputils-extension/notification": {
         "fetchNews": "false",
         "checkForUpdates": False,
         "doNotDisturbMode": True,
     },
-    "docmanager-extension/plugin": {"autosave": False},
-    "extensionmanager-extension/plugin": {"enabled": False},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+    "@jupyterlab/extensionmanager-extension/plugin": {"enabled": False},
     # All cells are laid out at once, whether they are in sight or not.
-    "notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
+    "@jupyterlab/notebook-extension/tracker": {
+        "windowingMode": "none",
+        "scrollPastEnd": False,
+    },
+    # Notebook 7 would show a long output through a window of a few lines.
+    "@jupyter-notebook/notebook-extension/scroll-output": {"autoScrollOutputs": False},
 }
 _OPTIONS = (
     "--no-browser",
@@ -37,6 +46,7 @@ _OPTIONS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
+    "--ServerApp.jpserver_extensions={'notebook': True, 'notebook_shim': True}",
 )
 
 
@@ -61,14 +71,14 @@ class Lab:
         """Where the notebooks are."""
         return self.folder / "root"
 
-    def address(self, notebook: str) -> str:
+    def address(self, notebook: str, front_end: str = "lab") -> str:
         """The page that shows one notebook and nothing beside it."""
-        return f"{self.url}doc/tree/{notebook}?token={self.token}"
+        return f"{self.url}{PAGES[front_end]}/{notebook}?token={self.token}"
 
     def use_theme(self, name: str) -> None:
         """Set the theme of the pages that are opened from now on."""
         theme = {"theme": THEMES[name], "adaptive-theme": False}
-        _write_settings(self.folder, "apputils-extension/themes", theme)
+        _write_settings(self.folder, "@jupyterlab/apputils-extension/themes", theme)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -114,7 +124,7 @@ def running(folder: Path):
 
 
 def _write_settings(folder, name, settings):
-    path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+    path = folder / "settings" / f"{name}.jupyterlab-settings"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(settings))
 

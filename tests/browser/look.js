@@ -1,4 +1,5 @@
-// What can be seen of our outputs in a page of JupyterLab; `window.look` in tests.
+// What can be seen of our outputs in a page of JupyterLab or Notebook 7; `window.look`
+// in tests.
 window.look = (() => {
   const OUTPUT = '.jp-RenderedHTML.jp-OutputArea-output';
   const SLACK = 1.5; // pixels; rectangles are fractions, scroll widths are not
@@ -86,11 +87,33 @@ window.look = (() => {
     for (const each of document.querySelectorAll(`${OUTPUT} details`)) each.open = true;
   };
 
+  // What each code cell shows, of whatever kind, and whether the page trusts it.
+  const shownBy = cell => [...cell.querySelectorAll('.jp-OutputArea-output')]
+    .map(output => ({
+      kind: output.dataset.mimeType,
+      words: output.innerText,
+      trusted: output.classList.contains('jp-mod-trusted'),
+    }));
+  const cells = () => [...document.querySelectorAll('.jp-CodeCell')].map(shownBy);
+  // What is written in the last cell, and what can be put there.
+  const lastLine = () =>
+    [...document.querySelectorAll('.jp-Notebook .cm-line')].pop()?.textContent ?? '';
+  const completer = () => [...document.querySelectorAll(
+    '.jp-Completer:not(.lm-mod-hidden) .jp-Completer-match')].map(it => it.innerText);
+  const prompts = () => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
+  const isNumbered = prompt => /\[\d+\]/.test(prompt.innerText);
+
   const of = see => outputs().map(see);
   return {
     OUTPUT,
     written,
     openDetails,
+    cells,
+    prompts,
+    lastLine,
+    completer,
+    isNumbered,
+    numbered: () => prompts().filter(isNumbered).length,
     trees: () => of(tree),
     words: () => of(output => output.innerText),
     vectors: () => of(output => output.querySelectorAll('svg').length),

@@ -90,7 +90,7 @@ def save(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write `untrusted.ipynb`, `trusted.ipynb` and an empty `live.ipynb` here."""
+    """Write `untrusted.ipynb` and `trusted.ipynb` here."""
     import nbformat
     from nbclient import NotebookClient
     from nbformat.sign import NotebookNotary
@@ -103,7 +103,15 @@ def main() -> None:
     notebook.metadata["signed"] = True
     nbformat.write(notebook, "trusted.ipynb")
     NotebookNotary().sign(nbformat.read("trusted.ipynb", as_version=4))
-    nbformat.write(notebook_of([new_code_cell()]), "live.ipynb")
+
+
+def save_empty(folder: Path, name: str) -> str:
+    """Write a notebook with one empty cell; its file's name."""
+    import nbformat
+    from nbformat.v4 import new_code_cell
+
+    nbformat.write(notebook_of([new_code_cell()]), folder / f"{name}.ipynb")
+    return f"{name}.ipynb"
 
 
 def notebook_of(cells):

@@ -1,15 +1,15 @@
-"""A notebook open in JupyterLab, and what can be seen of its outputs."""
+"""A notebook open in JupyterLab or Notebook 7, and what can be seen of its outputs."""
 
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.browser.lab import REPOSITORY
+from tests.browser.stored import stored_outputs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, CDPSession, Page
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 PICTURES = REPOSITORY / "build" / "browser"
 
 _LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 _PANEL = ".jp-WindowedPanel-outer"
 _TALLEST_PICTURE = 3000
+_LOW, _SPARE = 800, 40  # pixels: a usual window; some room at the end of a page
 
-# What JupyterLab itself complains of, by a part of the address it comes from.
-NOISE = ("/lsp/status",)  # asks for language servers, which this server has none of
+# What the front ends complain of with an empty notebook, by words or address.
+NOISE = (
+    "/lsp/status",  # asks for language servers, which this server has none of
+    "Cannot read properties of undefined (reading 'schema')",  # Notebook 7
+    "Command 'filebrowser:open-path' not registered",  # Notebook 7
+)
 
 
 class View(NamedTuple):
@@ -73,12 +79,10 @@ class Opened:
 
     def view(self, view: View) -> None:
         """Look at the page in another way, from its top to its end."""
-        self._measure(view, 800)
+        self._measure(view, _LOW)
         panel = f"document.querySelector('{_PANEL}')"
-        top, height = self.page.evaluate(
-            f"[{panel}.getBoundingClientRect().top, {panel}.scrollHeight]"
-        )
-        self._measure(view, int(top + height) + 40)
+        unseen = f"{panel}.scrollHeight - {panel}.clientHeight"
+        self._measure(view, _LOW + self.page.evaluate(unseen) + _SPARE)
         self.page.wait_for_function(f"{panel}.scrollHeight <= {panel}.clientHeight + 1")
 
     def _measure(self, view: View, height: int) -> None:
@@ -101,16 +105,6 @@ class Opened:
         """What speaks to the browser itself."""
         return self.page.context.new_cdp_session(self.page)
 
-    def audit(self) -> dict:
-        """What axe-core finds in our outputs."""
-        from axe_playwright_python.sync_playwright import Axe
-
-        # JupyterLab's body is 0 pixels high and hides what overflows it. Browsers
-        # apply that to the window; axe takes all text for hidden and judges none.
-        self.page.add_style_tag(content="body { height: 100vh }")
-        outputs = self.page.evaluate("look.OUTPUT")
-        return Axe().run(self.page, context=outputs, options={}).response
-
     def photograph(self, view: str) -> None:
         """Write what is in view to `build/browser/`, in pieces that can be opened."""
         PICTURES.mkdir(parents=True, exist_ok=True)
@@ -128,38 +122,31 @@ class Opened:
         return base64.b64decode(taken["data"])
 
 
-def open_notebook(browser: Browser, lab: Lab, notebook: str, name: str) -> Opened:
+def open_notebook(
+    browser: Browser, lab: Lab, notebook: str, name: str, front_end: str = "lab"
+) -> Opened:
     """Open a notebook in a fresh window and wait for its outputs."""
     page = browser.new_context(viewport={"width": 1400, "height": 800}).new_page()
     stored = stored_outputs(lab.root / notebook)
     opened = Opened(page, name, notebook == "trusted.ipynb", stored)
-    page.on("console", lambda message: _note(opened.complaints, message))
-    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.on("console", lambda message: _note_message(opened.complaints, message))
+    page.on("pageerror", lambda error: _note(opened.complaints, str(error)))
     page.add_init_script(_LOOK)
-    page.goto(lab.address(notebook))
+    page.goto(lab.address(notebook, front_end))
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     shown = f"document.querySelectorAll(look.OUTPUT).length >= {len(stored)}"
     page.wait_for_function(shown)
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+    # A page without a kernel is called idle, too, until it has asked for one.
+    page.locator(".jp-KernelName", has_text="Python 3").wait_for()
+    page.wait_for_selector(IDLE)
     return opened
 
 
-def stored_outputs(notebook: Path) -> dict[str, str]:
-    """The HTML in a notebook file by the source of the cell that displayed it."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return {
-        _text(cell["source"]): _text(output["data"]["text/html"])
-        for cell in cells
-        for output in cell["outputs"]
-        if "text/html" in output.get("data", ())
-    }
+def _note_message(complaints, message):
+    if message.type == "error":
+        _note(complaints, f"{message.text} ({message.location.get('url', '')})")
 
 
-def _text(lines: str | list[str]) -> str:
-    return "".join(lines)
-
-
-def _note(complaints, message):
-    address = message.location.get("url", "")
-    if message.type == "error" and not any(each in address for each in NOISE):
-        complaints.append(f"{message.text} ({address})")
+def _note(complaints, text):
+    if not any(noise in text for noise in NOISE):
+        complaints.append(text)

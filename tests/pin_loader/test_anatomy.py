@@ -25,12 +25,8 @@ from gpumagic.pin_loader.batch.pinner import (  # noqa: E402
     Treatment,
     pinner_of_this_torch,
 )
-from gpumagic.pin_loader.report import (  # noqa: E402
-    LoaderFacts,
-    LoaderKind,
-    Pinned,
-    WhyPageable,
-)
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind  # noqa: E402
 from gpumagic.pin_loader.trials.demand import Demand  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,

@@ -18,7 +18,7 @@ from gpumagic.pin_loader.loader.facts import (  # noqa: E402
     facts_of,
     one_shot_reason,
 )
-from gpumagic.pin_loader.report import LoaderKind  # noqa: E402
+from gpumagic.pin_loader.records.loader import LoaderKind  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Gentle,

@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.host_memory import Room
-from gpumagic.pin_loader.report import (
-    Anatomy,
-    Leaf,
-    LimitKind,
-    Pinned,
-    Severity,
-    WhyPageable,
-)
+from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
+from gpumagic.pin_loader.records.guard import LimitKind, Severity
 from gpumagic.pin_loader.trials import guard as guards
 from gpumagic.pin_loader.trials.demand import Demand
 from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes

@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from gpumagic.comparison import Comparison, Verdict  # noqa: E402
 from gpumagic.pin_loader import diagnose, improve, pin  # noqa: E402
 from gpumagic.pin_loader.mending import say_how_it_ended  # noqa: E402
-from gpumagic.pin_loader.report import State, Way, WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records.batch import WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
+from gpumagic.pin_loader.report import State  # noqa: E402
 from gpumagic.ranks import Interval  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy  # noqa: E402
 

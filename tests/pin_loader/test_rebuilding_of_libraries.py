@@ -17,7 +17,8 @@ from gpumagic.pin_loader.loader.facts import facts_of  # noqa: E402
 from gpumagic.pin_loader.loader.random_state import kept  # noqa: E402
 from gpumagic.pin_loader.loader.rebuilding import rebuild  # noqa: E402
 from gpumagic.pin_loader.loader.sameness import compare  # noqa: E402
-from gpumagic.pin_loader.report import LoaderKind, Way  # noqa: E402
+from gpumagic.pin_loader.records.loader import LoaderKind  # noqa: E402
+from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
 from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import Numbers, distributed, seeded  # noqa: E402
 

@@ -7,7 +7,8 @@ import pytest
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.pace import step
-from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples
+from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates
+from gpumagic.pin_loader.records.samples import Samples
 
 pytest.importorskip("torch")
 

@@ -11,18 +11,17 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.report import (  # noqa: E402
-    Anatomy,
+from gpumagic.pin_loader.records.batch import Anatomy, Leaf  # noqa: E402
+from gpumagic.pin_loader.records.guard import (  # noqa: E402
     Guard,
-    Leaf,
     Limit,
     LimitKind,
-    Loading,
-    Remark,
-    Samples,
     Severity,
-    Stopped,
 )
+from gpumagic.pin_loader.records.rates import Loading  # noqa: E402
+from gpumagic.pin_loader.records.remark import Remark  # noqa: E402
+from gpumagic.pin_loader.records.samples import Samples  # noqa: E402
+from gpumagic.pin_loader.records.workers import Stopped  # noqa: E402
 from gpumagic.pin_loader.trials import (  # noqa: E402
     processors,
     worker_search,

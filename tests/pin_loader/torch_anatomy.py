@@ -13,12 +13,8 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch.adapter import Adapted, Pinnable, unwrapped
 from gpumagic.pin_loader.batch.anatomy import anatomy_of
 from gpumagic.pin_loader.batch.walker import difference, tensors_in, to_device
-from gpumagic.pin_loader.report import (
-    LoaderFacts,
-    LoaderKind,
-    Pinned,
-    WhyPageable,
-)
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
+from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,

@@ -15,7 +15,8 @@ from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.pace.bounds import Way, bound_of, costs_of, step_s
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
 from gpumagic.pin_loader.pace.loops import Loop
-from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples, Step
+from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates, Step
+from gpumagic.pin_loader.records.samples import Samples
 
 torch.set_num_threads(1)
 

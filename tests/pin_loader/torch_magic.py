@@ -14,17 +14,11 @@ from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.pin_loader import DevicePrefetcher
-from gpumagic.pin_loader.report import (
-    Limit,
-    LimitKind,
-    LoaderReport,
-    Pinned,
-    Severity,
-    State,
-    Stopped,
-    WatchReport,
-    Way,
-)
+from gpumagic.pin_loader.records.batch import Pinned
+from gpumagic.pin_loader.records.guard import Limit, LimitKind, Severity
+from gpumagic.pin_loader.records.rebuilding import Way
+from gpumagic.pin_loader.records.workers import Stopped
+from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
@@ -206,7 +200,7 @@ def test_too_little_shared_memory_is_refused(shell, monkeypatch):
 def refuse_by(monkeypatch, kind):
     """Let the guard find that something has run out."""
     from gpumagic.pin_loader import looking
-    from gpumagic.pin_loader.report import Guard
+    from gpumagic.pin_loader.records.guard import Guard
 
     limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
     monkeypatch.setattr(looking, "guard", lambda *_, **__: Guard(100, 2, (limit,)))

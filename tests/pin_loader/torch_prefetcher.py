@@ -113,7 +113,7 @@ def test_two_iterations_at_once_share_nothing(poisoned):
 
     found = [(int(a[0]), int(b[0])) for a, b in pairs]
     assert found == [(a, b) for a in range(4) for b in range(4)]
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def _nested(batches):
@@ -142,7 +142,7 @@ def test_threads_that_iterate_at_once(poisoned):
         [int(each[0]) for each in seen[name]] == [0, 2, 4, 6, 8, 10] for name in seen
     )
     assert len(seen) == 3
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def test_a_batch_that_another_thread_uses_and_frees(poisoned):
@@ -164,7 +164,7 @@ def test_a_batch_that_another_thread_uses_and_frees(poisoned):
     torch.sim.synchronize()
 
     assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5, 6]
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 @pytest.mark.parametrize("dropped", ["before", "after"])
@@ -186,7 +186,7 @@ def test_whoever_gets_the_stream_next_may_use_its_memory(poisoned, dropped):
     torch.sim.synchronize()
 
     assert int(result[0]) == (3 if dropped == "before" else 4)
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def test_batches_kept_beyond_the_end(poisoned):
@@ -201,7 +201,7 @@ def test_batches_kept_beyond_the_end(poisoned):
     torch.sim.synchronize()
 
     assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5]
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def test_a_dataset_that_is_on_the_device_already(poisoned):
@@ -226,7 +226,7 @@ def test_a_dataset_that_is_on_the_device_already(poisoned):
 
     assert [int(each[0]) for each in results] == [1, 2, 3, 4]
     assert same == [False, False, False, True]  # the last one is not a copy
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def test_a_batch_on_the_device_is_not_held_on_to(slow):
@@ -532,7 +532,7 @@ def test_a_loader_with_workers_and_a_pinning_thread(poisoned, workers):
         assert torch.cat([y for _, y in seen]).tolist() == list(range(32))
     if workers:
         loader._iterator._shutdown_workers()
-    assert poisoned.races == ()
+    assert not poisoned.races
 
 
 def test_a_host_that_runs_ahead_does_not_fill_its_memory(box):

@@ -9,7 +9,8 @@ import torch
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.pace import copies, rates, step
-from gpumagic.pin_loader.report import Loading, Samples
+from gpumagic.pin_loader.records.rates import Loading
+from gpumagic.pin_loader.records.samples import Samples
 
 torch.set_num_threads(1)
 

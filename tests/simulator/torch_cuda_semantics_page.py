@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
+from gpumagic.simulator.backend.races_told import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
-from gpumagic.simulator.backend.simulation import DataRace
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.simulation import DataRace
+from gpumagic.simulator.backend.races_told import DataRace
 
 NOT_PERMITTED = "operation not permitted when stream is capturing"
 

@@ -12,16 +12,11 @@ from gpumagic.pin_loader.batch.batch_remarks import remarks_on
 from gpumagic.pin_loader.batch.containers import DEEPEST, opened, too_deep
 from gpumagic.pin_loader.batch.pinner import Pinner, Treatment, pinner_of_this_torch
 from gpumagic.pin_loader.batch.recognising import is_array
-from gpumagic.pin_loader.report import (
-    Anatomy,
-    Leaf,
-    LoaderFacts,
-    Pinned,
-    WhyPageable,
-)
+from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.pin_loader.records.loader import LoaderFacts
 
 _MOST_LEAVES = 200
 _WITHOUT_PINNING = ("cpu", "mps")

@@ -6,13 +6,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic import ranks
-from gpumagic.pin_loader.report import Leaf, LoaderFacts, Pinned, Remark, WhyPageable
+from gpumagic.pin_loader.records.batch import Leaf, Pinned, WhyPageable
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.pin_loader.batch.anatomy import Found
+    from gpumagic.pin_loader.records.loader import LoaderFacts
 
 _MANY = 16  # tensors, each of which is a copy of its own
 _SMALL_BYTES = 64 << 10  # such a copy takes longer to start than to run

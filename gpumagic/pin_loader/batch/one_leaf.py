@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpumagic.devices.storage_words import StorageKey, stored_by, tensors_within
-from gpumagic.pin_loader.report import Leaf, Pinned, WhyPageable
+from gpumagic.pin_loader.records.batch import Leaf, Pinned, WhyPageable
 
 
 def leaf_of_tensor(torch: Any, tensor: Any, path: str) -> Leaf:

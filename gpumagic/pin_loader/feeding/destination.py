@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from gpumagic.devices.opening import best_device, import_torch, open_runtime
-from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError
 
 
@@ -28,8 +27,7 @@ def known_device(asked: Any) -> Any:
         raise DeviceError(
             f"{asked!r} is no device", 'say "cuda", "cuda:1" or the like'
         ) from error
-    if not _stands_in(device.type):
-        open_runtime(device.type)  # says why it cannot be used, if so
+    open_runtime(device.type)  # says why it cannot be used, if so
     return device
 
 
@@ -49,12 +47,5 @@ def current(device: Any, *, start: bool = False) -> Any:
         return torch.device(device.type, getattr(torch, device.type).current_device())
     index = None
     with contextlib.suppress(GpuMagicError):  # a simulated one was switched off
-        kind = None if _stands_in(device.type) else device.type
-        index = open_runtime(kind).current_device()
+        index = open_runtime(device.type).current_device()
     return device if index is None else torch.device(device.type, index)
-
-
-def _stands_in(kind: str) -> bool:
-    """Whether a simulated GPU answers to CUDA's name."""
-    box = simulated_box()
-    return kind == "cuda" and box is not None and bool(box.as_cuda)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.pin_loader.loader import loader_words
 from gpumagic.pin_loader.loader.facts import kind_of
-from gpumagic.pin_loader.report import Change, LoaderKind
+from gpumagic.pin_loader.records.loader import LoaderKind
+from gpumagic.pin_loader.records.rebuilding import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

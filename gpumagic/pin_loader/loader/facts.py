@@ -12,7 +12,7 @@ from gpumagic.pin_loader.loader import loader_words
 from gpumagic.pin_loader.loader.one_shot import one_shot_reason
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.subclasses import loader_within
-from gpumagic.pin_loader.report import LoaderFacts, LoaderKind
+from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
 
 __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
 

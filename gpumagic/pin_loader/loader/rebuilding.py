@@ -22,11 +22,12 @@ from gpumagic.pin_loader.loader.construction import (
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.rebuilding_remarks import advice_on, remarks_on
 from gpumagic.pin_loader.loader.subclasses import Treatment, known_as
-from gpumagic.pin_loader.report import Way
+from gpumagic.pin_loader.records.rebuilding import Way
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.loader.subclasses import Known
-    from gpumagic.pin_loader.report import Change, Remark
+    from gpumagic.pin_loader.records.rebuilding import Change
+    from gpumagic.pin_loader.records.remark import Remark
 
 _TOO_MANY = "This DataLoader will create .* worker processes"
 

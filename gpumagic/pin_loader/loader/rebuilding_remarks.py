@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.pin_loader.loader import loader_words
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,9 @@ from gpumagic.pin_loader.loader.facts import kind_of, one_shot_reason
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.rebuilding import rebuild
 from gpumagic.pin_loader.loader.seals import batch_at, gone_through
-from gpumagic.pin_loader.report import LoaderKind, Sameness, Way
+from gpumagic.pin_loader.records.loader import LoaderKind
+from gpumagic.pin_loader.records.proof import Sameness
+from gpumagic.pin_loader.records.rebuilding import Way
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.loader.seals import Pass

@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import Bound, Gain, Part, Remedy
+from gpumagic.pin_loader.records.bound import Bound, Gain, Part, Remedy
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import CopyMode, LoaderFacts, Loading, Rates
+    from gpumagic.pin_loader.records.loader import LoaderFacts
+    from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates
 
 
 class Way(Enum):

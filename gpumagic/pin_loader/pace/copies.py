@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.host_cache import empty_host_cache
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.report import CopyMode, Samples
+from gpumagic.pin_loader.records.rates import CopyMode
+from gpumagic.pin_loader.records.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

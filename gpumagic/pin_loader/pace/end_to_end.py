@@ -9,12 +9,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.comparison import verdict_of
+from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader.batch.walker import to_device
 from gpumagic.pin_loader.pace.loop_overlap import estimates, traced
 from gpumagic.pin_loader.pace.loops import Loop
 from gpumagic.pin_loader.pace.modelled_loops import paced
 from gpumagic.pin_loader.pace.step import StandIn
-from gpumagic.pin_loader.report import EndToEnd, Remark
+from gpumagic.pin_loader.records.proof import EndToEnd
+from gpumagic.pin_loader.records.remark import Remark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
     from gpumagic.pin_loader.pace.overlap import Copying
-    from gpumagic.pin_loader.report import Loading, Rates
+    from gpumagic.pin_loader.records.rates import Loading, Rates
 
 _BATCHES, _FEWEST_BATCHES = 20, 4
 _FEWEST_ROUNDS = 3
@@ -206,7 +208,7 @@ def _place(runtime: Runtime, device: int | None) -> Any:
 
     if runtime.kind == "cpu" or device is None:
         return torch.device(runtime.kind)
-    return torch.device(runtime.kind, device)
+    return torch.device(word_of(runtime.kind), device)
 
 
 def _name_of(step: Callable[[Any], object] | None) -> str:

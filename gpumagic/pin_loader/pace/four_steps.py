@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.pace.bounds import Way, costs_of
-from gpumagic.pin_loader.report import FourSteps, StepSpan
+from gpumagic.pin_loader.records.four_steps import FourSteps, StepSpan
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.pace.bounds import Costs
-    from gpumagic.pin_loader.report import Loading, Rates
+    from gpumagic.pin_loader.records.rates import Loading, Rates
 
 _STEPS = 4
 _DEPTH = 1

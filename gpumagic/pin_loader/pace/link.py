@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.links import link_in_use
-from gpumagic.pin_loader.report import Link, Remark
+from gpumagic.pin_loader.records.rates import Link
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.units import share_text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.report import Link
+    from gpumagic.pin_loader.records.rates import Link
 
 _LARGEST_BYTES, _SMALLEST_BYTES = 256 << 20, 4 << 20
 _SIMULATED_BYTES = 16 << 20  # the model is linear, and the bytes are really moved

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gpumagic import ranks
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.pace import overlap
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.pace.loops import Loop
     from gpumagic.pin_loader.pace.overlap import Copying
-    from gpumagic.pin_loader.report import CopyMode, Rates, Step
+    from gpumagic.pin_loader.records.rates import CopyMode, Rates, Step
 
 _TRACED_STEPS = 10
 

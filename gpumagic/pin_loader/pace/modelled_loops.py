@@ -11,7 +11,7 @@ from gpumagic.pin_loader.pace.pace import Pace, PacedLoader
 from gpumagic.pin_loader.trials.trial import batches_of
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import Loading, Rates
+    from gpumagic.pin_loader.records.rates import Loading, Rates
 
 _REAL_BATCHES = 2  # that a modelled loop goes round with
 _EPOCH = 1 << 20  # batches of a modelled loader: it never ends

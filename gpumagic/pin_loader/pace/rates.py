@@ -10,13 +10,14 @@ from gpumagic.devices.host_cache import empty_host_cache
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.batch.walker import tensors_in, to_device
 from gpumagic.pin_loader.pace import copies, link_rate, step
-from gpumagic.pin_loader.report import Rates, Remark
+from gpumagic.pin_loader.records.rates import Rates
+from gpumagic.pin_loader.records.remark import Remark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.report import Loading, Step
+    from gpumagic.pin_loader.records.rates import Loading, Step
 
 _PIN_SHARE, _FRESH_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.1, 0.3, 0.35
 _FRESH_COPIES = 3  # of the batch, at least; a figure that can be done without

@@ -16,7 +16,7 @@ from gpumagic.devices.busy import Busy
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.batch.adapter import unwrapped
 from gpumagic.pin_loader.batch.containers import opened
-from gpumagic.pin_loader.report import Damaged, ReuseCheck
+from gpumagic.pin_loader.records.proof import Damaged, ReuseCheck
 from gpumagic.pin_loader.trials.trial import batches_of
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.busy import Busy
-from gpumagic.pin_loader.report import Samples, Step
+from gpumagic.pin_loader.records.rates import Step
+from gpumagic.pin_loader.records.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.report import Rates
+    from gpumagic.pin_loader.records.rates import Rates
 
 _WARM_UPS = 2
 _SAMPLES, _FEWEST_SAMPLES = 10, 3

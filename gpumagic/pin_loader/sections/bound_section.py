@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Bar, BarPair, Column, Paragraph, Table
 from gpumagic.drawing.palette import BLUE, VERMILLION
-from gpumagic.pin_loader.report import Remedy
+from gpumagic.pin_loader.records.bound import Remedy
 from gpumagic.pin_loader.sections.phrases import time_text, times_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import Bound, Gain
-    from gpumagic.pin_loader.report import Part as StepPart
+    from gpumagic.pin_loader.records.bound import Bound, Gain
+    from gpumagic.pin_loader.records.bound import Part as StepPart
 
 _MOST_TIMES = 100
 _INSTANT = (

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from gpumagic.comparison import Comparison
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import EndToEnd, LoaderReport
+    from gpumagic.pin_loader.records.proof import EndToEnd
+    from gpumagic.pin_loader.report import LoaderReport
     from gpumagic.pin_loader.sections.step_split import Split
 
 WAITING, COPYING, COMPUTE = "waiting for data", "copying, not hidden", "compute"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Badge, Column, Details, Note, Paragraph, Table, Tone
-from gpumagic.pin_loader.report import Severity
+from gpumagic.pin_loader.records.guard import Severity
 from gpumagic.pin_loader.sections.phrases import amount_text, device_text
 from gpumagic.units import bytes_text, count_text, share_text
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import Guard, Limit, Setting
+    from gpumagic.pin_loader.records.guard import Guard, Limit
+    from gpumagic.pin_loader.records.setting import Setting
 
 TONES: dict[Severity, Tone] = {
     Severity.FINE: "ok",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import LimitKind, Part, State, Way
+from gpumagic.pin_loader.records.bound import Part
+from gpumagic.pin_loader.records.guard import LimitKind
+from gpumagic.pin_loader.records.rebuilding import Way
+from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.sections.leaf_words import pageable_sentence
 from gpumagic.pin_loader.sections.phrases import (
     amount_text,
@@ -25,7 +28,9 @@ from gpumagic.units import count_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.report import Bound, Guard, Limit, LoaderReport
+    from gpumagic.pin_loader.records.bound import Bound
+    from gpumagic.pin_loader.records.guard import Guard, Limit
+    from gpumagic.pin_loader.report import LoaderReport
 
 _LEFT = {
     LimitKind.AVAILABLE: "of the memory that is left",
@@ -73,6 +78,8 @@ def _fixed(report: LoaderReport) -> str:
 
 def _unproven(report: LoaderReport) -> str:
     pairs = 0 if report.end_to_end is None else len(report.end_to_end.result.pairs)
+    if not pairs:
+        return f"{new_text(report)} is ready; no time was left to compare it"
     return (
         f"{new_text(report)} is ready; {count_text(pairs, 'pair')} of runs are too few "
         "to tell how much faster it is"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import Anatomy, Leaf, LoaderReport
+    from gpumagic.pin_loader.records.batch import Anatomy, Leaf
+    from gpumagic.pin_loader.report import LoaderReport
 
 MOST_LEAVES = 10
 _NOT_CONTIGUOUS = (

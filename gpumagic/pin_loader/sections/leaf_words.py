@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import Pinned
+from gpumagic.pin_loader.records.batch import Pinned
 from gpumagic.units import bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import Anatomy
+    from gpumagic.pin_loader.records.batch import Anatomy
 
 _LONGEST_PATH = 120
 

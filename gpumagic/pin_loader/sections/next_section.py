@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import Anatomy, LoaderReport
+    from gpumagic.pin_loader.records.batch import Anatomy
+    from gpumagic.pin_loader.report import LoaderReport
 
 _PAIR = {"batch[0]", "batch[1]"}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Note, Paragraph
-from gpumagic.pin_loader.report import Pinned, State, Way, WhyPageable
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
+from gpumagic.pin_loader.records.rebuilding import Way
+from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.sections.leaf_words import pageable_sentence, short_path
 from gpumagic.pin_loader.sections.phrases import listed
 from gpumagic.units import bytes_text, count_text
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import Anatomy, Leaf, LoaderReport
+    from gpumagic.pin_loader.records.batch import Anatomy, Leaf
+    from gpumagic.pin_loader.report import LoaderReport
 
 _MOST_REASONS = 4
 _ANEW = (Way.REBUILT, Way.FLAG_SET)

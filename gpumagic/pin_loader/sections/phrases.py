@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import LimitKind
+from gpumagic.pin_loader.records.guard import LimitKind
 from gpumagic.units import UNKNOWN, bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumagic.pin_loader.report import LoaderFacts, LoaderReport, Samples, Setting
+    from gpumagic.pin_loader.records.loader import LoaderFacts
+    from gpumagic.pin_loader.records.samples import Samples
+    from gpumagic.pin_loader.records.setting import Setting
+    from gpumagic.pin_loader.report import LoaderReport
 
 NOT_MEASURED = "not measured"
 _UNITS = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))

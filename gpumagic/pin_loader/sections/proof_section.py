@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Grid, Note, Table
-from gpumagic.pin_loader.report import Way
+from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.sections.phrases import listed, loader_text, new_text
 from gpumagic.units import count_text
 
@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import (
-        Damaged,
-        LoaderReport,
-        Rebuilding,
-        ReuseCheck,
-        Sameness,
-    )
+    from gpumagic.pin_loader.records.proof import Damaged, ReuseCheck, Sameness
+    from gpumagic.pin_loader.records.rebuilding import Rebuilding
+    from gpumagic.pin_loader.report import LoaderReport
 
 _MOST_NAMES = 6
 _MOST_DAMAGED = 3

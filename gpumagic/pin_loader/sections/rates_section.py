@@ -19,15 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import (
-        CopyMode,
-        Link,
-        Loading,
-        Rates,
-        Samples,
-        Setting,
-        Step,
-    )
+    from gpumagic.pin_loader.records.rates import CopyMode, Link, Loading, Rates, Step
+    from gpumagic.pin_loader.records.samples import Samples
+    from gpumagic.pin_loader.records.setting import Setting
 
 
 def copies_parts(rates: Rates, setting: Setting) -> Iterator[Part]:

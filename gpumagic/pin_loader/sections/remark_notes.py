@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import LoaderReport, Remark
+    from gpumagic.pin_loader.records.remark import Remark
+    from gpumagic.pin_loader.report import LoaderReport
 
 MOST_NOTES = 12
 

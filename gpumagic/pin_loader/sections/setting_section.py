@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import LoaderFacts, Setting
+    from gpumagic.pin_loader.records.loader import LoaderFacts
+    from gpumagic.pin_loader.records.setting import Setting
 
 
 def setting_parts(facts: LoaderFacts, setting: Setting) -> Iterator[Part]:

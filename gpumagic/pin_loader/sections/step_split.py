@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic import ranks
-from gpumagic.pin_loader.report import Pinned, Way
+from gpumagic.pin_loader.records.batch import Pinned
+from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.sections.phrases import median_of
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import EndToEnd, LoaderReport
+    from gpumagic.pin_loader.records.proof import EndToEnd
+    from gpumagic.pin_loader.report import LoaderReport
 
 _MOSTLY = 0.5
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.report import FourSteps, StepSpan
+    from gpumagic.pin_loader.records.four_steps import FourSteps, StepSpan
 
 _LANES = ("load", "copy", "compute")
 

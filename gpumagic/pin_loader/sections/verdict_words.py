@@ -16,7 +16,8 @@ from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.comparison import Comparison
-    from gpumagic.pin_loader.report import LoaderReport, WorkerTrial
+    from gpumagic.pin_loader.records.workers import WorkerTrial
+    from gpumagic.pin_loader.report import LoaderReport
 
 WORTH_IT = 1.05
 """Below this, a gain is none: so says the rule that stops before rebuilding."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.observed import CodeLine, SeenRace
-    from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
+    from gpumagic.pin_loader.records.watched import CopyLine, DataWait
+    from gpumagic.pin_loader.report import WatchReport
 
 _MOST_LINES = 12
 _MOST_RACES = 5

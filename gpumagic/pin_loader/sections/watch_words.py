@@ -10,7 +10,8 @@ from gpumagic.units import bytes_text, part_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
+    from gpumagic.pin_loader.records.watched import CopyLine, DataWait
+    from gpumagic.pin_loader.report import WatchReport
 
 NO_LINE = "no line of the cell"
 _LONGEST_ERROR = 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Table
-from gpumagic.pin_loader.report import Stopped
+from gpumagic.pin_loader.records.workers import Stopped
 from gpumagic.pin_loader.sections.phrases import median_of, three_digits, time_text
 from gpumagic.units import bytes_text, count_text
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import WorkerSearch, WorkerTrial
+    from gpumagic.pin_loader.records.workers import WorkerSearch, WorkerTrial
 
 
 def worker_parts(search: WorkerSearch) -> Iterator[Part]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import Pinned, WhyPageable
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import Anatomy, Leaf
+    from gpumagic.pin_loader.records.batch import Anatomy, Leaf
 
 WARN_SHARE = 0.2  # of what there is; nothing is said below
 REFUSE_SHARE = 0.5

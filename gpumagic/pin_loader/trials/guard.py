@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.imported import loaded_torch
-from gpumagic.pin_loader.report import (
-    Guard,
-    Limit,
-    LimitKind,
-    Severity,
-)
+from gpumagic.pin_loader.records.guard import Guard, Limit, LimitKind, Severity
 from gpumagic.pin_loader.trials import headroom as headrooms
 from gpumagic.pin_loader.trials.demand import REFUSE_SHARE, WARN_SHARE, Demand
 from gpumagic.pin_loader.trials.guard_hints import hint_for
@@ -19,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.report import Anatomy
+    from gpumagic.pin_loader.records.batch import Anatomy
     from gpumagic.pin_loader.trials.headroom import Headroom
 
 PREFETCH_FACTOR = 2  # torch's own default

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import LimitKind
+from gpumagic.pin_loader.records.guard import LimitKind
 from gpumagic.pin_loader.trials.demand import REFUSE_SHARE, WARN_SHARE
 from gpumagic.units import bytes_text
 

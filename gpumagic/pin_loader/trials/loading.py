@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.pin_loader.report import Loading, Samples
+from gpumagic.pin_loader.records.rates import Loading
+from gpumagic.pin_loader.records.samples import Samples
 from gpumagic.pin_loader.trials.arrivals import Arrivals, Raised, number_of
 from gpumagic.pin_loader.trials.loader_failure import (
     LoaderFailed,

@@ -11,7 +11,7 @@ import multiprocessing
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.trials import pickle_trial
 
 if TYPE_CHECKING:

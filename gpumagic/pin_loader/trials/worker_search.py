@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.pin_loader.report import Stopped, WorkerSearch, WorkerTrial
+from gpumagic.pin_loader.records.workers import Stopped, WorkerSearch, WorkerTrial
 from gpumagic.pin_loader.trials import processors
 from gpumagic.pin_loader.trials.loader_failure import LoaderFailed
 from gpumagic.pin_loader.trials.loading import measure
@@ -15,7 +15,10 @@ from gpumagic.pin_loader.trials.worker_memory import private_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.report import Anatomy, Guard, Loading, Remark
+    from gpumagic.pin_loader.records.batch import Anatomy
+    from gpumagic.pin_loader.records.guard import Guard
+    from gpumagic.pin_loader.records.rates import Loading
+    from gpumagic.pin_loader.records.remark import Remark
 
 BUDGET_S = 10.0
 _WORTH_IT = 0.05  # gains below are none

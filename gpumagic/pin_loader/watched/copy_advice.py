@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpumagic import ranks
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.watched.copy_lines import all_bytes, all_held_s, by_line
 from gpumagic.pin_loader.watched.feeders import Feeder
 from gpumagic.places import Place, code_line

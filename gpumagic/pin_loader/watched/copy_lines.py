@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import CopyLine
+from gpumagic.pin_loader.records.watched import CopyLine
 from gpumagic.places import code_line
 
 if TYPE_CHECKING:

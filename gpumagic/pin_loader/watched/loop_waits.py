@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.pin_loader.report import DataWait, Remark, Samples
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader.records.watched import DataWait
 from gpumagic.places import code_line
 from gpumagic.units import count_text, seconds_text, share_text
 

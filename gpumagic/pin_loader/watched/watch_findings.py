@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import Remark, WatchReport
+from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.pin_loader.report import WatchReport
 from gpumagic.pin_loader.watched.copy_advice import copy_remarks
 from gpumagic.pin_loader.watched.copy_lines import copy_lines
 from gpumagic.pin_loader.watched.feeders import Feeders
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.observed import Code
-    from gpumagic.pin_loader.report import Setting
+    from gpumagic.pin_loader.records.setting import Setting
     from gpumagic.pin_loader.watched.seen_loaders import SeenLoader
     from gpumagic.pin_loader.watched.watchers import Watchers
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.imported import loaded_torch
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.report import Setting
+from gpumagic.pin_loader.records.setting import Setting
 from gpumagic.pin_loader.watched.last_idle import first_line, wait_until_idle
 from gpumagic.pin_loader.watched.watch_findings import Ended, Findings
 from gpumagic.pin_loader.watched.watchers import Watchers
@@ -155,7 +155,7 @@ class WatchRun:
         version = getattr(torch, "__version__", None)
         box = simulated_box() if runtime.simulated else None
         return Setting(
-            kind=runtime.kind,
+            kind=word_of(runtime.kind),
             label=str(getattr(box, "label", "")),
             device=device,
             device_name=name,

@@ -9,7 +9,7 @@ from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.watched.data_waits import waits_watched
 from gpumagic.pin_loader.watched.seen_loaders import SeenWaits
 from gpumagic.pin_loader.watched.traced_copies import TracedCopies, traced_copies

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpumagic.errors import DeviceError
 from gpumagic.host_memory import available_bytes
+from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 from gpumagic.units import bytes_text
+
+if TYPE_CHECKING:
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedGpu
 
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
@@ -14,13 +21,48 @@ class HostMemoryFull(DeviceError):
     """The RAM of this machine cannot hold what the simulated GPU could."""
 
 
-def has_room(nbytes: int) -> bool:
+class HostMemory:
+    """The RAM that the tensors of one simulation lie in."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def foresee(self, nbytes: int, gpu: SimulatedGpu | None) -> None:
+        """Refuse an output that the RAM of this machine cannot hold.
+
+        Raises:
+            OutOfMemoryError: The simulated GPU could not hold it either.
+            HostMemoryFull: It says what there is and how to go on.
+        """
+        __tracebackhide__ = True
+        if nbytes < WATCHED_BYTES or _has_room(nbytes):
+            return
+        if gpu is not None:
+            self._require_room_on(gpu, nbytes)
+        raise _no_room(nbytes, self._simulation.label)
+
+    def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
+        """Run out of simulated memory, if that comes first."""
+        __tracebackhide__ = True
+        simulation = self._simulation
+        with simulation.books():
+            gpu.start()
+            try:
+                block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
+            except OutOfSimulatedMemory as full:
+                error = simulation.torch.OutOfMemoryError(simulation.says(full.text))
+                raise error from None
+            if block is not None:
+                gpu.allocator.free(block)
+
+
+def _has_room(nbytes: int) -> bool:
     """Whether this machine's RAM has room for so much more."""
     free = available_bytes()
     return free is None or nbytes <= free - _SPARE_BYTES
 
 
-def no_room(nbytes: int, label: str) -> HostMemoryFull:
+def _no_room(nbytes: int, label: str) -> HostMemoryFull:
     """What is said where it has not, but the simulated GPU has."""
     return HostMemoryFull(
         f"the {label} has room for {bytes_text(nbytes)} more, but its memory lies in "

@@ -1,0 +1,133 @@
+"""Our outputs as people meet them, drawn from samples and saved before.
+
+The two front ends draw an output alike, as do a page that trusts it and one that does
+not: each page proves that it shows what was written, and two pages that this is good
+to look at. What differs is the theme (of each front end the light and the dark one)
+and, in Notebook 7, how wide a cell is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.browser import axe, notebooks
+from tests.browser.page import VIEWS
+
+pytestmark = pytest.mark.browser
+
+
+class Where(NamedTuple):
+    """A page."""
+
+    front_end: str
+    theme: str
+    trust: str
+
+
+LIGHT = Where("lab", "light", "trusted")
+DARK = Where("lab", "dark", "untrusted")
+NOTEBOOK = Where("notebook7", "light", "untrusted")
+PAGES = (
+    LIGHT,
+    Where("lab", "light", "untrusted"),
+    DARK,
+    Where("lab", "dark", "trusted"),
+    NOTEBOOK,
+    Where("notebook7", "dark", "trusted"),
+)
+
+
+def on(*pages):
+    """Run a test on these pages."""
+    ids = ["-".join(page) for page in pages]
+    return pytest.mark.parametrize(
+        "opened", pages, ids=ids, indirect=True, scope="session"
+    )
+
+
+@on(*PAGES)
+def test_an_untrusted_page_drops_what_a_trusted_one_keeps(opened):
+    """The two notebooks are really treated differently, or the rest proves nothing."""
+    kept = opened.look("vectors")[notebooks.SENTINEL]
+    assert kept == int(opened.name.endswith("-trusted"))
+
+
+@on(*PAGES)
+def test_the_page_has_its_theme(opened):
+    """Dark means dark."""
+    theme = opened.page.evaluate("document.body.dataset.jpThemeName")
+    assert theme.split()[-1].lower() == opened.name.split("-")[1]
+
+
+@on(*PAGES)
+def test_nothing_of_ours_is_stripped(opened):
+    """Every element, attribute, style and word that we wrote is in the page."""
+    shown = opened.look("trees")
+    written = opened.page.evaluate(
+        "all => all.map(look.written)", list(opened.outputs.values())
+    )
+    for name, tree in zip(opened.outputs, written, strict=True):
+        if name != notebooks.SENTINEL:
+            assert shown[name] == tree
+
+
+@on(*PAGES)
+def test_all_pages_say_the_same(opened, said):
+    """Neither front end nor theme nor trust changes a word of what can be read."""
+    opened.view(VIEWS["wide"])
+    words = opened.look("words")
+    assert words == said.setdefault("words", words)
+    assert all(text.strip() for text in words.values())
+
+
+@on(*PAGES)
+def test_all_of_it_can_be_seen(opened):
+    """Each text, bar and picture takes up room and is not hidden."""
+    opened.view(VIEWS["wide"])
+    assert opened.faults("invisible") == {}
+
+
+@on(*PAGES)
+def test_every_picture_has_loaded_and_has_a_name(opened):
+    """A picture that is there has pixels, and words for those who do not see it."""
+    assert opened.faults("badPictures") == {}
+    assert opened.page.locator(".jp-OutputArea-output img").count() > 10
+
+
+@on(LIGHT, DARK)
+def test_axe_finds_nothing_serious(opened):
+    """Contrast, names, table headings: no fault that would shut somebody out."""
+    opened.view(VIEWS["wide"])
+    assert axe.serious_faults(opened.page, fewest_judged=500) == {}
+
+
+@on(LIGHT, DARK)
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_cut_off_covered_or_torn(opened, view):
+    """On a narrow page and at 200 % text wraps; only a wide table may scroll.
+
+    The mark of a badge and its word stay on one line, however narrow the table.
+    """
+    opened.view(VIEWS[view])
+    opened.photograph(view)
+    assert _faults(opened) == {"cutOff": {}, "overlapping": {}, "torn": {}}
+
+
+@on(NOTEBOOK)
+def test_nothing_is_cut_off_covered_or_torn_on_paper(opened):
+    """Notebook 7 leaves margins beside its cells, so that they are narrower."""
+    opened.view(VIEWS["narrow"])
+    opened.photograph("narrow")
+    assert _faults(opened) == {"cutOff": {}, "overlapping": {}, "torn": {}}
+
+
+def _faults(opened):
+    return {what: opened.faults(what) for what in ("cutOff", "overlapping", "torn")}
+
+
+@on(*PAGES)
+def test_the_console_stays_silent(opened):
+    """Nothing of ours makes the browser complain."""
+    assert opened.complaints == []
