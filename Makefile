@@ -53,8 +53,8 @@ golden: gallery  ## accept what is drawn now; look at the gallery first
 notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 	$(BIN)/python -m tests.notebooks
 
-browser: $(VENV)/.browser  ## drive a real JupyterLab in Chromium
-	$(BIN)/python -m pytest tests/browser -m browser
+browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium
+	$(BIN)/python -m pytest tests/browser tests/frontends -m browser
 
 docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

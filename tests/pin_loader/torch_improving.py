@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
+from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import DevicePrefetcher, improve
 from gpumagic.pin_loader.report import State
 
@@ -83,3 +84,17 @@ def test_nothing_is_said_of_time_that_was_kept():
     report = improve(images(128), name="dl", budget_s=20.0).report
 
     assert not any("was to take" in each.text for each in report.remarks)
+
+
+def test_a_gpu_that_stands_in_for_cuda_is_called_cuda():
+    """Report, old loop and new loader say cuda:0, as the code of the user does."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        made = improve(images(), name="dl", device="cuda:0", budget_s=2.0, force=True)
+
+        told = str(made.report.drawing().text())
+        assert "cuda:0" in told
+        assert "sim" not in told.replace("simulated", "").replace("torch on sim", "")
+        assert made.report.end_to_end.base.endswith("step(batch.to('cuda:0'))")
+        assert {str(each.device) for each, _ in made.loader} == {"cuda:0"}
+        with pytest.raises(DeviceError, match="there is no cuda:3: there is cuda:0"):
+            improve(images(), name="dl", device="cuda:3")
