@@ -127,6 +127,11 @@ def _cell_number(file: str) -> int | None:
     return numbers.get(file)
 
 
+def place_text(mark: PlaceMark | None) -> str:
+    """A place as it is read, known or not."""
+    return "a place that is not known" if mark is None else str(Place(*mark))
+
+
 class Places:
     """Finds the innermost frame that is the user's: no library's, not ours.
 

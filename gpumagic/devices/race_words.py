@@ -6,11 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.observed import SeenRace
-from gpumagic.places import Place, code_line
+from gpumagic.places import code_line, place_text
 
 if TYPE_CHECKING:
     from gpumagic.devices.race_watch import Access
-    from gpumagic.places import PlaceMark
 
 _DEFAULT_STREAM = 0
 
@@ -25,7 +24,7 @@ def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
 
         later: The access that does not wait for it.
     """
-    later_place, earlier_place = _place_text(later.mark), _place_text(earlier.mark)
+    later_place, earlier_place = place_text(later.mark), place_text(earlier.mark)
     waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
     return SeenRace(
         problem=(
@@ -61,10 +60,6 @@ def _variable_of(torch: Any, stream: int) -> str | None:
         if isinstance(value, torch.cuda.Stream) and name[0] != "_"
     }
     return streams.get(stream)
-
-
-def _place_text(mark: PlaceMark | None) -> str:
-    return "a place that is not known" if mark is None else str(Place(*mark))
 
 
 def _verb(access: Access) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from gpumagic.devices.wait_words import wait_in_words
 from gpumagic.errors import DeviceError
 from gpumagic.observed import SeenRace, SyncCall
-from gpumagic.places import Place, PlaceMark, code_line, runs_through
+from gpumagic.places import Place, PlaceMark, code_line, place_text, runs_through
 from gpumagic.simulator.races import hint, problem
 from gpumagic.simulator.scheduler import QUEUE_FULL
 
@@ -173,12 +173,8 @@ def _simulation_of(box: Box) -> Simulation:
 
 def _in_words(race: Race, simulation: Simulation) -> SeenRace:
     return SeenRace(
-        problem(race, simulation.stream_name, _place_text),
-        hint(race, simulation.stream_name, _place_text),
+        problem(race, simulation.stream_name, place_text),
+        hint(race, simulation.stream_name, place_text),
         code_line(race.earlier_place),
         code_line(race.later_place),
     )
-
-
-def _place_text(mark: PlaceMark | None) -> str:
-    return "a place that is not known" if mark is None else str(Place(*mark))

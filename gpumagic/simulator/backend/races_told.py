@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.places import Place, PlaceMark
+from gpumagic.places import Place, PlaceMark, place_text
 from gpumagic.simulator.backend.streams import name_of
 from gpumagic.simulator.races import hint, problem
 
@@ -76,8 +76,8 @@ class RacesTold:
 
     def _in_words(self, race: Race) -> str:
         return (
-            f"{self._simulation.label}: {problem(race, self.stream_name, _place_text)}"
-            f"\n  -> {hint(race, self.stream_name, _place_text)}"
+            f"{self._simulation.label}: {problem(race, self.stream_name, place_text)}"
+            f"\n  -> {hint(race, self.stream_name, place_text)}"
         )
 
 
@@ -87,10 +87,6 @@ def _variable_of(stream: SimulatedStream) -> str | None:
         if getattr(value, "_simulated", None) is stream and name[0] != "_":
             return name
     return None
-
-
-def _place_text(mark: PlaceMark | None) -> str:
-    return "a place that is not known" if mark is None else str(Place(*mark))
 
 
 def _line(mark: PlaceMark | None) -> _Line:
