@@ -51,7 +51,7 @@ def _wrapped(lines: list[str]) -> list[str]:
         break_on_hyphens=False,
     )
     rows = (row for line in lines for row in line.split("\n"))
-    return [part for row in rows for part in wrapper.wrap(row)]
+    return [part for row in rows for part in wrapper.wrap(row) or [""]]
 
 
 class UsageProblem(GpuMagicError):

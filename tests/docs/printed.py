@@ -17,9 +17,10 @@ def missing(printed, shown):
     """
     rest = _alike(shown)
     for part in _parts(printed):
-        _, found, rest = rest.partition(_alike(part))
+        found = re.search(rf"(?<![\w.]){re.escape(_alike(part))}(?!\w|\.\d)", rest)
         if not found:
             return part
+        rest = rest[found.end() :]
     return None
 
 

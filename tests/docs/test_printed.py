@@ -40,6 +40,9 @@ def test_what_is_shown_is_found(printed):
             "  model    64.1 MiB  In [14], line 4",
         ),
         ("Who held it\n", "Who held it"),
+        ("28 MiB on sim:0\n", "28 MiB on sim:0"),
+        ("model  64.1 Mi\n", "model  64.1 Mi"),
+        ("+128 MiB on sim:0, peak 19\n", "+128 MiB on sim:0, peak 19"),
     ],
 )
 def test_what_is_not_shown_is_told(printed, part):

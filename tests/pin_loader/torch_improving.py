@@ -27,7 +27,7 @@ def test_memory_of_the_device_is_given_back(box):
     mine = torch.zeros(1 << 20, device="sim")
     before = torch.sim.memory_reserved(), torch.sim.memory_allocated()
 
-    made = improve(images(), name="dl", budget_s=2.0, force=True)
+    made = improve(images(), name="dl", budget_s=30.0, force=True)
 
     assert made.report.end_to_end is not None
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
