@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from gpumagic.arguments import words_of
+
 if TYPE_CHECKING:
     import argparse
 
@@ -26,6 +28,7 @@ def options(room: Room) -> str:
         f"| {_spelling(action)} | {_cell(action.help or '')} |"
         for action in parser._actions  # noqa: SLF001 - argparse has no public list
     ]
+    words = [f"| `{each}` | {_cell(does)} |" for each, does in words_of(parser).items()]
     return "\n".join(
         (
             "## All options",
@@ -37,6 +40,7 @@ def options(room: Room) -> str:
             "| Option | |",
             "| --- | --- |",
             *rows,
+            *words,
         )
     )
 

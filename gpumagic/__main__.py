@@ -61,9 +61,12 @@ def _read(words: list[str]) -> argparse.Namespace:
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         raise _unknown(parser, "command", words[0], commands.choices)
     options, unknown = parser.parse_known_args(words)
+    if options.run is _select:
+        command.check_place_of_program(words[1:], [*options.what, *unknown], program)
     if unknown:
+        kind = "option" if unknown[0].startswith("-") else "argument"
         known = options_of(commands.choices[words[0]])
-        raise _unknown(commands.choices[words[0]], "option", unknown[0], known)
+        raise _unknown(commands.choices[words[0]], kind, unknown[0], known)
     options.program = program
     return options
 
@@ -100,6 +103,10 @@ def _select(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from gpumagic import demo
 
+    sys.stdout.write(
+        "The tour runs in a kernel of its own; that takes half a minute.\n"
+    )
+    sys.stdout.flush()
     sys.stdout.write(demo.run(options.out) + "\n")
     return 0
 

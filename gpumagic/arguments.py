@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
+from gpumagic.errors import GpuMagicError, UsageProblem
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +44,7 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
         if type(error).__name__ != "UsageError":
             raise
         raise UsageProblem(f"{name}: {error}", usage_hint(name)) from None
+    _check_quantities(parser, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
     return namespace
@@ -82,24 +83,52 @@ def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     }
 
 
+def words_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """What each word that a magic answers does, such as `log [FILE]`."""
+    return dict(getattr(parser, "words", {}))
+
+
+def next_place(
+    parser: argparse.ArgumentParser, line: str
+) -> tuple[list[str], argparse.Action | None]:
+    """Where a further word would stand.
+
+    Returns:
+        The plain words of the line, and the option that waits for its value.
+    """
+    *before, (_, option) = _roles(parser, f"{line} x")
+    return [word[0] for word, its_option in before if its_option is None], option
+
+
 def usage_hint(name: str) -> str:
     """What to type to see all options."""
     return f"type {name} --help to see all options"
+
+
+def _roles(
+    parser: argparse.ArgumentParser, line: str
+) -> Iterator[tuple[re.Match[str], argparse.Action | None]]:
+    """Each word with the option that it names or gives a value to, if it does."""
+    options = options_of(parser)
+    option: argparse.Action | None = None
+    awaited = 0
+    for word in _WORD.finditer(line):
+        if awaited:
+            awaited -= 1
+        else:
+            spelling, _, attached = word[0].partition("=")
+            option = options.get(spelling.rstrip(";"))  # it silences the line
+            awaited = 0 if attached or option is None else _values_taken(option)
+        yield word, option
 
 
 def _option_words(
     parser: argparse.ArgumentParser, line: str
 ) -> Iterator[re.Match[str]]:
     """The leading words that are options or the values of options."""
-    options, awaited = options_of(parser), 0
-    for word in _WORD.finditer(line):
-        spelling, _, attached = word[0].partition("=")
-        if awaited:
-            awaited -= 1
-        elif spelling not in options:
+    for word, option in _roles(parser, line):
+        if option is None:
             return
-        elif not attached:
-            awaited = _values_taken(options[spelling])
         yield word
 
 
@@ -142,9 +171,23 @@ def _unknown_word(
 ) -> UsageProblem:
     spelling = word.partition("=")[0]
     kind = "option" if spelling.startswith("-") else "word"
-    near = did_you_mean(spelling, _known_words(parser)) if len(spelling) > 1 else ""
-    hint = near or usage_hint(name)
+    hint = _nearest(spelling, _known_words(parser)) or usage_hint(name)
     return UsageProblem(f"{name} has no {kind} {spelling}", hint)
+
+
+def _nearest(spelling: str, known: list[str]) -> str:
+    """What was meant: a word that begins so, or one that is written nearly so.
+
+    Without their dashes, which all options have in common: with them `--wat` is
+    taken for `--repeat`.
+    """
+    import difflib
+
+    bare = {word.lstrip("-"): word for word in known}
+    typed = spelling.lstrip("-")
+    meant = [each for each in bare if each.startswith(typed) and len(typed) > 1]
+    meant = meant or difflib.get_close_matches(typed, bare, n=1, cutoff=0.6)
+    return f"did you mean {' or '.join(bare[each] for each in meant)}?" if meant else ""
 
 
 def _known_words(parser: argparse.ArgumentParser) -> list[str]:
@@ -153,4 +196,22 @@ def _known_words(parser: argparse.ArgumentParser) -> list[str]:
         for action in parser._actions  # noqa: SLF001 - argparse has no public list
         for choice in (action.choices or () if not action.option_strings else ())
     ]
-    return [*options_of(parser), *_HELP, *map(str, choices)]
+    words = (word.split()[0] for word in words_of(parser))
+    return [*options_of(parser), *_HELP, *map(str, choices), *words]
+
+
+def _check_quantities(
+    parser: argparse.ArgumentParser, name: str, namespace: argparse.Namespace
+) -> None:
+    """Refuse what is no TIME or SIZE under the name of its option."""
+    from gpumagic.units import parse_bytes, parse_seconds
+
+    readers: dict[Any, Any] = {"TIME": parse_seconds, "SIZE": parse_bytes}
+    for spelling, option in options_of(parser).items():
+        text = getattr(namespace, option.dest, None)
+        if option.metavar in readers and isinstance(text, str):
+            try:
+                readers[option.metavar](text)
+            except GpuMagicError as error:
+                problem = f"{name} {spelling}: {error.problem}"
+                raise UsageProblem(problem, error.hint) from None

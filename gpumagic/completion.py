@@ -1,21 +1,39 @@
-"""Completes the options of our magics, and the names and devices they take."""
+"""Completes the options of our magics, and what each of them says can stand there."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.arguments import options_of
+from gpumagic.arguments import next_place, options_of, words_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from contextlib import ExitStack
 
+    from gpumagic.devices.protocols import Driver
     from gpumagic.session import Session
 
 # `%name words`, `%%name words` and `result = %name words`, up to the cursor.
-_CALL = re.compile(r"(?:.*=)?\s*%%?(\w+)\s+(.*)", re.DOTALL)
+_CALL = re.compile(r"(?:.*=)?\s*(%%?)(\w+)(\s.*?)(\S*)", re.DOTALL)
+_NAMES_OF_MAGICS = "IPCompleter.magic_matcher"
+
+
+class Offer(NamedTuple):
+    """What can be put at the cursor.
+
+    Attributes:
+        begun: The word that is there.
+
+        words: All that it can become.
+
+        beside_code: Whether code can stand here as well, which IPython completes.
+    """
+
+    begun: str
+    words: list[str]
+    beside_code: bool = False
 
 
 class Completion:
@@ -33,40 +51,58 @@ class Completion:
         matchers.append(matcher)
         undo.callback(lambda: matcher in matchers and matchers.remove(matcher))
 
-    def candidates(self, text_until_cursor: str) -> tuple[str, list[str]] | None:
-        """The begun word and all that it can become; None where we do not know."""
+    def candidates(self, text_until_cursor: str) -> Offer | None:
+        """All that the begun word can become; None where we do not know."""
         call = _CALL.fullmatch(text_until_cursor)
-        parser = self._parser(call[1]) if call else None
+        magic = self._magic(call[2]) if call else None
+        parser: argparse.ArgumentParser | None = getattr(magic, "parser", None)
         if call is None or parser is None:
             return None
-        *before, begun = re.split(r"\s+", call[2])
-        found = self._possible(parser, before[-1] if before else "", begun)
-        return begun, sorted(word for word in found if word.startswith(begun))
+        sign, _, before, begun = call.groups()
+        plain, awaiting = next_place(parser, before)
+        positional = [each for each in parser._actions if not each.option_strings]  # noqa: SLF001
+        if awaiting is not None:
+            return _offer(begun, self._values(awaiting, magic, begun))
+        is_code = any(each.metavar == "CODE" for each in positional)
+        if begun.startswith("-") and not (plain and is_code):
+            return _offer(begun, self._options(parser, magic, begun))
+        if plain and is_code:
+            return _offer(begun, self._notebook_names(), beside_code=True)
+        if plain:
+            return Offer(begun, [])
+        words = [each.split()[0] for each in words_of(parser) if sign == "%"]
+        for action in positional:
+            words += self._values(action, magic, begun)
+        return _offer(begun, words, beside_code=is_code)
 
-    def _parser(self, name: str) -> argparse.ArgumentParser | None:
+    def _magic(self, name: str) -> Any:
         if name not in self.names:
             return None
-        method = self.shell.find_line_magic(name) or self.shell.find_cell_magic(name)
-        return getattr(method, "parser", None)
+        return self.shell.find_line_magic(name) or self.shell.find_cell_magic(name)
 
-    def _possible(
-        self, parser: argparse.ArgumentParser, previous: str, begun: str
-    ) -> Collection[str]:
+    def _options(
+        self, parser: argparse.ArgumentParser, magic: Any, begun: str
+    ) -> Iterable[str]:
+        """The options, or behind a `=` what the one in front of it takes."""
         options = options_of(parser)
-        if previous in options and options[previous].nargs != 0:
-            return self._values(options[previous])
-        if begun.startswith("-"):
-            return [word for word in (*options, "--help") if word.startswith("--")]
-        positional = [each for each in parser._actions if not each.option_strings]  # noqa: SLF001
-        return [value for action in positional for value in self._values(action)]
+        spelling, attached, value = begun.partition("=")
+        if attached and spelling in options:
+            values = self._values(options[spelling], magic, value)
+            return [f"{spelling}={each}" for each in values]
+        return [each for each in (*options, "--help") if each.startswith("--")]
 
-    def _values(self, action: argparse.Action) -> Collection[str]:
-        """What an option takes: its choices, or what its metavar stands for."""
+    def _values(
+        self, action: argparse.Action, magic: Any, begun: str
+    ) -> Collection[str]:
+        """What can stand there: choices, what is declared, or what the metavar says."""
         if action.choices is not None:
             return [str(choice) for choice in action.choices]
+        if offers := getattr(action, "offers", ()):
+            return [*(offers(magic.__self__, begun) if callable(offers) else offers)]
         values: dict[Any, Callable[[], Collection[str]]] = {
             "NAME": self._notebook_names,
             "DEVICE": self._devices,
+            "CODE": self._notebook_names,
         }
         return values.get(action.metavar, list)()
 
@@ -74,13 +110,18 @@ class Completion:
         hidden = self.shell.user_ns_hidden
         return [
             name
-            for name in self.shell.user_ns
+            for name in list(self.shell.user_ns)
             if not name.startswith("_") and name not in hidden
         ]
 
     def _devices(self) -> Collection[str]:
-        gpus = self.session.driver.inventory().gpus
-        return ["cpu", *(f"cuda:{number}" for number in range(len(gpus)))]
+        """The CPU, the GPUs, and simulated ones by the word that code has for them."""
+        from gpumagic.devices.simulated import word_of
+
+        drivers = {"cuda": self.session.driver_of_this_machine}
+        if self.session.driver.simulated:
+            drivers[word_of("sim")] = self.session.driver
+        return ["cpu", *(each for pair in drivers.items() for each in _numbered(*pair))]
 
     def _by_context(self) -> Callable[[Any], Any]:
         """The matcher as IPython 8.6 and later know it."""
@@ -88,13 +129,14 @@ class Completion:
 
         @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
         def match(context: Any) -> Any:
-            begun, words = self.candidates(context.text_until_cursor) or ("", [])
+            offer = self.candidates(context.text_until_cursor) or Offer("", [])
+            suppressed = {_NAMES_OF_MAGICS} if offer.beside_code else bool(offer.words)
             return {
                 "completions": [
-                    SimpleCompletion(word, type=_kind_of(word)) for word in words
+                    SimpleCompletion(word, type=_kind_of(word)) for word in offer.words
                 ],
-                "matched_fragment": begun,
-                "suppress": bool(words),
+                "matched_fragment": offer.begun,
+                "suppress": suppressed,
             }
 
         return match  # type: ignore[no-any-return]
@@ -103,12 +145,21 @@ class Completion:
         """The matcher as IPython 7 knows it; the line is the completer's state."""
 
         def match(text: str) -> list[str]:
-            found = self.candidates(self.shell.Completer.text_until_cursor)
-            begun, words = found or ("", [])
+            line = self.shell.Completer.text_until_cursor
+            begun, words, _ = self.candidates(line) or Offer("", [])
             # `text` is what IPython takes for the begun word: `cuda:` ends one.
             return [word[len(begun) - len(text) :] for word in words]
 
         return match
+
+
+def _offer(begun: str, words: Iterable[str], *, beside_code: bool = False) -> Offer:
+    fitting = {word for word in words if word.startswith(begun)}
+    return Offer(begun, sorted(fitting), beside_code)
+
+
+def _numbered(word: str, driver: Driver) -> list[str]:
+    return [f"{word}:{number}" for number in range(len(driver.inventory().gpus))]
 
 
 def _kind_of(word: str) -> str:

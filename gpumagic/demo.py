@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,21 +72,25 @@ def _packages() -> tuple[ModuleType, ModuleType, ModuleType]:
 
 def _summary(notebook: Any, page: Path, elapsed_s: float) -> str:
     cells = sum(cell.cell_type == "code" for cell in notebook.cells)
-    first_lines = [line for cell in notebook.cells for line in _first_lines(cell)]
+    answers = [answer for cell in notebook.cells for answer in _answers(cell)]
     return "\n".join(
         [
             f"The tour ran: {count_text(cells, 'cell')} in {seconds_text(elapsed_s)}.",
             "Its reports begin:",
-            *(f"  {line}" for line in first_lines),
+            *answers,
             f"Open it in a browser: {page}",
         ]
     )
 
 
-def _first_lines(cell: Any) -> list[str]:
-    """The answer of each report in a cell: the first line of its text form."""
+def _answers(cell: Any) -> list[str]:
+    """The answer of each report in a cell, with its label: the text's first lines."""
     return [
-        output.data["text/plain"].splitlines()[0]
+        textwrap.indent(output.data["text/plain"].split("\n\n")[0], "    ").replace(
+            "    ", "  - ", 1
+        )
         for output in cell.get("outputs", [])
-        if output.output_type == "display_data" and "text/plain" in output.data
+        if output.output_type == "display_data"
+        and "text/plain" in output.data
+        and output.metadata.get("gpumagic") != "progress"
     ]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing.document import Drawing
 
+# Whoever reads the saved notebook can tell how far something came from its answer.
+_RAW: dict[str, Any] = {"raw": True, "metadata": {"gpumagic": "progress"}}
 _BACK_AND_CLEAR = "\r\x1b[K"
 
 
@@ -53,9 +55,9 @@ class _Output:
     def show(self, drawing: Drawing) -> None:
         if self._handle is None:
             self._handle = DisplayHandle()
-            display(drawing.mimebundle(), raw=True, display_id=self._handle.display_id)
+            display(drawing.mimebundle(), display_id=self._handle.display_id, **_RAW)
         else:
-            self._handle.update(drawing.mimebundle(), raw=True)
+            self._handle.update(drawing.mimebundle(), **_RAW)
 
 
 class _Line:

@@ -12,10 +12,11 @@ import keyword
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, no_var_expand
-from IPython.core.magic_arguments import argument
+from IPython.core.magic_arguments import kwds
 from IPython.display import display
 
 from gpumagic import arguments
+from gpumagic.declaring import HelpFormatter, argument
 from gpumagic.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def gpu_magic(method: Method) -> Method:
     def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
         __tracebackhide__ = True
         if arguments.wants_help(line):
-            return show_text(method.__doc__.removeprefix("::\n\n"))
+            return show_text(method.__doc__)
         value = method(self, line, cell)
         return None if cell is None and line.rstrip().endswith(";") else value
 
@@ -129,7 +130,8 @@ def gpu_magic(method: Method) -> Method:
 
 
 def output_options(method: Method) -> Method:
-    """The options that every magic has for what becomes of its report."""
+    """The options that every magic has for its report, and the manner of its help."""
+    method = kwds(formatter_class=HelpFormatter)(method)
     for option in reversed(_OUTPUT_OPTIONS):  # as decorators apply: the last first
         method = option(method)
     return method

@@ -53,7 +53,7 @@ class Place(NamedTuple):
         """
         if self.cell is None:
             return self.file
-        name = _name_of(self.file)
+        name = name_of(self.file)
         if self.file in linecache.cache:
             linecache.cache[name] = linecache.cache[self.file]
         return name
@@ -87,7 +87,7 @@ class Place(NamedTuple):
         return None, None, None, None
 
     def __str__(self) -> str:
-        return f"{_name_of(self.file)}, line {self.line}"
+        return f"{name_of(self.file)}, line {self.line}"
 
 
 def code_line(mark: PlaceMark | None) -> CodeLine | None:
@@ -115,7 +115,7 @@ def runs_through(file: str, above: int = 1) -> bool:
     return False
 
 
-def _name_of(file: str) -> str:
+def name_of(file: str) -> str:
     """A file by its name, and a cell by the number that its user sees."""
     number = _cell_number(file)
     return Path(file).name if number is None else f"In [{number}]"

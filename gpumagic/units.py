@@ -1,4 +1,4 @@
-"""Bytes, seconds and shares as text, and back. Pure; `None` is "unknown"."""
+"""Bytes, seconds, shares and nouns as text, and back. Pure; `None` is "unknown"."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _SCALES = "kmgtp"  # by powers of 1000, or with an i of 1024
 _BASES = {"": 1000, "b": 1000, "i": 1024, "ib": 1024}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _LONG_SECONDS = {"m": 60.0, "min": 60.0, "h": 3600.0}
+_LEAST_BARE_BYTES = 1024  # who types 20 for a size means no 20 bytes
 _MANY_TIMES = 10  # from here on nobody thinks in percent
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
@@ -117,13 +118,30 @@ def count_text(count: int | None, noun: str, plural: str = "") -> str:
     return f"{count or 'no'} {plural or noun + 's'}"
 
 
+def with_article(noun: str) -> str:
+    """A noun with "a" or "an".
+
+    >>> with_article("view"), with_article("int")
+    ('a view', 'an int')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def parse_bytes(text: str) -> int:
     """The bytes that "20GiB", "512 MB" or "1024" mean.
 
     >>> parse_bytes("20GiB") == 20 * 1024**3, parse_bytes("2kB")
     (True, 2000)
+
+    Raises:
+        GpuMagicError: It is no size, or a small number without a unit.
     """
     number, unit = _split(text, "a size", "20GiB, 512MiB or 1000000")
+    if not unit and 0 < number < _LEAST_BARE_BYTES:
+        bare = text.strip()
+        raise GpuMagicError(
+            f"{bare!r} has no unit", f"write {bare}GiB or {bare}MiB, as one word"
+        )
     if unit in ("", "b") and number < float("inf"):
         return round(number)
     power, base = 1 + _SCALES.find(unit[0]), _BASES.get(unit[1:], 0)

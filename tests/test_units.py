@@ -106,6 +106,8 @@ def test_unknown_is_said(write):
         ("2kB", 2000),
         ("1.5g", 1_500_000_000),
         ("1024", 1024),
+        ("20 B", 20),
+        ("0", 0),
         ("3 B", 3),
         ("7Gi", 7 * 2**30),
     ],
@@ -123,6 +125,18 @@ def test_what_is_no_amount_is_refused_with_examples(parse, text):
         parse(text)
     assert repr(text) in caught.value.problem
     assert caught.value.hint.startswith("write ")
+
+
+@pytest.mark.parametrize("text", ["20", " 6 ", "1023", "1.5"])
+def test_a_small_number_without_a_unit_is_no_size(text):
+    """Who types 20 does not mean 20 bytes: both units are offered."""
+    with pytest.raises(GpuMagicError) as caught:
+        units.parse_bytes(text)
+
+    bare = text.strip()
+    assert caught.value.problem == f"{bare!r} has no unit"
+    assert caught.value.hint.startswith(f"write {bare}GiB or {bare}MiB")
+    assert units.parse_bytes(f"{bare} GiB") == float(bare) * 2**30
 
 
 @given(st.text(max_size=20))

@@ -123,10 +123,10 @@ _OF_THE_MACHINE = {
     FlagKind.GIVEN_BACK: Words(
         "cache given back",
         "note",
-        "torch's cache was given back to the driver of {device} while it ran: with the "
-        "memory that was taken this made {calls}, and each can make the host wait",
-        "leave torch.{kind}.empty_cache() out of what is timed: run once more, the "
-        "code would pay for it again",
+        "cached memory of {device} was given back to the driver while it ran: with any "
+        "that was taken this made {calls}, and each can make the host wait",
+        "if the code calls torch.{kind}.empty_cache(), leave it out of what is timed; "
+        "settings of the allocator can have the same effect",
     ),
     FlagKind.RETRIES: Words(
         "cache emptied",

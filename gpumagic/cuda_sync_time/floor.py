@@ -48,9 +48,10 @@ def _key(runtime: Runtime) -> _Key:
 
 def _measure(runtime: Runtime) -> float:
     """The median of windows with nothing in them."""
+    # The first makes what the others find, and waits for what others have left.
+    _empty_s(runtime)
     if runtime.simulated:  # its clock has no noise, and is moved by each
         return _empty_s(runtime)
-    _empty_s(runtime)  # the first makes what the others find
     until = time.perf_counter() + _LONGEST_S
     taken: list[float] = []
     while len(taken) < _FEWEST or (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic import arguments
+from gpumagic.declaring import argument, word
 from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.notebook import Notebook
     from gpumagic.session import Session
+
+
+def kept_names(magics: TimeMagics, _: str) -> list[str]:
+    """The names under which the notebook has kept code."""
+    notebook = magics._notebook  # noqa: SLF001 - of the same file
+    return [] if notebook is None else notebook.kept_names
 
 
 @magics_class
@@ -49,7 +56,10 @@ class TimeMagics(GpuMagics):
         "--repeat", action="store_true", help="Run again and again, with statistics."
     )
     @argument(
-        "--budget", metavar="TIME", help="Repeat: at most this long, as in 2s (1s)."
+        "--budget",
+        metavar="TIME",
+        help="Repeat: about so long, as in 2s (1s); longer where a run alone is, or "
+        "where this machine computes simulated values slowly.",
     )
     @argument(
         "--latency",
@@ -99,23 +109,36 @@ class TimeMagics(GpuMagics):
         metavar="SIZE",
         help="What one run moves, as in 512MiB; shown against the device's peak.",
     )
-    @argument("--name", metavar="NAME", help="Keep this code as NAME, for --vs.")
     @argument(
-        "--vs", metavar="NAME", help="Compare with the code kept as NAME, in turn."
+        "--name",
+        metavar="NAME",
+        offers=kept_names,
+        help="Keep this code as NAME, for --vs.",
+    )
+    @argument(
+        "--vs",
+        metavar="NAME",
+        offers=kept_names,
+        help="Compare with the code kept as NAME, in turn.",
     )
     @argument(
         "--calibrate",
         action="store_true",
         help="With --vs: also NAME against itself, the noise of this machine.",
     )
+    @argument(
+        "code", nargs="?", metavar="CODE", help="In line form: the expression to time."
+    )
+    @word("on", "Time every cell from now on.")
+    @word("off", "Stop that.")
+    @word("log [FILE]", "All timed cells; saved as .csv or .json.")
     @output_options
     def cuda_sync_time(self, line: str, cell: str | None = None) -> Any:
         """Say how long a cell really took: from all devices idle to all idle again.
 
         The cell runs exactly as without this line, once, and its value is shown as
-        ever. In line form an expression stands behind the options. The words log
-        (with a FILE.csv or FILE.json to save it), on and off stand alone: all timed
-        cells of the notebook; time every cell; stop that.
+        ever. In line form an expression stands behind the options, or one of the
+        words below.
         """
         __tracebackhide__ = True
         method = self.cuda_sync_time

@@ -151,7 +151,8 @@ def repeat(  # noqa: PLR0913 -- one for each option
 
         calls: Calls in each sample; by default by the floor of this machine.
 
-        budget_s: How long all of it may take.
+        budget_s: How long all of it may take; longer where a run alone is, or where
+            the values of a simulated device take this machine long.
 
         mode: "latency" waits after each call, "throughput" after many.
 
@@ -196,7 +197,8 @@ def compare(  # noqa: PLR0913 -- one for each option
 
         calls: Calls of each in a pair.
 
-        budget_s: How long all of it may take.
+        budget_s: How long all of it may take; longer where a run alone is, or where
+            the values of a simulated device take this machine long.
 
         mode: "latency" waits after each call, "throughput" after many.
 

@@ -59,6 +59,11 @@ class Notebook:
             ends_before_display=True,
         )
 
+    @property
+    def kept_names(self) -> list[str]:
+        """What `--vs` can compare with."""
+        return list(self._named)
+
     def stop(self) -> None:
         """Time no more cells by itself."""
         self._every_cell.stop()

@@ -27,7 +27,8 @@ class Plan:
 
         calls: Calls in each sample; None as many as the clock needs.
 
-        budget_s: How long all of it may take, after the first run.
+        budget_s: How long all of it may take, after the first run; longer where a run
+            alone is, or where the values of a simulated device take this machine long.
 
         mode: What a sample is; None throughput for short calls, latency for others.
 

@@ -95,13 +95,9 @@ def _spent(report: TimingReport) -> str:
     run, time = report.run, _time(report)
     if run.bound is Bound.HOST_ONLY:
         return f"{time} on the host; no GPU was used"
+    if run.bound is Bound.HOST or not _tells(run.waited_s, report):
+        return f"{time}, {_in_the_code(report)}; {_when_done(report)}"
     waited = measured(run.waited_s, report.setting.floor_s)
-    if not _tells(run.waited_s, report):
-        return (
-            f"{time}, {_in_the_code(report)}; the GPU was done as soon as the code was"
-        )
-    if run.bound is Bound.HOST:
-        return f"{time}, {_in_the_code(report)}; the GPU was done {waited} after it"
     inside = _waits_inside(report)
     also = f" at the end, and {inside} within the code" if inside else ""
     return f"{time}, of which the host waited {waited} for the GPU{also}"
@@ -111,9 +107,27 @@ def _in_the_code(report: TimingReport) -> str:
     """What the time before the code returned was, as far as somebody looked."""
     if not report.syncs:
         nobody_looked = report.syncs is None
-        return "all while the code ran" if nobody_looked else "spent on the host"
+        return _how_much_of_it(report) if nobody_looked else "spent on the host"
     inside = _waits_inside(report)
     return f"of which the code itself waited {inside or 'now and then'} for the GPU"
+
+
+def _how_much_of_it(report: TimingReport) -> str:
+    """How much of the time had passed when the code returned, as far as digits tell."""
+    run, floor_s = report.run, report.setting.floor_s
+    if measured(run.naive_s, floor_s) == _time(report):
+        return "all while the code ran"
+    share = "nearly all" if run.bound is Bound.HOST else "most of it"
+    return f"{share} while the code ran"
+
+
+def _when_done(report: TimingReport) -> str:
+    """When the GPU was done, as the title and the sentence below it say it."""
+    waited_s = report.run.waited_s
+    if not _tells(waited_s, report):
+        return "the GPU was done as soon as the code was"
+    waited = measured(waited_s, report.setting.floor_s)
+    return f"the GPU was done {waited} after the code was"
 
 
 def _waits_inside(report: TimingReport) -> str:
@@ -153,11 +167,12 @@ def _naive(report: TimingReport) -> str:
 def _tells(seconds: float, report: TimingReport) -> bool:
     """Whether a time is above what an empty cell shows."""
     floor_s = report.setting.floor_s
-    return seconds > 0 and (floor_s is None or seconds >= floor_s)
+    return seconds > 0 and (floor_s is None or seconds > floor_s)
 
 
 def _of_the_host(report: TimingReport) -> str:
-    said = "The GPU was done as soon as the code was."
+    done = _when_done(report)
+    said = f"{done[:1].upper()}{done[1:]}."
     if report.syncs is None:
         return (
             f"{said} Either launching takes longer than the work, or something in the "

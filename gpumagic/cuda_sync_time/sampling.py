@@ -21,6 +21,7 @@ from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
 from gpumagic.cuda_sync_time.stopwatch import Elapsed, Stopwatch
 from gpumagic.cuda_sync_time.surroundings import Surroundings
 from gpumagic.devices import torch_private
+from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -166,12 +167,17 @@ class Sampler:
         """Run each body alone; then all of them in turn, until they are steady.
 
         Python collects no garbage from the end of the first runs on.
+
+        Raises:
+            DeviceError: The clock that is to time the code does not see it.
         """
         begun = Elapsed(self._runtime)
         firsts_s = tuple(self._watch.time(body, 1) for body in self._bodies)
         self.runs = runs = len(self._bodies)
         if self._plan.cold and not self._runtime.devices_in_use():
             raise nothing_to_flush("this code has used no device")
+        if self._runtime.simulated:
+            self._require_work(firsts_s)
         gc.collect()
         gc.disable()
         self._passed = Elapsed(self._runtime)
@@ -207,6 +213,14 @@ class Sampler:
             compilations=0 if torch is None else torch_private.compilations(torch),
             collections=gc.get_stats()[-1]["collections"],
         )
+
+    def _require_work(self, firsts_s: Sequence[float]) -> None:
+        if min(firsts_s) <= Stopwatch(self._runtime).time(_nothing, 1):
+            raise DeviceError(
+                "the code leaves the simulated GPU alone, whose clock does not count "
+                "what Python does by itself",
+                "box.off() first: then this machine's own clock times it",
+            )
 
     def _settle(self, stretch: Stretch, *, grown: bool) -> bool:
         """Find mode and calls, and go on until the medians stay where they are.
@@ -294,6 +308,10 @@ class Sampler:
         """Collect young garbage when Python would have: it may hold device memory."""
         if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
             gc.collect(0)
+
+
+def _nothing(calls: int) -> None:
+    """In the place of code, to see what a sample of nothing takes."""
 
 
 def _columns(stretch: Stretch) -> list[tuple[float, ...]]:

@@ -223,7 +223,7 @@ def _allocator_flags(before: Surroundings, after: Surroundings) -> Iterator[Flag
             sum(counters.get(key, 0) - earlier.get(key, 0) for key in keys)
             for keys in (_TAKEN, _GIVEN_BACK, _RETRIES)
         )
-        # What the allocator gives back by itself, it does where it has run out.
+        # With a retry the allocator had run out, and has given back what it could.
         emptied = given_back > 0 and retries <= 0
         kind = FlagKind.GIVEN_BACK if emptied else FlagKind.DRIVER_CALLS
         if taken + given_back > 0:

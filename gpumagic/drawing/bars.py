@@ -23,7 +23,7 @@ from gpumagic.drawing.track import bar_ink, track_html
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_WIDTH_EM = 24
+_WIDTH_EM, _LEAST_EM = 24, 8
 _FEWEST_CELLS, _MOST_CELLS = 6, 48
 _MOST_WORDS = 24
 
@@ -84,7 +84,7 @@ class BarPair:
         # An empty track would say zero, which is not what unknown means.
         if bar.value is None:
             return Html("")
-        return track_html(self.share(bar), bar.fill, _WIDTH_EM)
+        return track_html(self.share(bar), bar.fill, _WIDTH_EM, least_em=_LEAST_EM)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

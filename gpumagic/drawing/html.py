@@ -25,6 +25,12 @@ _LONG_WORD = 32
 # Up to 16 characters, or less where a separator offers itself.
 _PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
 
+# An option such as --step: a hyphen is where a line may break.
+_OPTION = re.compile(r"--(?=\w)")
+
+# What stands between two backticks, in sentences.
+_CODE = re.compile(r"`([^`\s](?:[^`]*[^`\s])?)`")
+
 _VOID = frozenset({"br", "img", "path", "polyline", "circle"})
 
 
@@ -41,13 +47,36 @@ def words(text: str) -> Html:
     """Text to be read: like `escape`, with places where a very long word may break.
 
     Names of tensors and kernels run to a hundred characters without a blank;
-    unbroken, one of them pushes all numbers of its table out of sight.
+    unbroken, one of them pushes all numbers of its table out of sight. An option
+    with its hyphens stays whole.
     """
-    return Html(" ".join(map(_breakable, clean(text).split(" "))))
+    return _readable(clean(text))
+
+
+def sentences(text: str) -> Html:
+    """Like `words`, with what stands in backticks as code.
+
+    >>> sentences("type `x.to(device)` again")
+    'type <code>x.to(device)</code> again'
+    """
+    pieces = map(_readable, _CODE.split(clean(text)))
+    # A pattern with one group splits into what is around it and what is in it, in turn.
+    return Html(
+        "".join(
+            element("code", piece) if number % 2 else piece
+            for number, piece in enumerate(pieces)
+        )
+    )
+
+
+def _readable(cleaned: str) -> Html:
+    return Html(" ".join(map(_breakable, cleaned.split(" "))))
 
 
 def _breakable(word: str) -> str:
     if len(word) <= _LONG_WORD:
+        if _OPTION.search(word):
+            return element("span", escape(word), style="white-space:nowrap")
         return escape(word)
     return "<wbr/>".join(map(escape, _PIECE.findall(word)))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.padding import Padding
 
 from gpumagic.drawing.badge import Badge
-from gpumagic.drawing.html import INSET, Html, element, words
+from gpumagic.drawing.html import INSET, Html, element, sentences
 from gpumagic.drawing.ink import ink
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Note:
             "div",
             Badge(self.kind, self.kind).html(),
             Html(" "),
-            words(self.text),
+            sentences(self.text),
             self._hint_html(),
             style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:48em",
         )
@@ -49,7 +49,7 @@ class Note:
     def _hint_html(self) -> Html:
         if not self.hint:
             return Html("")
-        return element("div", words(f"-> {self.hint}"), style="padding-left:1.2em")
+        return element("div", sentences(f"-> {self.hint}"), style="padding-left:1.2em")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing.html import INSET, Html, element, words
+from gpumagic.drawing.html import INSET, Html, element, sentences
 from gpumagic.drawing.ink import ink
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Paragraph:
         """The text, no wider than one can read."""
         return element(
             "p",
-            Html(str(element("br")).join(map(words, self._lines()))),
+            Html(str(element("br")).join(map(sentences, self._lines()))),
             style=f"margin:0 0 .8em {INSET};max-width:48em",
         )
 

@@ -21,13 +21,14 @@ from gpumagic.drawing.tabular import (
     row_html,
     table_html,
 )
+from gpumagic.drawing.track import bar_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_WIDTH_EM = 24
+_WIDTH_EM, _LEAST_EM = 24, 8
 _FEWEST_CELLS, _MOST_CELLS = 6, 56
 _FURTHEST = 1e100
 
@@ -107,12 +108,7 @@ class Stacks:
             fill = KIND_FILLS[numbers[kind]] if kind in numbers else TRACK
             stops.append(f"{fill} {100 * start:.1f}%,{fill} {100 * end:.1f}%")
         stops.append(f"{TRACK} {100 * end:.1f}%,{TRACK} 100%")
-        return element(
-            "span",
-            style=f"display:inline-block;width:{_WIDTH_EM}em;max-width:100%;"
-            "height:1.1em;border-radius:.15em;vertical-align:-.1em;"
-            f"background:linear-gradient(90deg,{','.join(stops)})",
-        )
+        return bar_html(",".join(stops), _WIDTH_EM, "1.1em", least_em=_LEAST_EM)
 
     def _legend_html(self) -> Html:
         said = [

@@ -19,6 +19,7 @@ _GET_TORCH = "https://pytorch.org/get-started/locally"
 _NEWEST_PYTHON = (3, 14)
 _OLDEST_TORCH = (2, 4)
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
+_GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
 
 
@@ -157,7 +158,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"started, {count_text(facts.cuda.device_count, 'GPU')} visible",
             Verdict.NOTE,
-            "to choose other GPUs: %gpu_select 2 --simulate 4xh100, a machine anew"
+            f"to choose again, for instance GPU 0: {facts.anew}"
             if facts.simulated
             else "to choose other GPUs: %gpu_select 2 --restart, with their numbers",
         ),
@@ -191,6 +192,12 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         elif name == _BLOCKING and value not in ("", "0"):
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
+        elif name == _GUARD and value == "1":
+            hint = (
+                "gpumagic sets it on loading, so that torch.cuda.is_available() starts "
+                "nothing; %gpu_select --no-guard takes it back"
+            )
+            yield Finding(name, value, Verdict.NOTE, hint)
         else:
             yield Finding(name, value or "set to nothing", Verdict.NOTE)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.protocols import Initialisation
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.frontend import front_end, running_shell
 from gpumagic.gpu_doctor.checks import findings_of
@@ -77,7 +78,7 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
 
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     """The facts now."""
-    driver = driver or open_driver()
+    driver, box = driver or open_driver(), simulated_box()
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),
@@ -92,6 +93,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         platform=f"{sys.platform} {platform.machine()}",
         compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
         simulated=driver.simulated,
+        anew=box.anew("0") if driver.simulated and box else "",
     )
 
 

@@ -38,6 +38,7 @@ class Facts(Record):
     platform: str
     compiler: str | None
     simulated: bool = False
+    anew: str = ""  # what to type for GPU 0 of the same simulated machine once more
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ WORDS = {
         "note",
         "{bytes} of torch's cache went back to the driver of {device}: new tensors "
         "have to ask for it again, which is slow",
-        "leave torch.{kind}.empty_cache() out, unless others need the memory",
+        "if the cell calls torch.{kind}.empty_cache(), leave it out, unless others "
+        "need the memory; settings of the allocator can have the same effect",
     ),
     BadgeKind.PEAK_RESET: Words(
         "peaks reset",
@@ -133,9 +134,9 @@ WORDS = {
 }
 
 _SEVERITY = ("problem", "warning", "note")
-# What comes of emptying the cache, by its own order or by the allocator's.
+# What comes of giving cached memory back, whoever has ordered that.
 _OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
-_BY_THE_CELL = "that comes of emptying torch's cache, which the cell has done itself"
+_OF_THE_CACHE = "that comes of the cache that was given back, and would come again"
 _BY_THE_ALLOCATOR = WORDS[BadgeKind.RETRY].hint
 
 
@@ -171,7 +172,7 @@ def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
         by_itself = badge.kind is BadgeKind.FLUSHED
         return _BY_THE_ALLOCATOR if by_itself else WORDS[badge.kind].hint
     if BadgeKind.FLUSHED in same and badge.kind in _OF_EMPTYING:
-        return _BY_THE_CELL
+        return _OF_THE_CACHE
     return WORDS[badge.kind].hint
 
 

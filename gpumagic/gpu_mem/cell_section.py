@@ -23,8 +23,8 @@ _PERHAPS = "perhaps"
 _CACHED = "cached"
 _LEGEND = (
     (_ALLOCATED, ""),
+    (_CACHED, "kept by torch for its next tensors"),  # the second, as in a balance
     (_PERHAPS, "up to the upper bound of the peak"),
-    (_CACHED, "kept by torch for its next tensors"),
 )
 _MOST_DRAWN = 3  # devices
 

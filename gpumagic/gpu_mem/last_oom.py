@@ -1,7 +1,8 @@
 """The last out-of-memory error of a notebook, as facts that keep nothing alive.
 
-An error that the code has caught leaves no trace in Python, and its birth cannot be
-watched without cost. But the allocators count them: a number that has risen with no
+An error that ends a cell is met at the end of that cell, before a later error takes
+its place. One that the code has caught leaves no trace in Python, and its birth cannot
+be watched without cost. But the allocators count them: a number that has risen with no
 error to show for it tells that there was one.
 """
 
@@ -60,17 +61,25 @@ class LastOom:
         self._looked_in = cell
         return self._seen
 
-    def cell_ended(self, cell: int | None, error: BaseException | None = None) -> None:
+    def cell_ended(
+        self,
+        cell: int | None,
+        error: BaseException | None = None,
+        *,
+        watched: bool = True,
+    ) -> None:
         """Remember what has come of a cell, if anything has.
 
         Args:
-            cell: Its number; nothing else has run since the look before.
+            cell: Its number.
 
             error: What it has raised, where the shell does not hold that yet.
+
+            watched: Whether nothing else has run since the look before.
         """
         more = self._risen()
         if error is not None or any(more.values()):
-            self._note(more, error, cell)
+            self._note(more, error, cell if watched else None)
         self._looked_in = cell
 
     def _risen(self) -> dict[int, int]:
@@ -81,6 +90,8 @@ class LastOom:
     def _note(
         self, more: dict[int, int], error: BaseException | None, watched: int | None
     ) -> None:
+        if any(more.values()):
+            self._forget(error)
         new = self._new_errors(error)
         facts = [facts_of(each) for each in new]
         for each in facts:
@@ -94,13 +105,19 @@ class LastOom:
         elif facts:
             self._seen = Seen(facts[0], None)
 
+    def _forget(self, error: BaseException | None) -> None:
+        """Take an error for a new one: it can have the place of one that is gone."""
+        found = oom_within(error)
+        if found is not None:
+            self._known.discard(_key(found))
+
     def _new_errors(self, error: BaseException | None) -> list[BaseException]:
         """Those that nobody had seen before, the last one first."""
         kept = [error, *(held.error for held in held_errors(self._shell))]
         for errors in errors_in_variables(self._shell).values():
             kept += reversed(errors)
         found = (oom_within(e) for e in kept if isinstance(e, BaseException))
-        held = {(id(each), str(each)): each for each in found if each is not None}
+        held = {_key(each): each for each in found if each is not None}
         new = [each for key, each in held.items() if key not in self._known]
         self._known = set(held)
         return new
@@ -136,6 +153,10 @@ def _of_every_device() -> Iterator[Counters]:
     runtime = runtime_now()
     count = runtime.device_count() if runtime.started() else 0
     return (read(runtime, device) for device in range(count or 0))
+
+
+def _key(error: BaseException) -> tuple[int, str]:
+    return id(error), str(error)
 
 
 def _take_one(more: dict[int, int], device: int | None) -> None:

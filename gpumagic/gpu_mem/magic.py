@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
+from gpumagic.declaring import argument, word
+from gpumagic.devices.imported import loaded_torch
 from gpumagic.magic import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ class MemoryMagics(GpuMagics):
         self._notebook: Notebook | None = None
 
     def install(self, undo: ExitStack) -> None:
-        """Watch no more cells after an unload."""
+        """Know the out-of-memory errors that end cells, until an unload."""
+        self.shell.events.register("post_run_cell", self._after_cell)
         undo.callback(self._close)
 
     @gpu_magic
@@ -33,11 +36,17 @@ class MemoryMagics(GpuMagics):
     @argument(
         "what",
         nargs="*",
-        help="on, off: a line after each cell. log [FILE]: all of them. map: segments "
-        "and blocks. leaks: what could be let go of; free: let go of it. why: the last "
-        "out-of-memory error. fit SIZE: whether that would fit. Nothing: how things "
-        "stand.",
+        metavar="WORD",
+        help="One of the words below. Nothing: how things stand.",
     )
+    @word("on", "A line after each cell from now on.")
+    @word("off", "No more of these lines.")
+    @word("log [FILE]", "All cells watched so far; saved as .csv or .json.")
+    @word("map", "Segments and blocks of the caching allocator.")
+    @word("leaks", "What could be let go of.")
+    @word("free", "Let go of it.")
+    @word("why", "The last out-of-memory error, explained.")
+    @word("fit SIZE", "Whether that would fit now, as in fit 6GiB.")
     @argument(
         "--lines", action="store_true", help="Of a cell: what each of its lines did."
     )
@@ -72,6 +81,18 @@ class MemoryMagics(GpuMagics):
             self._notebook = Notebook(self)
         return self._notebook
 
+    def _after_cell(self, result: Any) -> None:
+        """Meet the error of a cell before a later one takes its place."""
+        error = getattr(result, "error_in_exec", None)
+        if error is None or loaded_torch() is None:
+            return
+        from gpumagic.gpu_mem.oom_errors import oom_within
+
+        if oom_within(error) is not None:
+            self._notebook_here().met(error)
+
     def _close(self) -> None:
+        if self._after_cell in self.shell.events.callbacks["post_run_cell"]:
+            self.shell.events.unregister("post_run_cell", self._after_cell)
         if self._notebook is not None:
             self._notebook.stop()

@@ -113,6 +113,11 @@ class Notebook:
             cache=options.cache,
         )
 
+    def met(self, error: BaseException) -> None:
+        """Remember an out-of-memory error that has just ended a cell."""
+        cell = running_cell(self._shell)
+        self._last_oom.cell_ended(cell, error, watched=self._every_cell.is_on)
+
     # ------------------------------------------------------------------ a cell
 
     def _watch(self, options: argparse.Namespace, line: str, cell: str) -> Any:
@@ -171,9 +176,11 @@ def _check(options: argparse.Namespace, cell: str | None) -> None:
         )
     most = 1 if word in _TAKE_A_VALUE else 0
     if len(values) > most:
+        # A size that was typed with a blank in it is one word without.
+        fitting = ["".join(values)] if word == "fit" else values[:most]
         raise UsageProblem(
             f"%gpu_mem {word}: {values[most]} is one word too many",
-            f"type %gpu_mem {' '.join((word, *values[:most]))}",
+            f"type %gpu_mem {' '.join((word, *fitting))}",
         )
     if word == "fit" and not values:
         raise UsageProblem(

@@ -21,7 +21,7 @@ def oom_within(error: BaseException | None) -> BaseException | None:
     """The out-of-memory error that an error is, or that led to it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if is_out_of_memory(str(error)):
+        if is_out_of_memory(_text(error)):
             return error
         seen.add(id(error))
         error = error.__cause__ or error.__context__
@@ -35,6 +35,13 @@ def facts_of(error: BaseException) -> OomFacts:
     return dataclasses.replace(
         read_oom(str(error)), line=line, cell=int(cell[1]) if cell else None
     )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 -- an error of the user's that has no text
+        return ""
 
 
 def _innermost_line(error: BaseException) -> CodeLine | None:

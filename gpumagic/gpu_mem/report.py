@@ -680,6 +680,9 @@ class OomFacts(Record):
 class CaughtOoms(Record):
     """Out-of-memory errors of which only the allocator's count is left.
 
+    Most have been caught: by the code, or by a library that it uses. That is certain
+    only of a watched cell, where the error that ended it is known.
+
     Attributes:
         times: How many.
 
@@ -704,7 +707,8 @@ class WhyReport(Report):
 
         next_steps: What to type, the best first.
 
-        caught: Those that were met since the error, or instead of one, and caught.
+        caught: Those that were met since the error, or instead of one, of which no
+            error is left.
     """
 
     setting: Setting

@@ -29,8 +29,7 @@ _MOST_HOLDERS = 6
 _MOST_PINNINGS = 6
 _NO_WORDS = (
     "torch counts such errors, but only the error itself says how much was asked for. "
-    "The code, or a library that it uses, has caught it; or a later error has taken "
-    "its place."
+    "Most likely the code, or a library that it uses, has caught it."
 )
 _AFTER = (
     "Memory was looked at after the error: frames of the error still held their "
@@ -89,14 +88,17 @@ def caught_headline(caught: CaughtOoms, setting: Setting) -> str:
     """How often memory ran out without a word, and where as far as that is known."""
     where, once = on_device(setting, caught.device), caught.times == 1
     times = "" if once else f" {caught.times:,} times"
-    errors, gone = (
-        ("the error was", "its words are gone")
+    if caught.cell is None:
+        since = "" if caught.since_cell is None else f" since In [{caught.since_cell}]"
+        return (
+            f"memory ran out{times} {where}{since}; no error that tells of it is left"
+        )
+    errors = (
+        "the error was caught; its words are gone"
         if once
-        else ("the errors were", "their words are gone")
+        else "the errors were caught; their words are gone"
     )
-    since = "" if caught.since_cell is None else f" since In [{caught.since_cell}]"
-    cell = "" if caught.cell is None else f"In [{caught.cell}]: "
-    return f"{cell}memory ran out{times} {where}{since}, and {errors} caught; {gone}"
+    return f"In [{caught.cell}]: memory ran out{times} {where}, and {errors}"
 
 
 def _the_state(report: WhyReport) -> Iterator[Part]:

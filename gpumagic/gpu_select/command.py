@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_select.words import meaning
+
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from gpumagic.gpu_select.report import SelectReport
 
@@ -85,6 +91,53 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         return _show(report, options)
     sys.stderr.write(report.headline + "\n")
     return _become(program)
+
+
+def check_place_of_program(
+    typed: Sequence[str], plain: Sequence[str], program: Sequence[str]
+) -> None:
+    """Refuse a program that has no GPUs in front of it, or no `--`.
+
+    Args:
+        typed: All words before `--`.
+
+        plain: Those of them that are no known option and no value of one.
+
+        program: The words behind `--`.
+
+    Raises:
+        GpuMagicError: With the line to type.
+    """
+    if program and not plain:
+        raise GpuMagicError(
+            f"no GPU is named for {program[0]}",
+            f"say which: {_line([*typed, 'free'], program)}",
+        )
+    for place, word in enumerate(plain):
+        begins_program = place > 0 or shutil.which(word)
+        if not program and begins_program and _names_nothing(word):
+            begin = typed.index(word)
+            gpus = typed[:begin] if plain[:place] else [*typed[:begin], "free"]
+            raise GpuMagicError(
+                f"{word!r} names no GPU",
+                "if it is a program, put -- before it: " + _line(gpus, typed[begin:]),
+            )
+
+
+def _names_nothing(word: str) -> bool:
+    """Whether a word, not an option, is no way to say which GPUs."""
+    if word.startswith("-"):
+        return False
+    try:
+        meaning(word)
+    except GpuMagicError as error:
+        return "names no GPU" in error.problem
+    return False
+
+
+def _line(gpus: Sequence[str], program: Sequence[str]) -> str:
+    before, behind = map(shlex.join, (gpus, program))
+    return f"python -m gpumagic select {before} -- {behind}"
 
 
 def _show(report: SelectReport, options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from gpumagic.gpu_select.headline import started_by
 from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.request import Kind
-from gpumagic.gpu_select.situation import rank_shown
+from gpumagic.gpu_select.situation import rank_shown, simulated_anew
 
 if TYPE_CHECKING:
     from gpumagic.gpu_select.attempt import Attempt
@@ -31,7 +31,7 @@ def answer(attempt: Attempt) -> SelectReport:
     ranks = [rank_shown(place, attempt.situation) for place in choice.places]
     if ranks == list(range(len(attempt.situation.shown or ()))):
         return attempt.report(Action.UNCHANGED, choice.opinions)
-    problem, restart = why_late(attempt.situation)
+    problem, restart = why_late(attempt.situation, attempt.request.text)
     if not ranks or None in ranks:
         raise attempt.refusal(problem, restart, choice.opinions)
     word = attempt.situation.word
@@ -43,8 +43,14 @@ def answer(attempt: Attempt) -> SelectReport:
     raise attempt.refusal(problem, f"{soft}; or {restart}", choice.opinions)
 
 
-def why_late(situation: Situation) -> tuple[str, str]:
-    """Why nothing can be chosen any more, and what to do."""
+def why_late(situation: Situation, request: str) -> tuple[str, str]:
+    """Why nothing can be chosen any more, and what to do.
+
+    Args:
+        situation: What has been found.
+
+        request: What was asked for, as it is typed.
+    """
     who = started_by(situation.start)
     said = f" {who}" if who else ""
     if situation.verdict is Verdict.LOST:
@@ -58,7 +64,7 @@ def why_late(situation: Situation) -> tuple[str, str]:
         hint = f"{_RESTART}; or with --force, for libraries other than torch"
     elif situation.driver.simulated:
         problem = "the simulated GPUs are in use: which of them are visible is fixed"
-        hint = "switch a machine on again with the same words: --simulate 4xh100"
+        hint = f"have the machine anew: {simulated_anew(request)}"
     else:
         problem = f"CUDA has started{said}: which GPUs are visible is fixed"
         hint = _RESTART

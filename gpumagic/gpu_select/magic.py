@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
+from gpumagic.declaring import argument
 from gpumagic.gpu_select.notebook import Notebook
 from gpumagic.magic import GpuMagics, gpu_magic, output_options
 
@@ -20,6 +22,30 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.session import Session
+
+
+def choices(magics: SelectMagics, begun: str) -> list[str]:
+    """What can be chosen: a word alone, or GPUs."""
+    return ["all", "free", "none", *gpus(magics, begun)]
+
+
+def gpus(magics: SelectMagics, begun: str) -> list[str]:
+    """Numbers and UUIDs, behind the commas that are there already."""
+    before, comma, last = begun.rpartition(",")
+    known = magics.session.driver.inventory().gpus
+    uuids = [each.uuid for each in known if each.uuid and last]  # long: when begun
+    names = [*(str(each.index) for each in known), *uuids]
+    said = before.split(",")
+    return [f"{before}{comma}{name}" for name in names if name not in said]
+
+
+def machines(_: SelectMagics, begun: str) -> list[str]:
+    """What can be simulated, behind the number of them if there is one."""
+    from gpumagic.simulator.models import known_models
+
+    count = re.match(r"\d+x|", begun)
+    names = [f"{count and count[0]}{model.key}" for model in known_models()]
+    return [*names, "off"]
 
 
 @magics_class
@@ -39,6 +65,7 @@ class SelectMagics(GpuMagics):
     @argument(
         "what",
         nargs="*",
+        offers=choices,
         help="Numbers as nvidia-smi shows them (2,0), the beginning of a UUID "
         "(GPU-1a2b, MIG-...), a PCI address (pci:3b:00.0), none, all, or free. "
         "Nothing: how things stand.",
@@ -51,7 +78,12 @@ class SelectMagics(GpuMagics):
         "--max-util", type=float, metavar="PERCENT", help="With free: busy at most."
     )
     @argument("--name", metavar="TEXT", help="With free: a part of the model's name.")
-    @argument("--exclude", metavar="GPUS", help="With free: what is not to be taken.")
+    @argument(
+        "--exclude",
+        metavar="GPUS",
+        offers=gpus,
+        help="With free: what is not to be taken.",
+    )
     @argument(
         "--mine-ok",
         action="store_true",
@@ -100,6 +132,7 @@ class SelectMagics(GpuMagics):
     @argument(
         "--simulate",
         metavar="MACHINE",
+        offers=machines,
         help="Switch a simulated machine on, such as h100 or 4xh100; off: switch it "
         "off.",
     )

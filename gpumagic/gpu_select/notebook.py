@@ -135,11 +135,12 @@ class Notebook:
 
     def _require_real_gpus(self, request: Request) -> None:
         from gpumagic.errors import GpuMagicError
+        from gpumagic.gpu_select.situation import simulated_anew
 
         if self._session.driver.simulated:
             raise GpuMagicError(
                 "a simulated machine needs no restart",
-                f"switch it on again: %gpu_select {request.text} --simulate 4xh100",
+                f"have it anew: {simulated_anew(request.text)}",
             )
 
     def _take_up(self) -> None:

@@ -146,7 +146,7 @@ def _size_text(size: str | int) -> str:
     for unit, unit_bytes in _UNITS:
         if size >= unit_bytes and size % unit_bytes == 0:
             return f"{size // unit_bytes}{unit}"
-    return str(size)
+    return f"{size}B" if size else "0"
 
 
 def _value_text(value: str) -> str:

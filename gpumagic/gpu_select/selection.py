@@ -113,7 +113,7 @@ def apply(request: Request, driver: Driver, how: How) -> SelectReport:
         return late.answer(attempt)
     torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not how.force
     if torch_only or situation.verdict is Verdict.LOST:
-        raise attempt.refusal(*late.why_late(situation))
+        raise attempt.refusal(*late.why_late(situation, request.text))
     return attempt.carry_out()
 
 
@@ -159,7 +159,7 @@ def reset(
         values[name] = value if known else (before or {}).get(name)
     if situation.verdict in (Verdict.FIXED, Verdict.LOST):
         report = report_of(situation, Action.REFUSED, shell=manner.shell)
-        raise NotSelected(*late.why_late(situation), report)
+        raise NotSelected(*late.why_late(situation, "--reset"), report)
     with environment.changed(values):
         after = look(situation.driver, manner.witness)
         report = report_of(after, Action.RESET, shell=manner.shell)

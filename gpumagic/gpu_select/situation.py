@@ -121,6 +121,12 @@ def is_shown_as(device: VisibleDevice, place: GpuPlace) -> bool:
     return whole and device.pci_address == place.gpu.pci_address
 
 
+def simulated_anew(request: str) -> str:
+    """What to type for the simulated machine once more, with another choice."""
+    box = simulated_box()
+    return "" if box is None else str(box.anew(request))
+
+
 def _as_cuda() -> bool:
     """Whether code that says "cuda" runs on the simulated GPU."""
     return bool(getattr(simulated_box(), "as_cuda", False))

@@ -5,13 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
+from gpumagic.declaring import argument
 from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.notebook import Notebook
     from gpumagic.session import Session
+
+
+def loaders(magics: LoaderMagics, _: str) -> list[str]:
+    """The names of what iterates and is called a loader; no code of theirs runs."""
+    names = list(magics.shell.user_ns.items())
+    return [name for name, value in names if _is_loader(type(value))]
+
+
+def functions(magics: LoaderMagics, _: str) -> list[str]:
+    """The names of what can be called, classes apart."""
+    names = list(magics.shell.user_ns.items())
+    hidden = magics.shell.user_ns_hidden
+    return [
+        name
+        for name, value in names
+        if name not in hidden and callable(value) and type(value) is not type
+    ]
+
+
+def _is_loader(kind: type) -> bool:
+    called_so = any(
+        each.__name__.endswith(("Loader", "Prefetcher")) for each in kind.__mro__
+    )
+    return called_so and any("__iter__" in vars(each) for each in kind.__mro__)
 
 
 @magics_class
@@ -24,7 +49,7 @@ class LoaderMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
-    @argument("name", nargs="?", metavar="NAME", help="The DataLoader.")
+    @argument("name", nargs="?", metavar="NAME", offers=loaders, help="The DataLoader.")
     @argument("--device", metavar="DEVICE", help="Where batches go (the current one).")
     @argument(
         "--out", metavar="NAME", help="What the new loader is called (NAME_pinned)."
@@ -33,6 +58,7 @@ class LoaderMagics(GpuMagics):
     @argument(
         "--workers",
         metavar="N",
+        offers=("auto",),
         help="So many worker processes; auto finds out how many pay.",
     )
     @argument(
@@ -44,6 +70,7 @@ class LoaderMagics(GpuMagics):
     @argument(
         "--step",
         metavar="NAME",
+        offers=functions,
         help="The function that your loop calls with a batch; it is really called.",
     )
     @argument("--batches", type=int, metavar="K", help="Batches in each measurement.")

@@ -14,6 +14,7 @@ from gpumagic.pin_loader.improving import diagnose, improve
 from gpumagic.pin_loader.interrupted import without_our_frames
 from gpumagic.pin_loader.request import Request, watch_only
 from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.units import with_article
 
 if TYPE_CHECKING:
     import argparse
@@ -145,7 +146,7 @@ class Notebook:
         if callable(function):
             return function
         raise UsageProblem(
-            f"--step {name}: this is a {type(function).__name__}, no function",
+            f"--step {name}: this is {_kind_of(function)}, no function",
             "name a function that takes a batch: --step train_step",
         )
 
@@ -153,7 +154,7 @@ class Notebook:
         there = self._names.get(out)
         if there is not None and not isinstance(there, DevicePrefetcher):
             raise UsageProblem(
-                f"{out} is the name of a {type(there).__name__} already",
+                f"{out} is the name of {_kind_of(there)} already",
                 "say another name: --out my_loader",
             )
 
@@ -198,3 +199,7 @@ class Notebook:
             return shown
 
         return self._magics.run_body(typed, cell, before=run.begin, after=after)
+
+
+def _kind_of(thing: object) -> str:
+    return with_article(type(thing).__name__)

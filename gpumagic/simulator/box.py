@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
 from gpumagic.simulator.machine import Machine
+from gpumagic.simulator.machine_words import MachineWords
 from gpumagic.simulator.models import parse_request
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
-from gpumagic.units import parse_bytes
+from gpumagic.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 
 HAZARDS = ("report", "poison", "off")
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
+_OTHER_STAYS = (
+    "this machine is off since another one took its place, and that one stays on; "
+    "%gpu_select --simulate off switches off the one that is on"
+)
 
 
 class Box:
@@ -63,8 +71,16 @@ class Box:
             [model] * count, Tracker(), AllocatorSettings.parse(allocator), others
         )
         self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
+        self._words = MachineWords(
+            f"{count}x{model.key}" if count > 1 else model.key,
+            memory=memory,
+            hazards=hazards,
+            others=others,
+            allocator=allocator,
+        )
         self._simulation: Simulation | None = None
         self._switch: Any = None
+        self._replaced = False
 
     # --------------------------------------------------------- switched on, off
 
@@ -80,7 +96,21 @@ class Box:
         self.as_cuda = as_cuda
 
     def off(self) -> None:
-        """Take the simulated device out of torch; its tensors are of no more use."""
+        """Take the simulated device out of torch; its tensors are of no more use.
+
+        A machine whose place another one has taken is off already. Who says it of
+        such a one is told, by a warning, that the other stays.
+        """
+        if self._replaced and simulated_box() is not None:
+            warnings.warn(_OTHER_STAYS, stacklevel=2)
+        self._take_out()
+
+    def make_way(self) -> None:
+        """Be switched off, as another machine takes this one's place."""
+        self._take_out()
+        self._replaced = True
+
+    def _take_out(self) -> None:
         if self._switch is not None:
             self._switch.off()
             self._switch = None
@@ -105,7 +135,15 @@ class Box:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.off()
+        self._take_out()
+
+    def anew(self, request: str) -> str:
+        """What to type for the same machine once more, with another choice of GPUs.
+
+        Args:
+            request: The choice, as `%gpu_select` takes it.
+        """
+        return dataclasses.replace(self._words, as_cuda=self.as_cuda).anew(request)
 
     # -------------------------------------------------------------- its figures
 
@@ -224,7 +262,7 @@ def _with_memory(model: GpuModel, memory: str | int) -> GpuModel:
     asked = parse_bytes(memory) if isinstance(memory, str) else memory
     if asked < _SMALLEST_BYTES:
         raise GpuMagicError(
-            f"a GPU with {memory} has no room for its own context",
+            f"a GPU with {bytes_text(asked)} has no room for its own context",
             'say at least memory="512MiB"',
         )
     return model.with_memory(asked)

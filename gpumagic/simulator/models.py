@@ -125,6 +125,11 @@ def parse_request(text: str) -> tuple[GpuModel, int]:
     Raises:
         GpuMagicError: The name is unknown, or the number is not from 1 to 16.
     """
+    if not isinstance(text, str):
+        raise GpuMagicError(
+            f"{text!r} does not say which GPUs are to be simulated",
+            'write how many and which: "2xh100", or "h100" for one',
+        )
     name, count = _split(text.strip())
     model = find_model(name)
     if not 1 <= count <= MOST_GPUS:

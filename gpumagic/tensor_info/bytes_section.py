@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Bar, BarPair, Note
-from gpumagic.drawing.palette import FILLS
 from gpumagic.tensor_info.words import copied
 from gpumagic.units import bytes_text
 
@@ -32,8 +31,8 @@ def bytes_section(report: TensorReport) -> Iterator[Part]:
     yield BarPair(
         "Bytes",
         tuple(
-            Bar(f"{name} ({meaning})", count, bytes_text(count), fill)
-            for (name, count, meaning), fill in zip(figures, FILLS, strict=True)
+            Bar(f"{name} ({meaning})", count, bytes_text(count))
+            for name, count, meaning in figures
         ),
     )
     yield from _inflated(report)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import UsageProblem, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,14 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def hint_for(failures: Iterable[str]) -> str:
+def hint_for(failures: Sequence[str]) -> str:
     """What to type where no expression could be evaluated."""
-    options = filter(None, map(_option_behind, failures))
-    return next(options, "look at a name that is there")
+    option = next(filter(None, map(_option_behind, failures)), "")
+    if option:
+        return option
+    if any(": NameError: " in line for line in failures):
+        return "look at a name that is there"
+    return "mend the expression: in a cell of its own it shows the whole traceback"
 
 
 def _option_behind(code: str) -> str:
@@ -137,6 +141,17 @@ def _values(
 def _failure(text: str, error: Exception, names: dict[str, Any]) -> str:
     first_line = str(error).strip().partition("\n")[0]
     said = f"{text}: {type(error).__name__}: {first_line}".removesuffix(": ")
-    missing = error.name if isinstance(error, NameError) else None
-    near = did_you_mean(missing, names) if missing else ""
+    near = _meant(error, names)
     return f"{said}; {near}" if near else said
+
+
+def _meant(error: Exception, names: Iterable[str]) -> str:
+    """The name or the attribute that was meant, if one is written nearly so."""
+    if isinstance(error, NameError) and error.name:
+        return did_you_mean(error.name, names)
+    if isinstance(error, AttributeError) and error.name:
+        try:
+            return did_you_mean(error.name, dir(error.obj))
+        except Exception:  # noqa: BLE001 - an object may have a __dir__ of its own
+            return ""
+    return ""

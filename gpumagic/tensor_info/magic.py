@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic import arguments
+from gpumagic.declaring import argument
 from gpumagic.errors import UsageProblem
 from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
 
@@ -60,14 +61,18 @@ class TensorMagics(GpuMagics):
         action="store_true",
         help="Read the elements, too; on a device that runs and copies.",
     )
+    @argument(
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="One expression or several: x, x.t(), x[:, ::2].",
+    )
     @output_options
     def tensor_info(self, line: str, cell: str | None = None) -> Any:
         """Show how tensors lie in memory: strides, storage, views, copies.
 
-        Behind the options stand expressions with commas between them, as in
-        %tensor_info x, x.t(), x[:, ::2]. Each is evaluated once; looking itself
-        runs nothing on a tensor and keeps none alive. In front of a cell, the cell
-        runs first.
+        Each expression is evaluated once; looking itself runs nothing on a tensor
+        and keeps none alive. In front of a cell, the cell runs first.
         """
         __tracebackhide__ = True
         from gpumagic.tensor_info import expressions
@@ -78,7 +83,7 @@ class TensorMagics(GpuMagics):
         )
         asked = expressions.split(code.removesuffix(";"))
         if not asked and not options.alias:
-            raise self._nothing_asked()
+            raise self._nothing_asked(typed_name(method, cell), line)
         if cell is None:
             return self.show(self._look(asked, options), options)
 
@@ -139,7 +144,7 @@ class TensorMagics(GpuMagics):
             if name not in hidden or name in ("Out", "_", "__", "___")
         }
 
-    def _nothing_asked(self) -> UsageProblem:
+    def _nothing_asked(self, name: str, line: str) -> UsageProblem:
         from gpumagic.tensor_info.objects import is_tensor
 
         names = [
@@ -147,12 +152,13 @@ class TensorMagics(GpuMagics):
             for name, value in self.shell.user_ns.items()
             if not name.startswith("_") and is_tensor(value)
         ]
-        typed = ", ".join(names[-_NAMED_AT_MOST:])
+        options = line.partition("#")[0].rstrip(" ;").split()
+        typed = " ".join([name, *options, ", ".join(names[-_NAMED_AT_MOST:]) or "x"])
         return UsageProblem(
-            "%tensor_info has no tensor to look at",
-            f"name one or more: %tensor_info {typed}"
+            f"{name} has no tensor to look at",
+            f"name one or more: {typed}"
             if names
-            else "make a tensor x first, then type %tensor_info x",
+            else f"make a tensor x first, then type {typed}",
         )
 
 

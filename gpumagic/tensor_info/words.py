@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.tensor_info.geometry import fresh_strides
+from gpumagic.units import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,15 +51,6 @@ def copied(expression: str) -> str:
     """
     name = expression if expression.isidentifier() else "y"
     return f"{name} = {expression}.clone()"
-
-
-def with_article(noun: str) -> str:
-    """A noun with "a" or "an".
-
-    >>> with_article("view"), with_article("expanded view")
-    ('a view', 'an expanded view')
-    """
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def headline(report: TensorReport) -> str:

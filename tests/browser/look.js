@@ -34,7 +34,7 @@ window.look = (() => {
     return found;
   };
   const isShape = element => element.localName === 'img' ||
-    (!element.childNodes.length && element.style.display === 'inline-block');
+    (!element.childNodes.length && element.style.display === 'inline-grid');
   const shapeItems = output => [...output.querySelectorAll('*')].filter(isShape)
     .map(of => ({of, text: of.alt || 'bar', rects: [of.getBoundingClientRect()]}));
   const items = output => [...textItems(output), ...shapeItems(output)];
@@ -57,6 +57,15 @@ window.look = (() => {
       if (clips(box) && beyond(item, box.getBoundingClientRect())) return true;
     return false;
   }).map(item => item.text);
+
+  // What stands beside a bar or picture, and can only be seen by scrolling.
+  const pushedOut = output => {
+    const box = output.getBoundingClientRect();
+    const rows = [...output.querySelectorAll('tr')]
+      .filter(row => [...row.querySelectorAll('*')].some(isShape));
+    return rows.flatMap(textItems).filter(item => beyond(item, box))
+      .map(item => item.text);
+  };
 
   const meet = (one, other) =>
     Math.min(one.right, other.right) - Math.max(one.left, other.left) > SLACK &&
@@ -119,6 +128,7 @@ window.look = (() => {
     vectors: () => of(output => output.querySelectorAll('svg').length),
     invisible: () => of(invisible),
     cutOff: () => of(cutOff),
+    pushedOut: () => of(pushedOut),
     overlapping: () => of(overlapping),
     torn: () => of(torn),
     badPictures: () => of(badPictures),

@@ -18,6 +18,22 @@ from tests.browser.page import VIEWS
 pytestmark = pytest.mark.browser
 
 
+# Tables of many columns: their words alone are wider than a narrow page.
+WIDE_BY_WORDS = frozenset(
+    f"show({name!r})"
+    for name in (
+        "cuda_sync_time-profile-two-streams",
+        "gpu_doctor-mixed-and-out-of-reach",
+        "gpu_select-differing",
+        "gpu_select-dry-run-too-late",
+        "gpu_select-hostile",
+        "gpu_select-mig-slice",
+        "gpu_select-mixed-models",
+        "gpu_select-uncertain",
+    )
+)
+
+
 class Where(NamedTuple):
     """A page."""
 
@@ -113,6 +129,14 @@ def test_nothing_is_cut_off_covered_or_torn(opened, view):
     opened.view(VIEWS[view])
     opened.photograph(view)
     assert _faults(opened) == {"cutOff": {}, "overlapping": {}, "torn": {}}
+
+
+@on(LIGHT, DARK)
+@pytest.mark.parametrize("view", ["narrow", "zoomed"])
+def test_numbers_beside_bars_are_in_sight(opened, view):
+    """A bar or picture gives way, so that nobody has to scroll to its number."""
+    opened.view(VIEWS[view])
+    assert opened.faults("pushedOut").keys() <= WIDE_BY_WORDS
 
 
 @on(NOTEBOOK)

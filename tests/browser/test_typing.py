@@ -23,15 +23,30 @@ OFFERED = {
     "%gpu_doctor --": {"--json", "--quiet", "--help"},
     "%gpu_select --": {"--dry-run", "--simulate", "--restart"},
     "%gpu_select --hazards ": {"report", "poison", "off"},
+    "%gpu_select --simulate h": {"h100", "h200"},
+    "%gpu_select f": {"free"},
+    "%gpu_mem ma": {"map"},
+    "%gpu_mem ": {"map", "leaks", "free", "why", "fit", "on", "off", "log"},
+    "%cuda_sync_time ": {"log", "on", "off", "train_dl"},
+    "%cuda_sync_time --vs ba": {"baseline"},
+    "%tensor_info train_": {"train_dl", "train_short"},
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
     "%cuda_sync_time --b": {"--before", "--budget", "--bytes"},
     "%gpu_mem --": {"--lines", "--exact", "--cache"},
     "%tensor_info --": {"--view", "--alias", "--values"},
     "%pin_loader --": {"--diagnose", "--workers", "--watch"},
-    "%pin_loader train": {"train_dl", "train_other"},
-    "%pin_loader train_dl --device ": {"cpu"},
+    "%pin_loader train": {"train_dl", "train_short"},
+    "%pin_loader train_dl --device ": {"cpu", "sim:0", "sim:1"},
     "report = %gpu_mem --": {"--json", "--top"},
 }
+BEFORE = """
+import gpumagic, torch
+from torch.utils.data import DataLoader
+box = gpumagic.simulate("2xh100")
+train_dl, train_short = DataLoader(range(8)), DataLoader(range(2))
+train_other = 1
+%cuda_sync_time -q --name baseline 1 + 1
+"""
 
 
 @pytest.mark.parametrize("live", PAGES, indirect=True)
@@ -42,7 +57,8 @@ def test_help_is_shown_in_words(live):
         (helped,) = hands.run(live.page, f"%{name} --help")
         for help_text in (asked["words"], helped["words"]):
             assert purpose in help_text
-            assert f"%{name} [" in help_text
+            assert "\n::" not in f"\n{help_text}"
+            assert help_text.index(purpose) < help_text.index(f"%{name} [")
             assert "-q, --quiet" in help_text
         longest = max(map(len, helped["words"].splitlines()))
         assert longest <= 80, f"%{name} --help is {longest} columns wide"
@@ -52,14 +68,18 @@ def test_help_is_shown_in_words(live):
 
 
 def test_tab_completes_words_behind_each_magic(live):
-    """Options, what they take, names and devices are offered as they are typed."""
-    hands.run(live.page, "train_dl = train_other = 1")
+    """Options, what they take, words, names and devices are offered as typed."""
+    hands.run(live.page, BEFORE)
     missing = {}
     for line, words in OFFERED.items():
         offered = hands.offered(live.page, line)
         if not words <= offered:
             missing[line] = words - offered
     assert missing == {}
+    assert "train_other" not in hands.offered(live.page, "%pin_loader train")
+    offered = hands.offered(live.page, "%gpu_mem ")
+    # JupyterLab adds the words of the cell itself.
+    assert offered - {"%", "gpu_mem"} == OFFERED["%gpu_mem "]
     assert live.complaints == []
 
 

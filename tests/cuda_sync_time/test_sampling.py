@@ -215,6 +215,7 @@ def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
     """Where no number of calls is long enough, there is a last one."""
     monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
+    runtime.simulated = False
 
     samples, _ = take(lambda _: None, runtime, Plan(), floor_s=FLOOR_S)
 
@@ -354,11 +355,12 @@ def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
 
 
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
-    """A simulated clock that stands still does not make it run forever."""
+    """A simulated clock that hardly moves does not make it run forever."""
     monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
 
     def body(calls):
+        runtime.busy_s += 1e-9 * calls
         time.sleep(0.002 * calls)
 
     samples, flags = take(body, runtime, Plan(budget_s=0.0001), floor_s=FLOOR_S)
@@ -606,3 +608,21 @@ def test_the_cpu_is_measured_for_real(monkeypatch):
     assert samples.mode is Mode.THROUGHPUT
     assert samples.median_s > 0
     assert samples.runs > len(samples.seconds)
+
+
+def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):
+    """Values that take this machine long leave samples enough for an interval."""
+    here_s = [0.0]
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+
+    def samples_where_each_takes(seconds):
+        def call(_):
+            here_s[0] += seconds
+            return 0.002
+
+        runtime = NoisyRuntime(sync_s=5e-6)
+        body = runtime.code(call)
+        return take(body, runtime, Plan(budget_s=1.0), floor_s=FLOOR_S)[0]
+
+    assert len(samples_where_each_takes(1.2).seconds) == 6
+    assert len(samples_where_each_takes(19.0).seconds) == 1

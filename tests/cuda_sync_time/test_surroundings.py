@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from types import SimpleNamespace
 
@@ -106,6 +107,27 @@ def test_a_difference_is_one_flag_with_its_figure(kind):
     assert flags_between(before, after) == (flag,)
 
 
+def test_what_goes_back_with_a_retry_is_the_retrys_own():
+    """An allocator that had run out gives back by itself: no code is blamed for it."""
+    after = {"num_device_alloc": 7, "num_device_free": 2, "num_alloc_retries": 1}
+
+    flags = flags_between(quiet(), quiet(counters={0: after}))
+
+    assert flags == (
+        Flag(FlagKind.DRIVER_CALLS, amount=3, device=0),
+        Flag(FlagKind.RETRIES, amount=1, device=0),
+    )
+
+
+def test_memory_that_only_goes_back_is_told():
+    """Where nothing is taken, what was given back is all there is."""
+    after = {"num_device_alloc": 5, "num_device_free": 2}
+
+    flags = flags_between(quiet(), quiet(counters={0: after}))
+
+    assert flags == (Flag(FlagKind.GIVEN_BACK, amount=1, device=0),)
+
+
 def test_no_difference_is_no_flag():
     """The same surroundings twice tell nothing."""
     assert flags_between(quiet(), quiet()) == ()
@@ -169,6 +191,7 @@ def test_only_new_threads_that_still_run_are_told():
     for thread in new:
         thread.start()
     after = Surroundings.now(CpuRuntime(), None)
+    after = dataclasses.replace(after, collections=before.collections)  # by chance
     flags = flags_between(before, after)
     stop.set()
     for thread in (old, *new):

@@ -24,6 +24,7 @@ from gpumagic.cuda_sync_time.report import (
     Roofline,
     Run,
     Setting,
+    SyncPoint,
 )
 from gpumagic.cuda_sync_time.view import draw
 from gpumagic.drawing import (
@@ -35,6 +36,7 @@ from gpumagic.drawing import (
     Ranges,
     Stack,
     Stacks,
+    Table,
 )
 from tests.cuda_sync_time import samples
 from tests.cuda_sync_time.samples import MS, SAMPLES, US
@@ -124,8 +126,22 @@ def test_time_above_the_floor_does_not_look_below_it():
         (
             samples.LAUNCH_BOUND,
             (
-                "20.1 ms, all while the code ran; the GPU was done 100 us after it. "
-                "%%time would have said the same"
+                "20.1 ms, nearly all while the code ran; the GPU was done 100 us after "
+                "the code was. %%time would have said the same"
+            ),
+        ),
+        (
+            dataclasses.replace(samples.LAUNCH_BOUND, run=Run(20.1 * MS, 20.1 * MS)),
+            (
+                "20.1 ms, all while the code ran; the GPU was done as soon as the code "
+                "was. %%time would have said the same"
+            ),
+        ),
+        (
+            dataclasses.replace(samples.LAUNCH_BOUND, run=Run(130 * US, 110 * US)),
+            (
+                "130 us, most of it while the code ran; the GPU was done as soon as "
+                "the code was. %%time would have said 110 us, 1.2 times too little"
             ),
         ),
         (
@@ -150,6 +166,48 @@ def test_time_above_the_floor_does_not_look_below_it():
 def test_title_is_the_answer(report, said):
     """The time, who waited, and what %%time would have said, in the first line."""
     assert draw(report).title == said
+
+
+@pytest.mark.parametrize("name", ["launch-bound", "syncs", "no-syncs"])
+def test_title_and_sentence_say_alike_when_the_gpu_was_done(name):
+    """What is told as 100 us above is not told as nothing below."""
+    text = text_of(BY_NAME[name])
+
+    assert text.lower().count("the gpu was done 100 us after the code was") == 2
+    assert "as soon as the code was" not in text
+
+
+def test_waits_beside_each_other_make_no_sum():
+    """Several threads may wait for longer together than the code ran."""
+    waits = (SyncPoint(".item()", None, 9, 15 * MS),) * 2
+    report = dataclasses.replace(samples.LAUNCH_BOUND, syncs=waits)
+
+    title = draw(report).title
+
+    assert "the code itself waited now and then for the GPU" in title
+    assert "30.0 ms" not in title
+
+
+def test_a_wait_shorter_than_an_empty_cell_has_its_own_time():
+    """Waits were timed one by one, so that no floor of a cell is in them."""
+    waits = (SyncPoint(".item()", None, 1, 5 * US),)
+    report = dataclasses.replace(samples.LAUNCH_BOUND, syncs=waits)
+
+    (table,) = (part for part in draw(report).parts if isinstance(part, Table))
+
+    assert table.rows[0][-1] == "5.00 us"
+
+
+def test_times_below_the_floor_have_no_piece_of_the_bar():
+    """A tail and a backlog that an empty cell has as well are not drawn."""
+    run = dataclasses.replace(samples.TAIL.run, tail_s=20 * US, backlog_s=20 * US)
+    report = dataclasses.replace(samples.TAIL, run=run)
+
+    (bars,) = (part for part in draw(report).parts if isinstance(part, Stacks))
+
+    pieces = dict(bars.stacks[0].pieces)
+    assert pieces["waited for before, not counted"] == 0
+    assert pieces["it waits for work outside the starting stream"] == 0
 
 
 def test_naive_time_below_the_floor_gives_a_bound():

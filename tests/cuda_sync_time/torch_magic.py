@@ -132,9 +132,11 @@ def test_setup_runs_once_and_before_runs_for_each_sample(shell):
 
 def test_an_error_in_a_repeated_body_is_the_bodys_own(shell):
     """It ends the measurement, with the line of the cell on top of the traceback."""
-    run(shell, "n = 0")
+    run(shell, "n, small = 0, torch.ones(2, device='sim')")
 
-    done = shell.run_cell("%%cuda_sync_time --repeat\nn += 1\nif n == 3:\n    1 / 0")
+    done = shell.run_cell(
+        "%%cuda_sync_time --repeat\nn += len(small + 1) // 2\nif n == 3:\n    1 / 0"
+    )
 
     error = done.error_in_exec
     assert isinstance(error, ZeroDivisionError)
@@ -430,9 +432,85 @@ def test_what_is_no_expression_is_told_in_two_lines(shell, shown, capsys):
     assert shown == []
 
 
+def test_many_runs_are_measured_where_the_gpu_stands_in_for_cuda():
+    """Caches are flushed, and operations held against the peak, of "cuda" as well."""
+    import gpumagic
+    from gpumagic import cuda_sync_time
+
+    with gpumagic.simulate("h100", as_cuda=True):
+        x = torch.ones(64, 64, device="cuda")
+
+        cold = cuda_sync_time.repeat(lambda: x @ x, samples=2, cold=True)
+        counted = cuda_sync_time.measure(lambda: x @ x, flops=True)
+
+    assert cold.samples.cold
+    assert counted.setting.kind == "cuda"
+    assert counted.roofline.peaks.flops_per_s
+
+
+def test_no_room_for_a_flush_is_said_of_the_device_that_the_code_names():
+    """Where the simulated GPU stands in for CUDA, it is cuda:0 that is full."""
+    import gpumagic
+    from gpumagic import cuda_sync_time
+    from gpumagic.errors import DeviceError
+
+    with gpumagic.simulate("h100", memory="600MiB", as_cuda=True):
+        x = torch.empty(150 << 20, dtype=torch.uint8, device="cuda")
+
+        with pytest.raises(DeviceError, match="no room on cuda:0"):
+            cuda_sync_time.repeat(lambda: x.fill_(0), samples=2, cold=True)
+
+
+def test_memory_that_the_allocator_gives_back_by_itself_is_nobodys_fault():
+    """Its settings can have it done without a retry, and without any empty_cache()."""
+    import gpumagic
+    from gpumagic import cuda_sync_time
+
+    settings = "garbage_collection_threshold:0.5,max_split_size_mb:64"
+
+    def code():
+        for mib in range(1000, 2000, 100):
+            y = torch.empty(mib << 20, dtype=torch.uint8, device="sim")
+            del y
+
+    with gpumagic.simulate("h100", memory="8GiB", allocator=settings):
+        torch.ones(1, device="sim")
+        report = cuda_sync_time.measure(code)
+
+    text = " ".join(str(report).split())
+    kinds = {flag.kind for flag in report.flags}
+    assert FlagKind.GIVEN_BACK in kinds
+    assert FlagKind.RETRIES not in kinds
+    assert "if the code calls torch.sim.empty_cache(), leave it out" in text
+
+
 def test_hints_name_what_works_on_this_device(shell):
     """A device that was left current is got back with the words of its own kind."""
     report = run(shell, "%%cuda_sync_time -o -q\ntorch.sim.set_device(1)")
     torch.sim.set_device(0)
 
     assert "with torch.sim.device(number):" in str(report)
+
+
+@pytest.mark.parametrize("options", ["--repeat", "--vs base"])
+def test_code_that_a_simulated_clock_does_not_see_is_refused(shell, options):
+    """No time of nothing is told, and no verdict that both take the same."""
+    run(shell, "%cuda_sync_time -q --name base sum(range(10))")
+
+    done = shell.run_cell(f"%cuda_sync_time {options} sum(range(1000))")
+
+    assert "leaves the simulated GPU alone" in done.error_in_exec.problem
+    assert "box.off()" in done.error_in_exec.hint
+
+
+def test_an_empty_cell_is_measured_when_the_queue_is_empty(shell, shown):
+    """What earlier cells have left is no part of it, not even the first time."""
+    run(
+        shell,
+        "big = torch.zeros(1 << 26, device='sim')\nfor _ in range(50):\n    big += 1",
+    )
+
+    run(shell, "%cuda_sync_time --repeat -r 3 big + 1")
+
+    (report,) = shown
+    assert report.setting.floor_s < 1e-4

@@ -25,7 +25,7 @@ from gpumagic.drawing.tone import TONES
 
 # Anything that a str can hold, with what breaks layouts in good supply.
 _NASTY = (
-    "\x00\x07\x1b\x7f\x9b\n\r\t\u2028\u202e\u200b\ufeff\ud800\ufffe<>&\"'中🚀e\u0301"
+    "\x00\x07\x1b\x7f\x9b\n\r\t\u2028\u202e\u200b\ufeff\ud800\ufffe<>&\"'`-中🚀e\u0301"
 )
 TEXTS = st.text(max_size=40) | st.text(alphabet=_NASTY, max_size=20)
 NUMBERS = st.none() | st.floats()

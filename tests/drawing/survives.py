@@ -35,10 +35,10 @@ PROPERTIES = frozenset(
         """
         background background-color border border-bottom border-collapse border-left
         border-radius border-right border-top caption-side color cursor display flex
-        font-family font-size font-style font-weight gap height justify-content
-        line-height margin margin-bottom margin-left margin-right margin-top max-width
-        min-width overflow-x padding padding-bottom padding-left padding-right
-        padding-top text-align vertical-align white-space width
+        font-family font-size font-style font-weight gap grid-template-columns height
+        justify-content line-height margin margin-bottom margin-left margin-right
+        margin-top max-width min-width overflow-x padding padding-bottom padding-left
+        padding-right padding-top text-align vertical-align white-space width
         """,
     )
 )
@@ -47,7 +47,8 @@ _COLOUR = rf"#[0-9A-Fa-f]{{6}}(?:[0-9A-Fa-f]{{2}})?|rgba?\((?:{_NUMBER},? ?){{3,
 _WORD = rf"[a-z-]+|{_NUMBER}(?:px|em|ch|%|deg)?|{_COLOUR}"
 _STOP = rf"(?:{_COLOUR}|transparent)(?: {_NUMBER}%)?"
 VALUE = re.compile(
-    rf"(?:{_WORD})(?: (?:{_WORD}))*|linear-gradient\({_NUMBER}deg(?:,{_STOP})+\)"
+    rf"(?:{_WORD})(?: (?:{_WORD}))*|minmax\({_NUMBER},{_NUMBER}em\)"
+    rf"|linear-gradient\({_NUMBER}deg(?:,{_STOP})+\)"
 )
 PICTURE = re.compile(r"data:image/(svg\+xml|png);base64,[A-Za-z0-9+/]+=*")
 FORBIDDEN_WORDS = ("currentcolor", "var")

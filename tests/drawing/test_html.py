@@ -9,14 +9,23 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gpumagic.drawing import Drawing, Meter
+from gpumagic.drawing import (
+    Bar,
+    BarPair,
+    Drawing,
+    Meter,
+    Stack,
+    Stacks,
+)
 from gpumagic.drawing.html import element, escape, unbroken, words
 from gpumagic.drawing.palette import contrast
 from tests.drawing.drawings import DRAWINGS
 from tests.drawing.survives import assert_numbers_agree, assert_survives, read
-from tests.gallery.samples import HOSTILE, LONG, PARTS
+from tests.gallery.samples import HOSTILE, LONG, PARTS, everything
 
 SAMPLES = dict(PARTS)
+# A kind's colour and name, up to where it is explained.
+LEGEND = re.compile(r'color:(#\w{6})">■</span>[ \xa0]([^,<&]+)')
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -103,6 +112,28 @@ def test_very_long_words_may_break():
     assert words(LONG).replace("<wbr/>", "") == escape(LONG)
     assert "<wbr/>" in unbroken(LONG)
     assert "<wbr/>" not in words("layer.0.weight")
+
+
+def test_bar_gives_way_before_the_number_beside_it():
+    """No bar asks for a width that its cell could not go below."""
+    stacks = Stacks("", (Stack("a", (("x", 1.0),), "1 B"),), (("x", ""),))
+    for part in (BarPair("", (Bar("a", 1.0, "1 B"),)), stacks, Meter(0.5, "1 B")):
+        html = part.html()
+
+        assert "grid-template-columns:minmax(0," in html
+        assert not re.search(r"[^-]width:[\d.]+em", html)
+
+
+def test_kind_of_memory_has_one_colour_in_all_views():
+    """Who has learned that cached is orange finds it orange everywhere."""
+    colours = {}
+    for name, drawing in everything():
+        if name.startswith("gpu_mem"):
+            for colour, kind in LEGEND.findall(drawing.html()):
+                colours.setdefault(kind, set()).add(colour)
+
+    assert {"allocated", "cached"} <= colours.keys()
+    assert [kind for kind, its in colours.items() if len(its) > 1] == []
 
 
 def test_attributes_are_escaped():

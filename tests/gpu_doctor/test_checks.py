@@ -101,6 +101,13 @@ def finding(facts, topic):
         ),
         (with_gpus(ONE_GPU), "GPUs", "note", "none, though", "passed on"),
         (
+            on(LAPTOP, environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}),
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "note",
+            "1",
+            "%gpu_select --no-guard",
+        ),
+        (
             on(LAPTOP, torch=dataclasses.replace(TORCH, hidden_by="/home/me/torch.py")),
             "torch",
             "problem",
@@ -404,6 +411,9 @@ def test_the_way_to_other_gpus_is_one_that_this_machine_has(simulated, way):
     """A simulated machine is switched on anew, a real one needs a restart."""
     started = CudaState(Initialisation.INITIALISED, code=0, device_count=1)
 
-    found = finding(on(ONE_GPU, cuda=started, simulated=simulated), TOPIC_OF_CUDA)
+    anew = "%gpu_select 0 --simulate 2xh100 --as-cuda" if simulated else ""
+    facts = on(ONE_GPU, cuda=started, simulated=simulated, anew=anew)
+    found = finding(facts, TOPIC_OF_CUDA)
 
     assert way in found.next_step
+    assert found.next_step.endswith(anew)

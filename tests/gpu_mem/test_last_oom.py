@@ -96,6 +96,54 @@ def test_more_than_the_error_itself_were_caught(last, ooms):
     assert caught.times == 2
 
 
+def test_an_error_with_words_is_one_of_its_own_device(last, ooms):
+    """What another device has counted was not this error."""
+    ooms[0] += 1
+    ooms[1] += 1
+    last.cell_ended(2, an_error(TEXT.replace("GPU 0", "GPU 1")))
+
+    facts, caught = last.seen(3)
+
+    assert facts.device == 1
+    assert (caught.device, caught.times) == (0, 1)
+
+
+def test_the_cell_is_not_claimed_where_others_have_run_since(last, ooms):
+    """An error has ended this cell; what else was counted may be of any before it."""
+    last.seen(1)
+    ooms[0] += 2
+    last.cell_ended(4, an_error(), watched=False)
+
+    caught = last.seen(5).caught
+
+    assert (caught.times, caught.cell, caught.since_cell) == (1, None, 1)
+
+
+def test_an_error_that_has_the_place_of_an_older_one_is_new(last, ooms):
+    """Python gives a new error the place of one that is gone, and torch the words."""
+    error = an_error()
+    for cell in (2, 3):  # the very same stands for its double
+        ooms[0] += 1
+        last.cell_ended(cell, error)
+
+    facts, caught = last.seen(4)
+
+    assert facts is not None
+    assert caught is None
+
+
+def test_an_error_without_a_text_does_no_harm(last, shell):
+    """An object of the user's whose words cannot be had is no error of memory."""
+
+    class Odd(Exception):
+        def __str__(self):
+            raise ValueError
+
+    shell.user_ns["kept"] = Odd()
+
+    assert last.seen(2) == (None, None)
+
+
 def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms):
     """What was caught after an error takes its place."""
     ooms[0] += 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpumagic.drawing import Note, Stacks, Strips, Table
-from gpumagic.gpu_mem.badge_words import WORDS, counted_words, note_of
+from gpumagic.gpu_mem.badge_words import WORDS, counted_words, note_of, notes
 from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence, fit_sentence
 from gpumagic.gpu_mem.map_picture import pictures
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short, peak_text
@@ -444,6 +444,22 @@ def test_badge_says_its_figure(badge, said):
     assert said in note_of(badge, CUDA).text
 
 
+def test_a_hint_looks_at_what_happened_on_the_same_device_only():
+    """Calls of one device do not come of the cache that another has given back."""
+    calls = [CellBadge(BadgeKind.DRIVER_CALLS, device, 2) for device in (0, 1)]
+
+    told = notes([*calls, CellBadge(BadgeKind.FLUSHED, 1, 5 * MIB)], CUDA)
+
+    by_device = {
+        device: note.hint
+        for note in told
+        for device in ("cuda:0", "cuda:1")
+        if f"memory of {device} was taken" in note.text
+    }
+    assert "run it once more" in by_device["cuda:0"]
+    assert "that comes of the cache" in by_device["cuda:1"]
+
+
 def test_serious_badges_come_first():
     """A problem is not found below ten notes."""
     kinds = [note.kind for note in parts_of(samples.EVERY_BADGE, Note)]
@@ -647,6 +663,12 @@ def test_memory_that_went_to_the_device_is_not_said_to_be_kept():
 # ----------------------------------------------------------------- why and fit
 
 
+def fits_on(count):
+    """A request that each of so many devices has room for."""
+    answers = (replaced(samples.SMALL, device=number) for number in range(count))
+    return replaced(samples.FITS, answers=tuple(answers))
+
+
 @pytest.mark.parametrize(
     ("report", "said"),
     [
@@ -667,6 +689,9 @@ def test_memory_that_went_to_the_device_is_not_said_to_be_kept():
         (samples.CAPPED, "may not take more than 39.8 GiB"),
         (samples.CAPPED, "Much is kept for captured graphs"),
         (samples.TOLD_BY_NOBODY, "memory ran out on the device; why cannot be told"),
+        (BY_NAME["why-caught"], "and the errors were caught; their words are gone"),
+        (BY_NAME["why-caught"], "Most likely the code, or a library that it uses, has"),
+        (BY_NAME["why-caught-beside"], "since In [4]; no error that tells of it is"),
         (samples.NO_OOM, "no out-of-memory error has been seen in this notebook"),
         (samples.FITS, "2.00 GiB fits on cuda:0 now: in a hole of 2.20 GiB"),
         (samples.FITS_DRIVER, "fits on cuda:0 now: the driver has 31.2 GiB free"),
@@ -676,6 +701,8 @@ def test_memory_that_went_to_the_device_is_not_said_to_be_kept():
         (samples.FITS_NOWHERE, "1. %gpu_mem free"),
         (samples.FITS_UNKNOWN, "may fit on cuda:0 or not: too little is known"),
         (samples.FITS_SOMEWHERE, "fits on 3 of 5 devices now, on 1 of them only after"),
+        (fits_on(2), "fits on both devices now"),
+        (fits_on(3), "fits on all 3 devices now"),
         (samples.CANNOT_ASK, "whether 2.00 GiB fits cannot be told"),
     ],
 )

@@ -283,4 +283,6 @@ def test_a_machine_that_stands_in_for_cuda_is_searched_as_well():
         found = find(names, with_snapshot=True)
 
         assert [(each.name, each.own_bytes) for each in found.holders] == [("x", 4096)]
+        surplus = find_holdings(Sources(names, "sim"), {0: 0}, budget=PATIENT)
+        assert "cuda:0" in surplus.remarks[-1]
         del names["x"]

@@ -176,6 +176,23 @@ def test_a_list_of_losses_is_told_how_to_be_detached(shell, runtime):
     assert not find_leaks(shell, runtime).leaks
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 saved"), (2, "2 saved")])
+def test_what_hooks_hide_is_counted(shell, runtime, monkeypatch, count, said):
+    """Where torch only unpacks what a graph has packed away, that is not looked at."""
+    monkeypatch.setattr("gpumagic.devices.graph_words.tells_saved", lambda _: False)
+    shell.run_cell(
+        "w = mib(1, requires_grad=True)\n"
+        "hooks = torch.autograd.graph.saved_tensors_hooks\n"
+        "with hooks(lambda saved: (saved,), lambda packed: packed[0]):\n"
+        f"    total = sum(w.exp().sum() for _step in range({count}))"
+    )
+
+    remarks = find_leaks(shell, runtime).remarks
+
+    (hidden,) = (each for each in remarks if "without running hooks" in each)
+    assert hidden.startswith(f"{said} tensor{'s' if count > 1 else ''} could not")
+
+
 def test_a_graph_that_was_walked_back_is_none(shell, runtime):
     """After `backward()` nothing is left of it."""
     shell.run_cell("w = mib(1, requires_grad=True); loss = w.exp().sum()")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gc
 
 import pytest
 import torch
 
 import gpumagic
+from gpumagic import gpu_mem
 from gpumagic.gpu_mem.report import (
     BlockState,
     BriefReport,
@@ -28,26 +28,6 @@ from gpumagic.gpu_mem.report import (
 MIB = 1 << 20
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
-
-
-@pytest.fixture
-def shell(box):
-    """A shell with the extension loaded, and the simulated GPU in use."""
-    from IPython.core.async_helpers import get_asyncio_loop
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()  # the one whose cells have numbers
-    shell.run_line_magic("load_ext", "gpumagic")
-    shell.user_ns["torch"] = torch
-    shell.user_ns["x"] = torch.ones(1 << 20, device="sim")
-    yield shell
-    shell.run_line_magic("unload_ext", "gpumagic")
-    shell.run_line_magic("xmode", "Plain")
-    shell.reset(new_session=False)
-    shell.history_manager.end_session()
-    InteractiveShell.clear_instance()
-    get_asyncio_loop().close()
-    gc.collect()
 
 
 @pytest.fixture
@@ -269,6 +249,7 @@ def test_the_log_can_be_saved(shell, shown, tmp_path):
         ("%gpu_mem fit", "needs to know how much"),
         ("%gpu_mem fit much", "'much' is not a size"),
         ("%gpu_mem map all", "all is one word too many"),
+        ("%gpu_mem fit 6 GiB", "GiB is one word too many"),
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%gpu_mem map --cache", "--cache has no meaning here"),
         ("%gpu_mem log memory.txt", "not as memory.txt"),
@@ -300,65 +281,7 @@ def test_looking_keeps_nothing_alive(shell):
     assert torch.sim.memory_allocated() == 4 * MIB
 
 
-# ------------------------------------------------ what was caught, and whose words
-
-
-CAUGHT = """
-try:
-    torch.empty(1 << 40, dtype=torch.uint8, device="sim:1")
-except torch.OutOfMemoryError:
-    pass
-"""
-
-
-def test_an_error_that_the_cell_caught_is_known(shell):
-    """Nobody was looking, and `why` still knows how often, where and since when."""
-    torch.ones(1, device="sim:1")
-    run(shell, "%gpu_mem -q")
-    run(shell, CAUGHT)
-
-    report = run(shell, "%gpu_mem why -o -q")
-
-    assert isinstance(report, WhyReport)
-    assert report.oom is None
-    assert (report.caught.device, report.caught.times) == (1, 1)
-    assert (report.caught.cell, report.caught.since_cell) == (None, 1)
-    assert "and the error was caught" in " ".join(str(report).split())
-
-
-def test_a_caught_error_of_a_watched_cell_has_its_cell(shell):
-    """`%%gpu_mem` in front of the cell tells which it was."""
-    run(shell, f"%%gpu_mem -q\n{CAUGHT}{CAUGHT}")
-
-    report = run(shell, "%gpu_mem why -o -q")
-
-    assert (report.caught.cell, report.caught.times) == (1, 2)
-
-
-def test_why_tells_of_its_own_device_only(shell):
-    """What another device holds has no part in why this one was full."""
-    run(shell, "other = torch.ones(1 << 20, device='sim:1')")
-    run(shell, CAUGHT)
-
-    report = run(shell, "%gpu_mem why -o -q")
-
-    assert {each.device for each in report.holders} == {1}
-    assert "other" in {each.name for each in report.holders}
-
-
-def test_errors_of_a_machine_that_is_off_are_over(shell):
-    """What a simulated GPU had no room for says nothing of what comes after it."""
-    run(shell, CAUGHT)
-    assert run(shell, "%gpu_mem why -o -q").caught is not None
-
-    with gpumagic.simulate("h100"):
-        report = run(shell, "%gpu_mem why -o -q")
-
-    assert report.caught is None
-    assert report.oom is None
-
-
-def test_emptying_the_cache_is_told_as_the_cells_own_doing(shell):
+def test_emptying_the_cache_is_one_cause_of_cache_that_went_back(shell):
     """Nobody is told to run once more what takes and gives back each time."""
     report = run(
         shell,
@@ -370,7 +293,7 @@ def test_emptying_the_cache_is_told_as_the_cells_own_doing(shell):
 
     text = " ".join(str(report).split())
     assert "run it once more" not in text
-    assert "leave torch.sim.empty_cache() out" in text
+    assert "if the cell calls torch.sim.empty_cache(), leave it out" in text
 
 
 def test_every_block_has_the_name_that_the_balance_has(shell):
@@ -421,9 +344,25 @@ def test_the_words_are_those_of_the_code(tmp_path):
             run(shell, "%%cuda_sync_time -o -q\ny = x + 1"),
         ]
         texts = [str(each) for each in reports]
+        held = {each.name for each in reports[1].holdings.holders}
         shell.run_line_magic("unload_ext", "gpumagic")
         InteractiveShell.clear_instance()
 
     assert all("cuda:0" in text for text in texts)
     assert not any("sim:0" in text for text in texts)
     assert all("simulated H100" in text for text in texts)
+    assert {"x", "y"} <= held
+
+
+def test_what_to_do_is_said_in_the_words_of_this_device():
+    """Where memory lies in pieces, the settings of the model are what to change."""
+    with gpumagic.simulate("h100", memory="2GiB"):
+        kept = [torch.empty(20 << 20, dtype=torch.uint8, device="sim") for _ in "ab"]
+        torch.sim.set_per_process_memory_fraction(0.25)
+
+        report = gpu_mem.fit("1GiB")
+
+        assert Cause.CAPPED in report.causes
+        assert any("torch.sim." in step for step in report.next_steps)
+        assert not any("torch.cuda." in step for step in report.next_steps)
+        assert kept

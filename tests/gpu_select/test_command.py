@@ -68,6 +68,14 @@ def test_without_words_it_shows_how_things_stand():
         (("free", "-n", "3"), 2, "3 GPUs were asked for, 2 are free"),
         (("9",), 2, "there is no GPU 9"),
         (("2", "--min-fre3"), 2, "did you mean --min-free?"),
+        (("--", "python"), 2, "select free -- python"),
+        (("-n", "2", "--", "python"), 2, "select -n 2 free -- python"),
+        (("1", "sh", "train.sh"), 2, "select 1 -- sh train.sh"),
+        (("1", "sh", "x", "--lr", "3"), 2, "select 1 -- sh x --lr 3"),
+        (("free", "-n", "1", "train"), 2, "select free -n 1 -- train"),
+        (("sh", "train.sh"), 2, "select free -- sh train.sh"),
+        (("fre",), 2, "did you mean free?"),
+        (("2", "extra"), 2, "'extra' names no GPU"),
         (("2", "--", "no-such-program"), 127, "there is no program no-such-program"),
     ],
 )
@@ -78,3 +86,11 @@ def test_what_cannot_be_is_said_in_words_and_by_the_status(words, status, said):
     assert run.returncode == status
     assert said in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_plain_word_too_many_is_no_option():
+    """A command that takes no words calls one an argument."""
+    run = run_module("gpumagic", "doctor", "extra", **MACHINE, check=False)
+
+    assert run.returncode == 2
+    assert "has no argument extra" in run.stderr

@@ -90,13 +90,14 @@ def test_filters_are_kept_in_base_units():
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(20 * 2**30, "20GiB"), (3 * 2**20, "3MiB"), (1000, "1000"), (0, "0")],
+    [(20 * 2**30, "20GiB"), (3 * 2**20, "3MiB"), (1000, "1000B"), (0, "0")],
 )
 def test_a_size_in_bytes_is_typed_again_without_rounding(size, text):
     """Bytes from Python become a word that means the same number."""
     request = read("free", min_free=size)
     assert request.text == f"free --min-free {text}"
     assert request.min_free_bytes == size
+    assert read("free", min_free=text).min_free_bytes == size
 
 
 @pytest.mark.parametrize(

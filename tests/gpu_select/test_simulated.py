@@ -102,6 +102,43 @@ def test_what_is_tried_too_late_is_no_claim_about_now():
     assert "otherwise" not in shown
 
 
+USE_CUDA = "import torch; str(torch.ones(3, device='cuda').device)"
+
+
+@pytest.mark.parametrize("typed", ["%gpu_select 3", "%gpu_select 3 --restart"])
+def test_the_machine_is_had_anew_with_all_of_its_words(typed):
+    """The line of the hint keeps --as-cuda, so that the code which says cuda runs."""
+    line = "%gpu_select 3 --simulate 4xh100 --as-cuda"
+    *_, refused, anew, used = cells(
+        "import gpumagic; _ = gpumagic.simulate('4xh100', as_cuda=True)",
+        "%gpu_select 2,0",
+        USE_CUDA,
+        typed,
+        line,
+        USE_CUDA,
+    )
+
+    assert f"anew: {line}" in refused["error"].replace("\n", " ")
+    assert anew["shown"].startswith("cuda:0 is GPU 3")
+    assert (used["error"], used["result"]) == (None, "cuda:0")
+
+
+def test_words_that_the_magic_lacks_are_said_by_the_function():
+    """Typed one after the other, both lines of the hint give the same machine."""
+    call = "gpumagic.simulate('4xh100', allocator='max_split_size_mb:64')"
+    *_, refused, _, anew = cells(
+        f"import gpumagic; _ = {call}",
+        "%gpu_select 2,0",
+        USE,
+        "%gpu_select 3",
+        f"_ = {call}",
+        "%gpu_select 3",
+    )
+
+    assert f"{call}, then %gpu_select 3" in refused["error"]
+    assert anew["shown"].startswith("sim:0 is GPU 3")
+
+
 def test_a_restart_is_not_asked_for_where_none_is_needed():
     """A simulated machine is switched on again instead."""
     *_, refused = cells(
@@ -109,3 +146,23 @@ def test_a_restart_is_not_asked_for_where_none_is_needed():
     )
 
     assert "%gpu_select 0 --simulate" in refused["error"]
+
+
+def test_without_torch_the_magic_says_what_is_missing():
+    """Two lines in place of a traceback, and no machine is on."""
+    *_, refused = cells(
+        "import sys; sys.modules['torch'] = None", "%gpu_select --simulate h100"
+    )
+
+    assert refused["error"].startswith("MissingPackage: torch is not installed")
+    assert "pip install torch" in refused["error"]
+
+
+def test_the_doctor_says_how_to_have_the_machine_in_use_anew():
+    """Its hint can be typed as it stands, with all of the machine's words."""
+    *_, told = cells(
+        "%gpu_select --simulate 2xh100 --as-cuda --memory 2GiB", USE_CUDA, "%gpu_doctor"
+    )
+
+    line = "%gpu_select 0 --simulate 2xh100 --as-cuda --memory 2GiB"
+    assert line in " ".join(told["shown"].split())

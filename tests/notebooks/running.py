@@ -45,26 +45,34 @@ def solved(notebook):
 def answered(notebook, exercises):
     """A copy in which students try each exercise, with the cells that judge them.
 
-    Behind the solution and its check come the other answers, each with a check of its
-    own. An answer may end in an error; a check may not.
+    A student first runs what is given, and then writes over it: so the given cell and
+    its check come first, then the solution and its check, then the other answers, each
+    with a check of its own. An answer may end in an error; a check may not.
 
     Returns:
         The notebook; and for each try its title, the word expected and the check.
     """
-    notebook, cells, tries = solved(notebook), [], []
-    waiting = iter(exercises)
+    given, notebook = iter(tagged(notebook, "exercise")), solved(notebook)
+    checks = iter(tagged(notebook, "check"))
+    cells, tries, waiting = [], [], iter(exercises)
+
+    def attempt(title, word, code, check):
+        cells.extend((_code(code, tags=["raises-exception"]), _code(check.source)))
+        tries.append((title, word, cells[-1]))
+
     for cell in notebook.cells:
+        tags = cell.metadata.get("tags", ())
+        if "exercise" in tags:
+            check = next(checks)
+            attempt("what is given", "not yet", next(given).source, check)
         cells.append(cell)
-        if "check" not in cell.metadata.get("tags", ()):
-            continue
-        tries.append(("the solution", "right", cell))
-        exercise = next(waiting)
-        for answer in exercise.answers:
-            if exercise.afresh:
-                cells.append(_code(exercise.afresh))
-            cells.append(_code(answer.code, tags=["raises-exception"]))
-            cells.append(_code(cell.source))
-            tries.append((answer.title, answer.word, cells[-1]))
+        if "check" in tags:
+            tries.append(("the solution", "right", cell))
+            exercise = next(waiting)
+            for answer in exercise.answers:
+                if exercise.afresh:
+                    cells.append(_code(exercise.afresh))
+                attempt(answer.title, answer.word, answer.code, check)
     notebook.cells = cells
     return notebook, tries
 

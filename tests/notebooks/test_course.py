@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+import nbformat
 import pytest
 
 from tests.notebooks.running import (
@@ -151,3 +152,15 @@ def test_its_checks_know_right_from_wrong(notebook, path):
 
     judged = [(title, word, said(ran[check.id])) for title, word, check in tries]
     assert [each for each in judged if not each[2].startswith(f"{each[1]}: ")] == []
+
+
+@pytest.mark.kernel
+def test_the_first_cell_of_the_course_counts_the_real_gpus_alone():
+    """Run once more, it says the same: those that it has simulated are not counted."""
+    notebook = read(FOLDER / "01_which_gpu.ipynb")
+    setup = code_cells(notebook)[0].source
+    notebook.cells = [nbformat.v4.new_code_cell(setup) for _ in range(2)]
+
+    first, second = map(said, executed(notebook).cells)
+
+    assert first == second

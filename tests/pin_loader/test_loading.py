@@ -9,6 +9,7 @@ import multiprocessing.connection
 import signal
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_an_error_of_the_dataset_is_told_in_two_lines(workers):
     failure = caught.value
     assert failure.batch == 3
     assert failure.problem.startswith(
-        "the loader failed at batch 3: ValueError: item 13 is damaged (sleepy.py:"
+        "the loader failed at batch 3: ValueError: item 13 is damaged (sleepy.py, line "
     )
     assert "more lines" not in failure.problem
     assert failure.hint
@@ -237,8 +238,23 @@ def test_the_place_is_the_users_own_line():
     with pytest.raises(LoaderFailed) as caught:
         measure(DataLoader(Asks(4)))
 
-    assert "(test_loading.py:" in caught.value.problem
+    assert "(test_loading.py, line " in caught.value.problem
     assert "in __getitem__)" in caught.value.problem
+
+
+def test_the_place_in_a_cell_is_named_as_its_user_sees_it(monkeypatch):
+    """A cell has its number, and not the name of a file that Python gives it."""
+    file = "<ipython-input-2-0123456789ab>"
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={file: 2}))
+    monkeypatch.setattr("gpumagic.places.running_shell", lambda: shell)
+    cell = "class Asks(Sleepy):\n    def __getitem__(self, i):\n        return {}[i]"
+    space = {"Sleepy": Sleepy, "__name__": __name__}
+    exec(compile(cell, file, "exec"), space)  # noqa: S102 - as IPython does it
+
+    with pytest.raises(LoaderFailed) as caught:
+        measure(DataLoader(space["Asks"](4)))
+
+    assert caught.value.problem.endswith("(In [2], line 3, in __getitem__)")
 
 
 def no_sender():

@@ -390,7 +390,9 @@ def test_a_training_cell_is_watched(shell):
         ("torch", "torch"),
         ("train_dl[0]", "is an expression"),
         ("train_dl --step nothing", "--step nothing: there is no such name"),
-        ("train_dl --step torch", "no function"),
+        ("train_dl --step torch", "this is a module, no function"),
+        ("train_dl --step three", "this is an int, no function"),
+        ("train_dl --out three", "three is the name of an int already"),
         ("train_dl --out torch", "torch is the name of a module already"),
         ("train_dl --device nowhere", "nowhere"),
         ("train_dl --device sim:7 --budget 1s", "sim:7"),
@@ -402,6 +404,7 @@ def test_a_training_cell_is_watched(shell):
 def test_a_wrong_word_is_one_clear_error(shell, line, said):
     """What was found, what to type; and nothing is changed."""
     shell.user_ns["two"] = lambda x, y: x + y
+    shell.user_ns["three"] = 3
     names = set(shell.user_ns)
 
     with pytest.raises(GpuMagicError) as caught:

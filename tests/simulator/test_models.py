@@ -170,3 +170,12 @@ def test_another_amount_of_memory_says_that_it_was_asked_for():
     assert "asked for" in small.sources["memory_bytes"]
     assert find_model("h100").memory_bytes > 8 << 30
     assert small.title == "H100 SXM"
+
+
+@pytest.mark.parametrize("asked", [2, None, ["h100"]])
+def test_what_is_no_text_is_refused_with_an_example(asked):
+    """simulate(2) names no GPU, and says how a number of them is written."""
+    with pytest.raises(GpuMagicError, match="does not say which GPUs") as caught:
+        parse_request(asked)
+
+    assert '"2xh100"' in caught.value.hint

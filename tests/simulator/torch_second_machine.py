@@ -43,6 +43,33 @@ def test_a_machine_that_is_refused_leaves_the_one_that_is_on():
         assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]
 
 
+def test_switching_off_what_was_replaced_says_that_the_other_stays():
+    """Whoever means to be rid of the simulator hears that one is still on."""
+    first = gpumagic.simulate("2xh100")
+
+    with gpumagic.simulate("t4") as second:
+        with pytest.warns(UserWarning, match="that one stays on") as told:
+            first.off()
+        assert second.is_on
+
+    assert told[0].filename == __file__
+
+
+def test_nothing_is_said_where_nothing_is_left_on(recwarn):
+    """A block that ends, and an off() after which nothing is on, are silent."""
+    with gpumagic.simulate("2xh100") as first:
+        second = gpumagic.simulate("t4")
+    assert second.is_on
+    second.off()
+    first.off()
+    own = gpumagic.simulate("t4")
+    own.off()
+    with gpumagic.simulate("h100"):
+        own.off()
+
+    assert [each for each in recwarn if each.category is UserWarning] == []
+
+
 FROM_THE_FIRST = {
     "alone": lambda old, _: old + 1,
     "with one of the second": lambda old, new: old + new,

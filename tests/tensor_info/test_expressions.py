@@ -65,3 +65,15 @@ def test_a_star_stands_for_all_that_is_in_a_list():
 
     assert found.texts == ("xs[0]", "xs[1]", "y")
     assert found.values == (5, 6, 7)
+
+
+def test_an_object_that_cannot_list_its_attributes_costs_one_line_as_well():
+    """The search for the attribute that was meant raises nothing."""
+
+    class Unlisted:
+        def __dir__(self):
+            raise RuntimeError("not to be listed")
+
+    found = evaluate(split("u.shap"), {}, {"u": Unlisted()})
+
+    assert found.failures[0].startswith("u.shap: AttributeError")

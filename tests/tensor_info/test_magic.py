@@ -126,12 +126,31 @@ def test_nothing_but_failures_is_two_lines(shell, line, words):
     assert len(caught.value._render_traceback_()) == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "said", "hint"),
+    [
+        ("x.view(3, 3)", "shape '[3, 3]' is invalid", "whole traceback"),
+        ("x[5000]", "index 5000 is out of bounds", "whole traceback"),
+        ("x.shap", "did you mean shape?", "whole traceback"),
+        ("y", "name 'y' is not defined", "a name that is there"),
+        ("x --view 24", "", "options come first"),
+    ],
+)
+def test_the_hint_fits_the_error_of_the_expression(shell, line, said, hint):
+    """Only where a name is missing it is another name that helps."""
+    with pytest.raises(GpuMagicError) as caught:
+        tensor_info(shell, line)
+
+    assert said in caught.value.problem
+    assert hint in caught.value.hint
+
+
 def test_nothing_asked_names_tensors_of_the_notebook(shell):
     """Without an expression the hint is a line that works."""
     with pytest.raises(UsageProblem) as caught:
         tensor_info(shell, "")
 
-    assert caught.value.hint.endswith("%tensor_info x")
+    assert caught.value.hint.endswith("%tensor_info -o -q x")
 
 
 @pytest.mark.parametrize("line", ["x --view 24", "x --warp"])

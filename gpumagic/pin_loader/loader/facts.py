@@ -13,6 +13,7 @@ from gpumagic.pin_loader.loader.one_shot import one_shot_reason
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.subclasses import loader_within
 from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
+from gpumagic.units import with_article
 
 __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
 
@@ -86,8 +87,7 @@ def class_name_of(thing: Any) -> str:
 def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
     what = f"`{name}`" if name else "this"
     kind = class_name_of(thing)
-    article = "an" if kind[:1].lower() in "aeiou" else "a"
-    problem = f"{what} is {article} {kind}, which is no loader of batches"
+    problem = f"{what} is {with_article(kind)}, which is no loader of batches"
     argument = name or "dataset"
     hint = "name a DataLoader"
     if callable(getattr(type(thing), "train_dataloader", None)):

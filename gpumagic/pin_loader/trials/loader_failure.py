@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.places import name_of
 
 # What stands in the error itself, and what to do about it.
 _HINTS = (
@@ -84,7 +85,7 @@ def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     place = next((each for each in reversed(places) if not _foreign(each)), None)
     if isinstance(error, _HANDING_OVER) and places and _hands_over(places[-1]):
         said = f"a worker exited unexpectedly while it handed over ({said})"
-    at = f" ({Path(place[0]).name}:{place[1]}, in {place[2]})" if place else ""
+    at = f" ({name_of(place[0])}, line {place[1]}, in {place[2]})" if place else ""
     hints = (hint for fragment, hint in _HINTS if fragment in said)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}{at}",

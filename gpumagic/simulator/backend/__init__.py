@@ -18,17 +18,18 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
         DeviceError: It cannot be here; everything is as before.
     """
     from gpumagic.devices.opening import import_torch
+
+    torch: Any = import_torch()  # before whatever needs it, as it may be missing
     from gpumagic.simulator.backend import registration
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.refusals import require_fit
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.switch import Switch
 
-    torch: Any = import_torch()
     require_fit(torch)
     module = registration.register(torch)
     if module.simulated_box is not None:
-        module.simulated_box.off()
+        module.simulated_box.make_way()
     simulation = Simulation(
         torch,
         box.machine,
