@@ -80,6 +80,14 @@ def error_with(value):
     return kept[0]
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_by_others():
+    """Let errors of tests that ran before go: they would be found here as leaks."""
+    for each in ("last_exc", "last_value", "last_traceback"):
+        vars(sys).pop(each, None)
+    gc.collect()
+
+
 @pytest.fixture
 def collected(monkeypatch):
     """Whether the collector was run, instead of running it."""
@@ -239,7 +247,6 @@ def test_on_the_cpu_live_tensors_are_what_comes_back():
 def test_on_the_cpu_the_same_leaks_are_found():
     """Results, errors and graphs of host tensors are told by their storages."""
     torch = pytest.importorskip("torch")
-    gc.collect()  # what other tests have left in cycles
     shell = Shell(error_with(torch.zeros(1000)), torch.zeros(500))
     weight = torch.zeros(100, requires_grad=True)
     shell.user_ns |= {"weight": weight, "total": weight.exp().sum() * 2}
