@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+from gpumagic.arguments import options_of
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
+# An expression, and behind it nothing but what looks like options with their values.
+_OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
 _SHOWS_PROGRESS_S = 3.0
 
 
@@ -111,12 +114,26 @@ class Notebook:
                 else "write the code below the line",
             )
         if cell is None:
+            self._check_order(code)
             self._check_syntax(code)
         if request.repeats:
             return self._repeat(request, body, typed, options)
         if request.races:
             return self._look_for_races(request, body, typed, options)
         return self._run_once(request, body, typed, options)
+
+    def _check_order(self, code: str) -> None:
+        """Say that options come first, where Python would read `x - -repeat`."""
+        known = options_of(self._magics.cuda_sync_time.parser)
+        if not (found := _OPTIONS_LAST.fullmatch(code)):
+            return
+        expression, behind, option = found.groups()
+        name = option.lstrip("-").replace("-", "_")
+        if option in known and name not in self._shell.user_ns:
+            raise UsageProblem(
+                f"{behind} stands behind the expression, where it is taken for code",
+                f"options come first: %cuda_sync_time {behind} {expression}",
+            )
 
     def _check_syntax(self, code: str) -> None:
         """Say what is wrong with an expression; IPython would show our frames."""

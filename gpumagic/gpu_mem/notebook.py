@@ -164,6 +164,11 @@ class Notebook:
 def _check(options: argparse.Namespace, cell: str | None) -> None:
     """Refuse what does not belong together, before anything is done."""
     word, *values = options.what or ("",)
+    if cell is not None and word and word not in _WORDS:
+        raise UsageProblem(
+            f"%%gpu_mem takes no word {word}",
+            "leave it out: what is watched is the cell below",
+        )
     if cell is not None and word:
         raise UsageProblem(
             f"%%gpu_mem watches the cell below; {word} is a word of its own",

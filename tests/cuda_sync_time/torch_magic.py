@@ -295,6 +295,8 @@ def test_a_cell_that_raises_is_timed_as_failed_while_on(shell, shown):
         ("%cuda_sync_time log times.xlsx", "not as times.xlsx"),
         ("%cuda_sync_time log --json", "--json stands behind log"),
         ("%cuda_sync_time on -q", "-q stands behind on"),
+        ("%cuda_sync_time len([1]) --repeat", "--repeat stands behind the expression"),
+        ("%cuda_sync_time len([1]) -n 10", "-n 10 stands behind the expression"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_nothing_runs(shell, cell, problem):
