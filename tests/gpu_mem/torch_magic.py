@@ -249,6 +249,7 @@ def test_the_log_can_be_saved(shell, shown, tmp_path):
         ("%gpu_mem fit", "needs to know how much"),
         ("%gpu_mem fit much", "'much' is not a size"),
         ("%gpu_mem map all", "all is one word too many"),
+        ("%%gpu_mem x\nran = True", "takes no word x"),
         ("%gpu_mem fit 6 GiB", "GiB is one word too many"),
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%gpu_mem map --cache", "--cache has no meaning here"),
