@@ -28,7 +28,9 @@ _BACK_AND_CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def progress(shell: Any, total: int, label: str) -> Iterator[Progress]:
+def progress(
+    shell: Any, total: int | None, label: str, *, begins_after_s: float = 0.0
+) -> Iterator[Progress]:
     """Count steps in one place of this shell; Ctrl-C leaves how far it came.
 
     with progress(shell, len(batches), "Measuring") as steps:
@@ -37,7 +39,7 @@ def progress(shell: Any, total: int, label: str) -> Iterator[Progress]:
             steps.advance()
     """
     place = _Line() if is_terminal(shell) else _Output()
-    with Progress(total, label, place.show) as steps:
+    with Progress(total, label, place.show, begins_after_s=begins_after_s) as steps:
         try:
             yield steps
         finally:

@@ -64,11 +64,13 @@ class GpuMagics(Magics):
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
 
-    def progress(self, total: int, label: str) -> AbstractContextManager[Progress]:
+    def progress(
+        self, total: int | None, label: str, *, begins_after_s: float = 0.0
+    ) -> AbstractContextManager[Progress]:
         """Steps of something long, counted in one place of this shell."""
         from gpumagic import live
 
-        return live.progress(self.shell, total, label)
+        return live.progress(self.shell, total, label, begins_after_s=begins_after_s)
 
     def run_body(
         self,

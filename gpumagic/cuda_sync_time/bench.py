@@ -104,7 +104,7 @@ class Bench:
 
             plan: How it is to be done; the budget is for each comparison.
 
-            progress: Called with the share of the budget that is spent.
+            progress: Called with the share that is done.
 
             calibrate: Whether to compare the base with itself as well.
         """
@@ -113,7 +113,9 @@ class Bench:
         before = loads_in_use(runtime, instruments.driver)
         chance = random.Random()  # noqa: S311 -- an order, not a secret
 
-        def in_turn(other: Candidate) -> pairing.Compared:
+        def in_turn(
+            other: Candidate, progress: Progress | None = None
+        ) -> pairing.Compared:
             return pairing.compare(
                 base.body,
                 other.body,
@@ -124,8 +126,11 @@ class Bench:
                 progress=progress,
             )
 
-        found = in_turn(newer)
-        noise = in_turn(base).result if calibrate else None
+        if not calibrate:
+            found, noise = in_turn(newer, progress), None
+        else:
+            halves = _halves(progress)
+            found, noise = in_turn(newer, halves[0]), in_turn(base, halves[1]).result
         return ComparisonReport(
             base=base.code,
             code=newer.code,
@@ -206,3 +211,10 @@ class Bench:
     ) -> tuple[Flag, ...]:
         after = loads_in_use(runtime, self._instruments.driver)
         return tuple(load_flags(before, after))
+
+
+def _halves(progress: Progress | None) -> tuple[Progress, Progress] | tuple[None, None]:
+    """Progress of two that come one after the other."""
+    if progress is None:
+        return None, None
+    return lambda share: progress(share / 2), lambda share: progress((1 + share) / 2)

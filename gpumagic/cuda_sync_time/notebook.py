@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -24,8 +24,7 @@ from gpumagic.repeatable_cell import RepeatableCell, own_part
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     from gpumagic.cells import Outcome
     from gpumagic.cuda_sync_time.log import Timed
@@ -36,7 +35,7 @@ _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
-_SHOWS_PROGRESS_S = 3.0
+_SHOWS_PROGRESS_S = 2.0  # nobody needs to be told how far a second has come
 
 
 class Notebook:
@@ -212,7 +211,7 @@ class Notebook:
         self._set_up(request)
         code = self._code(request, body)
         newer = Candidate(code, again)
-        report = self._measured(request, newer, base, before)
+        report = self._measured(request, newer, base, before, quiet=options.quiet)
         self._keep(request, code, again)
         self._log.add(report)
         return self._magics.show(report, options)
@@ -223,17 +222,21 @@ class Notebook:
         newer: Candidate,
         base: Candidate | None,
         before: Callable[[], object] | None,
+        *,
+        quiet: bool,
     ) -> Timed:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
         plan, error = request.plan(before), None
+        shown_after_s = math.inf if quiet else _SHOWS_PROGRESS_S
+        waiting = self._magics.progress(None, "Measuring", begins_after_s=shown_after_s)
         try:
-            with self._progress(plan.budget_s) as progress:
+            with waiting as measured:
                 if base is not None:
                     return self._bench.compare(
-                        base, newer, plan, progress, calibrate=request.calibrate
+                        base, newer, plan, measured.reach, calibrate=request.calibrate
                     )
-                report = self._bench.repeat(newer, plan, progress)
+                report = self._bench.repeat(newer, plan, measured.reach)
         except BaseException as raised:  # noqa: BLE001 -- it goes on at once
             error = raised
         if error is not None:
@@ -243,22 +246,6 @@ class Notebook:
         return self._bench.with_roofline(
             report, newer.body, flops=request.flops, nbytes=request.nbytes
         )
-
-    def _progress(self, budget_s: float) -> AbstractContextManager[Any]:
-        """Percent of the budget, where that is long enough to be looked at."""
-        if budget_s < _SHOWS_PROGRESS_S:
-            return nullcontext()
-        return self._counting()
-
-    @contextmanager
-    def _counting(self) -> Iterator[Callable[[float], None]]:
-        with self._magics.progress(100, "Measuring") as steps:
-
-            def advance(share: float) -> None:
-                steps.advance(max(round(100 * share) - steps.done, 0))
-
-            yield advance
-            advance(1.0)
 
     # --------------------------------------------------------- codes and words
 

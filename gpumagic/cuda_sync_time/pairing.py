@@ -70,7 +70,7 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
         random: Decides who goes first; never Python's own generator, which is the
             user's.
 
-        progress: Called between samples with the share of the budget that is spent.
+        progress: Called between samples with the share that is done.
 
     Raises:
         DeviceError: Caches are to be flushed, and no device is used.

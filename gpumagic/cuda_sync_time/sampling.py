@@ -84,7 +84,7 @@ class Sampler:
 
         floor_s: What an empty cell is measured as.
 
-        progress: Called between samples with the share of the budget that is spent.
+        progress: Called between samples with the share that is done.
 
     Attributes:
         mode: What a sample is; final after `warm_up`.
@@ -108,6 +108,7 @@ class Sampler:
         self.runs = 0
         self._bodies, self._runtime, self._plan = bodies, runtime, plan
         self._floor_s, self._progress = floor_s, progress
+        self._sampled = 0  # since warming up ended
         self._watch = Stopwatch(runtime, preparation(plan, runtime))
         self._passed = Elapsed(runtime)
         self._round_s = self._round_here_s = 0.0
@@ -185,6 +186,7 @@ class Sampler:
         stretch = self._stretch(min(_PROBES, self._plan.samples or _PROBES))
         grown = self._fit(stretch)
         if self._is_late and not grown:
+            self._sampled = len(stretch) * len(self._bodies)
             return WarmUp(firsts_s, runs, seconds, True, surroundings, stretch)
         steady = self._settle(stretch, grown=grown)
         seconds, surroundings = begun.measured_s, self.surroundings()
@@ -196,14 +198,22 @@ class Sampler:
         Returns:
             The seconds for one call.
         """
-        one_by_one = self.mode is Mode.LATENCY
-        take = self._watch.time_waiting if one_by_one else self._watch.time
-        seconds = take(self._bodies[index], self.calls) / self.calls
-        self.runs += self.calls
-        self._tidy()
-        if self._progress is not None:
-            self._progress(min(self._passed.seconds / self._plan.budget_s, 1.0))
-        return seconds
+        self._sampled += 1
+        return self._sample(index)
+
+    @property
+    def share(self) -> float:
+        """How much of all that has to be done before the last sample is done."""
+        plan, rounds = self._plan, self._sampled / len(self._bodies)
+        if plan.samples is not None:
+            return min(rounds / plan.samples, 1.0)
+        share = self._passed.seconds / plan.budget_s
+        if self._runtime.simulated:
+            enough = rounds / _FEWEST_FOR_AN_INTERVAL
+            patience = self._passed.here_s / (_PATIENCE * plan.budget_s)
+            by_values = min(share, max(enough, patience))
+            share = max(self._passed.measured_s / plan.budget_s, by_values)
+        return min(share, 1.0)
 
     def surroundings(self) -> Surroundings:
         """What must not move while samples are taken."""
@@ -213,6 +223,16 @@ class Sampler:
             compilations=0 if torch is None else torch_private.compilations(torch),
             collections=gc.get_stats()[-1]["collections"],
         )
+
+    def _sample(self, index: int) -> float:
+        one_by_one = self.mode is Mode.LATENCY
+        take = self._watch.time_waiting if one_by_one else self._watch.time
+        seconds = take(self._bodies[index], self.calls) / self.calls
+        self.runs += self.calls
+        self._tidy()
+        if self._progress is not None:
+            self._progress(self.share)
+        return seconds
 
     def _require_work(self, firsts_s: Sequence[float]) -> None:
         if min(firsts_s) <= Stopwatch(self._runtime).time(_nothing, 1):
@@ -259,7 +279,7 @@ class Sampler:
             if rounds and (self.spent or (self._is_late and len(rounds) >= _PROBES)):
                 break
             this = Elapsed(self._runtime)
-            rounds.append(tuple(map(self.sample, range(len(self._bodies)))))
+            rounds.append(tuple(map(self._sample, range(len(self._bodies)))))
             self._round_s, self._round_here_s = this.measured_s, this.here_s
         return rounds
 

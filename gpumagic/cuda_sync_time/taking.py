@@ -47,7 +47,7 @@ def take(
 
         floor_s: What an empty cell is measured as.
 
-        progress: Called between samples with the share of the budget that is spent.
+        progress: Called between samples with the share that is done.
 
     Returns:
         The samples, and what has to be known besides.

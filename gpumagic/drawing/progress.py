@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-_PERCENT = 100
+_FEWEST_S_BETWEEN = 0.25
+_WHOLE = 1  # the total where shares are told, not steps
 
 
 class Progress:
@@ -24,7 +25,7 @@ class Progress:
     line with `line`. Front ends flicker, and lag, with more updates than that.
 
     Args:
-        total: How many steps there are.
+        total: How many steps there are; None where only shares of all are known.
 
         label: What is being done, as the beginning of a sentence.
 
@@ -32,32 +33,35 @@ class Progress:
 
         clock: Seconds that never go back.
 
-        fewest_s_between: The time between two drawings; the first and the last
-            one are always published.
+        begins_after_s: How long nothing is published, for what is mostly over soon.
+            What ends before is never shown.
     """
 
     def __init__(
         self,
-        total: int,
+        total: int | None,
         label: str,
         publish: Callable[[Drawing], object],
         *,
         clock: Callable[[], float] = time.monotonic,
-        fewest_s_between: float = 0.25,
+        begins_after_s: float = 0.0,
     ) -> None:
-        self.total = total
+        self.total = _WHOLE if total is None else total
         self.label = label
-        self.done = 0
+        self.done: float = 0
+        self._are_steps = total is not None
         self._publish = publish
         self._clock = clock
-        self._fewest_s_between = fewest_s_between
+        self._begins_after_s = begins_after_s
         self._started_s = self._published_s = clock()
+        self._is_shown = False
         self._note = ""
         self._outcome = ""
 
     def __enter__(self) -> Self:
-        self._started_s = self._clock()
-        self._show()
+        self._started_s = self._published_s = self._clock()
+        if not self._begins_after_s:
+            self._show()
         return self
 
     def __exit__(
@@ -66,6 +70,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._begins_after_s and not self._is_shown:
+            return
         took = seconds_text(self._elapsed_s)
         if kind is None:
             self._outcome = f"finished in {took}"
@@ -85,9 +91,23 @@ class Progress:
 
             note: What is being done now; stays until there is another.
         """
-        self.done += n
+        self._come_to(self.done + n, note)
+
+    def reach(self, share: float, note: str = "") -> None:
+        """Tell how much of all is done now; what is less than before is not told.
+
+        Args:
+            share: From 0 to 1.
+
+            note: As in `advance`.
+        """
+        self._come_to(max(self.done, share * self.total), note)
+
+    def _come_to(self, done: float, note: str) -> None:
+        self.done = done
         self._note = note or self._note
-        if self._clock() - self._published_s >= self._fewest_s_between:
+        waits = self._clock() - self._published_s < _FEWEST_S_BETWEEN
+        if self._elapsed_s >= self._begins_after_s and not waits:
             self._show()
 
     @property
@@ -104,7 +124,7 @@ class Progress:
         return Drawing(self.line(), (Meter(self.share, share_text(self.share)),))
 
     def _show(self) -> None:
-        self._published_s = self._clock()
+        self._published_s, self._is_shown = self._clock(), True
         self._publish(self.drawing())
 
     @property
@@ -118,8 +138,7 @@ class Progress:
         return ", ".join(part for part in said if part)
 
     def _count(self) -> str:
-        # Steps of a hundredth each are what the share says already.
-        return "" if self.total == _PERCENT else f"{self.done:,} of {self.total:,}"
+        return f"{self.done:,} of {self.total:,}" if self._are_steps else ""
 
     def _left(self) -> str:
         if not 0 < self.done < self.total:

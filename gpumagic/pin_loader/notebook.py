@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpumagic.magic import GpuMagics
     from gpumagic.pin_loader.report import LoaderReport
 
-_STEPS = 100  # progress is told in percent of the budget
-
 
 class Notebook:
     """The loaders of one notebook.
@@ -81,9 +79,9 @@ class Notebook:
                     return
                 if steps is None:  # now it is begun: a wish that is refused never is
                     title = f"Measuring {request.name}"
-                    progress = self._magics.progress(_STEPS, title)
+                    progress = self._magics.progress(None, title)
                     steps = shown.enter_context(progress)
-                steps.advance(int(share * _STEPS) - steps.done, note)
+                steps.reach(share, note)
 
             if request.diagnose:
                 report = diagnose(

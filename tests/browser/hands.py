@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-_RUN_ALL_MS = 180_000
 _SAVE_MS = 20_000
 
 
@@ -22,7 +21,7 @@ def run_all(page: Page) -> None:
     page.get_by_role("menuitem", name="Run", exact=True).first.click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     every = page.locator(".jp-CodeCell").count()
-    page.wait_for_function(f"look.numbered() === {every}", timeout=_RUN_ALL_MS)
+    page.wait_for_function(f"look.numbered() === {every}")
     page.wait_for_selector(IDLE)
 
 

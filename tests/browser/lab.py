@@ -29,6 +29,8 @@ _SETTINGS = {
         "checkForUpdates": False,
         "doNotDisturbMode": True,
     },
+    # Tab waits for the kernel, also on a busy machine: its first use loads jedi.
+    "@jupyterlab/completer-extension/manager": {"providerTimeout": 60_000},
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
     "@jupyterlab/extensionmanager-extension/plugin": {"enabled": False},
     # All cells are laid out at once, whether they are in sight or not.

@@ -22,6 +22,7 @@ _LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 _PANEL = ".jp-WindowedPanel-outer"
 _TALLEST_PICTURE = 3000
+_PATIENCE_MS = 180_000  # a busy machine is slow, and is no fault of what is shown
 _LOW, _SPARE = 800, 40  # pixels: a usual window; some room at the end of a page
 
 # What the front ends complain of with an empty notebook, by words or address.
@@ -127,6 +128,7 @@ def open_notebook(
 ) -> Opened:
     """Open a notebook in a fresh window and wait for its outputs."""
     page = browser.new_context(viewport={"width": 1400, "height": 800}).new_page()
+    page.set_default_timeout(_PATIENCE_MS)
     stored = stored_outputs(lab.root / notebook)
     opened = Opened(page, name, notebook == "trusted.ipynb", stored)
     page.on("console", lambda message: _note_message(opened.complaints, message))

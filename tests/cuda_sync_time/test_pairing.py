@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from gpumagic.comparison import Verdict, verdict_of
 from gpumagic.cuda_sync_time import stopwatch
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.observed import Code
+from tests.cuda_sync_time.test_once import NoDriver
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,
     NoisyRuntime,
@@ -411,3 +416,21 @@ def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
     assert patient.result.verdict is Verdict.SAME
     assert len(hopeless.result.pairs) == 1
     assert FlagKind.VALUES_TOOK in kinds(hopeless.flags)
+
+
+def test_progress_of_a_calibrated_comparison_goes_up_once():
+    """The base against itself is the second half of the way, not the way again."""
+    shares, bench = [], Bench(Instruments(NoDriver, CpuRuntime()))
+    base, newer = (Candidate(Code(name), count_up) for name in ("base", "newer"))
+
+    bench.compare(base, newer, Plan(samples=20), shares.append, calibrate=True)
+
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert shares.count(0.5) > 2  # the end of one half, and warming up for the other
+
+
+def count_up(calls):
+    """Something short that only this machine does."""
+    for _ in range(calls):
+        sum(range(1000))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import random
 import time
@@ -593,6 +594,37 @@ def test_progress_rises_to_the_budget(runtime):
 
     assert shares == sorted(shares)
     assert 0.95 < shares[-1] <= 1.0
+
+
+def test_progress_rises_to_the_number_of_samples(runtime):
+    """Where so many samples are wanted, they are what counts, not the budget."""
+    shares = []
+    body, plan = runtime.code(noise(1, 0.3)), Plan(budget_s=0.1, samples=400)
+
+    take(body, runtime, plan, floor_s=FLOOR_S, progress=shares.append)
+
+    assert shares[-4:] == [397 / 400, 398 / 400, 399 / 400, 1.0]
+
+
+def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
+    runtime, monkeypatch
+):
+    """It is not at its end while the model waits for six samples of its own."""
+    shares, here_s = [], itertools.count()
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(here_s) * 0.1)
+
+    samples, _ = take(
+        runtime.code(lambda _: 1e-3),
+        runtime,
+        Plan(budget_s=2),
+        floor_s=FLOOR_S,
+        progress=shares.append,
+    )
+
+    assert len(samples.seconds) >= 6
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert shares[-2] < 1.0
 
 
 def test_the_cpu_is_measured_for_real(monkeypatch):

@@ -117,9 +117,53 @@ def test_ending_early_says_how_many_were_done(progress, published):
     assert published[-1] == "Timing: finished in 0 s, 3 of 40"
 
 
-def test_steps_of_a_hundredth_are_not_counted_twice(clock, published):
-    """Where a step is one percent, the percent says it all."""
-    with Progress(100, "Timing", lambda it: published.append(it.title), clock=clock):
-        clock.now += 0.1
+def test_shares_are_not_counted(clock, published):
+    """Where nobody knows of steps, the percent says it all, and so does the time."""
+    with Progress(
+        None, "Timing", lambda it: published.append(it.title), clock=clock
+    ) as it:
+        clock.now += 1
+        it.reach(0.125)
 
-    assert published == ["Timing: 0 %", "Timing: finished in 100 ms"]
+    assert published == [
+        "Timing: 0 %",
+        "Timing: 12.5 %, an estimated 7.00 s left",
+        "Timing: finished in 1.00 s",
+    ]
+
+
+def test_a_share_never_falls(clock):
+    """Who has come half the way is not told to be at the beginning again."""
+    with Progress(None, "Timing", str, clock=clock) as it:
+        it.reach(0.5)
+        it.reach(0.25)
+
+    assert it.share == 0.5
+
+
+def test_what_is_soon_over_is_never_shown(clock, published):
+    """Progress that begins after two seconds does not flash up for one of them."""
+    with later(clock, published) as it:
+        clock.now += 1.9
+        it.reach(0.9)
+        clock.now += 9
+
+    assert published == []
+
+
+def test_what_is_long_is_shown_from_its_second_second_on(clock, published):
+    """The time left counts from the beginning, not from the first drawing."""
+    with later(clock, published) as it:
+        clock.now += 2
+        it.reach(0.5)
+
+    assert published == [
+        "Timing: 50.0 %, an estimated 2.00 s left",
+        "Timing: finished in 2.00 s",
+    ]
+
+
+def later(clock, published):
+    """Shares of something that is mostly over within two seconds."""
+    publish = lambda it: published.append(it.title)  # noqa: E731
+    return Progress(None, "Timing", publish, clock=clock, begins_after_s=2)
