@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _TAKEN, _GIVEN_BACK = "alloc", "free_requested"
 _MOST_EVENTS = 1_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 

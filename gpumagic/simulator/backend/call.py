@@ -10,7 +10,7 @@ from gpumagic.simulator.backend.spans import operand_of
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 class Call:

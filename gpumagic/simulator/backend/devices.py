@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpumagic.places import PlaceMark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.driver import Latch
-    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 
 class Here(threading.local):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.work import Work
 
 

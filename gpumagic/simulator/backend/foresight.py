@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 _LARGE_NUMBER = 1 << 20  # an argument that may be a size

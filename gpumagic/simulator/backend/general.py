@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 class General:

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.machine import Machine, SimulatedStream
+    from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.races import Race
+    from gpumagic.simulator.simulated_gpu import SimulatedStream
     from gpumagic.simulator.work import Stream, Work
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"

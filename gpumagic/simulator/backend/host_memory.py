@@ -11,7 +11,7 @@ from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.machine import SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 # They read the elements without an operator that could be seen.
 _READERS = frozenset(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand, Tracker
-    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
     TensorOf = Callable[..., tuple[Any, Accesses]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.machine import Machine, SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import Machine
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 

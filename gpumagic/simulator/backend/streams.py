@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.machine import SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
 

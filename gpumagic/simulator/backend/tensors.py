@@ -23,7 +23,7 @@ from gpumagic.simulator.hazards import Accesses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 
 Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], Any]"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 class Words:

@@ -1,0 +1,271 @@
+"""One simulated GPU: its streams, its memory, and what its work costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.costs import CostModel, Direction
+from gpumagic.simulator.driver_calls import DriverCalls
+from gpumagic.simulator.work import CopyName, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.machine import Machine
+    from gpumagic.simulator.models import GpuModel
+    from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.work import Stream, Work
+
+POOL_SIZE = 32  # streams of each device and priority, handed out in turn
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
+_DEFAULT_STREAM = 0
+_KNOWN_DURATIONS = 4096
+_COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
+# As torch's profiler calls them on a real GPU, so that one reader serves both.
+_COPIES = {
+    (Engine.H2D, True): "Memcpy HtoD (Pinned -> Device)",
+    (Engine.H2D, False): "Memcpy HtoD (Pageable -> Device)",
+    (Engine.D2H, True): "Memcpy DtoH (Device -> Pinned)",
+    (Engine.D2H, False): "Memcpy DtoH (Device -> Pageable)",
+    (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
+    (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
+}
+_DIRECTIONS = {
+    Engine.H2D: Direction.H2D,
+    Engine.D2H: Direction.D2H,
+    Engine.PEER: Direction.PEER,
+}
+
+
+class SimulatedStream:
+    """One stream, as each part of the engine knows it.
+
+    Attributes:
+        gpu: The GPU that it runs on.
+
+        number: What torch calls its id; 0 is the default stream.
+
+        queue: Its work, in the scheduler.
+
+        order: Its place in the order of accesses, in the tracker.
+    """
+
+    __slots__ = ("gpu", "number", "order", "priority", "queue")
+
+    def __init__(
+        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
+    ) -> None:
+        self.gpu = gpu
+        self.number = number
+        self.priority = priority
+        self.queue = queue
+        self.order = order
+
+
+class SimulatedGpu:
+    """One GPU of the machine.
+
+    Attributes:
+        index: The number that the process knows it by, `k` in `sim:k`.
+
+        number: The number that the machine knows it by.
+    """
+
+    __slots__ = (
+        "_durations",
+        "_handed_out",
+        "_libraries",
+        "_machine",
+        "_seen",
+        "allocator",
+        "costs",
+        "default_stream",
+        "index",
+        "model",
+        "number",
+        "started",
+        "streams",
+        "unmodelled",
+        "workspaces",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        number: int,
+        model: GpuModel,
+        settings: AllocatorSettings,
+        others: Sequence[tuple[int, int]],
+    ) -> None:
+        self._machine = machine
+        self.index = self.number = number
+        self.model = model
+        self.costs = CostModel(model)
+        self.started = False
+        self.allocator = CachingAllocator(
+            number,
+            model.memory_bytes,
+            context_bytes=lambda: self.context_bytes,
+            driver=DriverCalls(machine, self),
+            settings=settings,
+            processes=lambda: [(pid, used) for pid, used in others],
+            now_us=lambda: machine.scheduler.now_ns // 1000,
+        )
+        self._seen: set[str] = set()
+        self._durations: dict[tuple[Rule, str, float, int], tuple[int, int]] = {}
+        self._libraries: set[str] = set()
+        self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
+        self._handed_out: dict[int, int] = {}
+        self.unmodelled: set[str] = set()  # operations whose cost is a guess
+        self.streams: dict[int, SimulatedStream] = {}
+        self.default_stream = self._stream(_DEFAULT_STREAM, LOWEST_PRIORITY)
+
+    @property
+    def context_bytes(self) -> int:
+        """What the context of this process takes, outside the allocator."""
+        return self.costs.first_use.context_bytes if self.started else 0
+
+    def used_bytes(self) -> int:
+        """What the driver says is used by this process."""
+        return self.context_bytes + self.allocator.reserved_bytes
+
+    def launch(  # noqa: PLR0913, PLR0917 -- by position: it is called so often
+        self,
+        stream: SimulatedStream,
+        name: str,
+        rule: Rule,
+        dtype: str,
+        flops: float,
+        read_bytes: int,
+        written_bytes: int,
+        extra_ns: int = 0,
+    ) -> None:
+        """Put one kernel on a stream; the host goes on."""
+        if name not in self._seen:
+            self._first_launch(name, rule)
+        nbytes = (
+            rule.moved_bytes(read_bytes, written_bytes)
+            if rule.gathers
+            else read_bytes + written_bytes
+        )
+        # What it took before it takes again; a loop has few sizes.
+        sizes = rule, dtype, flops, nbytes
+        known = self._durations.get(sizes)
+        if known is None:
+            known = self._cost(sizes)
+        duration_ns, share = known
+        self._machine.scheduler.launch(
+            stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, name
+        )
+
+    def _cost(self, sizes: tuple[Rule, str, float, int]) -> tuple[int, int]:
+        if len(self._durations) >= _KNOWN_DURATIONS:
+            self._durations.clear()
+        nbytes = sizes[-1]
+        known = self.costs.kernel_ns(*sizes), self.costs.share(nbytes >> 2)
+        self._durations[sizes] = known
+        return known
+
+    def only_call(
+        self, stream: SimulatedStream, name: str, rule: Rule, *_: Any
+    ) -> None:
+        """What needs no kernel costs the host alone."""
+        del stream, name
+        self._machine.scheduler.elapse(rule.host_ns)
+
+    def copy(
+        self,
+        stream: SimulatedStream,
+        engine: Engine,
+        nbytes: int,
+        *,
+        pinned: bool,
+        staged: bool = False,
+    ) -> Work:
+        """Put one copy on a stream that leaves the device or comes from outside.
+
+        Args:
+            stream: Where.
+
+            engine: What does it.
+
+            nbytes: How much.
+
+            pinned: Whether the engine works on pinned memory.
+
+            staged: Whether the host has put it there, out of pageable memory.
+        """
+        self.start()
+        return self._machine.scheduler.launch(
+            stream.queue,
+            engine,
+            self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
+            host_ns=self.costs.host.async_copy_ns,
+            name=CopyName(_COPIES[engine, pinned and not staged], nbytes),
+        )
+
+    def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:
+        """The next stream of the pool of a priority; the 33rd is the first again."""
+        priority = max(HIGHEST_PRIORITY, min(LOWEST_PRIORITY, priority))
+        turn = self._handed_out.get(priority, 0)
+        self._handed_out[priority] = turn + 1
+        # As torch numbers them: native, which pool, which of its streams.
+        number = 1 | (1 - priority) << 1 | (turn % POOL_SIZE) << 5
+        return self.streams.get(number) or self._stream(number, priority)
+
+    def start(self) -> None:
+        """Make the context, which the first use of a GPU pays for."""
+        if not self.started:
+            self.started = True
+            self._machine.scheduler.elapse(self.costs.first_use.context_ns)
+
+    def _stream(self, number: int, priority: int) -> SimulatedStream:
+        stream = SimulatedStream(
+            self,
+            number,
+            priority,
+            self._machine.scheduler.add_stream(self.number, priority),
+            self._machine.tracker.new_stream(),
+        )
+        self.streams[number] = stream
+        return stream
+
+    def _first_launch(self, name: str, rule: Rule) -> None:
+        self.start()
+        elapse, first = self._machine.scheduler.elapse, self.costs.first_use
+        if not self._seen:
+            elapse(first.module_load_ns)
+        self._seen.add(name)
+        elapse(first.first_launch_ns)
+        if not rule.modelled:
+            self.unmodelled.add(name)
+
+    def need(self, library: str, stream: SimulatedStream) -> None:
+        """Open a library of kernels at its first use, and give it a workspace.
+
+        cuBLAS takes one from the caching allocator for each stream, and keeps it.
+        """
+        first = self.costs.first_use
+        if library not in self._libraries:
+            self._libraries.add(library)
+            cost_ns = first.cublas_ns if library == "cublas" else first.cudnn_ns
+            self._machine.scheduler.elapse(cost_ns)
+        if library == "cublas" and stream.number not in self.workspaces:
+            self.workspaces[stream.number] = self.allocator.allocate(
+                first.cublas_workspace_bytes, stream.number
+            )
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries of kernels that have been opened."""
+        return frozenset(self._libraries)
+
+    def clear_workspaces(self) -> None:
+        """Give back what the libraries have taken for themselves."""
+        while self.workspaces:
+            _, block = self.workspaces.popitem()
+            if block is not None:
+                self.allocator.free(block)
