@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.protocols import Gpu, Initialisation
+from gpumagic.devices.protocols import Initialisation
+from gpumagic.gpu_doctor.gpus import answering, in_words
 from gpumagic.gpu_doctor.report import Finding, Verdict
+from gpumagic.gpu_doctor.torch_check import built_for, check_torch, version_numbers
 from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.devices.torch_build import TorchBuild
+    from gpumagic.devices.protocols import Gpu
     from gpumagic.gpu_doctor.report import Facts
 
-_GET_TORCH = "https://pytorch.org/get-started/locally"
 _NEWEST_PYTHON = (3, 14)
-_OLDEST_TORCH = (2, 4)
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
@@ -28,24 +27,13 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
     return tuple(finding for check in CHECKS for finding in check(facts))
 
 
-def answering(facts: Facts) -> tuple[Gpu, ...]:
-    """The GPUs that the driver can reach."""
-    return tuple(gpu for gpu in facts.inventory.gpus if gpu.problem is None)
-
-
-def in_words(gpus: tuple[Gpu, ...]) -> str:
-    """How many GPUs, and of which models."""
-    names = sorted({gpu.name or "unknown model" for gpu in gpus})
-    return f"{count_text(len(gpus), 'GPU')} ({', '.join(names)})"
-
-
 def hides_all(mask: str) -> bool:
     """Whether this value of CUDA_VISIBLE_DEVICES leaves no GPU."""
     return mask.strip() in ("", "-1")
 
 
 def _python(facts: Facts) -> Iterator[Finding]:
-    if _numbers(facts.python) > _NEWEST_PYTHON:
+    if version_numbers(facts.python) > _NEWEST_PYTHON:
         hint = "gpumagic has not been tested with it"
         yield Finding("Python", facts.python, Verdict.NOTE, hint)
     else:
@@ -60,51 +48,6 @@ def _ipython(facts: Facts) -> Iterator[Finding]:
     else:
         yield Finding("IPython", facts.ipython, Verdict.OK)
     yield Finding("Front end", facts.front_end, Verdict.OK)
-
-
-def _torch(facts: Facts) -> Iterator[Finding]:
-    torch = facts.torch
-    if torch is None:
-        verdict = Verdict.PROBLEM if facts.inventory.gpus else Verdict.WARNING
-        yield Finding("torch", "not installed", verdict, f"install it: {_GET_TORCH}")
-    elif torch.hidden_by is not None:
-        found, hint = f"hidden by the file {torch.hidden_by}", "rename that file"
-        yield Finding("torch", found, Verdict.PROBLEM, hint)
-    else:
-        yield _fit(torch, facts)
-
-
-def _fit(torch: TorchBuild, facts: Facts) -> Finding:
-    """Whether this build of torch goes with the driver and with us."""
-    driver = facts.inventory.cuda_version
-    found = f"{torch.version}, {_built_for(torch)}"
-    if facts.simulated:  # any build runs on it
-        return Finding("torch", f"{found}; it runs on the simulated GPU", Verdict.OK)
-    if facts.inventory.gpus and torch.cuda is None:
-        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
-        hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
-        found += ", so it cannot use the GPU"
-        return Finding("torch", found, Verdict.PROBLEM, hint)
-    if torch.cuda and driver and _numbers(torch.cuda)[0] > _numbers(driver)[0]:
-        found += f", but this driver only runs CUDA up to {driver}"
-        newest = _numbers(driver)[0]
-        hint = f"update the driver, or install a torch built for CUDA {newest}"
-        return Finding("torch", found, Verdict.PROBLEM, hint)
-    if () < _numbers(torch.version) < _OLDEST_TORCH:  # () is an unknown version
-        hint = "gpumagic is made for torch 2.4 and newer: update torch"
-        return Finding("torch", found, Verdict.WARNING, hint)
-    return Finding("torch", found, Verdict.OK)
-
-
-def _built_for(torch: TorchBuild) -> str:
-    kinds = (("CUDA", torch.cuda), ("ROCm", torch.hip), ("Intel GPUs", torch.xpu))
-    built = [f"{kind} {version}" for kind, version in kinds if version]
-    return f"built for {' and '.join(built)}" if built else "built without CUDA"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version, for comparing."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _driver(facts: Facts) -> Iterator[Finding]:
@@ -238,7 +181,9 @@ def _modes(facts: Facts) -> Iterator[Finding]:
 
 
 def _memory(facts: Facts) -> Iterator[Finding]:
-    if any(gpu.memory_total_bytes is None for gpu in answering(facts)):
+    # Of a GPU that is split, who has but a slice of it is told nothing.
+    whole = (gpu for gpu in answering(facts) if not gpu.mig_enabled)
+    if any(gpu.memory_total_bytes is None for gpu in whole):
         found = "not told by the driver: the GPU may share the memory of the host"
         hint = "watch the free memory of the machine instead"
         yield Finding("GPU memory", found, Verdict.NOTE, hint)
@@ -269,7 +214,7 @@ def _accelerators(facts: Facts) -> Iterator[Finding]:
     elif facts.platform == "darwin arm64" and not torch.imported:
         yield Finding(topic, "the Apple GPU, which torch calls 'mps'", Verdict.OK)
     elif torch.hip or torch.xpu:
-        found = f"unknown: this torch is {_built_for(torch)}; asking would start them"
+        found = f"unknown: this torch is {built_for(torch)}; asking would start them"
         yield Finding(topic, found, Verdict.UNKNOWN)
     else:
         yield Finding(topic, "none that this torch could use", Verdict.OK)
@@ -286,7 +231,7 @@ def _compiler(facts: Facts) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _python,  # the ground everything stands on
     _ipython,
-    _torch,  # what most problems are about
+    check_torch,  # what most problems are about
     _driver,
     _nvml,
     _cuda,  # the state that cannot be taken back

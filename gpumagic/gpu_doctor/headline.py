@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.gpu_doctor.checks import answering, hides_all, in_words
+from gpumagic.gpu_doctor.checks import hides_all
+from gpumagic.gpu_doctor.gpus import answering, in_words
 from gpumagic.gpu_doctor.report import Verdict
 from gpumagic.units import count_text
 

@@ -54,6 +54,37 @@ def finding(facts, topic):
             "so it cannot use the GPU",
             "up to 13.0",
         ),
+        (
+            with_gpus(ONE_GPU, Gpu(0, name="Tesla V100", compute_capability=(7, 0))),
+            "torch",
+            "problem",
+            "for which 1 GPU (Tesla V100) is too old",
+            "built for CUDA 12.6",
+        ),
+        (
+            with_gpus(ONE_GPU, H100, Gpu(1, compute_capability=(6, 1))),
+            "torch",
+            "warning",
+            "for which 1 GPU (unknown model) is too old",
+            "built for CUDA 12.6",
+        ),
+        (
+            with_gpus(ONE_GPU, Gpu(0, name="T4", compute_capability=(7, 5))),
+            "torch",
+            "ok",
+            "built for CUDA 13.0",
+            "",
+        ),
+        (
+            on(
+                with_gpus(ONE_GPU, Gpu(0, name="V100", compute_capability=(7, 0))),
+                torch=dataclasses.replace(TORCH, cuda="12.6"),
+            ),
+            "torch",
+            "ok",
+            "built for CUDA 12.6",
+            "",
+        ),
         (LAPTOP, "NVIDIA driver", "note", "no NVIDIA driver", "install the driver"),
         (ONE_GPU, "NVIDIA driver", "ok", "580.65.06, runs CUDA up to 13.0", ""),
         (ONE_GPU, "GPUs", "ok", "1 GPU (NVIDIA H100 80GB HBM3)", ""),
@@ -417,3 +448,12 @@ def test_the_way_to_other_gpus_is_one_that_this_machine_has(simulated, way):
 
     assert way in found.next_step
     assert found.next_step.endswith(anew)
+
+
+def test_a_slice_whose_gpu_tells_nothing_is_not_taken_for_shared_memory():
+    """In a container with one MIG slice, the GPU around it is nobody's business."""
+    split = Gpu(0, name="NVIDIA H100", mig_enabled=True, memory_total_bytes=None)
+
+    found = report(with_gpus(ONE_GPU, split)).findings
+
+    assert "GPU memory" not in [each.topic for each in found]
