@@ -82,9 +82,18 @@ class Observers:
         """Note no more waits: those that follow are ours."""
         self._watcher.close()
 
-    def stop_tracing(self) -> None:
-        """All devices are idle again: the trace ends here."""
+    def stop_tracing(self, why_lost: str | None = None) -> None:
+        """All devices are idle again: the trace ends here.
+
+        Args:
+            why_lost: Why they are not idle, where nobody may wait for them. Then the
+                tracer does not either, and has nothing to tell.
+        """
         if self._tracing is None:
+            return
+        if why_lost is not None:
+            self._lost = why_lost
+            self._tracer.close()
             return
         try:
             with self._tracer:

@@ -35,6 +35,13 @@ __all__ = ["OneRun", "error_line"]
 _BACKLOG_TOLD_S = 1e-3
 _TAIL_BEYOND_FLOOR_S = 50e-6
 _TAIL_TOLD = 0.02  # of the time
+_NOT_WAITED_FOR = "the devices were not waited for to the end"
+# After these nobody may wait for the device, and a tracer that is ended does.
+_UNTRACED = {
+    FlagKind.CAPTURING: "a graph was being captured",
+    FlagKind.INTERRUPTED: _NOT_WAITED_FOR,
+    FlagKind.NOT_DRAINED: _NOT_WAITED_FOR,
+}
 
 
 class OneRun:
@@ -72,6 +79,7 @@ class OneRun:
         self._host_started_ns = 0
         self._backlog_s: float | None = None
         self._idle = True
+        self._untraced: str | None = None
         self._flags: list[Flag] = []
         self._failed: str | None = None
         self._run: Run | None = None
@@ -173,7 +181,9 @@ class OneRun:
         capturing = is_capturing(self._runtime)
         if capturing:
             self._flags.append(Flag(FlagKind.CAPTURING))
-        self._window = Window(self._runtime, waits=not capturing)
+        self._window = Window(
+            self._runtime, waits=not capturing, traced=self._observers.traces
+        )
         self._backlog_s = waited_s = self._window.drain()
         if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
             # On a busy machine a wait for nothing may take that long as well.
@@ -195,7 +205,7 @@ class OneRun:
             waited = None
         simulated_in_s = (time.perf_counter_ns() - self._host_started_ns) / 1e9
         self._observers.stop_watching()
-        self._observers.stop_tracing()
+        self._observers.stop_tracing(self._untraced)
         self._failed = error_line(error or self.late_error)
         self._run = Run(
             elapsed_s=(ended_ns - started_ns) / 1e9,
@@ -220,7 +230,7 @@ class OneRun:
         if not self._same_machine():
             window = Window(CpuRuntime())
         elif not window.uses_device:
-            window = Window(self._instruments.runtime())
+            window = Window(self._instruments.runtime(), traced=self._observers.traces)
             window.started_ns = started_ns
         self._runtime = window.runtime if window.uses_device else CpuRuntime()
         return window
@@ -232,6 +242,8 @@ class OneRun:
         ending = last_wait(window, error, self._observers.stop_watching)
         self._idle = ending.waited is not None
         self.late_error = ending.late_error
+        if ending.flag is not None:
+            self._untraced = _UNTRACED.get(ending.flag.kind)
         if ending.flag is not None and ending.flag not in self._flags:
             self._flags.append(ending.flag)
         return ending.waited

@@ -11,6 +11,9 @@ are taken, each where it costs least:
   wait is the driver's own, and where it may take long a helper thread makes it. The
   helper reads the clock itself, so that its being waited for adds nothing. After a
   Ctrl-C it goes on waiting behind the scenes, and its outcome is nobody's.
+- Each poll of a CUDA event is a call that a tracer notes: many thousands in the time
+  of one long kernel, by which the trace would hold little else. So what is traced is
+  polled a few times, and then the helper waits for the events as well.
 - Starting a thread takes longer than a short run. Until one has lasted for a while
   the last wait is made here: then Ctrl-C is deaf only to what runs on a side stream
   after the starting stream has ended.
@@ -18,6 +21,7 @@ are taken, each where it costs least:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
 
 HELPER_NAME = "gpumagic-wait"
+POLLS_IN_A_TRACE = 100
 
 _POLLS_S = 0.05  # until then the shortest pause would be seen in the figure
 _SHORTEST_PAUSE_S = 50e-6  # the system rounds what is shorter up to this
@@ -61,6 +66,7 @@ def wait_for_all(
     *,
     since_ns: int,
     limit_s: float | None = None,
+    most_polls: float = math.inf,
 ) -> Waited:
     """Wait for some events, and then until all devices in use are idle.
 
@@ -73,20 +79,27 @@ def wait_for_all(
 
         limit_s: The longest wait; None waits until it is over.
 
+        most_polls: How often the device may be asked whether it is there yet.
+
     Raises:
         NotInTime: The limit was reached.
     """
     if runtime.simulated:  # its waits move a clock, and take no time of ours
         return _wait_at_once(runtime, events)
     began = time.perf_counter()
-    _poll(runtime, events, began, limit_s)
+    if not _poll(runtime, events, began, limit_s, most_polls):
+        return _Helper(runtime, events).waited(_left_s(began, limit_s))
     streams_ns = runtime.now_ns()
     short = streams_ns - since_ns < _THREAD_PAYS_S * 1e9
     if short and limit_s is None and all(each is not None for each in events):
         runtime.synchronize()
         return Waited(streams_ns, runtime.now_ns())
-    left_s = None if limit_s is None else began + limit_s - time.perf_counter()
-    return Waited(streams_ns, _Helper(runtime).ended_ns(left_s))
+    all_ns = _Helper(runtime).waited(_left_s(began, limit_s)).all_ns
+    return Waited(streams_ns, all_ns)
+
+
+def _left_s(began: float, limit_s: float | None) -> float | None:
+    return None if limit_s is None else began + limit_s - time.perf_counter()
 
 
 def _wait_at_once(runtime: Runtime, events: Sequence[Any | None]) -> Waited:
@@ -102,27 +115,40 @@ def _poll(
     events: Sequence[Any | None],
     began: float,
     limit_s: float | None,
-) -> None:
+    most_polls: float,
+) -> bool:
+    """Ask until all events are reached; False if that is asked too often."""
     for event in events:
         while not runtime.reached(event):
+            most_polls -= 1
+            if most_polls <= 0:
+                return False
             passed_s = time.perf_counter() - began
             if limit_s is not None and passed_s > limit_s:
                 raise NotInTime
             if passed_s > _POLLS_S:
                 time.sleep(max(_SHORTEST_PAUSE_S, passed_s * _PAUSE_SHARE))
+    return True
 
 
 class _Helper(threading.Thread):
-    """Makes the driver's own wait, and reads the clock when it is over."""
+    """Makes the driver's own waits, and reads the clock when they are over.
 
-    def __init__(self, runtime: Runtime) -> None:
+    Args:
+        runtime: Whose devices are waited for.
+
+        events: Waited for first; none where they have been reached already.
+    """
+
+    def __init__(self, runtime: Runtime, events: Sequence[Any | None] = ()) -> None:
         super().__init__(name=HELPER_NAME, daemon=True)
         self._runtime = runtime
+        self._events = events
         # Which device is current is known to each thread apart, and some kinds of
         # device count the current one as in use.
         current = runtime.current_device()
         self._stream = None if current is None else runtime.current_stream(current)
-        self._ended_ns: int | None = None
+        self._waited: Waited | None = None
         self._error: BaseException | None = None
         self.start()
 
@@ -130,24 +156,23 @@ class _Helper(threading.Thread):
         """Wait; the error is kept for whoever joins."""
         try:
             with self._runtime.on_stream(self._stream):
-                self._runtime.synchronize()
-                self._ended_ns = self._runtime.now_ns()
-        except BaseException as error:  # noqa: BLE001 - raised by `ended_ns`
+                self._waited = _wait_at_once(self._runtime, self._events)
+        except BaseException as error:  # noqa: BLE001 - raised by `waited`
             self._error = error
         finally:
-            self._stream = None
+            self._stream, self._events = None, ()
 
-    def ended_ns(self, limit_s: float | None) -> int:
-        """When the devices were idle; Ctrl-C comes through meanwhile.
+    def waited(self, limit_s: float | None) -> Waited:
+        """When what had ended; Ctrl-C comes through meanwhile.
 
         Raises:
-            NotInTime: They are not, after this time.
+            NotInTime: The devices are not idle after this time.
         """
         until = None if limit_s is None else time.perf_counter() + limit_s
         while self.is_alive() and (until is None or time.perf_counter() < until):
             self.join(_JOIN_S)
         if self._error is not None:
             raise self._error
-        if self._ended_ns is None:
+        if self._waited is None:
             raise NotInTime
-        return self._ended_ns
+        return self._waited

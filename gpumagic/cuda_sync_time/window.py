@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.report import DeviceTime
-from gpumagic.cuda_sync_time.waiting import Waited, wait_for_all
+from gpumagic.cuda_sync_time.waiting import (
+    POLLS_IN_A_TRACE,
+    Waited,
+    wait_for_all,
+)
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
@@ -38,10 +43,15 @@ class Window:
         runtime: Whose devices are waited for; the CPU has none to wait for.
 
         waits: Whether anything may be waited for at all.
+
+        traced: Whether a tracer notes what is asked of the devices meanwhile.
     """
 
-    def __init__(self, runtime: Runtime, *, waits: bool = True) -> None:
+    def __init__(
+        self, runtime: Runtime, *, waits: bool = True, traced: bool = False
+    ) -> None:
         self.runtime = runtime
+        self._most_polls = POLLS_IN_A_TRACE if traced else math.inf
         self._lanes: list[_Lane] = []
         self.uses_device = runtime.kind != "cpu" and runtime.started()
         self._waits = waits and self.uses_device
@@ -54,7 +64,9 @@ class Window:
         runtime = self.runtime
         began_ns = runtime.now_ns()
         marks = [runtime.record(lane.stream) for lane in self._find_lanes()]
-        waited = wait_for_all(runtime, marks, since_ns=began_ns)
+        waited = wait_for_all(
+            runtime, marks, since_ns=began_ns, most_polls=self._most_polls
+        )
         return (waited.all_ns - began_ns) / 1e9
 
     def prepare(self) -> None:
@@ -82,7 +94,11 @@ class Window:
         """
         events = [lane.end for lane in self._lanes]
         return wait_for_all(
-            self.runtime, events, since_ns=self.started_ns, limit_s=limit_s
+            self.runtime,
+            events,
+            since_ns=self.started_ns,
+            limit_s=limit_s,
+            most_polls=self._most_polls,
         )
 
     def tail_s(self, waited: Waited | None) -> float | None:

@@ -138,7 +138,10 @@ class AcceleratorRuntime:
 
     def memory_stats(self, device: int) -> Mapping[str, Any] | None:
         """The caching allocator's counters under torch's own flat keys."""
-        return self._ask_of(device, "memory_stats") or None
+        try:
+            return self._ask_of(device, "memory_stats") or None
+        except RuntimeError:  # an allocator that was plugged in need not count
+            return None
 
     def memory_snapshot(self) -> list[dict[str, Any]] | None:
         """The caching allocator's segments in torch's own shape."""
@@ -147,7 +150,10 @@ class AcceleratorRuntime:
             return None
         # Newer versions add the recorded history: seconds of work, unused here.
         leave_out = "include_traces" in _parameters(ask)
-        return list(ask(include_traces=False) if leave_out else ask())
+        try:
+            return list(ask(include_traces=False) if leave_out else ask())
+        except RuntimeError:  # an allocator that was plugged in need not tell
+            return None
 
     def memory_bytes(self, device: int) -> tuple[int, int] | None:
         """Free and total bytes; None unless the device is already in use."""

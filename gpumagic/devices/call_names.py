@@ -12,8 +12,8 @@ from gpumagic.observed import SpanKind
 
 _WAITS = re.compile(
     r"""Synchronize
-    | ^(cuda|hip)(Host)?Free(Host|Array)?$  # not FreeAsync
-    | ^cuMemFree(Host)?(_v\d)?$
+    | ^(cuda|hip)(Host)?Free(Host|Array)?(_v\d+)?$  # not FreeAsync
+    | ^cuMemFree(Host)?(_v\d+)?$
     | ^(cuda|hip)Memcpy(?!.*Async)
     | ^cuMemcpy(?!.*Async)
     | ^urEventWait

@@ -26,6 +26,9 @@ _DEVICE_WORK = {
 }
 _OPERATION = "cpu_op"
 _MARK = "user_annotation"
+# A copy of these kinds of memory holds nobody up, though it may be over before its call
+# returns: short ones are.
+_NEVER_WAITED_FOR = ("Pinned", "Device -> Device")
 _CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
 # What the marks themselves leave behind in some versions.
 _OWN_TRACES = "profiler::_record_function"
@@ -41,11 +44,15 @@ class Reading:
         length_s: From mark to mark.
 
         sees_devices: Whether a device appears anywhere, also outside of the marks.
+
+        sees_earlier_work: Whether one appears before the first mark, at a time that
+            can be true.
     """
 
     spans: tuple[TraceSpan, ...]
     length_s: float
     sees_devices: bool
+    sees_earlier_work: bool
 
 
 def read(text: str, begin: str, end: str) -> Reading:
@@ -81,7 +88,16 @@ def read(text: str, begin: str, end: str) -> Reading:
         spans=tuple(sorted(spans, key=lambda span: (span.start_s, -span.end_s))),
         length_s=window.length_s,
         sees_devices=bool(work),
+        sees_earlier_work=_sees_earlier_work(work, calls, first["ts"]),
     )
+
+
+def _sees_earlier_work(
+    work: Iterable[dict[str, Any]], calls: Iterable[dict[str, Any]], until_us: float
+) -> bool:
+    """Work that began before anything was called bears a time of another clock."""
+    since_us = min((call["ts"] for call in calls), default=-math.inf)
+    return any(since_us <= each["ts"] and _end_us(each) <= until_us for each in work)
 
 
 class _Window:
@@ -192,6 +208,7 @@ def _call_spans(
         _correlation(event): _end_us(event)
         for event in work
         if event["cat"] == "gpu_memcpy"
+        and not any(kind in event["name"] for kind in _NEVER_WAITED_FOR)
     }
     for call in _outermost(calls):
         done_us = copied_us.get(_correlation(call), math.inf)

@@ -50,7 +50,10 @@ def cuda_count_unstarted(torch: Any) -> int | None:
         return None
     with warnings.catch_warnings():  # it warns when NVML fails: so we say None
         warnings.simplefilter("ignore")
-        found = int(count())
+        try:
+            found = int(count())
+        except RuntimeError:  # on ROCm, variables that contradict each other
+            return None
     return None if found < 0 else found
 
 

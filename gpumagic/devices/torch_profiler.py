@@ -8,12 +8,16 @@ What has to be known about it, and is not written in its manual:
   stopped, but to export what it has not got ends the process.
 - Stopping it first waits for the device. Where that fails, it keeps running.
 - Newer versions print a line at each start and stop.
+- With CUPTI of CUDA 12.6 to 13.0 each of a process's sessions loses one kernel more
+  than the one before, the first ones of the session (pytorch#192021). So kernels that
+  nobody misses have to come first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}  # by kind, what it can see
+_LOSING_FROM, _LOSING_UNTIL = (12, 6), (13, 1)
+_ENOUGH_TO_LOSE = 200  # sessions in one process; they take a thousandth of a second
 _LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"  # above the highest level there is
 
 
@@ -92,6 +98,16 @@ def sees_devices(torch: Any, kind: str) -> bool:
     return len(_activities(torch, kind)) > 1
 
 
+def kernels_to_lose(torch: Any) -> int:
+    """How many kernels have to come first, so that none is lost that matters."""
+    version = getattr(getattr(torch, "version", None), "cuda", None)
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    if numbers is None:
+        return 1
+    found = int(numbers[1]), int(numbers[2])
+    return _ENOUGH_TO_LOSE if _LOSING_FROM <= found < _LOSING_UNTIL else 1
+
+
 def stop(torch: Any, profile: Any) -> None:
     """Stop it for certain.
 
@@ -102,8 +118,18 @@ def stop(torch: Any, profile: Any) -> None:
         profile.stop()
     except RuntimeError:
         if is_running(torch, unknown=False):
-            _stop_without_waiting(torch)
+            stop_without_waiting(torch)
         raise
+
+
+def stop_without_waiting(torch: Any) -> None:
+    """Stop it as it is; what it has seen is lost."""
+    disable = getattr(torch.autograd, "_disable_profiler", None)
+    forget = getattr(torch.autograd.profiler, "_run_on_profiler_stop", None)
+    if disable is not None:
+        disable()
+    if forget is not None:
+        forget()
 
 
 def exported(profile: Any) -> str:
@@ -138,15 +164,6 @@ def _would_start_cuda(torch: Any) -> bool:
     if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
         return False
     return not driver_initialised()
-
-
-def _stop_without_waiting(torch: Any) -> None:
-    disable = getattr(torch.autograd, "_disable_profiler", None)
-    forget = getattr(torch.autograd.profiler, "_run_on_profiler_stop", None)
-    if disable is not None:
-        disable()
-    if forget is not None:
-        forget()
 
 
 @contextlib.contextmanager

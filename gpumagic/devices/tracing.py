@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpumagic.devices import torch_private, trace_problems
 from gpumagic.errors import DeviceError
 from gpumagic.observed import Trace
 
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
 
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _WARM_UP = "gpumagic: warming up"
-
-_LOST = (
-    "the trace was lost: the code used torch's profiler itself",
-    "leave the profiler to one of the two: run this without --profile",
-)
-_BLIND = (
-    "no GPU activity could be traced",
-    "a GPU serves one profiler at a time: is nsys, DCGM or another one attached?",
-)
 
 
 class Tracing(Protocol):
@@ -89,18 +81,21 @@ class ProfilerTracing:
         self._module = None if kind == "cpu" else getattr(torch, kind, None)
         self._profile: Any = None
         self._expects_devices = False
+        self._may_lose = False
         self._text: str | None = None
-        self._problem = _LOST
+        self._problem = trace_problems.LOST
         self._began_ns = self._ended_ns = 0
 
     def start(self) -> None:
         """Start the profiler and let its first costs be paid.
 
         Raises:
-            DeviceError: It does not start.
+            DeviceError: It does not start, or must not.
         """
         from gpumagic.devices import torch_profiler
 
+        if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
+            raise DeviceError(*trace_problems.CAPTURING)
         self._profile = torch_profiler.started(self._torch, self._kind)
         try:
             self._warm_up()
@@ -121,12 +116,20 @@ class ProfilerTracing:
         self._mark(_END)
 
     def stop(self) -> None:
-        """Stop the profiler, whatever has happened; what fails is told by `trace`."""
+        """Stop the profiler, whatever has happened; what fails is told by `trace`.
+
+        Where the window has not ended, there is nothing to tell, and so nothing to wait
+        for: the device may be at work for long, or be captured from.
+        """
         from gpumagic.devices import torch_profiler
 
         profile, self._profile = self._profile, None
         if not torch_profiler.is_running(self._torch, unknown=True):
             return  # the code has ended ours by starting one of its own
+        if not self._ended_ns:
+            self._problem = trace_problems.UNENDED
+            torch_profiler.stop_without_waiting(self._torch)
+            return
         try:
             torch_profiler.stop(self._torch, profile)
             self._text = torch_profiler.exported(profile)
@@ -138,7 +141,7 @@ class ProfilerTracing:
                 "the times do not depend on it",
             )
         # The code may have been the first to use the device.
-        self._expects_devices = self._expects_devices or self._can_launch()
+        self._expects_devices = self._expects_devices or self._in_use()
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
@@ -150,7 +153,9 @@ class ProfilerTracing:
         try:
             seen = kineto.read(self._text, _BEGIN, _END)
         except ValueError:  # a mark is missing
-            return Trace((), length_s, *_LOST)
+            return Trace((), length_s, *trace_problems.LOST)
+        if seen.sees_devices and self._may_lose and not seen.sees_earlier_work:
+            return Trace(seen.spans, seen.length_s, *trace_problems.HEADLESS)
         if seen.sees_devices or not self._expects_devices:
             return Trace(seen.spans, seen.length_s)
         return Trace(seen.spans, seen.length_s, *self._blindness())
@@ -170,35 +175,34 @@ class ProfilerTracing:
         from gpumagic.devices import torch_profiler
 
         self._mark(_WARM_UP)
-        self._expects_devices = self._can_launch()
+        self._expects_devices = self._in_use()
         if not self._expects_devices or self._module is None:
             return
         if not torch_profiler.sees_devices(self._torch, self._kind):
             return
         spin = getattr(self._module, "_sleep", None)
         if spin is not None:
-            spin(0)  # a kernel that needs no memory: the counters stay as they are
+            # Kernels that need no memory: the counters stay as they are.
+            first_ones = torch_profiler.kernels_to_lose(self._torch)
+            for _ in range(first_ones):
+                spin(0)
+            self._may_lose = first_ones > 1
         else:
             self._torch.zeros(1, device=self._kind)
         self._module.synchronize()
 
-    def _can_launch(self) -> bool:
-        """Whether the device is in use, and what is launched now would run there."""
+    def _in_use(self) -> bool:
         if self._module is None:
             return False
         started = getattr(self._module, "is_initialized", None)
-        if started is not None and not started():
-            return False
-        # What is captured becomes part of a graph instead of running.
-        capturing = getattr(self._module, "is_current_stream_capturing", None)
-        return capturing is None or not capturing()
+        return started is None or bool(started())
 
     def _blindness(self) -> tuple[str, str]:
         """Why devices are missing though they were used."""
         from gpumagic.devices import torch_profiler
 
         if self._kind in torch_profiler.ACTIVITIES:
-            return _BLIND
+            return trace_problems.BLIND
         return (
             f"torch's profiler does not see devices of kind {self._kind!r}",
             "what is shown is the host's part",

@@ -39,7 +39,11 @@ class StandinDevice(CpuRuntime):
 
         log: What was done with it, in order.
 
+        polls: How often it was asked whether an event is reached.
+
         waited_by: The names of the threads that made a wait of the whole device.
+
+        asked: Set by whoever waits for it or asks whether an event was reached.
     """
 
     kind: str = "cuda"
@@ -51,7 +55,9 @@ class StandinDevice(CpuRuntime):
     untraceable: BaseException | None = None
     stats: dict[str, int] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    polls: int = 0
     waited_by: list[str] = field(default_factory=list)
+    asked: threading.Event = field(default_factory=threading.Event)
     main: Stream = field(default_factory=Stream)
     side: Stream = field(default_factory=lambda: Stream(7))
 
@@ -59,6 +65,10 @@ class StandinDevice(CpuRuntime):
         """Give a stream work; returns at once."""
         stream = stream or self.main
         stream.until = max(stream.until, time.perf_counter()) + seconds
+
+    def rest(self):
+        """Leave all work undone, so that nobody waits any longer."""
+        self.main.until = self.side.until = 0.0
 
     @property
     def at_work(self):
@@ -85,8 +95,16 @@ class StandinDevice(CpuRuntime):
         return Event((stream or self.main).until)
 
     def reached(self, event):
+        self.polls += 1
         self._fail()
+        self.asked.set()
         return event is None or event.at <= time.perf_counter()
+
+    def wait(self, event):
+        self.asked.set()
+        while event is not None and event.at > time.perf_counter():
+            time.sleep(0.001)
+        self._fail()
 
     def elapsed_s(self, start, end):
         return None if None in (start, end) else max(end.at - start.at, 0.0)
@@ -94,6 +112,7 @@ class StandinDevice(CpuRuntime):
     def synchronize(self):
         self.log.append("wait")
         self.waited_by.append(threading.current_thread().name)
+        self.asked.set()
         self._fail()
         while self.at_work:
             time.sleep(0.001)

@@ -313,6 +313,7 @@ def test_what_is_no_trace_is_a_value_error(text):
         ("urEventWait", SpanKind.WAIT),
         ("cudaFree", SpanKind.WAIT),
         ("cudaFreeHost", SpanKind.WAIT),
+        ("cudaFree_v3020", SpanKind.WAIT),
         ("hipHostFree", SpanKind.WAIT),
         ("cuMemFree_v2", SpanKind.WAIT),
         ("cudaFreeAsync", None),
@@ -332,6 +333,40 @@ def test_only_a_copy_can_come_back_done():
     """A kernel that ended before its launch returned was launched all the same."""
     assert kind_of_call("cudaLaunchKernel", copied=True) is SpanKind.LAUNCH
     assert kind_of_call("cudaMemcpyAsync", copied=True) is SpanKind.WAIT
+
+
+@pytest.mark.parametrize(
+    ("copy", "kind"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", SpanKind.LAUNCH),
+        ("Memcpy DtoH (Device -> Pinned)", SpanKind.LAUNCH),
+        ("Memcpy DtoD (Device -> Device)", SpanKind.LAUNCH),
+        ("Memcpy HtoD (Pageable -> Device)", SpanKind.WAIT),
+        ("Memcpy DtoH (Device -> Pageable)", SpanKind.WAIT),
+        ("CopyHostToDevice", SpanKind.WAIT),
+    ],
+)
+def test_a_short_copy_of_pinned_memory_has_not_waited(copy, kind):
+    """It may be over before its call returns; only a pageable one holds the host up."""
+    events = [
+        _event("user_annotation", "begin", 0, 1, tid=1, pid=1),
+        _event(
+            "cuda_runtime",
+            "cudaMemcpyAsync",
+            10,
+            9,
+            tid=1,
+            pid=1,
+            args={"correlation": 5},
+        ),
+        _event("gpu_memcpy", copy, 15, 2, tid=7, pid=0, args={"correlation": 5}),
+        _event("user_annotation", "end", 50, 1, tid=1, pid=1),
+    ]
+
+    reading = kineto.read(json.dumps({"traceEvents": events}), "begin", "end")
+
+    (call,) = named(reading, SpanKind.LAUNCH, SpanKind.WAIT)
+    assert call.kind is kind
 
 
 def _event(category, name, ts, dur, **place):

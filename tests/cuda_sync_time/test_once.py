@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import last_wait
+from gpumagic.cuda_sync_time import last_wait, waiting
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun, error_line
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
-from gpumagic.cuda_sync_time.waiting import HELPER_NAME
+from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.observed import Code
 from tests.cuda_sync_time.standin_runtime import StandinDevice
 
-LONG_S = 30.0  # longer than anybody waits
+LONG_S = 3600.0  # longer than anybody waits
 ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
 
 
@@ -57,7 +57,9 @@ def hears_ctrl_c():
 @pytest.fixture
 def device():
     """A device in use, and idle."""
-    return StandinDevice()
+    device = StandinDevice()
+    yield device
+    device.rest()
 
 
 @pytest.fixture
@@ -89,12 +91,16 @@ def kinds(report):
     return [flag.kind for flag in flags(report)]
 
 
-def press_ctrl_c_after(seconds):
-    """As a user does: the signal comes to the main thread."""
-    main = threading.main_thread().ident
-    timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+def press_ctrl_c_in_the_wait(device, *, after_s=0.1):
+    """As a user does, when somebody waits: the signal comes to the main thread."""
+    device.asked.clear()
+
+    def press():
+        device.asked.wait()
+        time.sleep(after_s)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
 
 
 # -------------------------------------------------------------------- the CPU
@@ -181,18 +187,22 @@ def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
 def test_work_on_any_stream_is_waited_for(device, start):
     """The time has the side stream's work; the tail says that it was there."""
     run = start()
-    device.busy(0.03, device.side)
+    device.busy(0.3, device.side)
     report = report_on(run)
 
     assert not device.at_work
-    assert report.run.elapsed_s >= 0.03
+    assert report.run.elapsed_s >= 0.3
     assert FlagKind.TAIL in kinds(report)
     assert report.run.naive_s < report.run.elapsed_s
 
 
-def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
+def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(
+    device, start, monkeypatch
+):
     """A thread is not worth its price until the run has lasted for a while."""
-    report_on(start())
+    with monkeypatch.context() as patched:  # a busy machine makes any run a long one
+        patched.setattr(waiting, "_THREAD_PAYS_S", 1000 * waiting._THREAD_PAYS_S)
+        report_on(start())
     short = set(device.waited_by)
     device.waited_by.clear()
     run = start()
@@ -203,16 +213,70 @@ def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start
     assert device.waited_by[-1] == HELPER_NAME
 
 
+def test_what_is_traced_is_asked_a_few_times_only(device, start):
+    """Each question is a call in the user's trace, so a helper waits instead."""
+    polls = {}
+    for profile in (False, True):
+        run = start(profile=profile)
+        device.polls = 0
+        device.busy(0.2)
+        device.busy(0.7, device.side)
+        run.end()
+        polls[profile] = device.polls
+        report = run.report(Code("x"))
+        assert report.run.elapsed_s >= 0.7
+        assert 0.2 < report.run.tail_s < report.run.elapsed_s
+
+    assert polls[False] > POLLS_IN_A_TRACE >= polls[True]
+
+
+def test_a_traced_run_that_is_over_needs_no_helper(device, start):
+    """Starting a thread would take longer than the run."""
+    run = start(profile=True)
+    device.waited_by.clear()
+    run.end()
+
+    assert set(device.waited_by) == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("stream", ["main", "side"])
+def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream):
+    """The helper is left behind, and the tracer is not told to wait for the device."""
+    run = start(profile=True)
+    device.busy(LONG_S, getattr(device, stream))
+    press_ctrl_c_in_the_wait(device, after_s=0.2)
+
+    report = report_on(run)
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+    assert "end" not in device.log
+    assert device.log[-1] == "trace no more"
+    assert "not waited for to the end" in report.profile.problem
+    device.main.until = device.side.until = 0.0
+
+
 def test_the_helper_reads_the_clock_itself(device, start):
     """The end is when the device was idle, not when somebody came to look."""
+    looks = {}
+
+    def now_ns():
+        now = time.perf_counter_ns()
+        looks.setdefault(threading.current_thread().name, []).append(now)
+        return now
+
     run = start()
     device.busy(0.06)
     device.busy(0.08, device.side)
     ends = device.side.until
-    began = run._window.started_ns
-    report = report_on(run)
+    device.now_ns = now_ns
+    run.end()
+    idle_ns = looks[HELPER_NAME][-1]
+    report = run.report(Code("x"))
 
-    assert began / 1e9 + report.run.elapsed_s == pytest.approx(ends, abs=0.02)
+    assert idle_ns / 1e9 >= ends
+    elapsed_ns = idle_ns - run._window.started_ns
+    assert report.run.elapsed_s == pytest.approx(elapsed_ns / 1e9, abs=1e-6)
 
 
 @pytest.mark.parametrize("stream", ["main", "side"])
@@ -221,7 +285,7 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream):
     run = start()
     device.busy(0.06)
     device.busy(LONG_S, getattr(device, stream))
-    press_ctrl_c_after(0.2)
+    press_ctrl_c_in_the_wait(device, after_s=0.2)
 
     report = report_on(run)
 
@@ -238,7 +302,7 @@ def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
     device.has_events = False
     run = start()
     device.busy(LONG_S)
-    press_ctrl_c_after(0.1)
+    press_ctrl_c_in_the_wait(device)
 
     run.end()
 
@@ -249,7 +313,7 @@ def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
 def test_ctrl_c_comes_through_the_wait_before_the_run(device, start):
     """A long backlog can be left; the observers have not even begun."""
     device.busy(LONG_S)
-    press_ctrl_c_after(0.1)
+    press_ctrl_c_in_the_wait(device)
 
     with pytest.raises(KeyboardInterrupt):
         start(syncs=True)
@@ -262,7 +326,7 @@ def test_the_helper_is_no_thread_of_the_cell(device, start):
     run = start()
     device.busy(0.06)
     device.busy(LONG_S, device.side)
-    press_ctrl_c_after(0.2)
+    press_ctrl_c_in_the_wait(device, after_s=0.2)
     report = report_on(run)
 
     helpers = [each for each in threading.enumerate() if each.name == HELPER_NAME]
@@ -281,10 +345,10 @@ def test_without_events_there_is_a_time_and_no_tail(kind):
     device = StandinDevice(kind=kind, has_events=False)
     run = OneRun(Instruments(NoDriver, device))
     run.begin()
-    device.busy(0.03)
+    device.busy(0.3)
     report = report_on(run)
 
-    assert report.run.elapsed_s >= 0.03
+    assert report.run.elapsed_s >= 0.3
     assert report.run.tail_s is None
     assert [each.elapsed_s for each in report.run.events] == [None]
     assert report.run.bound is Bound.DEVICE
@@ -371,6 +435,19 @@ def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     assert kinds(report) == [FlagKind.CAPTURING]
     assert report.run.backlog_s is None
     assert report.run.events == ()
+
+
+def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
+    device, start, monkeypatch
+):
+    """The tracer would wait for the device at its end, which breaks a capture."""
+    run = start(profile=True)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.is_capturing", lambda _: 1)
+    report = report_on(run)
+
+    assert "end" not in device.log
+    assert device.log[-1] == "trace no more"
+    assert report.profile.problem == "the trace was lost: a graph was being captured"
 
 
 # ------------------------------------------------------------------ observers

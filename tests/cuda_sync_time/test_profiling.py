@@ -204,9 +204,9 @@ def test_ten_times_the_spans_take_about_ten_times_as_long():
         trace = Trace(spans, float(count))
         runs = []
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()
             profile_of(trace)
-            runs.append(time.perf_counter() - began)
+            runs.append(time.process_time() - began)
         return min(runs)
 
     assert seconds(20_000) < 40 * seconds(2_000)

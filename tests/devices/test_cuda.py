@@ -167,3 +167,17 @@ def test_a_snapshot_leaves_the_history_behind(runtime, machine, torch):
 
     torch.cuda.memory_snapshot = list  # torch 2.4: it takes nothing
     assert runtime.memory_snapshot() == []
+
+
+@pytest.mark.parametrize("word", ["memory_stats", "memory_snapshot"])
+def test_an_allocator_that_does_not_count_is_no_error(runtime, machine, torch, word):
+    """One that was plugged in refuses both questions: what it holds is unknown."""
+    machine.submit(1)
+
+    def refuse(*_, **__):
+        raise RuntimeError("CUDAPluggableAllocator does not yet support it")
+
+    setattr(torch.cuda, word, refuse)
+
+    assert (runtime.memory_stats(0) is None) is (word == "memory_stats")
+    assert (runtime.memory_snapshot() is None) is (word == "memory_snapshot")

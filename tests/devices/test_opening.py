@@ -125,6 +125,20 @@ def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
     assert machine.reached_driver == []
 
 
+def test_variables_that_contradict_each_other_leave_it_to_the_driver(monkeypatch):
+    """On ROCm torch raises instead of counting, where more is chosen than there is."""
+    torch = torch_with(cuda=Machine())
+    torch.version.hip = "7.0"
+
+    def raises():
+        raise RuntimeError("HIP_VISIBLE_DEVICES contains more devices than ROCR_VI...")
+
+    torch.cuda._device_count_amdsmi = raises
+    monkeypatch.setattr(opening, "_driver_installed", lambda _: True)
+
+    assert opening.why_no_cuda(torch) is None
+
+
 def test_hidden_gpus_are_no_gpus():
     """A count of zero is an answer, whatever driver is installed."""
     torch = torch_with(cuda=Machine())

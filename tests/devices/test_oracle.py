@@ -18,7 +18,7 @@ ASK = """
 
     before = dict(os.environ)
 
-    def ask(*, timeout_s=30, **changes):
+    def ask(*, timeout_s=300, **changes):
         found = {name: value for name, value in (os.environ | changes).items() if value}
         try:
             return [each.to_dict() for each in ask_child(found, timeout_s)]
@@ -226,4 +226,4 @@ def test_an_answer_of_nonsense_is_a_failure(monkeypatch):
     monkeypatch.setattr(oracle, "_ASK", "\nprint('{')")
 
     with pytest.raises(DeviceError, match="ended with status 0 and no answer"):
-        oracle.ask_child({}, timeout_s=60)
+        oracle.ask_child({}, timeout_s=300)

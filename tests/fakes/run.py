@@ -136,7 +136,7 @@ def run_python(  # noqa: PLR0913 -- each one is a property of the machine
         env=_changed(_environment(folder, scenario_file(scenario), load, install), env),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
+# What a real device makes torch and Python say at first use is theirs to say, and fails
+# no test: that autograd's thread had no context for cuBLAS yet, that a process with the
+# driver's threads is forked for the workers of a loader (from Python 3.12 on).
+_SAID = ("default::UserWarning", "default:.*multi-threaded:DeprecationWarning")
 _LOOK = "import torch; print(torch.__version__, torch.cuda.is_available())"
 
 
@@ -27,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.hardware)
+            for each in _SAID:
+                item.add_marker(pytest.mark.filterwarnings(each))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001

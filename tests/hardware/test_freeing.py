@@ -25,6 +25,7 @@ def shell(torch):
 
     torch.zeros(1, device="cuda")
     gc.collect()
+    torch.cuda.empty_cache()  # so that no hole is a little larger than what is asked
     shell = InteractiveShell.instance()
     shell.run_line_magic("load_ext", "gpumagic")
     shell.user_ns["torch"] = torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import subprocess
@@ -48,6 +49,23 @@ run.end()
 print(change.allocated_delta, change.gross_bytes, change.peak.kind.name)
 print(sorted(badge.kind.name for badge in run.badges()), run.remarks)
 """
+_NO_BLOCKS = """
+import torch
+from gpumagic import gpu_mem
+
+x = torch.ones(1 << 20, device="cuda")
+names = {"x": x}
+print(gpu_mem.memory_map(names).why_not)
+print(gpu_mem.fit("1MiB").why_not)
+print({each.name: each.own_bytes for each in gpu_mem.snapshot(names).holdings.holders})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _from_segments_of_its_own(torch):
+    """No hole of an earlier test serves a request that is smaller by a little."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +366,16 @@ def test_cudas_own_allocator():
     assert told.startswith(f"{4 * _MIB} None")
     assert "BACKEND" in told
     assert "keeps no history" in told
+
+
+def test_an_allocator_that_keeps_no_list_of_blocks():
+    """Names have their bytes all the same; maps and answers say why there are none."""
+    told = child(_NO_BLOCKS, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+
+    mapped, answered, names = told.splitlines()
+    assert mapped == answered
+    assert mapped == "the allocator cudaMallocAsync keeps no list of its blocks"
+    assert f"'x': {4 * _MIB}" in names
 
 
 def test_without_caching():

@@ -13,11 +13,14 @@ import pytest
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.waiting import POLLS_IN_A_TRACE
 from gpumagic.devices.driver import open_driver
+from gpumagic.errors import DeviceError
 from gpumagic.observed import Code
 
 _ROOT = Path(__file__).parents[2]
 _ASSERTING = """
+import os
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
@@ -40,6 +43,8 @@ try:
     OneRun(instruments).begin()
 except DeviceError as error:
     print("REFUSED", error.problem)
+print(flush=True)
+os._exit(0)  # how a process with a broken device comes to its end is not asked here
 """
 
 
@@ -185,6 +190,36 @@ def test_a_capture_is_left_whole(timed, torch):
 
     assert FlagKind.CAPTURING in kinds(report)
     assert x.tolist() == [2.0] * 8
+
+
+def test_a_capture_is_not_profiled(instruments, torch):
+    """The profiler is refused before it can break it, and the graph is whole."""
+    x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+
+    with torch.cuda.graph(graph):
+        with pytest.raises(DeviceError, match="graph is being captured"):
+            OneRun(instruments, profile=True).begin()
+        x.add_(1)
+    graph.replay()
+
+    assert x.tolist() == [2.0] * 8
+
+
+def test_a_trace_is_not_full_of_our_questions(instruments, torch, spin, tmp_path):
+    """Waiting for 60 ms on two streams leaves few calls of ours in the saved trace."""
+    file = tmp_path / "trace.json"
+    run = OneRun(instruments, trace_file=str(file))
+    run.begin()
+    spin(30)
+    spin(60, torch.cuda.Stream())
+    run.end()
+
+    report = run.report(Code("x"))
+
+    assert report.profile.problem is None
+    assert report.run.elapsed_s >= 0.045
+    assert file.read_text().count("cudaEventQuery") <= 4 * POLLS_IN_A_TRACE
 
 
 def test_nothing_changes_for_the_user(timed, torch):
