@@ -11,6 +11,7 @@ _MINUTE_S = 59.5
 _DIGITS = 3
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _NEARLY = 1.05
+_DUST = 1e-9  # what sums and differences of times leave behind their last digit
 _WHOLE, _TENTHS = 100.0, 10.0
 
 
@@ -31,7 +32,7 @@ def measured(seconds: float | None, floor_s: float | None) -> str:
         return UNKNOWN
     if floor_s is None or not floor_s > 0:
         return seconds_text(seconds)
-    if seconds < floor_s:
+    if seconds < floor_s * (1 - _DUST):
         return f"below {floor_text(floor_s)} (the floor)"
     step_s = _power_above(floor_s / 10)
     if _rounded(seconds, step_s) < floor_s:
@@ -113,7 +114,7 @@ def _three(size: float) -> str:
 
 def _power_above(size: float) -> float:
     """The smallest power of ten that is no less."""
-    return float(10.0 ** math.ceil(math.log10(size) - 1e-9))
+    return float(10.0 ** math.ceil(math.log10(size) - _DUST))
 
 
 def _to_step(seconds: float, step_s: float) -> str:
@@ -123,7 +124,7 @@ def _to_step(seconds: float, step_s: float) -> str:
         return seconds_text(seconds)
     # A hair above, so that 1000 us are 1 ms though their product is not quite.
     unit, scale = next(
-        (each for each in reversed(_UNITS) if rounded * (1 + 1e-9) >= each[1]),
+        (each for each in reversed(_UNITS) if rounded * (1 + _DUST) >= each[1]),
         _UNITS[0],
     )
     finest = max(step_s, _third_digit(rounded))
@@ -138,4 +139,4 @@ def _rounded(seconds: float, step_s: float) -> float:
 
 def _third_digit(seconds: float) -> float:
     """What the third digit of a time counts."""
-    return float(10.0 ** (math.floor(math.log10(seconds) + 1e-9) + 1 - _DIGITS))
+    return float(10.0 ** (math.floor(math.log10(seconds) + _DUST) + 1 - _DIGITS))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # A wait of less than this part of the time says that the device kept up.
 _HARDLY_WAITED = 0.05
 _MOSTLY_WAITED = 0.5
+_ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
 
 
 @dataclass(frozen=True)
@@ -167,16 +168,6 @@ class Run(Record):
     def too_little(self) -> float | None:
         """How many times the true time is the naive one."""
         return self.elapsed_s / self.naive_s if self.naive_s > 0 else None
-
-    @property
-    def bound(self) -> Bound:
-        """What it spent its time on."""
-        if not self.uses_device:
-            return Bound.HOST_ONLY
-        share = self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
-        if share < _HARDLY_WAITED:
-            return Bound.HOST
-        return Bound.DEVICE if share > _MOSTLY_WAITED else Bound.OVERLAPPED
 
 
 @dataclass(frozen=True)
@@ -353,6 +344,22 @@ class TimingReport(Report):
     def seconds(self) -> float:
         """The figure that a log shows."""
         return self.run.elapsed_s
+
+    @property
+    def bound(self) -> Bound:
+        """What it spent its time on; a wait that an empty cell has, too, is none."""
+        run = self.run
+        if not run.uses_device:
+            return Bound.HOST_ONLY
+        share = run.waited_s / run.elapsed_s if run.elapsed_s > 0 else 0.0
+        if share < _HARDLY_WAITED or not self.tells(run.waited_s):
+            return Bound.HOST
+        return Bound.DEVICE if share > _MOSTLY_WAITED else Bound.OVERLAPPED
+
+    def tells(self, seconds: float) -> bool:
+        """Whether a time is more than an empty cell shows, as far as digits tell."""
+        floor_s = self.setting.floor_s or 0.0
+        return seconds > floor_s * _ABOVE_THE_FLOOR
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def meaning(report: TimingReport) -> str:
     """What the split between host and device says, as far as it says anything."""
     if too_short(report):
         return "One such run is too short to be judged: --repeat takes many in a row."
-    match report.run.bound:
+    match report.bound:
         case Bound.DEVICE:
             return (
                 "The GPU decided this time: the host was soon done and then waited for "
@@ -79,7 +79,9 @@ def about_the_floor(report: TimingReport) -> str:
     if report.setting.floor_s is None:
         return ""
     floor = floor_text(report.setting.floor_s)
-    return f"An empty cell is measured as {floor} here; nothing is subtracted."
+    return (
+        f"An empty cell is measured as {floor} here (the floor); nothing is subtracted."
+    )
 
 
 def _time(report: TimingReport) -> str:
@@ -93,9 +95,9 @@ def _when(report: TimingReport) -> str:
 
 def _spent(report: TimingReport) -> str:
     run, time = report.run, _time(report)
-    if run.bound is Bound.HOST_ONLY:
+    if report.bound is Bound.HOST_ONLY:
         return f"{time} on the host; no GPU was used"
-    if run.bound is Bound.HOST or not _tells(run.waited_s, report):
+    if report.bound is Bound.HOST:
         return f"{time}, {_in_the_code(report)}; {_when_done(report)}"
     waited = measured(run.waited_s, report.setting.floor_s)
     inside = _waits_inside(report)
@@ -115,16 +117,16 @@ def _in_the_code(report: TimingReport) -> str:
 def _how_much_of_it(report: TimingReport) -> str:
     """How much of the time had passed when the code returned, as far as digits tell."""
     run, floor_s = report.run, report.setting.floor_s
-    if measured(run.naive_s, floor_s) == _time(report):
+    same_figure = measured(run.naive_s, floor_s) == _time(report)
+    if same_figure or not report.tells(run.waited_s):
         return "all while the code ran"
-    share = "nearly all" if run.bound is Bound.HOST else "most of it"
-    return f"{share} while the code ran"
+    return "nearly all while the code ran"
 
 
 def _when_done(report: TimingReport) -> str:
     """When the GPU was done, as the title and the sentence below it say it."""
     waited_s = report.run.waited_s
-    if not _tells(waited_s, report):
+    if not report.tells(waited_s):
         return "the GPU was done as soon as the code was"
     waited = measured(waited_s, report.setting.floor_s)
     return f"the GPU was done {waited} after the code was"
@@ -145,12 +147,15 @@ def _waits_inside(report: TimingReport) -> str:
 def _naive(report: TimingReport) -> str:
     """What a clock around the code would have said, and how wrong that is."""
     run: Run = report.run
-    if run.bound is Bound.HOST_ONLY or run.too_little is None:
+    if report.bound is Bound.HOST_ONLY or run.too_little is None:
         return ""
     if nearly_same(run.too_little):
         return f"{_NAIVE} the same"
     floor_s = report.setting.floor_s
-    if not _tells(run.naive_s, report) and floor_s:
+    if not report.tells(run.waited_s):
+        said = measured(run.naive_s, floor_s)
+        return f"{_NAIVE} {said}: the rest is what an empty cell takes"
+    if not report.tells(run.naive_s) and floor_s:
         least = run.elapsed_s / floor_s
         if nearly_same(least) or least < 1:
             return ""
@@ -162,12 +167,6 @@ def _naive(report: TimingReport) -> str:
         f"{_NAIVE} {measured(run.naive_s, floor_s)}, "
         f"{times_text(run.too_little)} times too little"
     )
-
-
-def _tells(seconds: float, report: TimingReport) -> bool:
-    """Whether a time is above what an empty cell shows."""
-    floor_s = report.setting.floor_s
-    return seconds > 0 and (floor_s is None or seconds > floor_s)
 
 
 def _of_the_host(report: TimingReport) -> str:

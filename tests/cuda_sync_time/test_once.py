@@ -114,7 +114,7 @@ def test_on_the_cpu_it_is_the_time_of_the_host():
     report = report_on(run)
 
     assert report.run.elapsed_s == report.run.naive_s >= 0.002
-    assert report.run.bound is Bound.HOST_ONLY
+    assert report.bound is Bound.HOST_ONLY
     assert report.run.tail_s is None
     assert report.run.backlog_s is None
     assert report.run.events == ()
@@ -351,7 +351,7 @@ def test_without_events_there_is_a_time_and_no_tail(kind):
     assert report.run.elapsed_s >= 0.3
     assert report.run.tail_s is None
     assert [each.elapsed_s for each in report.run.events] == [None]
-    assert report.run.bound is Bound.DEVICE
+    assert report.bound is Bound.DEVICE
     assert kinds(report) == []
 
 

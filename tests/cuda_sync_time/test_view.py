@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpumagic.arguments import parse
 from gpumagic.cuda_sync_time import digits
 from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.flag_table import WORDS
 from gpumagic.cuda_sync_time.flag_words import note_of
+from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.profile_section import timeline
 from gpumagic.cuda_sync_time.report import (
     Flag,
@@ -38,6 +40,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
+from gpumagic.errors import UsageProblem
 from tests.cuda_sync_time import samples
 from tests.cuda_sync_time.samples import MS, SAMPLES, US
 from tests.drawing.drawings import NUMBERS, TEXTS
@@ -140,8 +143,9 @@ def test_time_above_the_floor_does_not_look_below_it():
         (
             dataclasses.replace(samples.LAUNCH_BOUND, run=Run(130 * US, 110 * US)),
             (
-                "130 us, most of it while the code ran; the GPU was done as soon as "
-                "the code was. %%time would have said 110 us, 1.2 times too little"
+                "130 us, all while the code ran; the GPU was done as soon as the code "
+                "was. %%time would have said 110 us: the rest is what an empty cell "
+                "takes"
             ),
         ),
         (
@@ -207,7 +211,7 @@ def test_times_below_the_floor_have_no_piece_of_the_bar():
 
     pieces = dict(bars.stacks[0].pieces)
     assert pieces["waited for before, not counted"] == 0
-    assert pieces["it waits for work outside the starting stream"] == 0
+    assert pieces["it waits for work on other streams"] == 0
 
 
 def test_naive_time_below_the_floor_gives_a_bound():
@@ -249,7 +253,10 @@ def test_backlog_that_would_hide_the_run_is_only_told():
         (samples.OVERLAPPED, "Host and GPU both took their part"),
         (samples.ON_CPU, "No device was in use"),
         (samples.TINY, "--repeat takes many in a row"),
-        (samples.GPU_BOUND, "An empty cell is measured as 21 us here; nothing is"),
+        (
+            samples.GPU_BOUND,
+            "An empty cell is measured as 21 us here (the floor); nothing",
+        ),
         (samples.ON_SIMULATOR, "Python's own time is not in it"),
         (samples.ON_SIMULATOR, "simulated in 42.0 ms of this machine's own time"),
         (samples.SYNCING, "In [5], line 2 losses.append(step(batch).item()) .item()"),
@@ -390,8 +397,8 @@ def test_histogram_counts_every_sample(values):
         (
             samples.CANNOT_TELL,
             (
-                "cannot tell whether this code or the base is faster: it takes about "
-                "40 more pairs"
+                "cannot tell whether this code or the base is faster: about 40 more "
+                "pairs might"
             ),
         ),
         (samples.SLOWER, "base against itself came out as 0.996 to 1.003"),
@@ -497,7 +504,7 @@ def test_any_roofline_is_drawn(flops, nbytes, seconds, peak):
     [
         (samples.LOG, "12 timed cells; the slowest took 1.90 s: y = step(0)"),
         (samples.LOG, "failed after 12.0 ms"),
-        (samples.LOG, "1/6.3 1 tail"),
+        (samples.LOG, "15.9 % 1 tail"),
         (samples.LOG, "first use, allocation"),
         (samples.LOG, "%cuda_sync_time log times.csv"),
         (samples.LONG_LOG, "the last 50 of 60"),
@@ -602,8 +609,8 @@ def test_nothing_known_is_still_drawn():
     """A runtime that tells nothing but two times gives a picture."""
     text = text_of(samples.UNKNOWN)
 
-    assert "outside the starting stream unknown" in text
-    assert "an empty cell unknown" in text
+    assert "of that, for other streams unknown" in text
+    assert "an empty cell (the floor) unknown" in text
 
 
 KINDS = st.sampled_from(("a", "b", "", "c"))
@@ -646,3 +653,27 @@ def test_any_run_is_drawn(elapsed, naive, tail, backlog, floor):
 
     assert_survives(drawing.html())
     assert_numbers_agree(drawing)
+
+
+@pytest.mark.parametrize(
+    "options", ["--latency --throughput", "--throughput -n 3 --latency"]
+)
+def test_two_ways_to_wait_are_refused(options):
+    """The last one does not win in silence; the two lines name both."""
+    parser = TimeMagics.cuda_sync_time.parser
+
+    with pytest.raises(UsageProblem) as refused:
+        parse(parser, "%cuda_sync_time", options)
+
+    assert "--latency" in refused.value.problem
+    assert "--throughput" in refused.value.problem
+    assert refused.value.hint == "leave one of them away"
+
+
+def test_one_way_to_wait_may_be_said_twice():
+    """Saying the same once more contradicts nothing."""
+    options = parse(
+        TimeMagics.cuda_sync_time.parser, "%cuda_sync_time", "--latency --latency"
+    )
+
+    assert options.mode == "latency"

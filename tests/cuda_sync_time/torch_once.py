@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import gpumagic
+from gpumagic.cuda_sync_time import run_words
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
@@ -92,7 +93,7 @@ def test_work_on_the_starting_stream_leaves_no_tail(bench):
     assert report.run.events[0].elapsed_s == pytest.approx(0.05, rel=0.01)
     assert report.run.events[0].elapsed_s <= report.run.elapsed_s
     assert report.run.naive_s < OVERHEAD_S
-    assert report.run.bound is Bound.DEVICE
+    assert report.bound is Bound.DEVICE
     assert kinds(report) <= {FlagKind.COLLECTED}
 
 
@@ -150,8 +151,21 @@ def test_the_host_may_take_all_the_time(bench):
 
     report = bench.time(host)
 
-    assert report.run.bound is Bound.HOST
+    assert report.bound is Bound.HOST
     assert report.run.naive_s == pytest.approx(0.05, rel=0.01)
+
+
+@pytest.mark.parametrize("microseconds", [17, 25, 30, 40, 70, 110, 300])
+def test_without_work_on_the_gpu_the_host_waits_for_nothing(bench, microseconds):
+    """What looking takes, an empty cell's time, is not taken for a wait."""
+    report = bench.time(lambda: bench.box.pass_time(microseconds * 1e-6))
+
+    assert report.run.waited_s == pytest.approx(report.setting.floor_s)
+    assert report.bound is Bound.HOST
+    title = run_words.headline(report)
+    assert "waited" not in title
+    assert "too little" not in title
+    assert "done as soon as the code was" in title
 
 
 def test_both_may_take_their_part(bench):
@@ -163,7 +177,7 @@ def test_both_may_take_their_part(bench):
 
     report = bench.time(both)
 
-    assert report.run.bound is Bound.OVERLAPPED
+    assert report.bound is Bound.OVERLAPPED
     assert report.run.waited_s == pytest.approx(0.02, rel=0.02)
 
 
@@ -253,7 +267,7 @@ def test_nothing_is_started_by_timing(box):
 
     report = bench.time(lambda: time.sleep(0.001))
 
-    assert report.run.bound is Bound.HOST_ONLY
+    assert report.bound is Bound.HOST_ONLY
     assert report.setting.kind == "cpu"
     assert report.run.tail_s is None
     assert report.run.backlog_s is None
@@ -308,7 +322,7 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     report = bench.time(switch_off)
 
     assert report.setting.kind == "cpu"
-    assert report.run.bound is Bound.HOST_ONLY
+    assert report.bound is Bound.HOST_ONLY
     assert report.run.elapsed_s >= 0.002
 
 

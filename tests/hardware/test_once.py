@@ -97,7 +97,7 @@ def test_the_starting_stream_leaves_no_tail(timed, spin):
         report.run.elapsed_s, rel=0.01
     )
     assert FlagKind.TAIL not in kinds(report)
-    assert report.run.bound is Bound.DEVICE
+    assert report.bound is Bound.DEVICE
 
 
 def test_a_backlog_is_told_and_not_counted(timed, spin):
