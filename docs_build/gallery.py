@@ -48,6 +48,13 @@ def _of(folder: str) -> dict[str, Drawing]:
     }
 
 
+def _headings(folder: str) -> dict[str, str]:
+    """A sentence for each sample of a room, by its name."""
+    from tests.gallery.headings import of_room
+
+    return of_room(folder)
+
+
 def pages() -> dict[str, str]:
     """A page for each room, and one that leads to them."""
     rows = "\n".join(
@@ -60,17 +67,19 @@ def pages() -> dict[str, str]:
 
 def _page(room: rooms.Room) -> str:
     parts = [_INTRODUCTION.format(title=room.title, guide=room.guide)]
+    headings = _headings(room.folder)
     for name in _of(room.folder):
-        heading = name.replace("-", " ")
         # The search would find all of these before the guides.
-        parts.append(f"## {heading} {{ #{name} data-search-exclude }}\n\n{place(name)}")
+        anchor = f"{{ #{name} data-search-exclude }}"
+        parts.append(f"## {headings[name]} {anchor}\n\n{place(name)}")
     return "\n\n".join(parts)
 
 
 def answers(folder: str) -> str:
     """A section for the guide: what the magic can say, each a link to its picture."""
+    headings = _headings(folder)
     told = "\n".join(
-        f"- [{_plain(drawing.title)}](gallery/{folder}.md#{name})"
+        f"- [{headings[name]}](gallery/{folder}.md#{name}): {_plain(drawing.title)}"
         for name, drawing in _of(folder).items()
         if "hostile" not in name
     )

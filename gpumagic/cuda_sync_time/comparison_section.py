@@ -95,7 +95,7 @@ def _between(result: Comparison) -> str:
 def _more(result: Comparison) -> str:
     if result.more_pairs is None:
         return ""
-    return f": it takes about {count_text(result.more_pairs, 'more pair')}"
+    return f": about {count_text(result.more_pairs, 'more pair')} might"
 
 
 def _picture(report: ComparisonReport) -> Ranges:

@@ -40,8 +40,8 @@ _OF_A_RUN = {
     FlagKind.TAIL: Words(
         "tail",
         "warning",
-        "{time} of work ran on after the starting stream had ended: it is on another "
-        "stream, and a pair of events would have missed it",
+        "{time} of work on another stream still ran when the stream that the cell "
+        "began on was done: a pair of events would have missed it",
         "if later work needs it: torch.accelerator.current_stream().wait_stream(side)",
     ),
     FlagKind.FIRST_USE: Words(

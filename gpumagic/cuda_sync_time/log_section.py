@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import nearly_same, times_text
+from gpumagic.cuda_sync_time.digits import nearly_same
 from gpumagic.cuda_sync_time.flag_words import short_words
 from gpumagic.drawing import Badge, Column, Meter, Note, Paragraph, Sparkline, Table
 from gpumagic.drawing.table import MOST_ROWS
-from gpumagic.units import count_text, seconds_text
+from gpumagic.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def _table(report: LogReport) -> Table:
         Column("Time"),
         Column("%%time saw", number=True),
         Column("Runs", number=True),
-        Column("To know"),
+        Column("Notes"),
     ]
     if mixed:
         columns.insert(2, Column("On"))
@@ -102,11 +102,11 @@ def _time(entry: LogEntry, longest: float) -> Cell:
 
 
 def _naive(entry: LogEntry) -> str:
-    """Which part of the time a naive clock would have said."""
+    """Which share of the time a naive clock would have said."""
     if entry.naive_s is None or entry.failed or entry.naive_s <= 0:
         return "-"
     ratio = entry.seconds / entry.naive_s
-    return "all" if nearly_same(ratio) else f"1/{times_text(ratio)}"
+    return "all" if nearly_same(ratio) else share_text(1 / ratio)
 
 
 def _title(entry: LogEntry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -9,9 +10,11 @@ from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic import arguments
 from gpumagic.declaring import argument, word
+from gpumagic.errors import UsageProblem
 from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from gpumagic.cuda_sync_time.notebook import Notebook
@@ -22,6 +25,26 @@ def kept_names(magics: TimeMagics, _: str) -> list[str]:
     """The names under which the notebook has kept code."""
     notebook = magics._notebook  # noqa: SLF001 - of the same file
     return [] if notebook is None else notebook.kept_names
+
+
+class OneWayToWait(argparse.Action):
+    """Stores which way was asked for, and refuses a second one."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **more)
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, *__: Any) -> None:
+        """Take the option; argparse calls this for each that was typed.
+
+        Raises:
+            UsageProblem: The other way was asked for as well.
+        """
+        if getattr(namespace, self.dest) not in (None, self.const):
+            raise UsageProblem(
+                "--latency waits after each call, and --throughput once after many",
+                "leave one of them away",
+            )
+        setattr(namespace, self.dest, self.const)
 
 
 @magics_class
@@ -43,7 +66,7 @@ class TimeMagics(GpuMagics):
         dest="calls",
         type=int,
         metavar="N",
-        help="Repeat: calls in each sample (default: by the floor).",
+        help="Repeat: calls in each sample (default: more where one is short).",
     )
     @argument(
         "-r",
@@ -64,14 +87,14 @@ class TimeMagics(GpuMagics):
     @argument(
         "--latency",
         dest="mode",
-        action="store_const",
+        action=OneWayToWait,
         const="latency",
         help="Repeat: wait for the device after each call.",
     )
     @argument(
         "--throughput",
         dest="mode",
-        action="store_const",
+        action=OneWayToWait,
         const="throughput",
         help="Repeat: wait once after many calls.",
     )

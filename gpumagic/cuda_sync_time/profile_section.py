@@ -134,9 +134,9 @@ def _kernels(profile: Profile) -> Table:
     columns = (
         Column("Kernel or copy"),
         Column("Kind"),
-        Column("Times", number=True),
-        Column("Together", number=True),
-        Column("Share of the busy time"),
+        Column("Count", number=True),
+        Column("Total", number=True),
+        Column("Of busy time"),
         Column("Longest", number=True),
     )
     busy = sum(each.busy_s for each in profile.streams) or profile.busy_s

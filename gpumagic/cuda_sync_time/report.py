@@ -50,7 +50,7 @@ class FlagKind(enum.Enum):
 
     # Of one run.
     BACKLOG = "queued work of earlier cells was waited for first"  # seconds
-    TAIL = "work ran on after the starting stream had ended"  # seconds
+    TAIL = "work ran on after the first stream was done"  # seconds
     FIRST_USE = "the device was used for the first time"
     LIBRARY_STARTED = "a library was used for the first time"  # names
     ERROR_AT_END = "an error was reported only by the wait at the end"

@@ -24,15 +24,22 @@ from gpumagic.units import UNKNOWN, seconds_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Setting, SyncPoint, TimingReport
+    from gpumagic.cuda_sync_time.report import (
+        DeviceTime,
+        Setting,
+        SyncPoint,
+        TimingReport,
+    )
     from gpumagic.drawing import Cell, Part
 
 _CODE = "the host runs the code"
 _WAIT = "the host waits"
-_TAIL = "it waits for work outside the starting stream"
+_TAIL = "it waits for work on other streams"
 _BACKLOG = "waited for before, not counted"
 # Events tell when that stream is done, and nothing of its pauses before.
-_UNTIL_DONE = "the GPU may be at work, on its starting stream: --profile tells when"
+_UNTIL_DONE = (
+    "the GPU may be at work, on the stream that the cell began on: --profile tells when"
+)
 
 # Earlier work that took longer than this many times the run would hide the run.
 _LONGEST_BACKLOG = 3
@@ -108,7 +115,7 @@ def _syncs(syncs: tuple[SyncPoint, ...]) -> Iterator[Part]:
         Column("Line"),
         Column("Code"),
         Column("What waits"),
-        Column("Times", number=True),
+        Column("Count", number=True),
         Column("Waited", number=True),
     )
     rows = tuple(map(_sync, syncs))
@@ -134,14 +141,16 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
         yield "measured", "from all devices idle to all devices idle, by the host"
         yield "until the code returned", measured(run.naive_s, floor_s)
         yield "wait after that", measured(run.waited_s, floor_s)
-        yield "outside the starting stream", _or_unknown(run.tail_s, floor_s)
-        yield "waited for before", _or_unknown(run.backlog_s, floor_s)
+        yield "of that, for other streams", _or_unknown(run.tail_s, floor_s)
+        yield "waited for before, not counted", _or_unknown(run.backlog_s, floor_s)
     else:
         yield "measured", "from the first line to the last, by the host's clock"
     for each in run.events:
-        name = f"{setting.kind}:{each.device}, by events on its starting stream"
-        yield name, _or_unknown(each.elapsed_s, floor_s)
-    yield "an empty cell", UNKNOWN if floor_s is None else floor_text(floor_s)
+        yield f"{setting.kind}:{each.device}, by events", _by_events(each, floor_s)
+    yield (
+        "an empty cell (the floor)",
+        UNKNOWN if floor_s is None else floor_text(floor_s),
+    )
     if run.simulated_in_s is not None:
         took = seconds_text(run.simulated_in_s)
         yield "simulated in", f"{took} of this machine's own time"
@@ -160,6 +169,12 @@ def surroundings(setting: Setting) -> Iterator[tuple[str, Cell]]:
         yield "torch", setting.torch_version
     if setting.driver_version:
         yield "driver", setting.driver_version
+
+
+def _by_events(each: DeviceTime, floor_s: float | None) -> str | None:
+    """What a pair of events shows, which looks at one stream only."""
+    shown = _or_unknown(each.elapsed_s, floor_s)
+    return None if shown is None else f"{shown}, on the stream that the cell began on"
 
 
 def _or_unknown(seconds: float | None, floor_s: float | None) -> str | None:

@@ -76,7 +76,10 @@ def _figures(
     report: RepeatedReport, text: Callable[[float], str]
 ) -> Iterator[tuple[str, Cell]]:
     samples = report.samples
-    yield "median", f"{text(samples.median_s)} [{_interval(samples, text)}]"
+    yield (
+        "median, 95 % interval",
+        f"{text(samples.median_s)} [{_interval(samples, text)}]",
+    )
     yield "fastest", text(min(samples.seconds))
     low, high = samples.quartiles
     spread = "" if samples.spread is None else f" ({share_text(samples.spread)})"
@@ -102,7 +105,7 @@ def _interval(samples: Samples, text: Callable[[float], str]) -> str:
     if low != high:
         return f"{low} to {high}"
     if interval.low == interval.high or not samples.median_s:
-        return "no wider than that"
+        return "the interval is this one value"
     away = max(interval.high - samples.median_s, samples.median_s - interval.low)
     return f"within {share_text(away / samples.median_s)} of it"
 

@@ -12,6 +12,7 @@ from gpumagic.drawing.glyphs import glyphs_for
 from gpumagic.drawing.html import INSET, Html, element, unbroken, words
 from gpumagic.drawing.ink import GAP, ink, side_by_side
 from gpumagic.drawing.lanes import KIND_FILLS
+from gpumagic.drawing.legend import legend_html
 from gpumagic.drawing.palette import TRACK
 from gpumagic.drawing.tabular import (
     INDENT,
@@ -111,14 +112,8 @@ class Stacks:
         return bar_html(",".join(stops), _WIDTH_EM, "1.1em", least_em=_LEAST_EM)
 
     def _legend_html(self) -> Html:
-        said = [
-            element("span", words("■"), style=f"color:{KIND_FILLS[number]}")
-            + Html("\N{NO-BREAK SPACE}")
-            + words(text)
-            for number, text in self._said()
-        ]
         style = f"margin:0 0 .9em {INSET}"
-        return element("p", Html(" &nbsp; ".join(said)), style=style)
+        return element("p", legend_html(self._said()), style=style)
 
     def _said(self) -> Iterator[tuple[int, str]]:
         drawn = {

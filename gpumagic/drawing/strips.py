@@ -15,6 +15,7 @@ from gpumagic.drawing.hovers import hovers_html
 from gpumagic.drawing.html import INSET, Html, element, lines, unbroken, words
 from gpumagic.drawing.ink import GAP, ink, side_by_side
 from gpumagic.drawing.lanes import KIND_FILLS
+from gpumagic.drawing.legend import legend_html
 from gpumagic.drawing.strip_characters import line_of
 from gpumagic.drawing.strip_hovers import of_pieces
 from gpumagic.drawing.strip_picture import HEIGHT, WIDTH, has_fine, shapes_of
@@ -121,15 +122,10 @@ class Strips:
         return f"{len(pieces)} {self.noun}s: {', '.join(said)}{named}{more}"
 
     def _foot_html(self) -> Html:
-        legend = [
-            element("span", words("■"), style=f"color:{KIND_FILLS[number]}")
-            + Html(" ")
-            + words(text)
-            for number, text in self._said()
-        ]
+        legend = legend_html(self._said())
         scale = self._scale(WIDTH)
         fine = any(has_fine(row, scale) for row in self.rows)
-        said = [" &nbsp; ".join((*legend, self._unused("□")))]
+        said = [" &nbsp; ".join(filter(None, (legend, self._unused("□"))))]
         said += map(words, self._remarks(fine=fine))
         style = f"margin:0 0 .9em {INSET};max-width:60em"
         return element("p", Html("<br/>".join(said)), style=style)

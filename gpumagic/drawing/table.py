@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 50
 
+# With so many columns, smaller letters keep the numbers of a narrow page in sight.
+_MANY_COLUMNS, _SMALLER_PERCENT = 8, 90
+
 
 @dataclass(frozen=True)
 class Column:
@@ -85,7 +88,9 @@ class Table:
         rows = [self._row_html(row) for row in self.shown]
         if self.remark:
             rows.append(wide_row_html(self.remark, len(self.columns)))
-        return table_html(self.caption, rows, head=head_html(names))
+        many = len(self.columns) >= _MANY_COLUMNS
+        size = _SMALLER_PERCENT if many else 100
+        return table_html(self.caption, rows, head=head_html(names), size=size)
 
     def _row_html(self, row: tuple[Cell, ...]) -> Html:
         first, *rest = (

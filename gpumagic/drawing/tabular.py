@@ -20,13 +20,25 @@ INDENT = 2
 
 # JupyterLab centres tables and aligns every cell to the right by its own style
 # sheet, which only a style on the element itself can undo.
-_TABLE = "border-collapse:collapse;margin:0 0 .9em 0;font-size:100%"
+_TABLE = "border-collapse:collapse;margin:0 0 .9em 0;font-size:{size}%"
 _CAPTION = "text-align:left;caption-side:top;font-weight:600;padding:.2em .45em"
 _LEFT = "text-align:left"
 
 
-def table_html(caption: str, rows: Iterable[Html], *, head: Html | None = None) -> Html:
-    """A table as wide as its content, with what it is about as its caption."""
+def table_html(
+    caption: str, rows: Iterable[Html], *, head: Html | None = None, size: int = 100
+) -> Html:
+    """A table as wide as its content, with what it is about as its caption.
+
+    Args:
+        caption: What it is about.
+
+        rows: Each a row of cells.
+
+        head: The row of headings, if there is one.
+
+        size: Of its letters, in percent of those around it.
+    """
     return element(
         "table",
         Html("\n"),
@@ -39,7 +51,7 @@ def table_html(caption: str, rows: Iterable[Html], *, head: Html | None = None) 
         ),
         Html("\n"),
         cellpadding=5,
-        style=_TABLE,
+        style=_TABLE.format(size=size),
     )
 
 

@@ -13,6 +13,7 @@ from gpumagic.drawing.glyphs import glyphs_for
 from gpumagic.drawing.html import INSET, Html, element, lines, words
 from gpumagic.drawing.ink import GAP, ink, side_by_side
 from gpumagic.drawing.lanes import KIND_FILLS, LINE_WIDTH, lane_html, lane_ink, too_fine
+from gpumagic.drawing.legend import legend_html
 from gpumagic.drawing.spans import Lane, Scale, Span
 from gpumagic.drawing.tabular import (
     INDENT,
@@ -134,10 +135,9 @@ class Timeline:
         return element("div", Html(" ".join(marks)), style=style)
 
     def _foot_html(self) -> str:
-        legend = (_swatch(number) + words(names) for number, names in self.legend())
         heights = not all(map(self.one_by_one, self.shown))
         remarks = map(words, self.remarks(heights=heights))
-        said = [line for line in (" &nbsp; ".join(legend), *remarks) if line]
+        said = [line for line in (legend_html(self.legend()), *remarks) if line]
         style = f"margin:0 0 .9em {INSET}"
         return element("p", Html("<br/>".join(said)), style=style) if said else ""
 
@@ -174,11 +174,6 @@ class Timeline:
             Text.assemble((marks[number], KIND_FILLS[number]), " ", ink(names, options))
             for number, names in self.legend()
         )
-
-
-def _swatch(number: int) -> Html:
-    style = f"color:{KIND_FILLS[number]}"
-    return Html(element("span", words("■"), style=style) + "\N{NO-BREAK SPACE}")
 
 
 def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:

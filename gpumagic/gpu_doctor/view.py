@@ -47,9 +47,9 @@ def _steps(report: DoctorReport, *verdicts: str) -> Iterator[Note]:
 
 
 def _what(finding: Finding, headline: str) -> str:
-    """The finding, unless the reader has just read it as the headline."""
+    """The finding; of what the reader has just read as the headline, the topic."""
     sentence = f"{finding.topic}: {finding.found}"
-    return "what to do about it:" if headline == f"{sentence}." else sentence
+    return finding.topic if headline == f"{sentence}." else sentence
 
 
 _KINDS: dict[str, NoteKind] = {

@@ -28,7 +28,7 @@ _FIGURES: tuple[tuple[str, Callable[[Answer], int | None]], ...] = (
     ("Would take", lambda answer: answer.rounded_bytes),
     ("Largest hole", lambda answer: answer.hole_bytes),
     ("Else from the driver", lambda answer: answer.segment_bytes),
-    ("Free there", lambda answer: answer.device_free_bytes),
+    ("Free on device", lambda answer: answer.device_free_bytes),
     ("Could be released", lambda answer: answer.releasable_bytes),
     ("Left of the limit", lambda answer: answer.cap_left_bytes),
 )

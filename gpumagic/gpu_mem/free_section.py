@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _KEPT = "what came back is kept by torch for its next tensors: others cannot have it"
 _GIVE = "%gpu_mem free --cache gives it to the device"
+_STILL_HELD = "other names may hold the same memory; this shows which"
 
 
 def free_headline(report: FreeReport) -> str:
@@ -59,6 +60,8 @@ def free_parts(report: FreeReport) -> Iterator[Part]:
         yield Note("note", f"not there any more: {listed(report.lost)}")
     if _kept(report):
         yield Note("note", _KEPT, _GIVE)
+    if _in_vain(report):
+        yield Note("note", _STILL_HELD, "%gpu_mem")
     yield from (Note("note", remark) for remark in report.remarks)
 
 
@@ -72,7 +75,7 @@ def _table(report: FreeReport) -> Table:
     ]
     if not host:
         columns.append(Column("To the device", number=True))
-        columns.append(Column("Free there now", number=True))
+        columns.append(Column("Free on it now", number=True))
     rows = tuple(
         _row(report, before, after, place)[: len(columns)]
         for place, before, after in _pairs(report)
@@ -117,6 +120,12 @@ def _kept(report: FreeReport) -> bool:
         and before.reserved_bytes == after.reserved_bytes
         for _, before, after in _pairs(report)
     )
+
+
+def _in_vain(report: FreeReport) -> bool:
+    """Whether something was let go of, and it is known that no memory came back."""
+    back = known_sum([_back(before, after) for _, before, after in _pairs(report)])
+    return bool(report.dropped) and back is not None and back <= 0
 
 
 def _at(amounts: tuple[int | None, ...], place: int) -> int | None:

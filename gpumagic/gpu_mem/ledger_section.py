@@ -75,7 +75,7 @@ def _table(report: LedgerReport) -> Table:
         Column("Change", number=True),
         Column("Peak", number=True),
         Column("Allocated after", number=True),
-        Column("To know"),
+        Column("Notes"),
     )
     rows = tuple(_row(entry, several=several, mixed=mixed) for entry in shown)
     caption = (

@@ -25,13 +25,13 @@ _MOST_UNLISTED = 4
 
 
 def draw(report: SelectReport) -> Drawing:
-    """The choice as it is now; what decides is shown where nothing was chosen."""
+    """The choice as it is now; what decides is shown where it was asked for."""
     label = "simulated machine" if report.simulated else ""
     return Drawing(report.headline, tuple(_parts(report)), label)
 
 
 def _parts(report: SelectReport) -> Iterator[Part]:
-    if report.rows:
+    if report.rows and _helps_to_choose(report):
         yield remap_table(report)
     if any(row.why for row in report.rows):
         yield reasons_table(report)
@@ -42,11 +42,19 @@ def _parts(report: SelectReport) -> Iterator[Part]:
                 yield _note(kind, remark)
     yield from _doubt(report)
     yield from _unlisted(report)
-    refused_for_good = (
-        report.action is Action.REFUSED and report.verdict is not Verdict.OPEN
-    )
-    if report.action is Action.STATUS or refused_for_good:
+    if report.action is Action.STATUS:
         yield truth_panel(report)
+
+
+def _helps_to_choose(report: SelectReport) -> bool:
+    """Whether the GPUs are worth their rows.
+
+    A refusal ends with two lines that say what to type. What stands above them only
+    keeps the reader from them, unless it helps to choose otherwise.
+    """
+    if report.action is not Action.REFUSED:
+        return True
+    return report.verdict is Verdict.OPEN or any(row.why for row in report.rows)
 
 
 def _note(kind: NoteKind, remark: Remark) -> Note:
@@ -58,8 +66,9 @@ def _difference(report: SelectReport) -> Iterator[Note]:
     if count:
         yield Note(
             "problem",
-            f"{count_text(count, 'row')} above: the driver shows otherwise than the "
-            "variables say now; what the driver shows is what this process uses",
+            "the driver shows otherwise than the variables say now "
+            f"({count_text(count, 'row')} above): this process uses what it shows",
+            "add --restart to a choice to make it count: %gpu_select 2,0 --restart",
         )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MOST_DIMS = 4
 
 _HONEST = (
+    "Memory is fetched in sectors of 32 B; four of them are a line. "
     "This is the cost for a kernel whose lanes walk that dim, each with a load of one "
     "element. PyTorch's own element-wise kernels walk memory in the operand's order "
     "instead: a transposed tensor alone is not slow for them, two operands of "

@@ -18,6 +18,7 @@ from gpumagic.drawing import (
     Stacks,
 )
 from gpumagic.drawing.html import element, escape, unbroken, words
+from gpumagic.drawing.lanes import KIND_FILLS
 from gpumagic.drawing.palette import contrast
 from tests.drawing.drawings import DRAWINGS
 from tests.drawing.survives import assert_numbers_agree, assert_survives, read
@@ -25,7 +26,7 @@ from tests.gallery.samples import HOSTILE, LONG, PARTS, everything
 
 SAMPLES = dict(PARTS)
 # A kind's colour and name, up to where it is explained.
-LEGEND = re.compile(r'color:(#\w{6})">■</span>[ \xa0]([^,<&]+)')
+LEGEND = re.compile(r'<img alt="(\w+)" [^>]*>\xa0([^,<&]+)')
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -124,12 +125,27 @@ def test_bar_gives_way_before_the_number_beside_it():
         assert not re.search(r"[^-]width:[\d.]+em", html)
 
 
+def legend_of(html):
+    """Each colour of a legend, and the kind that it stands for."""
+    return LEGEND.findall(html.replace("</span>", ""))
+
+
+def test_a_legend_keeps_its_colours_where_those_of_the_page_are_taken_away():
+    """GitHub strips styles and keeps pictures: a patch is one, and says its colour."""
+    pieces = (("x", 1.0), ("y", 1.0))
+    stacks = Stacks("", (Stack("a", pieces, "2 B"),), (("x", "1 B"), ("y", "1 B")))
+
+    assert legend_of(stacks.html()) == [("blue", "x"), ("orange", "y")]
+    for fill, patch in zip(KIND_FILLS, pictures(stacks.html()), strict=False):
+        assert fill in patch
+
+
 def test_kind_of_memory_has_one_colour_in_all_views():
     """Who has learned that cached is orange finds it orange everywhere."""
     colours = {}
     for name, drawing in everything():
         if name.startswith("gpu_mem"):
-            for colour, kind in LEGEND.findall(drawing.html()):
+            for colour, kind in legend_of(drawing.html()):
                 colours.setdefault(kind, set()).add(colour)
 
     assert {"allocated", "cached"} <= colours.keys()

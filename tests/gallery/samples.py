@@ -349,10 +349,12 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 # Samples that are pictures, and may be larger than the habit of 10 KB.
 PICTURES = (  # how the names of those with a picture begin
     "whole",
+    "timeline-",
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
+    "cuda_sync_time-hostile",
     "gpu_mem-map",
     "gpu_mem-balance-eight",
     "pin_loader-fixed",  # two timelines, and all figures behind a click

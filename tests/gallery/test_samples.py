@@ -7,15 +7,27 @@ from rich.cells import cell_len
 
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gallery.__main__ import main
-from tests.gallery.samples import PICTURES, everything
+from tests.gallery.headings import of_room
+from tests.gallery.samples import PICTURES, everything, views
 
 SAMPLES = dict(everything())
+ROOMS_AND_NAMES = [name.split("-", 1) for name, _ in views()]
 HABIT_BYTES, EXCEPTION_BYTES = 10_000, 40_000
 
 
 def test_names_are_unique():
     """Two samples of one name would share a golden file."""
     assert len(SAMPLES) == len(everything())
+
+
+@pytest.mark.parametrize("room", sorted({room for room, _ in ROOMS_AND_NAMES}))
+def test_each_sample_of_a_room_has_a_heading_of_its_own(room):
+    """A reader of the gallery is told what an answer is about, not its file's name."""
+    names = [name for its, name in ROOMS_AND_NAMES if its == room]
+    headings = of_room(room)
+
+    assert list(headings) == names
+    assert len(set(headings.values())) == len(names)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

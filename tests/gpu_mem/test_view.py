@@ -736,3 +736,9 @@ def test_any_error_is_drawn(figures):
     shown = SimpleNamespace(html=drawing.html, text=drawing.text)
     assert_numbers_agree(shown)
     assert "None" not in drawing.text()
+
+
+def test_letting_go_in_vain_says_how_to_go_on():
+    """Who got nothing back is told where to look; who got some is not."""
+    assert "other names may hold the same memory" in text_of(samples.NOTHING_FREED)
+    assert "other names may hold the same memory" not in text_of(samples.FREED)

@@ -17,7 +17,9 @@ from tests.gpu_select.samples import (
     FIXED,
     GUESSED,
     IN_VAIN,
+    LATE,
     OPEN,
+    REFUSED,
     SELECTED,
     SIMULATED_TOO_LATE,
     TRIED_TOO_LATE,
@@ -173,8 +175,8 @@ def test_reasons_have_a_table_of_their_own():
 # ---------------------------------------------------------------- what decides
 
 
-def test_what_decides_is_shown_where_nothing_was_chosen():
-    """The status explains itself, and so does a refusal for good; a choice is short."""
+def test_what_decides_is_shown_where_it_was_asked_for():
+    """The status explains itself; a choice is short, and so is a refusal."""
     explained = {
         (action, verdict)
         for action in Action
@@ -185,8 +187,15 @@ def test_what_decides_is_shown_where_nothing_was_chosen():
     assert explained == {
         (Action.STATUS, Verdict.OPEN),
         (Action.STATUS, Verdict.FIXED),
-        (Action.REFUSED, Verdict.FIXED),
     }
+
+
+def test_a_refusal_shows_the_gpus_only_where_they_help_to_choose():
+    """Two lines follow that say what to type, and nothing should bury them."""
+    shown = ["Memory free" in str(report) for report in (LATE, REFUSED, OPEN)]
+
+    assert shown == [False, True, True]
+    assert "Why" in str(REFUSED)
 
 
 def test_a_guess_is_called_a_guess():

@@ -658,7 +658,7 @@ def test_binding_part_is_marked_in_words():
     """Whoever sees no colours knows it too."""
     text = text_of(samples.DIAGNOSED)
 
-    assert "compute 12.1 ms, binds" in text
+    assert "compute 12.1 ms, slowest" in text
     assert "a step as it is 26.4 ms, measured" in text
     assert "No step can be shorter than its slowest part: compute, 12.1 ms" in text
 
@@ -796,7 +796,7 @@ def test_four_ways_to_copy_are_told_with_their_share_of_the_link():
         ("pinned", "blocking"),
         ("pinned", "non_blocking"),
     ]
-    assert rows[3]["Holds the host"] == "11.0 us"
+    assert rows[3]["Host held"] == "11.0 us"
     assert rows[3]["Rate"] == "53.2 GB/s"
     assert (rows[3]["Of the ceiling"], rows[3]["Of theory"]) == ("96.1 %", "84.4 %")
 
@@ -808,7 +808,7 @@ def test_what_the_device_took_may_be_unknown():
 
     (row, *_) = rows_of(replace(samples.DIAGNOSED, rates=rates), "Copying a batch")
 
-    assert (row["On the device"], row["Rate"]) == ("not measured", "not measured")
+    assert (row["Done after"], row["Rate"]) == ("not measured", "not measured")
     assert (row["Of the ceiling"], row["Of theory"]) == ("unknown", "unknown")
 
 

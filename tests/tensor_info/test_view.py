@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -313,3 +314,24 @@ def test_any_geometry_is_drawn_small(axes, offset, itemsize):
     assert_survives(drawing.html())
     assert_numbers_agree(drawing)
     assert max(map(len, drawing.text(40).splitlines())) <= 40
+
+
+@pytest.mark.parametrize(("name", "report"), SAMPLES)
+def test_a_legend_names_only_what_its_form_shows(name, report):
+    """Text has no hatching and no borders, and a picture no dots for a gap."""
+    drawing = draw(report)
+    told = drawing.text(400)
+    figures = [part for part in drawing.parts if isinstance(part, Figure)]
+
+    assert not re.search("hatched|dashed|double border|wide tiles", told), name
+    assert all("\N{MIDDLE DOT}:" not in figure.legend for figure in figures)
+    for figure in figures:
+        looks = {
+            tile.look
+            for band in figure.bands
+            for matrix in band
+            for row in matrix.rows
+            for tile in row.tiles
+        }
+        assert "double border" not in figure.legend or "shared" in looks
+        assert ("hatched" in figure.legend) == bool(looks & {"unused", "gap"})

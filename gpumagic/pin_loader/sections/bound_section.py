@@ -1,4 +1,4 @@
-"""The most that can be won: which part binds, and what each remedy gives at most."""
+"""The most that can be won: the slowest part, and what each remedy gives at most."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _bars(bound: Bound) -> BarPair:
 
 
 def _mark(bound: Bound, part: StepPart) -> str:
-    return ", binds" if part is bound.binding else ""
+    return ", slowest" if part is bound.binding else ""
 
 
 def _gains(bound: Bound) -> Table:

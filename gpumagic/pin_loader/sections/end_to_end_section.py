@@ -103,7 +103,7 @@ def _sentences(found: EndToEnd) -> Iterator[str]:
     result = found.result
     pairs = count_text(len(result.pairs), "pair")
     steps = count_text(found.batches, "step")
-    said = f"A step after takes {_ratio(result.ratio)} of the time before"
+    said = f"After, a step takes {_ratio(result.ratio)} of what it took before"
     if found.modelled:
         yield f"{said}, in the model: loading always takes its median there."
     else:

@@ -23,11 +23,22 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.records.samples import Samples
     from gpumagic.pin_loader.records.setting import Setting
 
+_BOTH_TIMES = (
+    "Host held: until the call returned. Done after: from before the copy to its end, "
+    "by events on the device; from pageable memory, the host's part is in it."
+)
+_BOTH_RATES = (
+    " The ceiling is the rate of one large pinned copy, theory that of the link's "
+    "standard."
+)
+
 
 def copies_parts(rates: Rates, setting: Setting) -> Iterator[Part]:
     """The table of four ways to copy a batch to the device."""
     if rates.copies:
         yield _copies(rates, setting)
+        if any(each.device is not None for each in rates.copies):
+            yield Paragraph(_BOTH_TIMES + ("" if rates.link is None else _BOTH_RATES))
 
 
 def each_part_parts(rates: Rates, setting: Setting) -> Iterator[Part]:
@@ -51,8 +62,8 @@ def _copies(rates: Rates, setting: Setting) -> Table:
         (
             Column("From"),
             Column("Call"),
-            Column("Holds the host", number=True),
-            Column("On the device", number=True),
+            Column("Host held", number=True),
+            Column("Done after", number=True),
             Column("Rate", number=True),
             Column("Of the ceiling", number=True),
             Column("Of theory", number=True),
@@ -166,9 +177,9 @@ def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
             f"{'pinned' if mode.pinned else 'pageable'}, "
             f"{'blocking' if mode.blocking else 'non_blocking'}"
         )
-        yield f"{way}: host", mode.host
+        yield f"{way}, host held", mode.host
         if mode.device is not None:
-            yield f"{way}: device", mode.device
+            yield f"{way}, done after", mode.device
     if rates.step is not None:
         yield "compute", rates.step.samples
 

@@ -63,7 +63,7 @@ def _whole(report: WatchReport) -> Iterator[tuple[str, Cell]]:
         yield "waiting for data", _waited(report)
     yield "kernels running", _meter(report.kernel_s, report.elapsed_s)
     if report.copies or report.copying_s:
-        yield "copying to a device", _meter(report.copying_s, report.elapsed_s)
+        yield "copies running", _meter(report.copying_s, report.elapsed_s)
         yield "of that beside kernels", _meter(report.hidden_s, report.copying_s)
 
 
@@ -175,8 +175,11 @@ def _below(report: WatchReport) -> Iterator[str]:
     if report.copies:
         yield (
             "Blocking: copies without non_blocking=True; a copy from pageable memory "
-            "can hold the host either way."
+            "can hold the host either way. Host held: until the calls had returned, "
+            "with what the host itself does for pageable memory."
         )
+    if report.copies and report.copying_s is not None:
+        yield "Copies running: as the device's own trace has them."
     if report.setting.label:
         yield (
             "Waits for data are this machine's, without pinning; copies and kernels "

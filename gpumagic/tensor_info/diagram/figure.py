@@ -11,8 +11,11 @@ from gpumagic.drawing.ink import ink
 from gpumagic.drawing.tabular import INDENT, caption_ink, indented
 from gpumagic.tensor_info.diagram.characters import bands_ink, spelled
 from gpumagic.tensor_info.diagram.picture import bands_svg
+from gpumagic.tensor_info.diagram.tiles import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.tensor_info.diagram.tiles import Matrix
@@ -27,20 +30,22 @@ class Figure:
 
         bands: Matrices that stand beside each other, band by band.
 
-        keys: How to read it, each in a few words.
+        keys: How to read it, each in a few words; a `Key` where that depends on
+            the form.
 
         remarks: What is not drawn.
     """
 
     caption: str
     bands: tuple[tuple[Matrix, ...], ...]
-    keys: tuple[str, ...] = ()
+    keys: tuple[str | Key, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
     def legend(self) -> str:
-        """The keys and remarks in one line."""
-        return "; ".join((*self.keys, *self.remarks))
+        """The keys of the picture and the remarks in one line."""
+        drawn = (key.drawn if isinstance(key, Key) else key for key in self.keys)
+        return "; ".join((*drawn, *self.remarks))
 
     def html(self) -> Html:
         """Caption, picture, and how to read it."""
@@ -63,5 +68,12 @@ class Figure:
         room = options.max_width - INDENT
         for line in bands_ink(self.bands, room, console, options):
             yield indented(line)
-        for said in (*self.keys, *self.remarks):
+        for said in (*self._spelled_keys(), *self.remarks):
             yield indented(ink(spelled(said, options), options))
+
+    def _spelled_keys(self) -> Iterator[str]:
+        """The keys of what characters show."""
+        for key in self.keys:
+            said = key.spelled if isinstance(key, Key) else key
+            if said:
+                yield said

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 from gpumagic.tensor_info.diagram.figure import Figure
 from gpumagic.tensor_info.diagram.steps import step_text
-from gpumagic.tensor_info.diagram.tiles import ELLIPSIS, SKIPPED, Hop, Matrix, Row, Tile
+from gpumagic.tensor_info.diagram.tiles import (
+    ELLIPSIS,
+    SKIPPED,
+    Hop,
+    Key,
+    Matrix,
+    Row,
+    Tile,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.tensor_info.diagram.sight import Sight
     from gpumagic.tensor_info.diagram.tiles import Look
@@ -30,10 +38,11 @@ Prefix = tuple[int, ...]
 
 def index_panel(sight: Sight) -> Figure:
     """The elements by index, each with its place in the storage."""
+    bands = tuple(_bands(sight))
     return Figure(
         "By index: each number is the element's place in the storage, in elements",
-        tuple(_bands(sight)),
-        keys=tuple(_keys(sight)),
+        bands,
+        keys=(*_directions(sight), *_keys(bands)),
         remarks=tuple(_remarks(sight)),
     )
 
@@ -113,16 +122,28 @@ def _title(sight: Sight, prefix: Prefix) -> str:
     return ", ".join(f"{axis.name} = {at}" for axis, at in outer)
 
 
-def _keys(sight: Sight) -> Iterator[str]:
+def _directions(sight: Sight) -> Iterator[str]:
     """What one step in each direction means in memory."""
     directions = _DIRECTIONS[len(sight.drawn)]
     for direction, axis in zip(directions, sight.drawn, strict=True):
         if axis.size > 1:
             yield f"{direction}: {axis.name}, {step_text(axis.step, sight.itemsize)}"
-    if any(axis.size > 1 and not axis.step for axis in sight.drawn):
-        yield "dashed, with =: an element that was drawn already"
-    if not sight.places.nested:
-        yield "double border: several indices share the element"
+
+
+def _keys(bands: Sequence[Sequence[Matrix]]) -> Iterator[Key]:
+    """What the looks mean that a tile really has."""
+    looks = {
+        tile.look
+        for band in bands
+        for matrix in band
+        for row in matrix.rows
+        for tile in row.tiles
+    }
+    if "ghost" in looks:
+        again = "an element that was drawn already"
+        yield Key(f"dashed, with =: {again}", f"=: {again}")
+    if "shared" in looks:
+        yield Key("double border: several indices share the element", "")
 
 
 def _remarks(sight: Sight) -> Iterator[str]:

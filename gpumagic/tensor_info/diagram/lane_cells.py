@@ -10,6 +10,7 @@ from gpumagic.tensor_info.diagram.tiles import (
     MORE,
     UNDECIDED,
     UNUSED,
+    Key,
     Matrix,
     Row,
     Tile,
@@ -113,11 +114,17 @@ def _shared_text(shared: Row, unit: int) -> str:
     )
 
 
-def _keys(rows: Sequence[Row], corner: str) -> list[str]:
+def _keys(rows: Sequence[Row], corner: str) -> list[Key]:
     looks = {tile.look for row in rows for tile in row.tiles}
     keys = []
     if "unused" in looks:
-        keys.append("hatched: a place between its elements that the tensor leaves out")
+        left_out = "a place between its elements that the tensor leaves out"
+        keys.append(Key(f"hatched: {left_out}", f"{UNUSED.text}: {left_out}"))
     if corner == "byte":
-        keys.append("wide tiles: one element over several places")
+        keys.append(
+            Key(
+                "wide tiles: one element over several places",
+                f"{MORE.text}: the element to the left goes on",
+            )
+        )
     return keys

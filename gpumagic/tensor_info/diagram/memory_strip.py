@@ -12,6 +12,7 @@ from gpumagic.tensor_info.diagram.tiles import (
     UNDECIDED,
     UNUSED,
     Hop,
+    Key,
     Matrix,
     Row,
     Tile,
@@ -124,7 +125,7 @@ def _hops(sight: Sight, columns: tuple[Column, ...]) -> Iterator[Hop]:
             yield Hop(at[start], at[stop], axis.name)
 
 
-def _keys(sight: Sight, columns: tuple[Column, ...]) -> Iterator[str]:
+def _keys(sight: Sight, columns: tuple[Column, ...]) -> Iterator[str | Key]:
     looks = {tile.look for _, tile, _ in columns}
     fastest = sight.fastest
     if fastest is not None:
@@ -133,8 +134,15 @@ def _keys(sight: Sight, columns: tuple[Column, ...]) -> Iterator[str]:
     if len(sight.axes) > 4:
         yield "#n: element number n in the order of indices"
     if looks & {"unused", "gap"}:
-        yield "hatched: no element of this tensor"
+        yield _none_here(looks)
     if any(tile is UNDECIDED for _, tile, _ in columns):
         yield "?: whether an element lies here would take long to find out"
     if any(tile is not BLANK for _, _, tile in columns):
         yield "\N{MULTIPLICATION SIGN}n: n indices land on this place"
+
+
+def _none_here(looks: set[Look]) -> Key:
+    """What a place without an element looks like."""
+    marks = {"unused": UNUSED.text, "gap": "a size in place of an index"}
+    spelled = " or ".join(mark for look, mark in marks.items() if look in looks)
+    return Key(*(f"{each}: no element of this tensor" for each in ("hatched", spelled)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpumagic.drawing.palette import (
     BLUE,
@@ -47,6 +47,18 @@ UNUSED = Tile("\N{MIDDLE DOT}", "unused")
 UNDECIDED = Tile("?", "blank")
 SKIPPED = Tile(ELLIPSIS, "skip")
 MORE = Tile("~", "more")
+
+
+class Key(NamedTuple):
+    """How to read a look, which a picture and characters show by different means.
+
+    Attributes:
+        drawn: What it is in the picture, in a few words.
+        spelled: What it is in characters; empty where those do not show it.
+    """
+
+    drawn: str
+    spelled: str
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""What each sample of `%gpu_select` shows."""
+
+from __future__ import annotations
+
+HEADINGS = {
+    "open": "Four GPUs are visible, and you can still choose",
+    "fixed": "CUDA has started: it is too late to choose",
+    "fixed-for-torch": "torch has looked for GPUs in vain, and looks no more",
+    "lost-in-a-fork": "A forked process cannot use CUDA",
+    "failed": "CUDA failed when it was started",
+    "nothing": "There is no GPU to choose",
+    "unknown": "Whether CUDA has started cannot be told",
+    "selected": "Two GPUs were chosen by their numbers",
+    "confirmed": "The driver confirms what was chosen",
+    "differing": "The variables were changed after CUDA had started",
+    "free": "The freest GPU was chosen, and why the others were not",
+    "free-refused": "Too few GPUs are free: nothing was changed",
+    "too-late": "A choice came too late: nothing was changed",
+    "mixed-models": "Three GPUs of different models",
+    "mig-slice": "A slice of a GPU was chosen",
+    "slurm": "A scheduler has given two of eight GPUs",
+    "guess": "Who started CUDA is guessed from the history",
+    "dry-run": "What a choice would set, without setting it",
+    "dry-run-too-late": "What a choice would set after a restart",
+    "kept": "A choice was kept over a restart",
+    "none": "No GPU is to be visible",
+    "simulated": "GPUs of a simulated machine were chosen",
+    "simulated-too-late": "The simulated GPUs are in use: it is too late to choose",
+    "no-permission": "One of two GPUs may not be used by this user",
+    "uncertain": "The prediction is not certain",
+    "unified-memory": "A GPU that shares the memory of the machine",
+    "sixteen-gpus": "Sixteen GPUs",
+    "mistaken": "The variable holds quotation marks, so no GPU is visible",
+    "intel": "An Intel GPU",
+    "hostile": "Names that are made to break a page",
+}
