@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from types import SimpleNamespace
+
 import pytest
 
+from gpumagic.devices import memory_counters, nvml_load
 from gpumagic.devices.accelerator import AcceleratorRuntime
 from gpumagic.devices.cpu import CpuRuntime, HostEvent
 from gpumagic.devices.cuda import CudaRuntime
@@ -48,3 +53,37 @@ def test_memory_is_told_free_first(runtime, machine):
     machine.submit(1)
 
     assert runtime.memory_bytes(0) == (60 << 30, 80 << 30)
+
+
+def test_no_cache_of_cuda_is_no_matter_of_other_devices(monkeypatch):
+    """A variable for CUDA's allocator does not take the counters of XPU away."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+
+    assert memory_counters.caching_is_off("cuda")
+    assert not memory_counters.caching_is_off("xpu")
+
+
+@pytest.mark.parametrize(("is_child", "closings"), [(False, 2), (True, 1)])
+def test_a_forked_child_does_not_close_what_its_parent_has_opened(
+    monkeypatch, is_child, closings
+):
+    """NVML counts who has opened it: each opening is closed once, by who made it."""
+    # Given a reader that keeps NVML open
+    calls = []
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: calls.append("open"),
+        nvmlShutdown=lambda: calls.append("close"),
+    )
+    monkeypatch.setattr(nvml_load, "load_pynvml", lambda: nvml)
+    reader = nvml_load.LoadReader()
+    reader.read(())
+    assert calls == ["open", "open", "close"]
+
+    # When it goes, here or in a child
+    pid = os.getpid() + is_child
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    del reader
+    gc.collect()
+
+    # Then
+    assert calls.count("close") == closings
