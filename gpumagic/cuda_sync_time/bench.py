@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpumagic.cuda_sync_time import pairing, taking
+from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
     RepeatedReport,
@@ -83,7 +84,7 @@ class Bench:
             code=candidate.code,
             setting=instruments.setting(runtime, floor_s=floor_s),
             samples=samples,
-            flags=(*flags, *self._load_flags(before, runtime)),
+            flags=(*flags, *unseen_flags(runtime), *self._load_flags(before, runtime)),
         )
 
     def compare(
@@ -140,7 +141,11 @@ class Bench:
             runs=found.runs,
             result=found.result,
             noise=noise,
-            flags=(*found.flags, *self._load_flags(before, runtime)),
+            flags=(
+                *found.flags,
+                *unseen_flags(runtime),
+                *self._load_flags(before, runtime),
+            ),
         )
 
     def with_roofline(

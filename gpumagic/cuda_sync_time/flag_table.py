@@ -44,6 +44,13 @@ _OF_A_RUN = {
         "began on was done: a pair of events would have missed it",
         "if later work needs it: torch.accelerator.current_stream().wait_stream(side)",
     ),
+    FlagKind.UNSEEN: Words(
+        "unseen GPU",
+        "warning",
+        "CUDA has been started in this process, but not by a torch that could wait for "
+        "it: work on the GPU is not part of the time",
+        "import a torch with CUDA first: it waits for other libraries' work, too",
+    ),
     FlagKind.FIRST_USE: Words(
         "first use",
         "note",

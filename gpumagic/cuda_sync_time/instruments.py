@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.floor import Floors
-from gpumagic.cuda_sync_time.report import Setting
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+from gpumagic.devices.cuda import driver_initialised
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver, Runtime
 
-__all__ = ["Instruments", "loaded_torch"]
+__all__ = ["Instruments", "loaded_torch", "unseen_flags"]
 
 
 class Instruments:
@@ -95,6 +96,12 @@ class Instruments:
         if label not in self._driver_versions:
             self._driver_versions[label] = self.driver.inventory().driver_version
         return self._driver_versions[label]
+
+
+def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
+    """CUDA that something else has started, where there is nothing to wait with."""
+    can_wait = runtime.kind != "cpu" or simulated_box() is not None
+    return () if can_wait or not driver_initialised() else (Flag(FlagKind.UNSEEN),)
 
 
 def _label(runtime: Runtime) -> str:

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.last_wait import (
     error_line,
     first_line,
@@ -147,6 +148,7 @@ class OneRun:
         flags = [
             *self._flags,
             *_tail_flag(self._run, floor_s or 0.0),
+            *unseen_flags(self._runtime),
             *self._observers.flags(self._runtime.kind),
         ]
         if profile is not None:

@@ -55,6 +55,7 @@ class FlagKind(enum.Enum):
     LIBRARY_STARTED = "a library was used for the first time"  # names
     ERROR_AT_END = "an error was reported only by the wait at the end"
     NOT_DRAINED = "what was still running is unknown"
+    UNSEEN = "CUDA was started by something that is not torch"
     INTERRUPTED = "the wait at the end was interrupted"
     CAPTURING = "a graph was being captured, so that nothing could be waited for"
     DEVICE_LEFT = "the cell has left another device current"  # number of the device

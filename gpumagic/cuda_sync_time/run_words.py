@@ -11,7 +11,7 @@ from gpumagic.cuda_sync_time.digits import (
     times_text,
 )
 from gpumagic.cuda_sync_time.flag_words import short_words
-from gpumagic.cuda_sync_time.report import Bound
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.units import seconds_text
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def meaning(report: TimingReport) -> str:
                 "while the host was still busy."
             )
         case Bound.HOST_ONLY:
+            if _is_blind(report):
+                return "This is the host's time alone; what a GPU did is unknown."
             return "No device was in use, so this is the host's time alone."
 
 
@@ -96,7 +98,8 @@ def _when(report: TimingReport) -> str:
 def _spent(report: TimingReport) -> str:
     run, time = report.run, _time(report)
     if report.bound is Bound.HOST_ONLY:
-        return f"{time} on the host; no GPU was used"
+        of_gpus = "a GPU was not waited for" if _is_blind(report) else "no GPU was used"
+        return f"{time} on the host; {of_gpus}"
     if report.bound is Bound.HOST:
         return f"{time}, {_in_the_code(report)}; {_when_done(report)}"
     waited = measured(run.waited_s, report.setting.floor_s)
@@ -167,6 +170,11 @@ def _naive(report: TimingReport) -> str:
         f"{_NAIVE} {measured(run.naive_s, floor_s)}, "
         f"{times_text(run.too_little)} times too little"
     )
+
+
+def _is_blind(report: TimingReport) -> bool:
+    """Whether there is a GPU at work that could not be waited for."""
+    return any(flag.kind is FlagKind.UNSEEN for flag in report.flags)
 
 
 def _of_the_host(report: TimingReport) -> str:

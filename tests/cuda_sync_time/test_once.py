@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import last_wait, waiting
+from gpumagic.cuda_sync_time import instruments, last_wait, run_words, waiting
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun, error_line
+from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.devices.cpu import CpuRuntime
@@ -104,6 +106,32 @@ def press_ctrl_c_in_the_wait(device, *, after_s=0.1):
 
 
 # -------------------------------------------------------------------- the CPU
+
+
+def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
+    """Without a torch that could wait for it, the time is said to be the host's."""
+    monkeypatch.setattr(instruments, "driver_initialised", lambda: True)
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+
+    report = report_on(run)
+
+    assert FlagKind.UNSEEN in kinds(report)
+    assert run_words.headline(report).endswith("on the host; a GPU was not waited for")
+    assert "is unknown" in run_words.meaning(report)
+
+
+def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
+    """Many runs have the same flag as one."""
+    monkeypatch.setattr(instruments, "driver_initialised", lambda: True)
+    bench = Bench(Instruments(NoDriver, CpuRuntime()))
+    code = Candidate(Code("sum(range(1000))"), lambda calls: sum(range(1000 * calls)))
+
+    alone = bench.repeat(code, Plan(samples=3))
+    compared = bench.compare(code, code, Plan(samples=3))
+
+    assert FlagKind.UNSEEN in kinds(alone)
+    assert FlagKind.UNSEEN in kinds(compared)
 
 
 def test_on_the_cpu_it_is_the_time_of_the_host():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -22,6 +23,7 @@ from gpumagic.units import seconds_text
 MATMUL = "y = x @ x"
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+gc.freeze()  # each shell that ends would have all that torch is looked through
 
 
 @pytest.fixture
