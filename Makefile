@@ -54,8 +54,7 @@ notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 	$(BIN)/python -m tests.notebooks
 
 browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium
-	$(BIN)/python -m pytest tests/browser -m browser
-	$(BIN)/python -m pytest tests/frontends -m browser
+	$(BIN)/python -m pytest tests/browser tests/frontends -m browser -n auto --maxprocesses 2 --dist loadfile
 
 docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from contextlib import contextmanager
 
@@ -20,6 +21,15 @@ _ARGUMENTS = (
 def path() -> str | None:
     """The program, if there is one."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def why_not() -> str:
+    """Why there can be no browser here, or nothing."""
+    if not importlib.util.find_spec("playwright"):
+        return "not installed: playwright (gpumagic[browser])"
+    if path() is None:
+        return f"no Chromium on the PATH: {' or '.join(NAMES)}"
+    return ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One Jupyter server and one Chromium for all tests; skipped where one is missing."""
+"""One Jupyter server for all tests of a process; skipped where there can be none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.browser import chromium, notebooks
 from tests.browser.lab import running
 from tests.browser.page import VIEWS, open_notebook
 
-_MODULES = ("playwright", "axe_playwright_python", "jupyterlab", "notebook", "nbclient")
+_MODULES = ("axe_playwright_python", "jupyterlab", "notebook", "nbclient")
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,8 @@ def _all_there():
     missing = [name for name in _MODULES if not importlib.util.find_spec(name)]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (gpumagic[browser])")
-    if chromium.path() is None:
-        pytest.skip(f"no Chromium on the PATH: {' or '.join(chromium.NAMES)}")
+    if reason := chromium.why_not():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +27,6 @@ def lab(_all_there, tmp_path_factory):
     """A server for JupyterLab and for Notebook 7."""
     with running(tmp_path_factory.mktemp("lab")) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def browser(_all_there):
-    """A Chromium without a screen."""
-    with chromium.running() as program:
-        yield program
 
 
 @pytest.fixture(scope="session")

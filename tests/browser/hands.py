@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-_SAVE_MS = 20_000
+_SAVE_MS = 180_000
 
 
 def run_all(page: Page) -> None:

@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = {"lab": "doc/tree", "notebook7": "notebooks"}
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
-_START_S, _STOP_S = 60, 10
+_START_S, _STOP_S = 300, 10
 
 # No message of JupyterLab's own may lie over an output, or ask the network.
 _SETTINGS = {

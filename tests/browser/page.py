@@ -24,6 +24,7 @@ _PANEL = ".jp-WindowedPanel-outer"
 _TALLEST_PICTURE = 3000
 _PATIENCE_MS = 180_000  # a busy machine is slow, and is no fault of what is shown
 _LOW, _SPARE = 800, 40  # pixels: a usual window; some room at the end of a page
+_REST_MS, _TRIES = 150, 20  # JupyterLab lays out with a delay
 
 # What the front ends complain of with an empty notebook, by words or address.
 NOISE = (
@@ -61,6 +62,8 @@ class Opened:
         outputs: The HTML that its cells have stored, by what was displayed.
 
         complaints: What the page has written to its console as errors.
+
+        seen_as: How it is looked at now; None as it was opened.
     """
 
     page: Page
@@ -68,6 +71,7 @@ class Opened:
     trusted: bool = False
     outputs: dict[str, str] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
+    seen_as: View | None = None
 
     def look(self, what: str) -> dict:
         """What is to be said of each output, by the output's name."""
@@ -80,11 +84,22 @@ class Opened:
 
     def view(self, view: View) -> None:
         """Look at the page in another way, from its top to its end."""
-        self._measure(view, _LOW)
+        if view == self.seen_as and self._unseen() <= 1:
+            return
+        height = _LOW
+        self._measure(view, height)
+        for _ in range(_TRIES):
+            if (unseen := self._unseen()) <= 1:
+                self.seen_as = view
+                return
+            height += unseen + _SPARE
+            self._measure(view, height)
+        raise TimeoutError(f"{self.name} does not come to rest: {unseen} pixels more")
+
+    def _unseen(self) -> int:
+        """How many pixels of the notebook lie below the window."""
         panel = f"document.querySelector('{_PANEL}')"
-        unseen = f"{panel}.scrollHeight - {panel}.clientHeight"
-        self._measure(view, _LOW + self.page.evaluate(unseen) + _SPARE)
-        self.page.wait_for_function(f"{panel}.scrollHeight <= {panel}.clientHeight + 1")
+        return self.page.evaluate(f"{panel}.scrollHeight - {panel}.clientHeight")
 
     def _measure(self, view: View, height: int) -> None:
         # Playwright's own `set_viewport_size` cannot change the scale.
@@ -96,7 +111,12 @@ class Opened:
             mobile=False,
         )
         self.page.wait_for_function(f"innerHeight === {height}")
-        self.page.wait_for_timeout(300)  # JupyterLab lays out with a delay
+        seen, before = -1, None
+        for _ in range(_TRIES):
+            if seen == before:
+                return
+            self.page.wait_for_timeout(_REST_MS)
+            before, seen = seen, self._unseen()
 
     def _send(self, command: str, **parameters: object) -> dict:
         return self.session.send(command, parameters)

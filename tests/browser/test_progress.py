@@ -42,6 +42,7 @@ class Slow(torch.utils.data.Dataset):
         return torch.zeros(8)
 
 slow_dl = DataLoader(Slow(), batch_size=2)
+torch.set_num_threads(2)
 """
 
 # Each would go on for an hour: only an interrupt can end it within a test.

@@ -29,7 +29,7 @@ set -g status off
 """
 _PROMPT = re.compile(r"In \[(\d+)\]: *")
 _TYPED = re.compile(r"In \[\d+\]:| +\.\.\.:")
-_LONGEST_S = 60
+_LONGEST_S = 300
 # What a test runner may have set, and a person at a terminal has not.
 _UNSET = [f"--unset={name}" for name in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM")]
 _IPYTHON = (

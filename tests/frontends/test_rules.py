@@ -16,6 +16,9 @@ _WITH_HTML = [each for each in rules.FRONT_ENDS if each.shows_html]
 _ALL_KEPT = [each for each in _WITH_HTML if each.keeps_styles]
 _NO_STYLES = [each for each in _WITH_HTML if not each.keeps_styles]
 
+# A picture draws an element of many bytes wide; letters need a sign for its rest.
+_SIGNS_OF_LETTERS = "~: the element to the left goes on"
+
 _name = {"ids": lambda each: each.name}
 
 
@@ -35,9 +38,13 @@ def test_html_says_what_the_text_says():
     lost = {
         output.name: found
         for output in outputs()
-        if (found := _written(output).lacks(output.text, also=_drawn(output)))
+        if (found := _written(output).lacks(_for_both(output), also=_drawn(output)))
     }
     assert lost == {}
+
+
+def _for_both(output):
+    return output.text.replace(_SIGNS_OF_LETTERS, "")
 
 
 @pytest.mark.parametrize("front_end", _ALL_KEPT, **_name)

@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.ipython.shells import environment
+from tests.ipython.shells import PATIENCE_S, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def run(manager: Any, *cells: str) -> list[str]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=PATIENCE_S)
         return [_run_cell(client, cell) for cell in cells]
     finally:
         client.stop_channels()
@@ -68,5 +68,5 @@ def _run_cell(client: Any, cell: str) -> str:
     def hear(message: dict[str, Any]) -> None:
         shown.append(text_of(message["header"]["msg_type"], message["content"]))
 
-    client.execute_interactive(cell, timeout=60, output_hook=hear)
+    client.execute_interactive(cell, timeout=PATIENCE_S, output_hook=hear)
     return "".join(shown).strip()

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tests.gpu_select.kernels import kernel_environment, text_of
+from tests.ipython.shells import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,6 @@ class ServedKernel:
             connection_file=str(folder / "kernel-served.json"), autorestart=True
         )
         self.manager.kernel_spec.argv[0] = sys.executable
-        self.restarted = asyncio.Event()
         self.client: Any = None
 
     async def start(self) -> None:
@@ -34,7 +34,6 @@ class ServedKernel:
         restarter.stop()
         restarter.time_to_dead = 0.2
         restarter.start()
-        self.manager.add_restart_callback(self.restarted.set, "restart")
 
     async def connect(self) -> None:
         """Listen to the life that it has now."""
@@ -42,7 +41,7 @@ class ServedKernel:
             self.client.stop_channels()
         self.client = self.manager.client()
         self.client.start_channels()
-        await self.client.wait_for_ready(timeout=60)
+        await self.client.wait_for_ready(timeout=PATIENCE_S)
 
     async def run(self, *cells: str) -> list[tuple[str, str]]:
         """Send all cells at once; how each ended, and what it showed."""
@@ -50,16 +49,30 @@ class ServedKernel:
         shown = dict.fromkeys(sent, "")
         idle: set[str] = set()
         while idle < set(sent):
-            message = await self.client.get_iopub_msg(timeout=60)
+            message = await self.client.get_iopub_msg(timeout=PATIENCE_S)
             cell = message["parent_header"].get("msg_id")
             kind, content = message["header"]["msg_type"], message["content"]
             if cell in shown and kind in ("stream", "error"):
                 shown[cell] += text_of(kind, content)
             if cell in shown and content.get("execution_state") == "idle":
                 idle.add(cell)
-        replies = [await self.client.get_shell_msg(timeout=60) for _ in sent]
-        status = {r["parent_header"]["msg_id"]: r["content"]["status"] for r in replies}
+        status: dict[str, str] = {}
+        while not status.keys() >= set(sent):  # answers to `connect` may come late
+            reply = await self.client.get_shell_msg(timeout=PATIENCE_S)
+            status[reply["parent_header"]["msg_id"]] = reply["content"]["status"]
         return [(status[each], shown[each].strip()) for each in sent]
+
+    async def next_life(self, pid: int) -> None:
+        """Wait until another process than this one is the kernel."""
+        has_come = False
+        while not has_come:
+            await asyncio.sleep(0.05)
+            has_come = await self.manager.is_alive() and self.pid != pid
+
+    @property
+    def pid(self) -> int:
+        """The process that the kernel is now."""
+        return self.manager.provisioner.pid
 
     async def stop(self) -> None:
         """End it for good."""
@@ -74,9 +87,9 @@ async def lives(folder: Path, first: list[str], second: list[str]) -> Any:
     await served.start()
     try:
         await served.connect()
+        pid = served.pid
         before = await served.run(*first)
-        await asyncio.wait_for(served.restarted.wait(), timeout=60)
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(served.next_life(pid), timeout=PATIENCE_S)
         await served.connect()
         return before, await served.run(*second)
     finally:

@@ -65,7 +65,7 @@ def test_a_process_that_ends_gives_up_its_claim(tmp_path):
     """An interpreter that exits leaves no file."""
     with holder(tmp_path) as process:
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=300)
         assert claim_files() == []
 
 

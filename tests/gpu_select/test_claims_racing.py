@@ -28,7 +28,7 @@ for line in sys.stdin:
         continue
     while time.monotonic() < float(line):
         pass
-    with claims.held_open(timeout_s=30) as ledger:
+    with claims.held_open(timeout_s=300) as ledger:
         taken = ledger.others()
         time.sleep(0.001)  # as long as a look at the GPUs takes at least
         free = [gpu for gpu in gpus if gpu not in taken]

@@ -125,7 +125,7 @@ with kernel(Path(sys.argv[1]), JPY_SESSION_NAME="a.ipynb") as manager:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert "Restart the kernel now" in done.stdout, done.stderr

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PATIENCE_S = 300  # what hangs fails in the end; what is slow does not
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _USERS_FILE = re.compile(
@@ -78,7 +79,7 @@ def see_in_terminal(cells: list[str]) -> list[Seen]:
             text=True,
             cwd=folder,
             env=environment(),
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr
@@ -96,7 +97,7 @@ def see_in_kernel(cells: list[str]) -> list[Seen]:
         client = manager.client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=60)
+            client.wait_for_ready(timeout=PATIENCE_S)
             return [_see_reply(client, cell) for cell in cells]
         finally:
             client.stop_channels()
@@ -105,7 +106,9 @@ def see_in_kernel(cells: list[str]) -> list[Seen]:
 
 def _see_reply(client: object, cell: str) -> Seen:
     messages: list[dict] = []
-    reply = client.execute_interactive(cell, timeout=60, output_hook=messages.append)
+    reply = client.execute_interactive(
+        cell, timeout=PATIENCE_S, output_hook=messages.append
+    )
     content = [(each["header"]["msg_type"], each["content"]) for each in messages]
     errors = [each for kind, each in content if kind == "error"]
     traceback = "\n".join(errors[0]["traceback"]) if errors else ""

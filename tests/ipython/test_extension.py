@@ -54,7 +54,7 @@ def in_fresh_shell(code: str) -> dict:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

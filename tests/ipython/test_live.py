@@ -29,7 +29,7 @@ def test_a_notebook_keeps_one_output_with_the_last_state():
 
     cells = [nbformat.v4.new_code_cell(STEPS), nbformat.v4.new_code_cell(INTERRUPTED)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=60, allow_errors=True).execute()
+    NotebookClient(notebook, timeout=300, allow_errors=True).execute()
 
     finished = notebook.cells[0].outputs
     (stopped, error) = notebook.cells[1].outputs

@@ -13,7 +13,7 @@ import nbformat
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "notebooks"
 COURSE = sorted(FOLDER.glob("0*.ipynb"))
-_PATIENCE_S = 300
+_PATIENCE_S = 900
 _SOLUTION = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
 
 

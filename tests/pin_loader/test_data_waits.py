@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing.process
 import threading
-import time
 import weakref
 
 import pytest
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.pin_loader.watched import data_waits
 from gpumagic.pin_loader.watched.data_waits import waits_watched
 from gpumagic.pin_loader.watched.loop_waits import loop_waits, name_of, wait_remarks
 from gpumagic.pin_loader.watched.seen_loaders import SeenLoader, Wait
@@ -20,15 +21,15 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
 
-PATIENCE_S = 20
-SLEEP_S = 0.05
+PATIENCE_S = 300
+SLOW_S = 0.5
 
 
 class Sleepy(Dataset):
     """Numbers, of which some take their time."""
 
-    def __init__(self, count=4, slow=()):
-        self.count, self.slow = count, slow
+    def __init__(self, count=4, slow=(), clock=None):
+        self.count, self.slow, self.clock = count, slow, clock
 
     def __len__(self):
         return self.count
@@ -37,7 +38,7 @@ class Sleepy(Dataset):
         if row >= self.count:
             raise IndexError(row)
         if row in self.slow:
-            time.sleep(SLEEP_S)
+            self.clock.now_ns += round(SLOW_S * 1e9)
         return float(row)
 
 
@@ -60,6 +61,40 @@ class Ahead:
         yield from list(self.inner)
 
 
+class Clock:
+    """Stands still but for what takes its time on it."""
+
+    now_ns = 0
+
+    def perf_counter(self):
+        """As Python's."""
+        return self.now_ns / 1e9
+
+    def perf_counter_ns(self):
+        """Likewise."""
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which waits are timed, and on which only what is slow takes time."""
+    clock = Clock()
+    monkeypatch.setattr(data_waits, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def slow_starts(clock, monkeypatch):
+    """Each start of a worker takes its time."""
+    start = multiprocessing.process.BaseProcess.start
+
+    def slow_start(process):
+        clock.now_ns += round(SLOW_S * 1e9)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", slow_start)
+
+
 def watched(loop):
     """What was seen while a function ran."""
     with waits_watched(torch) as seen:
@@ -78,18 +113,15 @@ def told(seen, **names):
     return [(each.loader, len(each.waits.seconds)) for each in loop_waits(seen, names)]
 
 
-def test_each_batch_is_one_wait_and_the_slow_one_is_long():
+def test_each_batch_is_one_wait_and_the_slow_one_is_long(clock):
     """Waits are in order, one for each batch; the end of an epoch is none."""
-    loader = DataLoader(Sleepy(4, slow={2}), 1)
+    loader = DataLoader(Sleepy(4, slow={2}, clock=clock), 1)
 
     seen = watched(lambda: run_through(loader))
 
     (wait,) = loop_waits(seen.loaders, {"train_dl": loader})
-    seconds = wait.waits.seconds
     assert (wait.loader, wait.workers, wait.pin_memory) == ("train_dl", 0, False)
-    assert len(seconds) == 4
-    assert seconds[2] > 3 * seconds[3]
-    assert seconds[2] == max(seconds)
+    assert wait.waits.seconds == (0, 0, SLOW_S, 0)
 
 
 def test_the_line_is_that_of_the_loop():
@@ -106,18 +138,18 @@ def test_the_line_is_that_of_the_loop():
     assert wait.line.where.startswith("test_data_waits.py, line ")
 
 
+@pytest.mark.usefixtures("slow_starts")
 def test_the_first_wait_has_the_start_of_the_workers():
     """What workers take to start is a part of the wait for the first batch."""
-    loader = DataLoader(Sleepy(6), 1, num_workers=1)
+    loader = DataLoader(Sleepy(6), 1, num_workers=2)
 
     seen = watched(lambda: run_through(loader))
 
     (only,) = seen.loaders
     first, *others = only.waits
-    assert first.start_s is not None
-    assert first.wait_s > first.start_s
+    assert first.start_s == first.wait_s == 2 * SLOW_S
     assert all(wait.start_s is None for wait in others)
-    assert first.wait_s > 3 * sorted(wait.wait_s for wait in others)[2]
+    assert [wait.wait_s for wait in others] == [0] * 5
 
 
 def test_two_loops_over_two_loaders_are_told_by_their_names():
@@ -204,6 +236,7 @@ def test_an_iterator_from_before_is_known_by_its_dataset():
     assert told(seen, dl=loader) == [("dl", 2)]
 
 
+@pytest.mark.usefixtures("slow_starts")
 def test_workers_that_stay_are_started_once():
     """With persistent workers the later epochs begin with an ordinary wait."""
     loader = DataLoader(Sleepy(3), 1, num_workers=1, persistent_workers=True)
@@ -219,7 +252,7 @@ def test_workers_that_stay_are_started_once():
 
     starts = [wait.start_s for wait in seen.waits if wait.start_s is not None]
     assert len(seen.waits) == 6
-    assert starts[0] > starts[1]
+    assert starts == [SLOW_S, 0]
 
 
 def test_other_threads_hold_no_loop():
@@ -317,12 +350,12 @@ def test_a_torch_with_other_loaders_is_refused_in_words(monkeypatch):
         waits_watched(torch).__enter__()
 
 
-def test_a_slow_loader_is_told_with_what_to_type():
+def test_a_slow_loader_is_told_with_what_to_type(clock):
     """Where waits are much of the time, the remark names the loader and the magic."""
-    loader = DataLoader(Sleepy(2, slow={0, 1}), 1)
+    loader = DataLoader(Sleepy(2, slow={0, 1}, clock=clock), 1)
     seen = watched(lambda: run_through(loader)).loaders
 
-    (remark,) = wait_remarks(seen, {"dl": loader}, host_s=2 * SLEEP_S)
+    (remark,) = wait_remarks(seen, {"dl": loader}, host_s=2 * SLOW_S)
 
     assert "waiting for dl, which has no workers" in remark.text
     assert remark.hint.startswith("%pin_loader dl --workers auto")

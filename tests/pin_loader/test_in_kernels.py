@@ -45,7 +45,7 @@ def tell(dataset, method):
     remark = unpicklable(loader)
     print(method, "->", remark.text if remark else "nothing against it")
     try:
-        found = measure(loader, batches=2, budget_s=1, patience_s=20)
+        found = measure(loader, batches=2, budget_s=1, patience_s=300)
         print("it works" if found.batch_s > 0 else "it took no time")
     except LoaderFailed as failure:
         print(failure.problem)

@@ -24,7 +24,7 @@ from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 pytestmark = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="no fork here"
 )
-TIMES = 50
+TIMES, PATIENCE_S = 50, 300
 
 
 class Interruption:
@@ -35,26 +35,24 @@ class Interruption:
     """
 
     def __init__(self, after_s):
-        self.sent = False
         self._thread = threading.Thread(target=self._send, args=(after_s,))
 
-    def __enter__(self):
+    def start(self):
+        """From now on it may come: at once, where the machine is busy."""
         self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._thread.join()
 
     def _send(self, after_s):
         time.sleep(after_s)
-        self.sent = True
         os.kill(os.getpid(), signal.SIGINT)
 
     def wait(self):
-        """Stay until it has come."""
-        while not self.sent:
-            time.sleep(0.001)
-        time.sleep(0.01)
+        """Stay until it comes, which ends the wait."""
+        time.sleep(PATIENCE_S)
+        pytest.fail("an interrupt has never arrived")
+
+    def join(self):
+        """Leave nothing of it."""
+        self._thread.join()
 
 
 # A tensor is received through a socket: interrupted there, Python closes it as garbage.
@@ -70,14 +68,16 @@ def test_interrupted_at_fifty_moments_nothing_is_left():
 
     for _ in range(TIMES):
         loader = _loader(generator)
-        with Interruption(chance.uniform(0, 1.2 * whole_s)) as interruption:
-            try:
-                with random_state.kept(loader):
-                    measure(loader, batches=6)
-                done += 1
-                interruption.wait()
-            except KeyboardInterrupt:
-                pass
+        interruption = Interruption(chance.uniform(0, 1.2 * whole_s))
+        try:
+            interruption.start()
+            with random_state.kept(loader):
+                measure(loader, batches=6)
+            done += 1
+            interruption.wait()
+        except KeyboardInterrupt:
+            pass
+        interruption.join()
 
         assert children() <= before
         assert signal.getsignal(signal.SIGINT) is handler

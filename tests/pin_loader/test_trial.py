@@ -159,11 +159,11 @@ def test_an_iterator_within_an_iterator_is_ended():
     before = children()
     began = time.monotonic()
 
-    with batches_of(Wrapped(), grace_s=60) as batches:
+    with batches_of(Wrapped(), grace_s=600) as batches:
         next(batches)
 
     assert children() <= before
-    assert time.monotonic() - began < 50  # they were told to end
+    assert time.monotonic() - began < 500  # they were told to end
 
 
 def test_an_iterator_kept_under_another_name_is_ended():
@@ -203,11 +203,11 @@ def test_workers_started_before_one_fails_to_start_are_ended(monkeypatch):
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_once)
     with (
         pytest.raises(OSError, match="no more") as caught,
-        batches_of(loader, grace_s=60) as batches,
+        batches_of(loader, grace_s=600) as batches,
     ):
         next(batches)
 
-    assert time.monotonic() - began < 50  # nobody told it to end: it is not waited for
+    assert time.monotonic() - began < 500  # nobody told it to end: it is not waited for
     assert started
     assert children() <= before
     assert caught.traceback  # it is still held, and with it torch's half-made iterator
@@ -412,10 +412,10 @@ def test_another_thread_can_have_a_trial():
 
 def test_only_one_batch_is_waited_for():
     """Leaving the block early does not wait for the rest of the epoch."""
-    loader = DataLoader(Sleepy(1000, item_s=0.05), num_workers=1)
+    loader = DataLoader(Sleepy(10_000, item_s=0.05), num_workers=1)
     began = time.monotonic()
 
     with batches_of(loader) as batches:
         next(batches)
 
-    assert time.monotonic() - began < 25  # the epoch takes 50 s
+    assert time.monotonic() - began < 250  # the epoch takes 500 s

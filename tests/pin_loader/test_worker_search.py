@@ -240,16 +240,16 @@ def test_a_sleeping_dataset_gains_from_every_worker():
 
 @needs_fork
 @pytest.mark.parametrize(
-    ("dataset", "tries", "words"),
+    ("dataset", "tries", "words", "budget_s"),
     [
-        (FailsAt(100, bad=5), [0], "item 5 is damaged"),
-        (DiesAt(100, bad=5), [0, 1], "worker"),
-        (HangsInWorkers(100), [0, 1], "timed out"),
+        (FailsAt(100, bad=5), [0], "item 5 is damaged", 60),
+        (DiesAt(100, bad=5), [0, 1], "worker", 60),
+        (HangsInWorkers(100), [0, 1], "timed out", 1.5),
     ],
     ids=["raises", "dies", "hangs"],
 )
 def test_a_bad_dataset_ends_the_search_and_leaves_nothing(
-    monkeypatch, dataset, tries, words
+    monkeypatch, dataset, tries, words, budget_s
 ):
     """Whether it raises, kills its worker or hangs: the trial says so, and is gone."""
     monkeypatch.setattr(worker_search, "_SHORTEST_PATIENCE_S", 1.0)
@@ -258,7 +258,7 @@ def test_a_bad_dataset_ends_the_search_and_leaves_nothing(
     found = search(
         lambda workers: DataLoader(dataset, batch_size=2, num_workers=workers),
         most=4,
-        budget_s=1.5,
+        budget_s=budget_s,
     )
 
     assert tried(found) == tries

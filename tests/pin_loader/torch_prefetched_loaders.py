@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 
-PATIENCE_S = 20
+PATIENCE_S = 300
 
 
 @pytest.fixture(autouse=True)

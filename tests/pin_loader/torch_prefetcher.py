@@ -259,6 +259,26 @@ def test_what_a_sparse_tensor_consists_of_is_told(monkeypatch):
     assert told == [(torch.strided, "a stream")] * 3
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+def test_what_a_jagged_tensor_consists_of_is_told(monkeypatch, gaps):
+    """Values and offsets of a nested tensor, and its lengths where it has some."""
+    told = []
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda part, _: told.append(tuple(part.shape))
+    )
+    rows = torch.nested.nested_tensor(
+        [torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged
+    )
+    if gaps:
+        starts, lengths = torch.tensor([0, 1, 1]), torch.tensor([2, 3, 1])
+        padded = torch.ones(3, 5, 2)
+        rows = torch.nested.narrow(padded, 1, starts, lengths, layout=torch.jagged)
+
+    used_by(rows.to("meta"), "a stream")
+
+    assert told == ([(15, 2), (4,), (3,)] if gaps else [(3, 3), (3,)])
+
+
 # ----------------------------------------------------------------------- its costs
 
 

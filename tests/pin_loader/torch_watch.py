@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,12 +16,14 @@ from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
 from gpumagic.observed import Code
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.watched import data_waits
 from gpumagic.pin_loader.watched.watch_run import WatchRun
 from gpumagic.pin_loader.watching import watch
+from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers
 
-MIB = 1 << 20
+MIB, MS = 1 << 20, 1_000_000
 SLEEP_S = 0.02
 
 
@@ -333,19 +336,30 @@ def test_a_machine_that_is_off_is_refused():
 @pytest.mark.usefixtures("box")
 def test_what_the_simulator_takes_to_pin_is_no_wait(monkeypatch):
     """A wait is for the dataset alone, however long the simulated pinning takes."""
-    copy = Pinning._copy_into
+    copy, now_ns = Pinning._copy_into, [0]
+
+    class Slow(Images):
+        def __getitem__(self, row):
+            now_ns[0] += MS
+            return super().__getitem__(row)
 
     def slow(self, pinned, tensor):
-        time.sleep(10 * SLEEP_S)
+        now_ns[0] += 1000 * MS
         copy(self, pinned, tensor)
 
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_ns[0] / 1e9, perf_counter_ns=lambda: now_ns[0]
+    )
+    monkeypatch.setattr(data_waits, "time", clock)
+    monkeypatch.setattr(pinning, "perf_counter_ns", clock.perf_counter_ns)
     monkeypatch.setattr(Pinning, "_copy_into", slow)
-    loader = DataLoader(Images(4, SLEEP_S), 2, pin_memory=True)
+    loader = DataLoader(Slow(4), 2, pin_memory=True)
     torch.zeros(1, device="sim")
 
     (waits,) = watch(lambda: list(loader)).waits
 
-    assert all(2 * SLEEP_S <= wait_s < 10 * SLEEP_S for wait_s in waits.waits.seconds)
+    assert waits.waits.seconds == pytest.approx((0.002, 0.002))
+    assert now_ns[0] == 2004 * MS
 
 
 @pytest.mark.usefixtures("box")

@@ -367,7 +367,7 @@ def run(code):
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])

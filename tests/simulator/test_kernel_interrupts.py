@@ -16,7 +16,7 @@ from tests.ipython.shells import environment
 pytest.importorskip("torch")
 
 INTERRUPTS = 25
-PATIENCE_S, WAIT_S = 60, 5
+PATIENCE_S, WAIT_S = 300, 120
 SWITCH_ON = """
 import torch, gpumagic
 torch.set_num_threads(1)

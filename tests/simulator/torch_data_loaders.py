@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.errors import GpuMagicError
 
-PATIENCE_S = 10
+PATIENCE_S = 120
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
 
 

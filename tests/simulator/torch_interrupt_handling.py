@@ -12,7 +12,7 @@ import torch
 import gpumagic
 from tests.simulator.interrupting import other_process
 
-WAIT_S = 3
+WAIT_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,38 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_configure(config):
+    """Make nothing depend on how busy the machine is.
+
+    Hypothesis would call an example that is slow by chance a failure. And torch
+    computes in one thread, here and in every process that a test starts: for tensors
+    as small as those of tests a second thread is only somebody to wait for, and for
+    long where as many tests run at once as there are processors. What is measured on
+    a GPU is left as it is, with whatever is installed there.
+    """
+    if any("hardware" in each for each in (config.option.markexpr, *config.args)):
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("busy")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A Chromium without a screen: one in a process, for Playwright stands no two."""
+    from tests.browser import chromium
+
+    if reason := chromium.why_not():
+        pytest.skip(reason)
+    with chromium.running() as program:
+        yield program
