@@ -11,6 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.option_values import (
+    check_quantities,
+    in_our_words,
+    with_values_attached,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -34,6 +39,8 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
     """
     said = _without_comment(line).rstrip().rstrip(";")
     words = [_unquoted(word) for word in _words(said, name)]
+    options = options_of(parser)
+    words = list(with_values_attached(options, words))
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`
@@ -43,8 +50,9 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
         # imported here: this module serves the command line as well.
         if type(error).__name__ != "UsageError":
             raise
-        raise UsageProblem(f"{name}: {error}", usage_hint(name)) from None
-    _check_quantities(parser, name, namespace)
+        problem = in_our_words(options, name, str(error))
+        raise problem or UsageProblem(f"{name}: {error}", usage_hint(name)) from None
+    check_quantities(options, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
     return namespace
@@ -198,20 +206,3 @@ def _known_words(parser: argparse.ArgumentParser) -> list[str]:
     ]
     words = (word.split()[0] for word in words_of(parser))
     return [*options_of(parser), *_HELP, *map(str, choices), *words]
-
-
-def _check_quantities(
-    parser: argparse.ArgumentParser, name: str, namespace: argparse.Namespace
-) -> None:
-    """Refuse what is no TIME or SIZE under the name of its option."""
-    from gpumagic.units import parse_bytes, parse_seconds
-
-    readers: dict[Any, Any] = {"TIME": parse_seconds, "SIZE": parse_bytes}
-    for spelling, option in options_of(parser).items():
-        text = getattr(namespace, option.dest, None)
-        if option.metavar in readers and isinstance(text, str):
-            try:
-                readers[option.metavar](text)
-            except GpuMagicError as error:
-                problem = f"{name} {spelling}: {error.problem}"
-                raise UsageProblem(problem, error.hint) from None

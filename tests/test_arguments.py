@@ -33,6 +33,9 @@ def parser():
     parser.add_argument("--label")
     parser.add_argument("--pair", nargs=2)
     parser.add_argument("--unit", choices=["ms", "us"])
+    parser.add_argument("--share", type=float, metavar="PERCENT")
+    parser.add_argument("--for", metavar="TIME")
+    parser.add_argument("--room", metavar="SIZE")
     return parser
 
 
@@ -86,9 +89,19 @@ def test_where_the_code_begins(parser, line, rest):
         ("--lable=3", "%t has no option --lable", "did you mean --label?"),
         ("--xyzzy", "%t has no option --xyzzy", "type %t --help"),
         ("word", "%t has no word word", "type %t --help"),
-        ("-n x", "invalid int value: 'x'", "type %t --help"),
-        ("--unit s", "invalid choice: 's'", "type %t --help"),
-        ("--label", "expected one argument", "type %t --help"),
+        ("-n x", "%t --number: 'x' is not a whole number", "write --number 4"),
+        ("--number=x", "%t --number: 'x' is not a whole number", "write --number 4"),
+        ("-n ''", "%t --number: '' is not a whole number", "write --number 4"),
+        ("--share much", "%t --share: 'much' is not a number", "write --share 50"),
+        ("--unit s", "%t --unit: 's' is not one of", "write --unit ms or --unit us"),
+        ("--unit", "%t --unit: there is no value behind it", "write --unit ms"),
+        ("--label", "%t --label: there is no value behind it", "write --label LABEL"),
+        ("--label -q", "%t --label: there is no value behind it", "write --label"),
+        ("--pair a", "expected 2 arguments", "type %t --help"),
+        ("--for x", "%t --for: 'x' is not a duration", "write 2s"),
+        ("--for -3s", "%t --for: '-3s' is not a duration", "write 2s"),
+        ("-q --for -3s", "%t --for: '-3s' is not a duration", "write 2s"),
+        ("--room -1GiB", "%t --room: '-1GiB' is not", "write"),
         ("--label 'a b", "quotation mark ' is not closed", "close it"),
     ],
 )
@@ -98,6 +111,22 @@ def test_a_wrong_word_says_what_to_type(parser, line, problem, hint):
         arguments.parse(parser, "%t", line)
     assert problem in caught.value.problem
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "label"),
+    [
+        ("--label -1,2", None, "-1,2"),
+        ("-q --label -.5 -n -3", -3, "-.5"),
+        ("-n -3 --label -3s", -3, "-3s"),
+        ("--label=-1 -n=-3", -3, "-1"),
+    ],
+)
+def test_a_value_below_zero_is_no_option(parser, line, number, label):
+    """A dash in front of a figure belongs to the value."""
+    options = arguments.parse(parser, "%t", line)
+
+    assert (options.number, options.label) == (number, label)
 
 
 @pytest.mark.parametrize("line", ["--quite x", "-z x"])

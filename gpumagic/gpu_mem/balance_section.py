@@ -55,7 +55,8 @@ def balance_parts(
     """The bar of each device, its figures, and the counters behind them."""
     if not devices:
         return
-    yield bars(devices, setting)
+    if not of_host(setting):  # of the host no total is known: a bar would be full
+        yield bars(devices, setting)
     if len(devices) == 1:
         yield _one(devices[0], setting)
     else:
@@ -132,19 +133,21 @@ def _out_of(part: int | None, whole: int | None) -> str:
 
 def _one(memory: DeviceMemory, setting: Setting) -> Table:
     columns = (Column("Memory"), Column("Bytes", number=True), Column("What it is"))
-    return Table("", columns, tuple(_lines(memory, setting)))
+    caption = _caption((memory,), setting) if of_host(setting) else ""
+    return Table(caption, columns, tuple(_lines(memory, setting)))
 
 
 def _lines(memory: DeviceMemory, setting: Setting) -> Iterator[tuple[Cell, ...]]:
     allocated = _known(memory.counters.allocated_bytes)
     if of_host(setting):
         yield _ALLOCATED, allocated, "host memory that the notebook's names hold"
-    else:
-        yield _ALLOCATED, allocated, "handed out to tensors, by torch's own counter"
-        cached = _known(memory.cached_bytes)
-        yield _CACHED, cached, "taken from the driver and not in use"
-        yield _OUTSIDE, *_outside(memory)
-        yield _OTHERS, _known(memory.others_bytes), _who(memory.other_processes)
+        yield "free", _known(memory.free_bytes), "RAM that this process can still use"
+        return
+    yield _ALLOCATED, allocated, "handed out to tensors, by torch's own counter"
+    cached = _known(memory.cached_bytes)
+    yield _CACHED, cached, "taken from the driver and not in use"
+    yield _OUTSIDE, *_outside(memory)
+    yield _OTHERS, _known(memory.others_bytes), _who(memory.other_processes)
     yield "free", _known(memory.free_bytes), "as the driver tells"
     yield "total", _known(memory.total_bytes), ""
     if memory.cap_bytes is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.report import Cause
+from gpumagic.gpu_mem.report import Cause, LeakKind
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
@@ -28,6 +28,15 @@ SHORT = {
 def cause_sentence(cause: Cause, report: WhyReport) -> str:
     """What is so, with the figures that are known."""
     return _SENTENCES[cause](report)
+
+
+def may_be_elsewhere(report: WhyReport) -> bool:
+    """Whether the holes that are known may not be those of the request's stream."""
+    answer, asked = report.answer, report.oom.requested_bytes if report.oom else None
+    if answer is None:
+        return False
+    fits_now = asked is not None and (answer.hole_bytes or 0) >= asked
+    return fits_now or answer.elsewhere_bytes > 0
 
 
 def fit_sentence(cause: Cause, report: FitReport) -> str:
@@ -67,7 +76,8 @@ def _fragmented(report: WhyReport) -> str:
     free = report.oom.reserved_unallocated_bytes if report.oom else None
     hole = None if report.answer is None else report.answer.hole_bytes
     enough = "Enough" if free is None else bytes_text(free)
-    largest = "" if hole is None else f"; the largest is {bytes_text(hole)}"
+    whose = " of the default stream" if may_be_elsewhere(report) else ""
+    largest = "" if hole is None else f"; the largest{whose} is {bytes_text(hole)}"
     return (
         f"{enough} was free in what torch has reserved, but not in one piece as large "
         f"as what was asked for{largest}."
@@ -97,10 +107,11 @@ def _others(report: WhyReport) -> str:
 
 
 def _leaked(report: WhyReport) -> str:
-    held = sum(leak.nbytes for leak in report.leaks)
+    leaks = [leak for leak in report.leaks if leak.kind is not LeakKind.GRAPH]
+    held = sum(leak.nbytes for leak in leaks)
     # What two of them hold is in both of their figures.
-    most = "At most " if len(report.leaks) > 1 else ""
-    much = f"{most}{bytes_text(held)}" if report.leaks else "Enough"
+    most = "At most " if len(leaks) > 1 else ""
+    much = f"{most}{bytes_text(held)}" if leaks else "Enough"
     return (
         f"{much} is held by what is probably not wanted any more: letting go of it "
         "would be enough."

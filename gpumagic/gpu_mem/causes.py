@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.gpu_mem.letting_go import Held
 from gpumagic.gpu_mem.pinning import names_to_delete
-from gpumagic.gpu_mem.report import Cause
+from gpumagic.gpu_mem.report import Cause, LeakKind
 from gpumagic.gpu_mem.room import room_at
 from gpumagic.units import bytes_text
 
@@ -15,33 +16,32 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.report import Answer, DeviceMemory, OomFacts, Pinning, Setting
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
+_NAMES = "%gpu_mem shows which names hold most: del what is not needed any more"
+_LESS_IN_THE_RUN = (
+    _BATCH,
+    "use torch.no_grad() where no backward pass follows",
+    "use torch.utils.checkpoint where one does",
+)
 _STEPS = {
     Cause.NEVER_FITS: (_BATCH, "spread it over several GPUs"),
     Cause.CAPPED: (
         "torch.{kind}.set_per_process_memory_fraction(1.0) lifts this process's limit",
     ),
-    Cause.LEAKED: ("%gpu_mem free, then run the cell again",),
     Cause.PRIVATE_POOL: (
         "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
         'use torch.compile without mode="reduce-overhead", which records graphs',
     ),
-    Cause.FRAGMENTED: ("%gpu_mem map shows what lies between the free pieces",),
+    Cause.FRAGMENTED: ("%gpu_mem map shows what lies between the free pieces", _BATCH),
     Cause.OTHERS: (
         "!nvidia-smi shows whose the other processes are",
         "%gpu_select free in a fresh kernel takes the freest GPU",
-    ),
-    Cause.TOO_MUCH_LIVE: (
-        "%gpu_mem shows which names hold most: del what is not needed any more",
-        _BATCH,
-        "use torch.no_grad() where no backward pass follows",
-        "use torch.utils.checkpoint where one does",
     ),
     Cause.UNKNOWN: ("%gpu_mem map shows how the memory is cut up",),
 }
 _TO_LEARN_MORE = (
     "let it out once, without try and except: its words say how much was asked for",
     "%gpu_mem fit 2GiB asks whether so much would fit now",
-    "%gpu_mem shows which names hold most: del what is not needed any more",
+    _NAMES,
 )
 _OTHERS_OF_THE_MODEL = {Cause.OTHERS: ("%gpu_select free takes the freest GPU",)}
 _EXPANDABLE = (
@@ -72,7 +72,8 @@ def causes_of(
 
         memory: The device now. Where the error says something else, that counts.
 
-        leaks_bytes: What is probably not wanted any more on this device.
+        leaks_bytes: What is probably not wanted any more on this device, and what the
+            failing run had not needed either.
 
         private_pool_bytes: What is free there in the pools of graphs and of the user.
     """
@@ -84,13 +85,14 @@ def causes_of(
     return found or (Cause.UNKNOWN,)
 
 
-def next_steps(
+def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     causes: Sequence[Cause],
     *,
     setting: Setting | None = None,
     expandable: bool | None = None,
     pinning: Sequence[Pinning] = (),
     others: Sequence[tuple[int, int]] = (),
+    held: Held | None = None,
 ) -> tuple[str, ...]:
     """What to type, the best first.
 
@@ -104,7 +106,10 @@ def next_steps(
         pinning: Blocks in between, from `pinning.pinning_of`.
 
         others: Other processes and their bytes, from `others_in`.
+
+        held: What may be let go of.
     """
+    held = held or Held()
     kind = "cuda" if setting is None else setting.kind
     simulated = setting is not None and setting.label != ""
     steps: list[str] = []
@@ -118,18 +123,39 @@ def next_steps(
                 f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
                 for pid, nbytes in sorted(others, key=lambda each: -each[1])
             ]
-        said = (_OTHERS_OF_THE_MODEL if simulated else {}).get(cause, _STEPS[cause])
+        if cause is Cause.LEAKED:
+            steps += held.ways_to_let_go()
+        if cause is Cause.TOO_MUCH_LIVE:
+            steps += _with_less_alive(held)
+        said = _STEPS.get(cause, ())
+        said = (_OTHERS_OF_THE_MODEL if simulated else {}).get(cause, said)
         steps += [each.format(kind=kind) for each in said]
-    return tuple(dict.fromkeys(steps))
+    if Cause.LEAKED in causes and held.own_bytes:
+        steps.append(_BATCH)
+    return tuple(dict.fromkeys((*steps, *held.of_the_error_itself())))
 
 
-def steps_without_words(*, leaks: bool) -> tuple[str, ...]:
+def steps_without_words(held: Held) -> tuple[str, ...]:
     """What to type where an error was caught, and nobody knows what was asked for.
 
     Args:
-        leaks: Whether anything is held that is probably not wanted.
+        held: What may be let go of.
     """
-    return (*(_STEPS[Cause.LEAKED] if leaks else ()), *_TO_LEARN_MORE)
+    leaks = any(leak.kind is not LeakKind.GRAPH for leak in held.leaks)
+    return (
+        *(held.ways_to_let_go() if leaks else ()),
+        *_TO_LEARN_MORE,
+        *held.ways_to_cut_graphs(),
+        *held.of_the_error_itself(),
+    )
+
+
+def _with_less_alive(held: Held) -> tuple[str, ...]:
+    """Where the failing run had made much of it, its batch comes before the names."""
+    graphs = held.ways_to_cut_graphs()
+    if held.is_much_its_own:
+        return *_LESS_IN_THE_RUN, *held.of_the_error_itself(), _NAMES, *graphs
+    return _NAMES, *graphs, *_LESS_IN_THE_RUN
 
 
 def _unpinning(pinning: Sequence[Pinning]) -> Iterator[str]:

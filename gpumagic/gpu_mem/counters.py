@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NATIVE = "native"
 _ASYNC = "cudaMallocAsync"
+_NO_LIMIT_BYTES = 1 << 62  # torch's own word for none is larger still, or negative
 
 # torch's documents call the family of numbers `allocated`; it is `allocation`.
 _KEYS = {
@@ -79,6 +80,18 @@ def from_zero(counters: Counters) -> Counters:
     """What a device had counted before its first use, where it counts at all."""
     known = (name for name in _KEYS if getattr(counters, name) is not None)
     return Counters(counters.device, **dict.fromkeys(known, 0))
+
+
+def max_split_bytes(runtime: Runtime, device: int) -> int | None:
+    """From which size on blocks are not split; None where all of them may be.
+
+    Args:
+        runtime: Whose device it is; it is not started by this.
+
+        device: Its number.
+    """
+    found = figure(allocator_figures(runtime, device) or {}, "max_split_size")
+    return found if found is not None and 0 < found < _NO_LIMIT_BYTES else None
 
 
 def setting_of(runtime: Runtime) -> Setting:

@@ -7,31 +7,26 @@ them reach is known to be the same.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
+from gpumagic.gpu_mem.blocks_told import snapshot_of
 from gpumagic.gpu_mem.counters import read_all
-from gpumagic.gpu_mem.leak_candidates import (
-    STRAY,
-    Candidate,
-    Candidates,
-    candidates,
-)
-from gpumagic.gpu_mem.reaching import Reached, reached_memory
+from gpumagic.gpu_mem.leak_candidates import STRAY, Candidates, candidates
+from gpumagic.gpu_mem.leak_rows import by_device, rows_of_graphs, rows_of_unwanted
+from gpumagic.gpu_mem.reaching import reached_memory
 from gpumagic.gpu_mem.report import Leak, LeakKind
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.units import count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.devices.storage_words import StorageKey
-
-    Memory = Mapping[StorageKey, Reached]
+    from gpumagic.gpu_mem.leak_candidates import IsOwn
+    from gpumagic.gpu_mem.leak_rows import Memory
 
 _BUDGET = Budget(
     objects=1_000_000, seconds=1.0
@@ -54,6 +49,10 @@ class FoundLeaks(NamedTuple):
     Attributes:
         total_bytes: By device, counting what two of them hold only once.
 
+        without_graphs_bytes: The same without graphs, which may be wanted.
+
+        own_bytes: What the frames of the error that is asked about hold besides.
+
         partial: Whether the search was ended by its budget.
 
         remarks: What has to be known of it, in sentences.
@@ -61,13 +60,10 @@ class FoundLeaks(NamedTuple):
 
     leaks: tuple[Leak, ...]
     total_bytes: tuple[tuple[int, int], ...]
+    without_graphs_bytes: tuple[tuple[int, int], ...]
+    own_bytes: tuple[tuple[int, int], ...]
     partial: bool
     remarks: tuple[str, ...]
-
-
-class _Row(NamedTuple):
-    leak: Leak
-    keys: tuple[StorageKey, ...]
 
 
 def find_leaks(
@@ -76,6 +72,7 @@ def find_leaks(
     *,
     gc: bool = False,
     budget: Budget = _BUDGET,
+    is_own: IsOwn | None = None,
 ) -> FoundLeaks:
     """What could be let go of; nothing is, except for cycles where that is asked for.
 
@@ -87,21 +84,26 @@ def find_leaks(
         gc: Have Python collect cycles, to measure what they have held.
 
         budget: How far to search.
+
+        is_own: Tells the error of the run that is asked about. What its frames hold is
+            no leak: the run needed it.
     """
     cycles = _collected(runtime) if gc else {}
-    found = candidates(shell)
+    found = candidates(shell, is_own)
     walk, memory = _search(runtime, found, budget)
     rows = [
-        *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
-        *_rows_of_graphs(found.wanted, memory),
+        *rows_of_unwanted(found.unwanted, len(found.wanted), memory),
+        *rows_of_graphs(found.wanted, memory),
     ]
-    leaks = [row.leak for row in rows] + [_of_cycles(*each) for each in cycles.items()]
-    totals = Counter(cycles)
-    for key in {key for row in rows for key in row.keys}:
-        totals[key.device] += memory[key].nbytes
+    others = [row for row in rows if not row.own]
+    no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
+    leaks = [row.leak for row in others]
+    leaks += [_of_cycles(*each) for each in cycles.items()]
     return FoundLeaks(
         leaks=tuple(sorted(leaks, key=lambda leak: -leak.nbytes)),
-        total_bytes=tuple(sorted(totals.items())),
+        total_bytes=by_device(others, memory, cycles),
+        without_graphs_bytes=by_device(no_graphs, memory, cycles),
+        own_bytes=by_device([row for row in rows if row.own], memory),
         partial=walk.partial,
         remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
     )
@@ -114,62 +116,10 @@ def _search(runtime: Runtime, found: Candidates, budget: Budget) -> tuple[Walk, 
     numbers = [walk.enter(root) for root in roots]
     walk.run()
     starts = [() if number is None else (number,) for number in numbers]
-    snapshot = runtime.memory_snapshot()
-    places = Places(runtime.kind, None if snapshot is None else BlocksInUse(snapshot))
+    snapshot = snapshot_of(runtime)
+    # No segments at all is what an allocator says that does not tell them.
+    places = Places(runtime.kind, BlocksInUse(snapshot) if snapshot else None)
     return walk, dict(reached_memory(walk, starts, places.place).values())
-
-
-def _rows_of_unwanted(
-    unwanted: tuple[Candidate, ...], first_bit: int, memory: Memory
-) -> Iterator[_Row]:
-    """A row for each that reaches memory which no variable does.
-
-    The frames of one error hand the same tensors on: each counts where it is innermost.
-    """
-    of_variables = (1 << first_bit) - 1
-    told: dict[str, set[StorageKey]] = {}
-    for bit, each in enumerate(unwanted, start=first_bit):
-        before = told.setdefault(each.owner, set())
-        keys = [
-            key
-            for key, reached in memory.items()
-            if reached.every & 1 << bit
-            and not reached.every & of_variables
-            and key not in before
-        ]
-        before.update(keys)
-        yield from _rows(each, keys, memory)
-
-
-def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]:
-    """A row for each variable whose graph keeps what no variable has itself."""
-    of_variables = (1 << len(wanted)) - 1
-    in_graphs = [
-        key for key, reached in memory.items() if not reached.direct & of_variables
-    ]
-    for bit, (name, value) in enumerate(wanted.items()):
-        keys = [key for key in in_graphs if memory[key].every & 1 << bit]
-        if keys:
-            yield from _rows(_graph_of(name, value), keys, memory)
-
-
-def _rows(each: Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
-    for device in sorted({key.device for key in keys}):
-        here = tuple(key for key in keys if key.device == device)
-        nbytes = sum(memory[key].nbytes for key in here)
-        words = each.where, device, nbytes, each.held_by, each.undo, each.lost
-        yield _Row(Leak(each.kind, *words), here)
-
-
-def _graph_of(name: str, value: Any) -> Candidate:
-    if type(value) is list:
-        undo = f"{name} = [each.detach() for each in {name}]"
-    elif hasattr(type(value), "detach"):
-        undo = f"{name} = {name}.detach()"
-    else:
-        undo = f"del {name}"
-    lost = f"a backward pass from {name}"
-    return Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
 
 
 def _collected(runtime: Runtime) -> dict[int, int]:

@@ -37,6 +37,11 @@ _MEANING = (
     "driver, else after unused segments were given back, which is slow."
 )
 
+_ELSEWHERE = (
+    "this is for the default stream: {} is free in segments of other streams, and only "
+    "tensors made there can have it"
+)
+
 
 def fit_headline(report: FitReport) -> str:
     """Yes, no, or after what; on which devices."""
@@ -67,6 +72,9 @@ def fit_parts(report: FitReport) -> Iterator[Part]:
         return
     if report.answers:
         yield _table(report)
+    elsewhere = sum(answer.elsewhere_bytes for answer in report.answers)
+    if elsewhere:
+        yield Note("note", _ELSEWHERE.format(bytes_text(elsewhere)))
     if report.causes:
         sentences = (fit_sentence(cause, report) for cause in report.causes)
         yield Paragraph("\n".join(map(_capital, sentences)))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
-from gpumagic.gpu_mem.output_holders import drop_outputs
+from gpumagic.gpu_mem.leak_candidates import left_out
+from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
 from gpumagic.gpu_mem.report import Counters, FreeReport
+from gpumagic.gpu_mem.results_holding import holding
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
 
 _FROZEN_BY_PYTHON = 1000  # 3.12 freezes a few hundred of its own when it starts
+_MOST_NAMED = 3  # results
 _FROZEN = "are frozen (gc.freeze), and are never collected"
 
 
@@ -49,7 +52,7 @@ def free(  # noqa: PLR0913 -- each is an option of the command
     gc: bool = False,
     cache: bool = False,
 ) -> FreeReport:
-    """Let go of shown results and of the last error; with no option, collect as well.
+    """Let go of the last error, and of shown results that hold memory; then collect.
 
     Variables of the user's stay, and graphs with them. Where the device is in error
     what Python holds is dropped all the same.
@@ -59,7 +62,8 @@ def free(  # noqa: PLR0913 -- each is an option of the command
 
         runtime: Whose memory it is.
 
-        outputs: Drop `Out`, `_`, `__`, `___` and IPython's hidden copies.
+        outputs: Drop results that hold memory from `Out`, `_`, `__`, `___` and
+            IPython's hidden copies. With no option that is done, and so is `errors`.
 
         errors: Drop the last error with all frames: `%debug` has nothing then. It
             collects as well, since what has shown a traceback leaves cycles behind.
@@ -74,7 +78,7 @@ def free(  # noqa: PLR0913 -- each is an option of the command
     if errors or everything:  # first: the frames of an error may hold shown results
         steps.append(_drop_errors(shell))
     if outputs or everything:
-        steps.append(_drop_outputs(shell))
+        steps.append(_drop_outputs(shell, runtime.kind))
     if gc or errors or everything:  # then: what has shown a traceback left cycles
         steps.append(_collect())
     if cache:  # last: only segments with nothing in them go back
@@ -107,16 +111,25 @@ def _drop_errors(shell: Any | None) -> Step:
     return Step(f"the last error, from {_listed(places)}", "%debug for that error")
 
 
-def _drop_outputs(shell: Any | None) -> Step:
-    places = drop_outputs(shell)
+def _drop_outputs(shell: Any | None, kind: str) -> Step:
+    shown = [result.value for result in shown_results(shell)]
+    places = drop_outputs(shell, holding(shown, kind, left_out(shell)))
     if not places:
         return Step()
-    numbered = sum(name.startswith("Out[") for name in places)
-    others = len(places) - numbered
+    numbered = [name for name in places if name.startswith("Out[")]
+    others = len(places) - len(numbered)
     return Step(
-        f"shown results: {numbered} from Out, {others} from names and hidden copies",
-        "Out, _, __ and ___",
+        f"shown results that hold memory: {len(numbered)} from Out, {others} from "
+        "names and hidden copies",
+        _gone(numbered or [places[0]]),
     )
+
+
+def _gone(names: list[str]) -> str:
+    """What nobody can look at any more; `_` and the like go with it."""
+    shown = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more of Out" if more > 0 else shown
 
 
 def _collect() -> Step:

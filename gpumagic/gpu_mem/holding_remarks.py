@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.blocks_held import Places
     from gpumagic.gpu_mem.walk import Walk
 
-_WORKSPACE_AT_MOST = 32 << 20  # bytes, of cuBLAS on a GPU of 2022 and later
+_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on a GPU of 2022 and later, at most
+_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 def search_remarks(walk: Walk, places: Places) -> Iterator[str]:
@@ -51,10 +52,10 @@ def surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
 
 def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
     """What the rest on a GPU may be, where it is small enough for that."""
-    if kind != "cuda" or not 0 < unattributed_bytes <= _WORKSPACE_AT_MOST:
+    if kind != "cuda" or not 0 < unattributed_bytes <= _WORKSPACES * _WORKSPACE_BYTES:
         return None
-    most = bytes_text(_WORKSPACE_AT_MOST)
     return (
-        "what no name was found for may be a workspace of cuBLAS: the first matrix "
-        f"product on a stream takes one, of up to {most}"
+        "what no name was found for may be workspaces of cuBLAS: the first matrix "
+        f"product of a thread on a stream takes one, of up to "
+        f"{bytes_text(_WORKSPACE_BYTES)}, and a backward pass has a thread of its own"
     )

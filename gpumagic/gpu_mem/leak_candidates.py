@@ -6,6 +6,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.gpu_mem.class_names import in_classes
 from gpumagic.gpu_mem.error_frames import (
     errors_within,
     frames_with_locals,
@@ -17,9 +18,11 @@ from gpumagic.gpu_mem.output_holders import output_places, shown_results
 from gpumagic.gpu_mem.report import LeakKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from gpumagic.gpu_mem.error_frames import Error
+
+    IsOwn = Callable[[Error], bool]
 
 _FREE_ERRORS = "%gpu_mem free --errors"
 _FREE_OUTPUTS = "%gpu_mem free --outputs"
@@ -32,6 +35,8 @@ class Candidate(NamedTuple):
 
     Attributes:
         owner: What belongs together: the locals of one error have the same.
+
+        own: Whether it belongs to the run that is asked about, which needed it.
     """
 
     kind: LeakKind
@@ -41,6 +46,7 @@ class Candidate(NamedTuple):
     held_by: tuple[str, ...]
     undo: str
     lost: str
+    own: bool = False
 
 
 class Candidates(NamedTuple):
@@ -67,21 +73,33 @@ class _HeldError(NamedTuple):
     lost: str
 
 
-def candidates(shell: Any | None) -> Candidates:
+def candidates(shell: Any | None, is_own: IsOwn | None = None) -> Candidates:
     """What is wanted and what may not be; it holds the values themselves.
 
     Args:
         shell: The IPython shell; None where there is none.
+
+        is_own: Tells the error of the run that is asked about. Of several that look
+            alike it is the last one; None is that no run is asked about.
     """
     namespace = _namespace(shell)
     in_variables = errors_in_variables(shell)
     errors = _errors(shell, in_variables)
-    never_entered = frozenset(map(id, (namespace, *_own_namespaces(shell))))
+    never_entered = left_out(shell)
     return Candidates(
         wanted=_variables(shell, namespace, in_variables),
-        unwanted=(*_of_errors(errors, never_entered), *_of_outputs(shell)),
+        unwanted=(*_of_errors(errors, never_entered, is_own), *_of_outputs(shell)),
         never_entered=never_entered,
     )
+
+
+def left_out(shell: Any | None) -> frozenset[int]:
+    """The ids of what leads from anything of the notebook's to everything.
+
+    Args:
+        shell: The IPython shell; None where there is none.
+    """
+    return frozenset(map(id, (_namespace(shell), *_own_namespaces(shell))))
 
 
 # ----------------------------------------------------------------- what is wanted
@@ -107,13 +125,15 @@ def _variables(
 ) -> dict[str, Any]:
     hidden = getattr(shell, "user_ns_hidden", {})
     shown = {place.name for place in output_places(shell)}
-    return {
+    variables = {
         name: value
         for name, value in list(namespace.items())
         if name not in errors
         and name not in shown
         and not (name in hidden and hidden[name] is value)
     }
+    of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
+    return variables | dict(of_classes)
 
 
 # --------------------------------------------------------------------- the errors
@@ -167,8 +187,10 @@ def _strays(known: Collection[int]) -> Iterator[_HeldError]:
 
 
 def _of_errors(
-    errors: Iterable[_HeldError], live: Collection[int]
+    errors: Sequence[_HeldError], live: Collection[int], is_own: IsOwn | None
 ) -> Iterator[Candidate]:
+    asked = (held for held in errors if is_own is not None and is_own(held.error))
+    own = next(asked, None)
     for number, held in enumerate(errors):
         for local in frames_with_locals(held.error, live):
             where = f"{local.where} of {held.title}"
@@ -180,6 +202,7 @@ def _of_errors(
                 held_by=held.held_by,
                 undo=held.undo,
                 lost=held.lost,
+                own=held is own,
             )
 
 

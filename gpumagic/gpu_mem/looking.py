@@ -54,6 +54,9 @@ def snapshot(
 def holders(namespace: Mapping[str, Any] | None = None) -> Holdings:
     """Who holds the memory of the best device, or of the host where there is none.
 
+    The local variables of functions that run have no name here: what they alone hold
+    is unattributed. `holders({**globals(), **locals()})` names those of one function.
+
     Args:
         namespace: The names to look for; by default those of the main module.
     """

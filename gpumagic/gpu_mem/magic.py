@@ -39,7 +39,7 @@ class MemoryMagics(GpuMagics):
         metavar="WORD",
         help="One of the words below. Nothing: how things stand.",
     )
-    @word("on", "A line after each cell from now on.")
+    @word("on", "From now on a line after each cell that moves memory.")
     @word("off", "No more of these lines.")
     @word("log [FILE]", "All cells watched so far; saved as .csv or .json.")
     @word("map", "Segments and blocks of the caching allocator.")

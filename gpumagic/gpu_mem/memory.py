@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.badges import badges_now
-from gpumagic.gpu_mem.causes import causes_of, next_steps, steps_without_words
+from gpumagic.gpu_mem.blocks_told import Untold, snapshot_of, why_untold
+from gpumagic.gpu_mem.causes import next_steps, steps_without_words
 from gpumagic.gpu_mem.counters import setting_of
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
 from gpumagic.gpu_mem.finding_leaks import find_leaks
-from gpumagic.gpu_mem.fragmentation import fragmentation_of, kept_in_pools_bytes
+from gpumagic.gpu_mem.fragmentation import fragmentation_of
 from gpumagic.gpu_mem.freeing import free
 from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.letting_go import Held
 from gpumagic.gpu_mem.names_by_address import names_by_address
+from gpumagic.gpu_mem.oom_errors import of_the_run
 from gpumagic.gpu_mem.oom_text import others_in
 from gpumagic.gpu_mem.pinning import pinning_of
-from gpumagic.gpu_mem.placing import answer_for
 from gpumagic.gpu_mem.report import (
     Counters,
     DeviceMemory,
@@ -28,7 +29,9 @@ from gpumagic.gpu_mem.report import (
     MemoryReport,
     WhyReport,
 )
+from gpumagic.gpu_mem.request_now import answer_now, are_expandable, causes_now
 from gpumagic.gpu_mem.segments import named, segments_of
+from gpumagic.host_memory import available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +39,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, Runtime
     from gpumagic.gpu_mem.known_names import KnownNames
     from gpumagic.gpu_mem.report import (
-        Answer,
         CaughtOoms,
-        Cause,
         FreeReport,
         Holdings,
         OomFacts,
@@ -92,28 +93,35 @@ class Memory:
         return find_holdings(
             self._names.sources(runtime.kind),
             allocated,
-            snapshot=runtime.memory_snapshot(),
+            snapshot=snapshot_of(runtime),
         )
 
     def map(self) -> MapReport:
         """Every segment and block, with the names that lie there."""
         runtime = runtime_now()
         segments = self._segments(runtime)
-        counters = (each.counters for each in self.devices(runtime))
-        in_use = runtime.kind != "cpu" and runtime.started()
+        reason = _why_no_blocks(runtime, segments)
+        devices = () if reason else self.devices(runtime)
+        known = segments or ()
         return MapReport(
             setting=setting_of(runtime),
-            segments=segments,
-            fragmentation=tuple(fragmentation_of(segments, each) for each in counters),
-            why_not=None if in_use else _why_no_device(runtime),
-            hint=None if in_use else _what_to_do(runtime),
+            segments=known,
+            fragmentation=tuple(fragmentation_of(known, d.counters) for d in devices),
+            why_not=None if reason is None else reason.problem,
+            hint=None if reason is None else reason.hint,
         )
 
     def leaks(self, *, gc: bool = False) -> LeakReport:
         """What could be let go of."""
         runtime = runtime_now()
         found = find_leaks(self._names.shell, runtime, gc=gc)
-        return LeakReport(setting_of(runtime), *found)
+        return LeakReport(
+            setting=setting_of(runtime),
+            leaks=found.leaks,
+            total_bytes=found.total_bytes,
+            partial=found.partial,
+            remarks=found.remarks,
+        )
 
     def free(
         self,
@@ -136,11 +144,13 @@ class Memory:
     def fit(self, nbytes: int) -> FitReport:
         """Whether so many bytes would fit now, on each device in use."""
         runtime = runtime_now()
-        segments, setting = self._segments(runtime), setting_of(runtime)
+        told, setting = self._segments(runtime), setting_of(runtime)
+        segments, reason = told or (), _why_no_blocks(runtime, told)
+        leaks = find_leaks(self._names.shell, runtime)
         found = [
-            (answer, self._causes(None, answer, device, segments))
-            for device in self.devices(runtime)
-            for answer in (_answer(nbytes, device, segments),)
+            (answer, causes_now(None, answer, device, segments, leaks))
+            for device in (() if reason else self.devices(runtime))
+            for answer in (answer_now(nbytes, device, segments, runtime),)
         ]
         causes = tuple(dict.fromkeys(cause for _, own in found for cause in own))
         return FitReport(
@@ -151,11 +161,12 @@ class Memory:
             next_steps=next_steps(
                 causes,
                 setting=setting,
-                expandable=_expandable(segments),
+                expandable=are_expandable(segments),
                 pinning=pinning_of(segments),
+                held=Held(leaks.leaks),
             ),
-            why_not=None if found else _why_no_device(runtime),
-            hint=None if found else _what_to_do(runtime),
+            why_not=None if reason is None else reason.problem,
+            hint=None if reason is None else reason.hint,
         )
 
     def why(self, oom: OomFacts | None, caught: CaughtOoms | None = None) -> WhyReport:
@@ -173,20 +184,22 @@ class Memory:
         device = caught.device if caught is not None else None
         device = oom.device if oom is not None else device
         memory = self._device_of(device, runtime)
+        told = self._segments(runtime)
         segments = tuple(
-            each
-            for each in self._segments(runtime)
-            if device is None or each.device == device
+            each for each in told or () if device is None or each.device == device
         )
-        answer = None
-        if memory and oom is not None and oom.requested_bytes is not None:
-            answer = _answer(oom.requested_bytes, memory, segments)
-        causes = self._causes(oom, answer, memory, segments) if oom else ()
-        held = self.holdings(runtime, () if memory is None else (memory,))
-        leaks = find_leaks(self._names.shell, runtime).leaks
-        leaks = tuple(each for each in leaks if device in {None, each.device})
-        holders = (each for each in held.holders if device in {None, each.device})
-        expandable, pinning = _expandable(segments), pinning_of(segments)
+        answer, asked = None, None if oom is None else oom.requested_bytes
+        if memory is not None and told is not None and asked is not None:
+            answer = answer_now(asked, memory, segments, runtime)
+        found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom, caught))
+        causes = causes_now(oom, answer, memory, segments, found) if oom else ()
+        holders = self.holdings(runtime, () if memory is None else (memory,)).holders
+        holders = tuple(each for each in holders if device in {None, each.device})
+        leaks = tuple(each for each in found.leaks if device in {None, each.device})
+        own_bytes = dict(found.own_bytes).get(device or 0, 0)
+        live_bytes = None if memory is None else memory.counters.allocated_bytes
+        held = Held(leaks, own_bytes, live_bytes)
+        expandable, pinning = are_expandable(segments), pinning_of(segments)
         return WhyReport(
             setting=setting,
             oom=oom,
@@ -194,11 +207,12 @@ class Memory:
             causes=causes,
             answer=answer,
             memory=memory,
-            holders=tuple(itertools.islice(holders, _MOST_HOLDERS)),
+            holders=holders[:_MOST_HOLDERS],
             leaks=leaks[:_MOST_HOLDERS],
             pinning=pinning,
             expandable_segments=expandable,
-            next_steps=steps_without_words(leaks=bool(leaks))
+            own_bytes=own_bytes,
+            next_steps=steps_without_words(held)
             if oom is None
             else next_steps(
                 causes,
@@ -206,6 +220,7 @@ class Memory:
                 expandable=expandable,
                 pinning=pinning,
                 others=others_in(oom.text),
+                held=held,
             ),
         )
 
@@ -219,31 +234,13 @@ class Memory:
         devices, at = self.devices(runtime), device or 0
         return next((each for each in devices if each.counters.device == at), None)
 
-    def _segments(self, runtime: Runtime) -> tuple[Segment, ...]:
-        snapshot = runtime.memory_snapshot()
+    def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
+        """With names; None where the allocator does not tell of them."""
+        snapshot = snapshot_of(runtime)
         if snapshot is None:
-            return ()
+            return None
         names = names_by_address(self._names.sources(runtime.kind))
         return named(segments_of(snapshot), names)
-
-    def _causes(
-        self,
-        oom: OomFacts | None,
-        answer: Answer | None,
-        memory: DeviceMemory | None,
-        segments: tuple[Segment, ...],
-    ) -> tuple[Cause, ...]:
-        if memory is None:
-            return causes_of(oom, answer)
-        device = memory.counters.device
-        totals = dict(find_leaks(self._names.shell, runtime_now()).total_bytes)
-        return causes_of(
-            oom,
-            answer,
-            memory,
-            leaks_bytes=totals.get(device),
-            private_pool_bytes=kept_in_pools_bytes(segments, device),
-        )
 
 
 def _the_host(runtime: Runtime, holdings: Holdings | None) -> tuple[DeviceMemory, ...]:
@@ -251,33 +248,16 @@ def _the_host(runtime: Runtime, holdings: Holdings | None) -> tuple[DeviceMemory
     if runtime.kind != "cpu" or holdings is None:
         return ()
     held_bytes = sum(nbytes for _, nbytes in holdings.allocated_bytes)
-    return (DeviceMemory(Counters(0, allocated_bytes=held_bytes)),)
+    counters = Counters(0, allocated_bytes=held_bytes)
+    return (DeviceMemory(counters, free_bytes=available_bytes()),)
 
 
-def _answer(nbytes: int, memory: DeviceMemory, segments: tuple[Segment, ...]) -> Answer:
-    counters = memory.counters
-    return answer_for(
-        nbytes,
-        segments,
-        device=counters.device,
-        device_free_bytes=memory.free_bytes,
-        cap_left_bytes=_cap_left(memory, counters),
-    )
-
-
-def _cap_left(memory: DeviceMemory, counters: Counters) -> int | None:
-    if memory.cap_bytes is None or counters.reserved_bytes is None:
-        return None
-    return max(memory.cap_bytes - counters.reserved_bytes, 0)
-
-
-def _expandable(segments: tuple[Segment, ...]) -> bool | None:
-    return any(each.expandable for each in segments) if segments else None
-
-
-def _why_no_device(runtime: Runtime) -> str:
-    return _HOST_ONLY if runtime.kind == "cpu" else _NOT_STARTED
-
-
-def _what_to_do(runtime: Runtime) -> str:
-    return _SIMULATE if runtime.kind == "cpu" else _USE_ONE
+def _why_no_blocks(
+    runtime: Runtime, segments: tuple[Segment, ...] | None
+) -> Untold | None:
+    """Why nothing can be said of blocks; None where they are known."""
+    if runtime.kind == "cpu":
+        return Untold(_HOST_ONLY, _SIMULATE)
+    if not runtime.started() or not runtime.devices_in_use():
+        return Untold(_NOT_STARTED, _USE_ONE)
+    return why_untold(runtime) if segments is None else None

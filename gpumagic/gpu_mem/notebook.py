@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit")
 _TAKE_A_VALUE = ("log", "fit")
+_WATCHING = (
+    "A line after each cell that moves memory from now on; %gpu_mem off ends that"
+)
 # Which words an option belongs to; "" is a cell, "now" is no word at all.
 _BELONGS = {
     "lines": ("",),
@@ -143,7 +146,7 @@ class Notebook:
     def _switch(self, *, on: bool) -> None:
         if on:
             self._every_cell.start()
-            show_text("A line after each cell from now on; %gpu_mem off ends that")
+            show_text(_WATCHING)
         else:
             self._every_cell.stop()
             show_text("Cells are no longer watched by themselves")

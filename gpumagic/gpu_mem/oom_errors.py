@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.gpu_mem.oom_text import is_out_of_memory, read_oom
-from gpumagic.places import Places, code_line
+from gpumagic.places import Place, Places, code_line
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.report import OomFacts
-    from gpumagic.observed import CodeLine
+    from collections.abc import Callable
 
-_CELL = re.compile(r"In \[(\d+)\]")
+    from gpumagic.gpu_mem.report import CaughtOoms, OomFacts
+    from gpumagic.places import PlaceMark
 
 
 def oom_within(error: BaseException | None) -> BaseException | None:
@@ -29,12 +28,48 @@ def oom_within(error: BaseException | None) -> BaseException | None:
 
 
 def facts_of(error: BaseException) -> OomFacts:
-    """What the error says, and where the user's code raised it."""
-    line = _innermost_line(error)
-    cell = _CELL.match(line.where) if line is not None else None
+    """What the error says, where the user's code raised it, and from which cell."""
+    marks = _users_lines(error)
+    innermost = marks[-1] if marks else None
+    cell = _cell_of(marks)
+    in_cell = [mark for mark in marks if Place(*mark).cell == cell is not None]
+    elsewhere = bool(in_cell) and in_cell[-1] is not innermost
     return dataclasses.replace(
-        read_oom(str(error)), line=line, cell=int(cell[1]) if cell else None
+        read_oom(str(error)),
+        line=code_line(innermost),
+        cell=cell,
+        called_from=code_line(in_cell[-1]) if elsewhere else None,
     )
+
+
+def of_the_run(
+    oom: OomFacts | None, caught: CaughtOoms | None
+) -> Callable[[object], bool] | None:
+    """Tells the error whose frames hold what the failing run had needed.
+
+    Of errors that were caught it is one that ended the same cell, as far as that is
+    known: none of an earlier cell is.
+
+    Args:
+        oom: The one that is asked about.
+
+        caught: Or those that were.
+    """
+    if oom is not None:
+        text = oom.text
+        return lambda error: _says(error, text)
+    if caught is None:
+        return None
+    first = caught.cell or (caught.since_cell or 0) + 1
+    return lambda error: (
+        isinstance(error, BaseException)
+        and (_cell_of(_users_lines(error)) or 0) >= first
+    )
+
+
+def _says(error: object, text: str) -> bool:
+    found = oom_within(error) if isinstance(error, BaseException) else None
+    return found is not None and _text(found) == text
 
 
 def _text(error: BaseException) -> str:
@@ -44,13 +79,20 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _innermost_line(error: BaseException) -> CodeLine | None:
+def _users_lines(error: BaseException) -> list[PlaceMark]:
+    """The places of the user's code that an error came through, innermost last."""
     torch = loaded_torch()
     places = Places(() if torch is None else (str(torch.__path__[0]),))
-    found, traceback = None, error.__traceback__
+    found, traceback = [], error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if places.is_users(code.co_filename):
-            found = code, traceback.tb_lasti
+            found.append((code, traceback.tb_lasti))
         traceback = traceback.tb_next
-    return code_line(found)
+    return found
+
+
+def _cell_of(marks: list[PlaceMark]) -> int | None:
+    """The number of the cell that was run: the outermost."""
+    cells = (Place(*mark).cell for mark in marks)
+    return next((cell for cell in cells if cell is not None), None)

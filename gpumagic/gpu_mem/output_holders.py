@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.gpu_mem.error_holders import results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
 _NUMBERED = re.compile(r"_\d+")
 _LATEST = ("_", "__", "___")
@@ -54,20 +54,27 @@ def shown_results(shell: Any | None) -> list[ShownResult]:
     return [ShownResult(value, tuple(names)) for value, names in found.values()]
 
 
-def drop_outputs(shell: Any | None) -> tuple[str, ...]:
-    """Make every place let go of its result; return the names of those that had one.
+def drop_outputs(
+    shell: Any | None, among: Container[int] | None = None
+) -> tuple[str, ...]:
+    """Make places let go of their results; return the names of those that had one.
 
     A variable of the user's keeps what it has, also one called `_` that the user has
     assigned. What was typed stays, in `In` and `_i`.
 
     Args:
         shell: The IPython shell; None where there is none.
+
+        among: The ids of the results that may go; None is all of them.
     """
-    names = []
-    for place in list(output_places(shell)):
+    dropped = [
+        place
+        for place in list(output_places(shell))
+        if among is None or id(place.value) in among
+    ]
+    for place in dropped:
         place.empty()
-        names.append(place.name)
-    return tuple(names)
+    return tuple(place.name for place in dropped)
 
 
 def output_places(shell: Any | None) -> Iterator[OutputPlace]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.places import Places
+from gpumagic.gpu_mem.stack_places import places_beside
 
 if TYPE_CHECKING:
     from gpumagic.devices.memory_events import MemoryRecorder, MemoryTrace
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.places import Places
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
@@ -91,7 +92,7 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
     torch = loaded_torch()
     if torch is None:
         return Chosen(remark=_too_early("torch was not imported"))
-    places = Places((str(torch.__path__[0]),)) if lines else None
+    places = places_beside(torch) if lines else None
     if runtime.simulated:
         return _of_the_simulator(lines=lines)
     if runtime.kind == "cpu":

@@ -276,7 +276,7 @@ class DeviceMemory(Record):
     Attributes:
         total_bytes: Of the device; of a slice, of that.
 
-        free_bytes: As the driver tells.
+        free_bytes: As the driver tells; of the host, the RAM that can still be used.
 
         others_bytes: What other processes hold, where that can be told.
 
@@ -622,6 +622,8 @@ class Answer(Record):
 
         hole_bytes: The largest free piece of the right pool and stream.
 
+        elsewhere_bytes: What is free in segments of other streams, and so not for it.
+
         segment_bytes: What would be asked of the driver where no hole fits.
 
         releasable_bytes: Free segments that could be given back first.
@@ -638,6 +640,7 @@ class Answer(Record):
     releasable_bytes: int | None
     cap_left_bytes: int | None
     place: str | None
+    elsewhere_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -656,7 +659,11 @@ class OomFacts(Record):
     """What is known of an out-of-memory error, from its text and from that moment.
 
     Attributes:
-        cell: The cell that raised it; None outside of a notebook.
+        cell: The cell that was run; None outside of a notebook.
+
+        line: Where the user's code raised it, also in a function of an earlier cell.
+
+        called_from: The line of the cell that was run, where `line` lies elsewhere.
 
         after: Whether memory was looked at after the error, when frames were still
             alive but torch had already given back what it could.
@@ -674,6 +681,7 @@ class OomFacts(Record):
     reserved_unallocated_bytes: int | None
     private_pools_bytes: int | None
     after: bool = True
+    called_from: CodeLine | None = None
 
 
 @dataclass(frozen=True)
@@ -707,6 +715,10 @@ class WhyReport(Report):
 
         next_steps: What to type, the best first.
 
+        leaks: What may be held without need, less what the failing run had needed.
+
+        own_bytes: What the frames of this error still hold of that; None is unknown.
+
         caught: Those that were met since the error, or instead of one, of which no
             error is left.
     """
@@ -722,6 +734,7 @@ class WhyReport(Report):
     expandable_segments: bool | None = None
     next_steps: tuple[str, ...] = ()
     caught: CaughtOoms | None = None
+    own_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.gpu_mem.class_names import in_classes
 from gpumagic.gpu_mem.error_frames import frames_with_locals
 from gpumagic.gpu_mem.naming import is_of_the_shell, is_shown_result, output_name
 from gpumagic.gpu_mem.report import HolderKind
@@ -82,6 +83,11 @@ def roots_of(sources: Sources) -> list[Root]:
         and not is_of_the_shell(name, value)
         and not (is_shown_result(name) and id(value) in shown)
     ]
+    named = [(root.name, root.values[0]) for root in roots]
+    roots += [
+        Root(name, HolderKind.VARIABLE, [value])
+        for name, value in in_classes(named, sources.namespace.get("__name__"))
+    ]
     roots += _output_roots(outputs)
     roots += _error_roots(sources)
     if sources.modules:
@@ -131,10 +137,13 @@ def _module_roots(namespace: Mapping[str, Any]) -> Iterator[Root]:
     for module_name, names in _users_modules():
         if names is namespace:
             continue
-        for name, value in list(names.items()):
-            if not name.startswith("__") and type(value) is not FunctionType:
-                where = f"{module_name}.{name}"
-                yield Root(where, HolderKind.MODULE, [value])
+        own = [
+            (name, value)
+            for name, value in list(names.items())
+            if not name.startswith("__") and type(value) is not FunctionType
+        ]
+        for name, value in (*own, *in_classes(own, names.get("__name__"))):
+            yield Root(f"{module_name}.{name}", HolderKind.MODULE, [value])
 
 
 def _users_modules() -> Iterator[tuple[str, dict[str, Any]]]:

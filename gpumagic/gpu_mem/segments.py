@@ -11,12 +11,13 @@ from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.memory_history import users_spot
 from gpumagic.gpu_mem.cell_lines import code_line_at
 from gpumagic.gpu_mem.report import Block, BlockState, Segment
-from gpumagic.places import Places
+from gpumagic.gpu_mem.stack_places import places_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.observed import CodeLine
+    from gpumagic.places import Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
 
@@ -27,7 +28,6 @@ _STATES = {
     "active_awaiting_free": BlockState.PENDING,  # as older versions spell it
     "inactive": BlockState.FREE,
 }
-_NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", "??")
 
 
 def segments_of(snapshot: Sequence[Entry]) -> tuple[Segment, ...]:
@@ -42,7 +42,7 @@ def segments_of(snapshot: Sequence[Entry]) -> tuple[Segment, ...]:
     """
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
     pools = _small_numbers((0, pool) for pool in map(_pool_id, snapshot))
-    places = Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
+    places = places_beside(loaded_torch())
     segments = (
         _segment(each, streams[each["device"], each.get("stream", 0)], pools, places)
         for each in snapshot
@@ -132,9 +132,7 @@ def _small_numbers(things: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], i
 
 def _line_of(frames: Iterable[Entry], places: Places) -> CodeLine | None:
     """The user's line that asked for it, where torch has recorded the stack."""
-    # A recording of the user's own may have stacks of C++ as well.
-    python = (each for each in frames if not each["filename"].endswith(_NOT_PYTHON))
-    spot = users_spot(python, places)
+    spot = users_spot(frames, places)
     return None if spot is None else code_line_at(spot)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Table
 from gpumagic.gpu_mem.balance_section import bars
-from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence
+from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence, may_be_elsewhere
 from gpumagic.gpu_mem.device_words import device_name, listed, on_device
 from gpumagic.gpu_mem.leaks_section import leaks_table
 from gpumagic.gpu_mem.names_section import names_table
@@ -34,6 +34,11 @@ _NO_WORDS = (
 _AFTER = (
     "Memory was looked at after the error: frames of the error still held their "
     "tensors then, but torch had already given back what nobody used."
+)
+
+_STREAM_UNKNOWN = (
+    "the error does not say for which stream it was: the largest hole is the default "
+    "stream's, and no stream can have the holes of another"
 )
 
 
@@ -79,6 +84,8 @@ def why_parts(report: WhyReport) -> Iterator[Part]:
     yield from steps_parts(report.next_steps)
     yield Grid("At that moment", tuple(_facts(report, oom)))
     yield from _the_state(report)
+    if may_be_elsewhere(report):
+        yield Note("note", _STREAM_UNKNOWN)
     if oom.after:
         yield Paragraph(_AFTER)
     yield Details("What torch said", (Paragraph(oom.text),))
@@ -125,6 +132,9 @@ def _facts(report: WhyReport, oom: OomFacts) -> Iterator[tuple[str, Cell]]:
     if oom.line is not None:
         source = f": {oom.line.source}" if oom.line.source else ""
         yield "line", f"{oom.line.where}{source}"
+    if oom.called_from is not None:
+        source = f": {oom.called_from.source}" if oom.called_from.source else ""
+        yield "called from", f"{oom.called_from.where}{source}"
     yield "device", device_name(report.setting, oom.device)
     figures = (
         ("asked for", oom.requested_bytes),

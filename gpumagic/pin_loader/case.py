@@ -154,6 +154,11 @@ class Case:
         return self.wish.only_looking and not self.runtime.started()
 
     @property
+    def leaves_pinning_out(self) -> bool:
+        """Whether trials may not pin as the loader does: it would start the device."""
+        return self.starts_nothing and bool(self.facts.pin_memory)
+
+    @property
     def workers(self) -> int:
         """How many workers the new loader is to have."""
         if self.search is not None and self.search.chosen is not None:

@@ -17,6 +17,7 @@ from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.records.setting import Setting
 from gpumagic.pin_loader.report import LoaderReport, State
+from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +158,7 @@ def improve(  # noqa: PLR0913 -- one for each option
 
         progress: Called with the share that is done, and with what is being done.
     """
-    if isinstance(loader, DevicePrefetcher) and workers is not None:
+    if is_truly(loader, DevicePrefetcher) and workers is not None:
         loader = loader.loader  # it is made anew, with other workers
     wish = Wish(
         name=name,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch.anatomy import anatomy_of
 from gpumagic.pin_loader.case import Ending
+from gpumagic.pin_loader.current_device import make_current
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader.facts import one_shot_reason
 from gpumagic.pin_loader.loader.rebuilding import rebuild
@@ -28,6 +29,7 @@ from gpumagic.pin_loader.trials.guard import guard
 from gpumagic.pin_loader.trials.loader_failure import failure_of
 from gpumagic.pin_loader.trials.preflight import unpicklable
 from gpumagic.pin_loader.trials.trial import batches_of
+from gpumagic.true_class import is_truly
 from gpumagic.units import seconds_text, share_text
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class NoBatches(GpuMagicError):
 
 def look_at_the_kind(case: Case) -> Ending | None:
     """Refuse what cannot be looked at without taking something away."""
-    if isinstance(case.loader, DevicePrefetcher):
+    if is_truly(case.loader, DevicePrefetcher):
         return Ending(
             State.ALREADY_GOOD,
             Remark(
@@ -87,6 +89,8 @@ def look_at_a_batch(case: Case) -> Ending | None:
     A loader with workers is asked with one: what a dataset opens when it is first
     asked would else be open in this process, and shared by all workers to come.
     """
+    if case.facts.pin_memory and not case.starts_nothing:
+        make_current(case)
     workers = min(case.facts.workers or 0, 1)
     with batches_of(trial_copy(case, workers=workers)) as batches:
         try:
@@ -101,7 +105,9 @@ def look_at_a_batch(case: Case) -> Ending | None:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
             raise failure_of(error, 0) from None
-    case.anatomy = anatomy_of(case.batch, case.runtime, case.facts)
+    case.anatomy = anatomy_of(
+        case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
+    )
     whys = {leaf.why for leaf in case.anatomy.leaves}
     if whys == {WhyPageable.NOT_A_TENSOR} and not case.wish.force:
         return Ending(
@@ -157,8 +163,10 @@ def measure_the_way(case: Case) -> Ending | None:
     if not case.pins:
         return _without_accelerator(case)
     if case.starts_nothing:
-        case.remarks.append(_NOT_STARTED)
+        pins = case.leaves_pinning_out
+        case.remarks.append(_NEITHER_PINNED_NOR_COPIED if pins else _NOT_COPIED)
         return Ending(State.DIAGNOSED)
+    make_current(case)
     case.undo.enter_context(rates.given_back(case.runtime, case.device or 0))
     case.rates = rates.measure(
         case.batch,
@@ -207,6 +215,8 @@ def trial_copy(case: Case, **changes: Any) -> Any:
 
     A loader that cannot be rebuilt is iterated itself: its random state is put back.
     """
+    if case.leaves_pinning_out:
+        changes["pin_memory"] = False
     return rebuild(case.loader, persistent_workers=False, **changes).loader
 
 
@@ -331,7 +341,13 @@ _SHORT_EPOCH = Remark(
     "an epoch is too short for one batch to be copied beside another",
     "smaller batches, or several epochs in one",
 )
-_NOT_STARTED = Remark(
+_USE_IT_FIRST = "leave --diagnose off, or use the device first"
+_NOT_COPIED = Remark(
     "the device has not been used yet, so copies to it were not measured",
-    "leave --diagnose off, or use the device first",
+    _USE_IT_FIRST,
+)
+_NEITHER_PINNED_NOR_COPIED = Remark(
+    "the device has not been used yet, and pinning or copying would start it: the "
+    "loader was asked for batches that are not pinned, and copies were not measured",
+    _USE_IT_FIRST,
 )

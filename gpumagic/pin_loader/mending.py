@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.comparison import Verdict
 from gpumagic.pin_loader.case import Ending
+from gpumagic.pin_loader.current_device import make_current
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader import sameness
 from gpumagic.pin_loader.loader.rebuilding import rebuild
@@ -115,6 +116,7 @@ def _searched(case: Case) -> Loading | None:
 
 def make_the_loader(case: Case) -> Ending | None:
     """Rebuild it, and put the prefetcher round it."""
+    make_current(case)
     adapter = case.pins and case.anatomy.adaptable
     made = rebuild(
         case.loader,

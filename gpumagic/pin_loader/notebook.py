@@ -14,6 +14,7 @@ from gpumagic.pin_loader.improving import diagnose, improve
 from gpumagic.pin_loader.interrupted import without_our_frames
 from gpumagic.pin_loader.request import Request, watch_only
 from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.true_class import class_name, is_truly
 from gpumagic.units import with_article
 
 if TYPE_CHECKING:
@@ -122,16 +123,11 @@ class Notebook:
             near = did_you_mean(first, self._loaders() or self._names)
             raise UsageProblem(
                 f"there is no {first} in this notebook",
-                near or self._known() or "make a DataLoader first, then name it here",
+                near or f"{self._or_make_one()}; names within a function are not seen",
             )
         found = self._names[first]
         for attribute in attributes:
-            if not hasattr(found, attribute):
-                raise UsageProblem(
-                    f"{first} has no attribute {attribute}",
-                    did_you_mean(attribute, dir(found)) or "look at dir() of it",
-                )
-            found = getattr(found, attribute)
+            found = _attribute(found, first, attribute)
         return found
 
     def _function(self, name: str) -> Any:
@@ -150,7 +146,7 @@ class Notebook:
 
     def _require_free(self, out: str) -> None:
         there = self._names.get(out)
-        if there is not None and not isinstance(there, DevicePrefetcher):
+        if there is not None and not is_truly(there, DevicePrefetcher):
             raise UsageProblem(
                 f"{out} is the name of {_kind_of(there)} already",
                 "say another name: --out my_loader",
@@ -173,6 +169,9 @@ class Notebook:
             for name, value in self._names.items()
             if not name.startswith("_") and type(value).__name__.endswith("Loader")
         ]
+
+    def _or_make_one(self) -> str:
+        return self._known() or "make a DataLoader first, then name it here"
 
     # -------------------------------------------------------------------- a cell
 
@@ -199,5 +198,25 @@ class Notebook:
         return self._magics.run_body(typed, cell, before=run.begin, after=after)
 
 
+def _attribute(found: Any, name: str, attribute: str) -> Any:
+    try:
+        return getattr(found, attribute)
+    except AttributeError:
+        problem = f"{name} has no attribute {attribute}"
+        hint = did_you_mean(attribute, _attributes(found)) or "look at dir() of it"
+    except Exception as error:  # noqa: BLE001 -- the user's own code
+        said = str(error).strip().partition("\n")[0]
+        problem = f"{name}.{attribute}: {type(error).__name__}: {said}"
+        hint = f"give it a name first: train_dl = {name}.{attribute}"
+    raise UsageProblem(problem, hint)
+
+
+def _attributes(found: Any) -> list[str]:
+    try:
+        return dir(found)
+    except Exception:  # noqa: BLE001 -- an object may have a __dir__ of its own
+        return []
+
+
 def _kind_of(thing: object) -> str:
-    return with_article(type(thing).__name__)
+    return with_article(class_name(thing))

@@ -10,6 +10,7 @@ from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.reading import Memory, Reading
 from gpumagic.tensor_info.tensors import read_tensor
+from gpumagic.true_class import class_has, class_name, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ _CPU_OF_DLPACK = 1
 def is_array(thing: Any) -> bool:
     """Whether something is a numpy array; numpy is not imported to find out."""
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    return kind is not None and isinstance(thing, kind)
+    return kind is not None and is_truly(thing, kind)
 
 
 def read_array(array: Any) -> Reading:
@@ -56,7 +57,7 @@ def read_array(array: Any) -> Reading:
 
 def hands_out_dlpack(thing: Any) -> bool:
     """Whether something offers its memory through DLPack."""
-    return not isinstance(thing, type) and hasattr(thing, "__dlpack__")
+    return class_has(thing, "__dlpack__")
 
 
 def read_dlpack(thing: Any) -> Reading:
@@ -65,7 +66,7 @@ def read_dlpack(thing: Any) -> Reading:
     Raises:
         GpuMagicError: It lies elsewhere, or cannot be offered as it is.
     """
-    name = f"{type(thing).__module__}.{type(thing).__qualname__}"
+    name = f"{type(thing).__module__}.{class_name(thing)}"
     try:
         place = int(thing.__dlpack_device__()[0])
         reading = _through_dlpack(thing, name) if place == _CPU_OF_DLPACK else None
@@ -111,7 +112,7 @@ def _memory_of(array: Any) -> tuple[Memory, int | None]:
     while is_array(root.base):
         root = root.base
     torch = torch_words.torch_if_imported()
-    if torch is not None and isinstance(root.base, torch.Tensor):
+    if torch is not None and is_truly(root.base, torch.Tensor):
         owner = read_tensor(torch, root.base)
         if owner.memory is not None and owner.memory.device == "cpu":
             return owner.memory, owner.storage

@@ -94,7 +94,7 @@ def hint_for(failures: Sequence[str]) -> str:
     if option:
         return option
     if any(": NameError: " in line for line in failures):
-        return "look at a name that is there"
+        return "look at a name of the notebook; names within a function are not seen"
     return "mend the expression: in a cell of its own it shows the whole traceback"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -79,7 +78,7 @@ class TensorMagics(GpuMagics):
 
         method = self.tensor_info
         options, code = arguments.split_code(
-            method.parser, typed_name(method, cell), _with_attached_shape(line)
+            method.parser, typed_name(method, cell), line
         )
         asked = expressions.split(code.removesuffix(";"))
         if not asked and not options.alias:
@@ -132,7 +131,8 @@ class TensorMagics(GpuMagics):
 
         from gpumagic.tensor_info.storages import aliases
 
-        report = aliases(self._namespace(), only=found.values or None)
+        only, texts = found.values or None, found.texts
+        report = aliases(self._namespace(), only=only, expressions=texts)
         return dataclasses.replace(report, remarks=(*report.remarks, *found.failures))
 
     def _namespace(self) -> dict[str, Any]:
@@ -180,8 +180,3 @@ def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
         warp=options.gpu or on_device,
         remarks=(*found.failures, *report.remarks),
     )
-
-
-def _with_attached_shape(line: str) -> str:
-    """`--view -1,2` as `--view=-1,2`: a dash in front looks like another option."""
-    return re.sub(r"^((?:\s*--?[a-z]+)*?\s*--view)\s+(?=-\d)", r"\1=", line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.tensor_info import merging
 from gpumagic.tensor_info.figures import report_of
-from gpumagic.tensor_info.objects import read
+from gpumagic.tensor_info.objects import read, read_each
 from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.report import CompareReport, ViewReport
 
@@ -108,19 +108,12 @@ def compare(
         )
     if not xs:
         raise GpuMagicError("there is nothing to compare", "name a tensor or more")
-    readings, reports = [], []
-    # Their words alone: an error leads to this frame, and so to the tensors.
-    refusals: list[tuple[str, str]] = []
-    for x, name in zip(xs, names, strict=True):
-        try:
-            reading = read(x, name)
-        except GpuMagicError as error:
-            refusals.append((error.problem, error.hint))
-            continue
-        readings.append(reading)
-        reports.append(_report(x, reading, name, warp_base=warp_base, values=values))
-    if not readings:
-        raise GpuMagicError(*refusals[0])
+    found, remarks = read_each(xs, names)
+    readings = [reading for _, _, reading in found]
+    reports = [
+        _report(x, reading, name, warp_base=warp_base, values=values)
+        for x, name, reading in found
+    ]
     views, not_viewed = _views(readings, reports, view)
     return CompareReport(
         tensors=tuple(reports),
@@ -130,7 +123,7 @@ def compare(
         ),
         views=tuple(views),
         warp=warp,
-        remarks=tuple(": ".join(filter(None, each)) for each in refusals + not_viewed),
+        remarks=(*remarks, *(": ".join(filter(None, each)) for each in not_viewed)),
     )
 
 

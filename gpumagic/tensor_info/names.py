@@ -7,7 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info.containers import items_of
 from gpumagic.tensor_info.objects import is_tensor
+from gpumagic.true_class import is_truly, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +53,7 @@ def tensors_of(namespace: Mapping[str, Any], budget: Budget) -> Iterator[Found]:
 
     What IPython keeps of earlier cells comes last, once for each object.
     """
-    for name, thing in list(namespace.items()):
+    for name, thing in _named(namespace):
         if not (_OF_THE_SHELL.fullmatch(name) or _is_output(name)):
             yield from _under(name, thing, budget, is_output=False)
     kept: set[int] = set()
@@ -65,11 +67,18 @@ def _is_output(name: str) -> bool:
     return name in _OUTPUTS or _NUMBERED_OUTPUT.fullmatch(name) is not None
 
 
+def _named(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The names with what they stand for; `globals()[5] = ...` makes no name."""
+    return [each for each in list(namespace.items()) if type(each[0]) is str]
+
+
 def _outputs(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    out = namespace.get("Out")
-    if isinstance(out, dict):
-        yield from ((f"Out[{number!r}]", thing) for number, thing in list(out.items()))
-    yield from ((name, namespace[name]) for name in list(namespace) if _is_output(name))
+    out: Any = namespace.get("Out")
+    if is_truly(out, dict):
+        yield from (
+            (f"Out[{spelled(number)}]", thing) for number, thing in list(out.items())
+        )
+    yield from (each for each in _named(namespace) if _is_output(each[0]))
 
 
 def _under(
@@ -81,7 +90,7 @@ def _under(
     if is_tensor(thing):
         yield Found(name, thing, is_output, is_assignable=True)
         return
-    assignable = not isinstance(thing, tuple) and not _is_module(thing)
+    assignable = not is_truly(thing, tuple) and not _is_module(thing)
     for place, part in _parts(name, thing):
         if not budget.allows():
             return
@@ -90,29 +99,22 @@ def _under(
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """What lies in a container or a module; no code of a subclass is run."""
-    if isinstance(thing, dict):
-        # A list of the pairs: the dict may change while they are looked at.
-        for key, part in list(dict.items(thing)):
-            yield f"{name}[{key!r}]", part
-    elif isinstance(thing, list):
-        yield from (
-            (f"{name}[{n}]", part) for n, part in enumerate(list.__iter__(thing))
-        )
-    elif isinstance(thing, tuple):
-        yield from (
-            (f"{name}[{n}]", part) for n, part in enumerate(tuple.__iter__(thing))
-        )
-    elif _is_module(thing):
+    """What lies in a container or a module."""
+    if _is_module(thing):
         yield from ((f"{name}.{part}", value) for part, value in _of_module(thing))
+    else:
+        yield from ((f"{name}{place}", part) for place, part in items_of(thing))
 
 
 def _is_module(thing: Any) -> bool:
     torch = torch_words.torch_if_imported()
-    return torch is not None and isinstance(thing, torch.nn.Module)
+    return torch is not None and is_truly(thing, torch.nn.Module)
 
 
 def _of_module(module: Any) -> Iterator[tuple[str, Any]]:
     """Parameters and buffers, tied ones under each of their names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+    try:
+        yield from module.named_parameters(remove_duplicate=False)
+        yield from module.named_buffers(remove_duplicate=False)
+    except Exception:  # noqa: BLE001 - the user's own, or not yet set up
+        return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
@@ -12,12 +13,22 @@ from gpumagic.tensor_info.arrays import (
     read_array,
     read_dlpack,
 )
+from gpumagic.tensor_info.containers import (
+    items_of,
+    kind_of_container,
+    place_within,
+)
 from gpumagic.tensor_info.tensors import read_tensor
+from gpumagic.true_class import class_name, is_truly, is_weak_proxy, spelled
+from gpumagic.units import count_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpumagic.tensor_info.reading import Reading
 
 _NAMED_AT_MOST = 4
+_NUMBERS = (bool, int, float, complex)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
@@ -32,7 +43,7 @@ def read(thing: Any, expression: str = "x") -> Reading:
         GpuMagicError: It is no tensor; says what it is and what to type.
     """
     torch = torch_words.torch_if_imported()
-    if torch is not None and isinstance(thing, torch.Tensor):
+    if torch is not None and is_truly(thing, torch.Tensor):
         return read_tensor(torch, thing)
     if is_array(thing):
         return read_array(thing)
@@ -41,49 +52,93 @@ def read(thing: Any, expression: str = "x") -> Reading:
     raise _no_tensor(torch, thing, expression)
 
 
+def read_each(
+    things: Sequence[Any], names: Sequence[str]
+) -> tuple[list[tuple[Any, str, Reading]], tuple[str, ...]]:
+    """Read those that are tensors; what is none costs one remark.
+
+    Args:
+        things: What `read` takes.
+
+        names: What to call them; those without a name are called x.
+
+    Returns:
+        Each tensor with its name and what it says of itself; and the remarks.
+
+    Raises:
+        GpuMagicError: None of them is a tensor.
+    """
+    found: list[tuple[Any, str, Reading]] = []
+    # Their words alone: an error leads to this frame, and so to the tensors.
+    refusals: list[tuple[str, str]] = []
+    for thing, name in zip(things, chain(names, repeat("x")), strict=False):
+        try:
+            found.append((thing, name, read(thing, name)))
+        except GpuMagicError as error:
+            refusals.append((error.problem, error.hint))
+    if refusals and not found:
+        raise GpuMagicError(*refusals[0])
+    return found, tuple(": ".join(filter(None, each)) for each in refusals)
+
+
 def is_tensor(thing: Any) -> bool:
     """Whether something is a tensor of torch or a numpy array."""
     torch = torch_words.torch_if_imported()
-    return is_array(thing) or (torch is not None and isinstance(thing, torch.Tensor))
+    return is_array(thing) or (torch is not None and is_truly(thing, torch.Tensor))
 
 
 def _no_tensor(torch: Any, thing: Any, expression: str) -> GpuMagicError:
-    problem, hint = _described(torch, thing, expression)
-    return GpuMagicError(f"{expression} is {problem}, no tensor", hint)
+    found, hint = _described(torch, thing, expression)
+    return GpuMagicError(f"{expression} is no tensor, but {found}", hint)
 
 
 def _described(torch: Any, thing: Any, expression: str) -> tuple[str, str]:
     if thing is None:
         return "None", "did a function that changes its argument return nothing?"
-    if isinstance(thing, bool | int | float | complex):
-        return f"the number {thing!r}", "a number has no memory layout of its own"
-    if isinstance(thing, dict):
-        return _of_container("dict", thing.items(), len(thing), expression)
-    if isinstance(thing, list | tuple):
-        word = "list" if isinstance(thing, list) else "tuple"
-        return _of_container(word, enumerate(thing), len(thing), expression)
-    if torch is not None and isinstance(thing, torch.nn.Module):
+    if is_truly(thing, _NUMBERS):
+        number = f"the number {spelled(thing)}"
+        return number, "a number has no memory layout of its own"
+    if word := kind_of_container(thing):
+        return _of_container(word, thing, expression)
+    if torch is not None and is_truly(thing, torch.nn.Module):
         return _of_module(thing, expression)
-    name = type(thing).__qualname__
+    if is_weak_proxy(thing):
+        return "a weak reference to another object", "name that object itself"
+    name = class_name(thing)
     return f"of type {name}", "type the name of a torch tensor or a numpy array"
 
 
-def _of_container(
-    word: str, items: Any, count: int, expression: str
-) -> tuple[str, str]:
-    keys = [key for key, value in items if is_tensor(value)]
-    if not keys:
-        return f"a {word} without a tensor in it", "name one that holds tensors"
-    tensors = "tensor" if len(keys) == 1 else "tensors"
-    found = f"a {word} of {len(keys)} {tensors}"
-    if len(keys) < count:
-        found = f"a {word} with {len(keys)} {tensors} among {count} items"
-    return found, f"%tensor_info {expression}[{keys[0]!r}]"
+def _of_container(word: str, thing: Any, expression: str) -> tuple[str, str]:
+    items = list(items_of(thing))
+    places = [place for place, value in items if is_tensor(value)]
+    if not places:
+        return _of_container_without(word, thing, expression)
+    tensors = count_text(len(places), "tensor")
+    found = f"a {word} of {tensors}"
+    if len(places) < len(items):
+        found = f"a {word} with {tensors} among {len(items)} items"
+    return found, f"%tensor_info {expression}{places[0]}"
+
+
+def _of_container_without(word: str, thing: Any, expression: str) -> tuple[str, str]:
+    place, complete = place_within(thing, is_tensor)
+    if place is not None:
+        found = f"a {word} with a tensor further down"
+        return found, f"%tensor_info {expression}{place}"
+    where = "in it or in the lists, tuples and dicts within"
+    found = f"a {word} without a tensor {where}"
+    if not complete:
+        found = f"a {word} in which no tensor was found; not all of it was searched"
+    return found, "name one that holds tensors"
 
 
 def _of_module(module: Any, expression: str) -> tuple[str, str]:
-    names = [name for name, _ in module.named_parameters()]
-    found = f"a module ({type(module).__name__}) with {len(names)} parameters"
+    try:
+        names = [name for name, _ in module.named_parameters()]
+    except Exception:  # noqa: BLE001 - the user's own, or not yet set up
+        names = []
+    parameters = count_text(len(names), "parameter")
+    found = f"a module ({class_name(module)}) with {parameters}"
     if not names:
         return found, "name a tensor that it is given or returns"
     shown = [f"{expression}.{_as_code(name)}" for name in names[:_NAMED_AT_MOST]]

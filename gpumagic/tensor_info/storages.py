@@ -9,7 +9,7 @@ from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.advice import advice_for
 from gpumagic.tensor_info.covered import Placed, byte_range, covered_bytes
 from gpumagic.tensor_info.names import Budget, Found, tensors_of
-from gpumagic.tensor_info.objects import read
+from gpumagic.tensor_info.objects import read, read_each
 from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.report import AliasReport, Group, Name
 from gpumagic.tensor_info.touched import distinct_elements
@@ -37,6 +37,7 @@ def aliases(
     namespace: Mapping[str, Any],
     *,
     only: Sequence[Any] | None = None,
+    expressions: Sequence[str] = (),
     budget_s: float = 1.0,
 ) -> AliasReport:
     """Which tensors under the names of a namespace share memory, the largest first.
@@ -48,15 +49,22 @@ def aliases(
         namespace: The names, such as `globals()`. One level of lists, tuples and
             dicts counts, and the parameters and buffers of modules.
 
-        only: Tensors: groups that none of them lies in are left out.
+        only: Tensors: groups that none of them lies in are left out. What is no
+            tensor costs one remark, unless nothing among it is.
+
+        expressions: What to call those.
 
         budget_s: Seconds after which the search is cut short, and said to be.
+
+    Raises:
+        GpuMagicError: None of those that are asked for is a tensor.
     """
+    asked, refusals = ([], ()) if only is None else read_each(only, expressions)
     budget = Budget(_LOOKED_AT_MOST, budget_s)
     holders = list(_holders(tensors_of(namespace, budget)))
     clusters = list(_clusters(holders))
     if only is not None:
-        wanted = [read(thing).memory for thing in only]
+        wanted = [reading.memory for _, _, reading in asked]
         clusters = [each for each in clusters if _reaches(each, wanted)]
     groups = [_group(each) for each in clusters if _is_worth_showing(each)]
     alone = [each for each in clusters if not _is_worth_showing(each)]
@@ -65,7 +73,7 @@ def aliases(
         alone=len(alone),
         alone_bytes=sum(each[0].memory.size_bytes for each in alone),
         complete=not budget.spent,
-        remarks=tuple(_remarks(budget, clusters)),
+        remarks=(*refusals, *_remarks(budget, clusters)),
         simulated=any(one.reading.simulated for each in clusters for one in each),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.arrays import is_array
 from gpumagic.tensor_info.report import ValueSummary
+from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,7 @@ def sampling_steps(
 
 def _of_tensor(x: Any) -> ValueSummary:
     torch = torch_words.torch_if_imported()
-    if not isinstance(x, torch.Tensor):
+    if not is_truly(x, torch.Tensor):
         x = torch.from_dlpack(x)
     with torch.no_grad():
         sample = x.detach()[_slices(x.shape)]

@@ -252,7 +252,7 @@ NOT_STARTED = MemoryReport(
 NO_DEVICES = MemoryReport(CUDA, ())
 ON_CPU = MemoryReport(
     HOST,
-    (DeviceMemory(Counters(0, gib(1.2)), None, gib(31.3), gib(20.8)),),
+    (DeviceMemory(Counters(0, gib(1.2)), free_bytes=gib(20.8)),),
     Holdings(
         (
             Holder("features", HolderKind.VARIABLE, 0, gib(0.8), gib(0.8)),
@@ -722,7 +722,7 @@ FREED = FreeReport(
     (counters(0, 3.21, 6.0),),
     (gib(72.1),),
     (gib(72.1),),
-    ("%debug for that error", "Out, _, __ and ___"),
+    ("%debug for that error", "Out[3], Out[12]"),
 )
 FREED_TO_DEVICE = FreeReport(
     SIMULATED,
@@ -815,6 +815,30 @@ LEAKED = dataclasses.replace(
     leaks=LEAKS[:2],
     next_steps=("%gpu_mem free",),
 )
+CALLED = dataclasses.replace(
+    LIVE,
+    oom=dataclasses.replace(
+        OOM, cell=9, called_from=CodeLine("In [9], line 1", "attend(q, k)")
+    ),
+    own_bytes=gib(21.5),
+    next_steps=(
+        "ask for less at once: a smaller batch",
+        (
+            "%gpu_mem free gives back the 21.5 GiB that frames of this error still "
+            "hold, but the cell will need them again"
+        ),
+    ),
+)
+ON_A_STREAM = dataclasses.replace(
+    FRAGMENTED,
+    answer=dataclasses.replace(
+        ANSWER,
+        requested_bytes=gib(3),
+        rounded_bytes=gib(3),
+        hole_bytes=gib(4),
+        place="hole",
+    ),
+)
 OTHERS = dataclasses.replace(
     LIVE,
     causes=(Cause.OTHERS,),
@@ -855,6 +879,9 @@ FITS_NOWHERE = FitReport(
     (ANSWER,),
     (Cause.TOO_MUCH_LIVE, Cause.LEAKED),
     ("%gpu_mem free", "work on less at once"),
+)
+FITS_NO_STREAM = dataclasses.replace(
+    FITS_NOWHERE, answers=(dataclasses.replace(ANSWER, elsewhere_bytes=gib(2)),)
 )
 FITS_UNKNOWN = FitReport(
     CUDA,
@@ -951,7 +978,7 @@ SAMPLES = (
     ("free-nothing", NOTHING_TO_FREE),
     ("free-cpu", FREED_ON_CPU),
     ("free-unknown", FREED_UNKNOWN),
-    ("why-live", LIVE),
+    ("why-live", CALLED),
     ("why-never", NEVER),
     ("why-fragmented", FRAGMENTED),
     ("why-leaked", LEAKED),

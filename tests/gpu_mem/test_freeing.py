@@ -14,6 +14,7 @@ from gpumagic.gpu_mem import freeing
 from gpumagic.gpu_mem.finding_leaks import find_leaks
 from gpumagic.gpu_mem.freeing import free
 from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.results_holding import holding
 
 
 class Big:
@@ -88,6 +89,18 @@ def nothing_left_by_others():
     gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def big_is_held(monkeypatch):
+    """What stands in for a tensor counts as one, wherever it is shown."""
+    monkeypatch.setattr(
+        freeing,
+        "holding",
+        lambda values, *where: (
+            {id(each) for each in values if type(each) is Big} | holding(values, *where)
+        ),
+    )
+
+
 @pytest.fixture
 def collected(monkeypatch):
     """Whether the collector was run, instead of running it."""
@@ -107,9 +120,9 @@ def test_without_options_all_but_the_cache_goes():
     report = free(shell, CpuRuntime())
 
     assert [each() for each in gone] == [None, None]
-    assert report.lost == ("%debug for that error", "Out, _, __ and ___")
+    assert report.lost == ("%debug for that error", "Out[1]")
     assert report.dropped[0].startswith("the last error, from `sys.last_value`")
-    assert report.dropped[1].startswith("shown results: 1 from Out")
+    assert report.dropped[1].startswith("shown results that hold memory: 1 from Out")
     assert "collector" in report.dropped[2]
 
 
@@ -132,6 +145,28 @@ def test_an_option_lets_go_of_its_own_alone(options, left):
     free(shell, CpuRuntime(), **options)
 
     assert tuple(ref() is not None or None for ref in gone) == left
+
+
+def test_results_that_hold_no_memory_stay(collected):
+    """A number that was shown is still there, and nothing is said to be lost."""
+    shell = Shell(None, 5)
+
+    report = free(shell, CpuRuntime())
+
+    assert shell.user_ns["_oh"] == {1: 5}
+    assert shell.user_ns["_"] == shell.displayhook._ == 5
+    assert report.lost == report.dropped == ()
+    assert collected
+
+
+def test_of_many_results_the_first_are_named():
+    """A long list of what is gone says how many more there are."""
+    shell = Shell()
+    shell.user_ns["_oh"].update({number: Big() for number in range(1, 7)})
+
+    report = free(shell, CpuRuntime(), outputs=True)
+
+    assert report.lost == ("Out[1], Out[2], Out[3] and 3 more of Out",)
 
 
 def test_nothing_is_told_where_nothing_was_held(collected):

@@ -12,8 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.devices.storage_words import StorageKey  # noqa: E402
+from gpumagic.gpu_mem import memory  # noqa: E402
 from gpumagic.gpu_mem.blocks_held import BlocksInUse  # noqa: E402
+from gpumagic.gpu_mem.holding_remarks import workspace_remark  # noqa: E402
 from gpumagic.gpu_mem.holdings import (  # noqa: E402
     Budget,
     Sources,
@@ -21,6 +24,8 @@ from gpumagic.gpu_mem.holdings import (  # noqa: E402
     find_holdings,
     sizes,
 )
+from gpumagic.gpu_mem.known_names import KnownNames  # noqa: E402
+from gpumagic.gpu_mem.memory import Memory  # noqa: E402
 from gpumagic.gpu_mem.naming import element_name, graph_name  # noqa: E402
 from gpumagic.gpu_mem.report import HolderKind, Part  # noqa: E402
 
@@ -44,6 +49,66 @@ def rows(holdings):
     return {
         each.name: (each.own_bytes, each.reachable_bytes) for each in holdings.holders
     }
+
+
+def in_notebook(code):
+    """The names that a cell with this code leaves behind."""
+    names = {"__name__": "__main__", "tensor": tensor}
+    exec(code, names)  # noqa: S102 -- as a notebook does
+    return names
+
+
+def test_what_a_class_keeps_has_its_name():
+    """Attributes, nested classes, defaults and closures of methods: all are told."""
+    names = in_notebook("""
+class Cache:
+    kept = tensor(1000)
+    class Inner:
+        items = [tensor(200)]
+    def look(self, found={"k": tensor(30)}): pass
+    def plain(self): pass
+alias = Cache
+""")
+
+    found = rows(find(names))
+
+    assert found == {
+        "Cache.kept": (1000, 1000),
+        "Cache.Inner.items": (200, 200),
+        "Cache.look": (30, 30),
+    }
+
+
+def test_classes_of_libraries_are_not_entered():
+    """A name for somebody else's class is no name for what that class keeps."""
+    theirs = type("Theirs", (), {"kept": tensor(1000), "__module__": "library"})
+
+    assert rows(find({"__name__": "__main__", "Theirs": theirs})) == {}
+
+
+def test_a_metaclass_of_the_users_is_not_asked():
+    """Looking into a class runs nothing of its own."""
+    names = in_notebook("""
+class Meta(type):
+    def __getattribute__(cls, name): raise RuntimeError("asked")
+    def __hash__(cls): raise RuntimeError("asked")
+    def __eq__(cls, other): raise RuntimeError("asked")
+class Cache(metaclass=Meta):
+    kept = tensor(1000)
+""")
+
+    assert rows(find(names)) == {"Cache.kept": (1000, 1000)}
+
+
+def test_a_class_of_a_module_of_the_users_has_its_module_in_front(monkeypatch):
+    """What is kept in a file of their own is named as they would type it."""
+    module = types.ModuleType("own_cache")
+    module.__file__ = "/home/somebody/own_cache.py"
+    kept = {"kept": tensor(1000), "__module__": "own_cache"}
+    module.Cache = type("Cache", (), kept)
+    monkeypatch.setitem(sys.modules, "own_cache", module)
+
+    assert rows(find({}, modules=True))["own_cache.Cache.kept"] == (1000, 1000)
 
 
 def sums(holdings):
@@ -147,6 +212,26 @@ def test_an_allocator_that_tells_no_segments_makes_nothing_foreign():
 
     assert rows(found) == {"x": (100, 100)}
     assert found.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mebibytes", "is_said"),
+    [
+        ("cuda", 8.125, True),  # of one thread, before 2022
+        ("cuda", 32, True),  # since then
+        ("cuda", 64, True),  # a backward pass has a thread, and so one, of its own
+        ("cuda", 128, True),  # cuBLASLt may have others
+        ("cuda", 129, False),
+        ("cuda", 0, False),
+        ("sim", 32, False),  # there they are known
+    ],
+)
+def test_what_may_be_workspaces_is_said(kind, mebibytes, is_said):
+    """A rest that is no larger than cuBLAS may have taken is told to be its perhaps."""
+    remark = workspace_remark(kind, int(mebibytes * (1 << 20)))
+
+    assert (remark is not None) is is_said
+    assert remark is None or ("cuBLAS" in remark and "up to 32.0 MiB" in remark)
 
 
 def test_an_address_lies_in_a_block_or_in_none():
@@ -323,3 +408,14 @@ def test_without_torch_all_is_unattributed(monkeypatch):
     found = find({"x": [1, 2], "f": lambda: 1}, 64)
 
     assert rows(found) == {"unattributed": (64, 64)}
+
+
+@pytest.mark.parametrize("left", [5 << 30, None])
+def test_without_a_gpu_free_is_the_ram_that_is_left(monkeypatch, left):
+    """It is what can still be used here; how much there is in all is left open."""
+    monkeypatch.setattr(memory, "runtime_now", CpuRuntime)
+    monkeypatch.setattr(memory, "available_bytes", lambda: left)
+
+    (device,) = Memory(KnownNames({}), lambda: None).snapshot().devices
+
+    assert (device.free_bytes, device.total_bytes) == (left, None)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,9 @@ from gpumagic.devices import memory_history
 from gpumagic.devices.backward_calls import BackwardCalls, replaced
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import CudaHistory, events_of, why_no_history
+from gpumagic.gpu_mem import recording
 from gpumagic.gpu_mem.line_table import lines_of
+from gpumagic.gpu_mem.recording import recorder_for
 from gpumagic.gpu_mem.replay import alive_after, replay
 from gpumagic.places import Places
 
@@ -356,6 +359,36 @@ def test_the_users_own_recording_is_only_read():
     assert len(torch.entries[0]) == 4
     assert [event.spot.line for event in trace.events[0]] == [2, 3]
     assert not trace.partial
+
+
+NOT_PYTHON = (
+    "??",
+    "<unknown>",
+    "",
+    "/pytorch/c10/cuda/CUDACachingAllocator.cpp",
+    "/usr/local/src/conda/python-3.11/Python/ceval.c",
+    "/env/lib/libtorch_python.so",
+    "/lib/x86_64-linux-gnu/libc.so.6",
+)
+
+
+def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
+    """Its stacks begin in torch's C++, unless the user has said otherwise."""
+    torch = History(on=True)
+    torch.__path__ = ["/env/lib/python3.11/site-packages/torch"]
+    monkeypatch.setattr(recording, "loaded_torch", lambda: torch)
+    runtime = SimpleNamespace(kind="cuda", simulated=False, started=lambda: True)
+    recorder, remark = recorder_for(runtime, lines=True)
+
+    recorder.start()
+    frames = [(file, 0) for file in NOT_PYTHON]
+    torch.entries[0].append(
+        entry("alloc", 1, 8, *frames, (CELL, 4), time_us=time.time_ns() // 1000)
+    )
+    trace = recorder.stop()
+
+    assert remark is None
+    assert trace.events[0] == [MemoryEvent(True, 1, 8, Spot(CELL, 4))]
 
 
 def test_a_recording_that_the_cell_starts_is_the_users():

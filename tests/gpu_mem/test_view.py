@@ -639,7 +639,7 @@ def test_each_device_has_a_picture_of_its_own():
         (samples.NO_LEAKS, "nothing was found that is held without being wanted"),
         (samples.FREED, "2.10 GiB on cuda:0 came back"),
         (samples.FREED, "1. the last error, from sys.last_value and 2 more"),
-        (samples.FREED, "not there any more: %debug for that error, Out, _, __"),
+        (samples.FREED, "not there any more: %debug for that error, Out[3], Out[12]"),
         (samples.FREED, "others cannot have it -> %gpu_mem free --cache"),
         (samples.FREED_TO_DEVICE, "2.10 GiB on sim:0 came back"),
         (samples.FREED_TO_DEVICE, "sim:1 1.00 GiB 1.00 GiB 0 B unknown unknown"),
@@ -704,11 +704,32 @@ def fits_on(count):
         (fits_on(2), "fits on both devices now"),
         (fits_on(3), "fits on all 3 devices now"),
         (samples.CANNOT_ASK, "whether 2.00 GiB fits cannot be told"),
+        (samples.CALLED, "In [9]: 40.0 GiB was asked for"),
+        (samples.CALLED, "line In [7], line 3: scores = q @ k"),
+        (samples.CALLED, "called from In [9], line 1: attend(q, k)"),
+        (samples.ON_A_STREAM, "the largest of the default stream is 4.00 GiB"),
+        (samples.ON_A_STREAM, "the error does not say for which stream it was"),
+        (samples.FITS_NO_STREAM, "2.00 GiB is free in segments of other streams"),
     ],
 )
 def test_what_must_be_said_of_what_does_not_fit_is_said(report, said):
     """What was asked for, what there was, why, and what to do."""
     assert said in text_of(report)
+
+
+@pytest.mark.parametrize("report", [samples.LIVE, samples.FITS, samples.FITS_NOWHERE])
+def test_streams_are_a_matter_only_where_there_are_some(report):
+    """Where all memory is the default stream's nobody is told of streams."""
+    assert "stream" not in text_of(report)
+
+
+def test_no_driver_is_said_to_tell_of_ram():
+    """On the CPU what is free is RAM, and a total that nobody knows has no row."""
+    said = text_of(samples.ON_CPU)
+
+    assert "free 20.8 GiB RAM that this process can still use" in said
+    assert "driver" not in said
+    assert "total" not in said
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -14,6 +14,7 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.finding_leaks import find_leaks
 from gpumagic.gpu_mem.freeing import free
 from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.results_holding import holding
 from gpumagic.gpu_mem.walk import Budget
 
 MIB = 2**20
@@ -316,6 +317,7 @@ def test_freeing_brings_back_what_the_leaks_have_told(shell, runtime):
     """The sum of the leaks is what the allocator has less afterwards, exactly."""
     shell.run_cell("keep = mib(10)")
     shell.run_cell("mib(3)", store_history=True)
+    [shown] = shell.user_ns["Out"]
     shell.run_line_magic("xmode", "Context")
     shell.run_cell(FAILING, store_history=True)
     shell.run_line_magic("xmode", "Plain")
@@ -325,11 +327,46 @@ def test_freeing_brings_back_what_the_leaks_have_told(shell, runtime):
 
     assert report.before[0].allocated_bytes - report.after[0].allocated_bytes == told
     assert report.after[0].allocated_bytes == 10 * MIB
-    assert report.lost == ("%debug for that error", "Out, _, __ and ___")
+    assert report.lost == ("%debug for that error", f"Out[{shown}]")
     assert [text.split(",")[0].split(":")[0] for text in report.dropped[:2]] == [
         "the last error",
-        "shown results",
+        "shown results that hold memory",
     ]
+
+
+def test_results_that_hold_nothing_on_the_device_stay(shell, runtime):
+    """Numbers, texts and tensors of the host can be looked at as before."""
+    shell.run_cell("5", store_history=True)
+    shell.run_cell("[{'deep': mib(1)}]", store_history=True)
+    shell.run_cell("'text'", store_history=True)
+    shell.run_cell("torch.zeros(3)", store_history=True)
+    number, held, text, host = list(shell.user_ns["Out"])
+
+    report = free(shell, runtime)
+
+    assert list(shell.user_ns["Out"]) == [number, text, host]
+    assert (shell.user_ns["__"], shell.user_ns[f"_{number}"]) == ("text", 5)
+    assert shell.user_ns["___"] == ""
+    assert f"_{held}" not in shell.user_ns
+    assert allocated(runtime) == 0
+    assert report.lost == (f"Out[{held}]",)
+
+
+def test_a_result_that_was_not_searched_to_its_end_goes(shell):
+    """Where a search was cut short, what may hold memory counts as holding it."""
+    values = [5, [[0] for _ in range(1000)]]
+
+    found = holding(values, "sim", (), Budget(objects=1))
+
+    assert found == {id(values[1])}
+
+
+def test_what_a_class_of_the_users_has_is_no_leak_of_a_result(shell, runtime):
+    """A view of a class attribute that was shown would bring nothing back."""
+    shell.run_cell("class Cache:\n    kept = mib(2)")
+    shell.run_cell("Cache.kept[:3]", store_history=True)
+
+    assert find_leaks(shell, runtime).leaks == ()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -215,8 +215,9 @@ def test_without_an_error_there_is_nothing_to_explain(shell):
 
 
 def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
-    """Cells that move nothing show nothing; all of them are in the log."""
+    """Cells that move nothing show nothing, which is said; all are in the log."""
     run(shell, "%gpu_mem on")
+    assert "A line after each cell that moves memory" in str(shown[0])
     run(shell, "y = x + 1")
     run(shell, "1 + 1")
     run(shell, "%gpu_mem off")

@@ -6,6 +6,7 @@ import io
 import itertools
 import multiprocessing
 import random
+import weakref
 
 import pytest
 
@@ -13,12 +14,14 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset, Subset  # noqa: E402
 
+from gpumagic.pin_loader import diagnose  # noqa: E402
 from gpumagic.pin_loader.loader.facts import (  # noqa: E402
     NotALoader,
     facts_of,
     one_shot_reason,
 )
 from gpumagic.pin_loader.records.loader import LoaderKind  # noqa: E402
+from gpumagic.pin_loader.report import State  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Gentle,
@@ -27,6 +30,9 @@ from tests.pin_loader.loader_kinds import (  # noqa: E402
     SizedStream,
     Stream,
 )
+from tests.test_true_class import Odd, Refusing, dead_proxy  # noqa: E402
+
+PLAIN = DataLoader(Numbers(), 2)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -191,6 +197,55 @@ def test_what_gives_no_batches_is_refused(thing, word, hint):
     assert word in refused.value.problem
     assert "`x`" in refused.value.problem
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "hint"),
+    [
+        (dead_proxy, "a weak reference to another object", "that object itself"),
+        (lambda: weakref.proxy(PLAIN), "a weak reference", "that object itself"),
+        (Refusing, "Refusing, which is no loader", "name a DataLoader"),
+        (Odd, "Odd, which is no loader", "name a DataLoader"),
+    ],
+)
+def test_what_raises_when_it_is_looked_at_is_refused_all_the_same(make, said, hint):
+    """None of an object's own errors comes through."""
+    thing = make()
+
+    with pytest.raises(NotALoader) as refused:
+        facts_of(thing, "x")
+    with pytest.raises(NotALoader):
+        diagnose(thing, name="x")
+
+    assert said in refused.value.problem
+    assert hint in refused.value.hint
+
+
+def test_a_loader_of_ones_own_may_raise_for_all_that_it_has_not():
+    """What iterates is a loader, whatever its `__getattr__` does."""
+
+    class Own(Refusing):
+        def __iter__(self):
+            return iter([torch.ones(2)])
+
+    facts = facts_of(Own(), "x")
+
+    assert (facts.kind, facts.length) == (LoaderKind.FOREIGN, None)
+    assert one_shot_reason(Own()) is None
+
+
+def test_a_dataset_may_hold_what_raises_when_it_is_looked_at():
+    """A loader is looked into for generators and iterators, and none of it is asked."""
+    dataset = Numbers()
+    dataset.odd = [dead_proxy(), Refusing(), {"odd": Odd()}]
+    dataset.gone, dataset.refusing = dead_proxy(), Refusing()
+    loader = DataLoader(dataset, 2)
+    loader.odd = Refusing()
+
+    report = diagnose(loader, name="x", budget_s=0.2)
+
+    assert report.state is State.NO_ACCELERATOR
+    assert one_shot_reason(loader) is None
 
 
 def test_what_holds_a_loader_is_asked_for_it():

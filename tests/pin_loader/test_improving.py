@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +11,15 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from gpumagic.comparison import Comparison, Verdict  # noqa: E402
-from gpumagic.pin_loader import diagnose, improve, pin  # noqa: E402
+from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
+from gpumagic.pin_loader import diagnose, improve, improving, looking, pin  # noqa: E402
 from gpumagic.pin_loader.mending import say_how_it_ended  # noqa: E402
-from gpumagic.pin_loader.records.batch import WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records.batch import Pinned, WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records.rates import Rates  # noqa: E402
 from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
 from gpumagic.pin_loader.report import State  # noqa: E402
+from gpumagic.pin_loader.trials import arrivals  # noqa: E402
+from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
 from gpumagic.ranks import Interval  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy  # noqa: E402
 
@@ -48,6 +53,91 @@ def test_looking_says_the_same():
 
     assert report.state is State.NO_ACCELERATOR
     assert report.bound is None
+
+
+class NotUsed(CpuRuntime):
+    """A GPU that nobody has used yet, or that somebody has."""
+
+    kind = "cuda"
+    used = False
+
+    def started(self):
+        """Whether it is in use."""
+        return self.used
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Such a GPU in the place of the CPU; and the loaders that are iterated for it."""
+    runtime, iterated = NotUsed(), []
+
+    def noting(loader, **options):
+        iterated.append(loader)
+        return batches_of(loader, **options)
+
+    monkeypatch.setattr(improving, "open_runtime", lambda _: runtime)
+    for module in (looking, arrivals):
+        monkeypatch.setattr(module, "batches_of", noting)
+    return SimpleNamespace(runtime=runtime, iterated=iterated)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
+    """Pinning a batch makes a context: for a mere look it is left out, and said."""
+    loader = DataLoader(
+        TensorDataset(torch.rand(128, 4)),
+        16,
+        pin_memory=True,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+    )
+
+    report = diagnose(loader, budget_s=0.5)
+
+    assert len(gpu.iterated) >= 2
+    assert not any(each.pin_memory for each in gpu.iterated)
+    assert loader.pin_memory
+    assert report.loader.pin_memory
+    (leaf,) = report.anatomy.leaves
+    assert (leaf.pinned, leaf.why) == (Pinned.UNKNOWN, None)
+    (remark,) = report.remarks
+    assert "pinning or copying would start it" in remark.text
+    assert "leave --diagnose off" in remark.hint
+
+
+def test_what_no_pinner_reaches_is_said_without_one(gpu):
+    """An array is pageable whether the loader was kept from pinning or not."""
+    loader = DataLoader(
+        TensorDataset(torch.rand(64, 4)), 16, collate_fn=arrays, pin_memory=True
+    )
+
+    (array, tensor) = diagnose(loader, budget_s=0.5).anatomy.leaves
+
+    assert not any(each.pin_memory for each in gpu.iterated)
+    assert array.why is WhyPageable.NOT_A_TENSOR
+    assert tensor.pinned is Pinned.UNKNOWN
+
+
+def arrays(samples):
+    """A batch of which numpy has one half."""
+    rows = torch.stack([row for (row,) in samples])
+    return rows.numpy(), rows + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
+    """What is measured then is the loader as it is."""
+    gpu.runtime.used = True
+    monkeypatch.setattr(looking.rates, "given_back", lambda *_: nullcontext())
+    monkeypatch.setattr(looking.rates, "measure", lambda *_, **__: Rates())
+    monkeypatch.setattr(looking.bounds, "bound_of", lambda *_, **__: None)
+    monkeypatch.setattr(looking.four_steps, "four_steps", lambda *_, **__: None)
+    loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
+
+    report = diagnose(loader, budget_s=0.5)
+
+    assert all(each.pin_memory for each in gpu.iterated)
+    assert not any("start the device" in each.text for each in report.remarks)
 
 
 def test_workers_still_help_a_slow_dataset():

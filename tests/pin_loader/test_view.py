@@ -47,6 +47,13 @@ PICTURES = (
     "no-gain-measured",
     "refused-different",
 )
+UNTOLD = replace(
+    samples.DIAGNOSED.anatomy,
+    leaves=tuple(
+        replace(leaf, pinned=Pinned.UNKNOWN, why=None)
+        for leaf in samples.DIAGNOSED.anatomy.leaves
+    ),
+)
 patient = settings(
     deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -720,6 +727,16 @@ def test_any_bound_is_drawn(parts, now_s, best_s, gains, measured):
             "changes classes: batch from LabelledDict to dict",
         ),
         (BY_NAME["diagnosed-mixed"], "and of 1 it is not known"),
+        (
+            replace(samples.DIAGNOSED, anatomy=UNTOLD),
+            "whether the tensors of a batch are pinned is not known;",
+        ),
+        (
+            replace(
+                samples.DIAGNOSED, anatomy=replace(UNTOLD, leaves=UNTOLD.leaves[:1])
+            ),
+            "Whether the one tensor of a batch is pinned is not known.",
+        ),
         (BY_NAME["diagnosed-mixed"], "11 other values of a batch"),
         (BY_NAME["diagnosed-forty-leaves"], "the 10 largest of its tensors"),
         (BY_NAME["diagnosed-forty-leaves"], "... and 30 more"),
@@ -733,6 +750,81 @@ def test_any_bound_is_drawn(parts, now_s, best_s, gains, measured):
 def test_what_must_be_said_of_a_batch_is_said(report, said):
     """Each kind of batch has its words."""
     assert said in text_of(report)
+
+
+def test_a_look_that_may_not_pin_says_what_the_loader_is_set_to():
+    """On an unused GPU nothing is known of pinning but what was asked for."""
+    loader = replace(samples.DIAGNOSED.loader, pin_memory=True)
+    report = replace(samples.DIAGNOSED, loader=loader, anatomy=UNTOLD, bound=None)
+
+    assert draw(report).title == (
+        "train_dl is set to pin its batches; whether it pins all of them, and how much "
+        "could be won, was not measured"
+    )
+    pageable = replace(report, anatomy=samples.DIAGNOSED.anatomy)
+    assert "are pageable" in draw(pageable).title
+
+
+AHEAD_BESIDE_NOTHING = (
+    "No kernel was running while batches were copied ahead: the step before was done, "
+    "and the next one was not launched yet."
+)
+
+
+def hiding(after, *, copy_s=27e-6, pageable=0.0, depth=1):
+    """The report of a mended loader of which a trace has shown so much overlap."""
+    report = samples.FIXED
+    found = replace(
+        report.end_to_end, overlap=(0.0, after), pageable_share=(1.0, pageable)
+    )
+    modes = tuple(
+        replace(mode, device=Samples((copy_s,)) if mode.device else None)
+        for mode in report.rates.copies
+    )
+    return replace(
+        report,
+        end_to_end=found,
+        rates=replace(report.rates, copies=modes),
+        rebuilding=replace(report.rebuilding, depth=depth),
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (
+            hiding(0.0),
+            (
+                f"{AHEAD_BESIDE_NOTHING} A copy takes 27.0 us here, and is over before "
+                "the host has launched the first kernel of a step."
+            ),
+        ),
+        (hiding(0.02), "Hardly a kernel was running"),
+        (hiding(0.0, copy_s=5e-3), AHEAD_BESIDE_NOTHING),
+        (hiding(0.0, pageable=1.0), "A copy from pageable memory holds the host"),
+        (hiding(0.0, depth=0), "Nothing is copied ahead"),
+    ],
+)
+def test_why_copies_ahead_are_not_hidden_is_said(report, reason):
+    """Beside 0 % stands what was running meanwhile, and what was not."""
+    assert reason in text_of(report)
+
+
+@pytest.mark.parametrize(
+    "report", [hiding(0.3), hiding(None), hiding(0.0, copy_s=5e-3)]
+)
+def test_launching_is_blamed_for_short_copies_only(report):
+    """Where copies were hidden, or were not traced, there is nothing to explain."""
+    assert "before the host has launched" not in text_of(report)
+
+
+def test_the_picture_says_what_it_leaves_out():
+    """Its copies lie beside compute although a trace may show none that does."""
+    captions = [
+        part.caption for part in draw(hiding(0.0)).parts if type(part) is Timeline
+    ]
+
+    assert captions[0].endswith("worked out from the rates; launching is left out")
 
 
 @pytest.mark.parametrize("anatomy", [samples.ON_DEVICE, samples.THOUSANDS])

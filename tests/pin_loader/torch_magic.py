@@ -13,18 +13,25 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.pin_loader import DevicePrefetcher
+from gpumagic.pin_loader import DevicePrefetcher, mending
 from gpumagic.pin_loader.records.batch import Pinned
 from gpumagic.pin_loader.records.guard import Limit, LimitKind, Severity
 from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.records.workers import Stopped
 from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
+from tests.test_true_class import Refusing
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
 BUDGET = "--budget 2s"
 PATIENT = "--budget 10s"  # a busy machine is given time to tell a gain
 SHAPE = (3, 64, 64)
+
+
+@pytest.fixture(autouse=True)
+def in_no_hurry(monkeypatch):
+    """A busy machine runs the loops as well, however late."""
+    monkeypatch.setattr(mending, "_PATIENCE", 1000)
 
 
 @dataclass
@@ -387,6 +394,9 @@ def test_a_training_cell_is_watched(shell):
     [
         ("", "needs the name of a DataLoader"),
         ("trian_dl", "there is no trian_dl"),
+        ("odd.loader", "odd.loader: RuntimeError: loader"),
+        ("train_dl --budget -3s", "--budget: '-3s' is not a duration"),
+        ("train_dl --depth x", "--depth: 'x' is not a whole number"),
         ("torch", "torch"),
         ("train_dl[0]", "is an expression"),
         ("train_dl --step nothing", "--step nothing: there is no such name"),
@@ -405,6 +415,7 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     """What was found, what to type; and nothing is changed."""
     shell.user_ns["two"] = lambda x, y: x + y
     shell.user_ns["three"] = 3
+    shell.user_ns["odd"] = Refusing()
     names = set(shell.user_ns)
 
     with pytest.raises(GpuMagicError) as caught:
@@ -413,6 +424,33 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     assert said in caught.value.problem
     assert caught.value.hint
     assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
+
+
+def test_a_loader_within_a_function_is_said_to_be_out_of_sight(shell):
+    """The magic looks names up in the notebook, wherever it is called."""
+    shell.user_ns.update(shell=shell)
+    shell.run_cell(
+        "def train():\n"
+        "    within = train_dl\n"
+        "    try:\n"
+        "        shell.run_line_magic('pin_loader', 'within')\n"
+        "    except Exception as error:\n"
+        "        return error"
+    )
+
+    error = shell.user_ns["train"]()
+
+    assert isinstance(error, UsageProblem)
+    assert error.problem == "there is no within in this notebook"
+    assert "names within a function are not seen" in error.hint
+
+
+def test_an_odd_name_is_no_obstacle_for_a_new_one(shell):
+    """What stands under the name that is wanted is told by its class."""
+    shell.user_ns["odd"] = Refusing()
+
+    with pytest.raises(UsageProblem, match="odd is the name of a Refusing already"):
+        shell.run_line_magic("pin_loader", "train_dl --out odd")
 
 
 def test_a_cell_below_wants_to_be_watched(shell):

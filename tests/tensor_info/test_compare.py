@@ -187,7 +187,8 @@ def test_what_is_no_tensor_costs_one_remark():
     found = compare(x, [x], x.t(), expressions=("x", "xs", "x.t()"))
 
     assert [each.expression for each in found.tensors] == ["x", "x.t()"]
-    assert found.remarks == ("xs is a list of 1 tensor, no tensor: %tensor_info xs[0]",)
+    (remark,) = found.remarks
+    assert remark == "xs is no tensor, but a list of 1 tensor: %tensor_info xs[0]"
     assert len(found.pairs) == 1
 
 

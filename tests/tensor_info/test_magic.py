@@ -132,7 +132,7 @@ def test_nothing_but_failures_is_two_lines(shell, line, words):
         ("x.view(3, 3)", "shape '[3, 3]' is invalid", "whole traceback"),
         ("x[5000]", "index 5000 is out of bounds", "whole traceback"),
         ("x.shap", "did you mean shape?", "whole traceback"),
-        ("y", "name 'y' is not defined", "a name that is there"),
+        ("y", "name 'y' is not defined", "names within a function are not seen"),
         ("x --view 24", "", "options come first"),
     ],
 )

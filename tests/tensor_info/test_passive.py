@@ -210,7 +210,7 @@ def test_tensors_of_the_simulated_gpu_are_seen_where_they_lie():
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
     assert run.returncode == 0, run.stderr

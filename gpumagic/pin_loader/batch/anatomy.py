@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _MOST_LEAVES = 200
 _WITHOUT_PINNING = ("cpu", "mps")
+_WOULD_BE_TRIED = (
+    WhyPageable.FLAG_TOO_LATE,
+    WhyPageable.OWN_METHOD,
+    WhyPageable.UNKNOWN,
+)
 
 
 class Found(NamedTuple):
@@ -41,7 +46,12 @@ class Fate(NamedTuple):
 
 
 def anatomy_of(
-    batch: Any, runtime: Runtime, facts: LoaderFacts, *, pinner: Pinner | None = None
+    batch: Any,
+    runtime: Runtime,
+    facts: LoaderFacts,
+    *,
+    pinner: Pinner | None = None,
+    unpinned: bool = False,
 ) -> Anatomy:
     """What a batch consists of, without changing or keeping anything of it.
 
@@ -57,13 +67,15 @@ def anatomy_of(
 
         pinner: What the pinner does with each class; that of this torch if not given.
 
+        unpinned: Whether the loader was kept from pinning this batch.
+
     Raises:
         GpuMagicError: A tuple, a list or a mapping contains itself.
     """
     import torch
 
     pinner = pinner or pinner_of_this_torch()
-    look = _Look(torch, runtime, facts, pinner)
+    look = _Look(torch, runtime, facts, pinner, unpinned=unpinned)
     wrapped, batch = batch, unwrapped(batch)
     fate = Fate() if batch is wrapped else Fate(Treatment.OWN_METHOD)
     look.into(batch, "batch", fate, 0)
@@ -87,7 +99,13 @@ class _Look:
     """One way through a batch."""
 
     def __init__(
-        self, torch: Any, runtime: Runtime, facts: LoaderFacts, pinner: Pinner
+        self,
+        torch: Any,
+        runtime: Runtime,
+        facts: LoaderFacts,
+        pinner: Pinner,
+        *,
+        unpinned: bool,
     ) -> None:
         self.found: list[Found] = []
         self.others = 0
@@ -98,6 +116,7 @@ class _Look:
         self._runtime = runtime
         self._facts = facts
         self._pinner = pinner
+        self._unpinned = unpinned
         self._path_of_memory: dict[Any, str] = {}
         self._open: dict[int, Any] = {}
 
@@ -153,6 +172,8 @@ class _Look:
         why, holder = self._why(tensor, fate)
         if fate.treatment is Treatment.PASSED_THROUGH and self._pinner.can_pin(tensor):
             self.adaptable = True
+        if self._unpinned and why in _WOULD_BE_TRIED:
+            return leaf
         return replace(leaf, pinned=where, why=why, holder=holder)
 
     def _where(self, tensor: Any) -> Pinned:

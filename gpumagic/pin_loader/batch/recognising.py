@@ -7,6 +7,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from gpumagic.true_class import is_truly
+
 
 def field_names(kind: type) -> list[str] | None:
     """The fields of a dataclass or of a class by attrs; None for all others."""
@@ -28,7 +30,7 @@ def is_no_container(thing: Any) -> bool:
         return False
     data = torch.utils.data
     kinds = torch.nn.Module, data.Dataset, data.DataLoader, data.Sampler
-    return isinstance(thing, kinds)
+    return is_truly(thing, kinds)
 
 
 def is_plain_object(thing: Any) -> bool:
@@ -39,7 +41,7 @@ def is_plain_object(thing: Any) -> bool:
     home = kind.__module__.partition(".")[0]
     if home in {"numpy", "torch"} or home in sys.stdlib_module_names:
         return False
-    return not isinstance(thing, BaseException) and not is_no_container(thing)
+    return not is_truly(thing, BaseException) and not is_no_container(thing)
 
 
 def moves_itself(thing: Any) -> bool:
@@ -64,4 +66,4 @@ def maps_itself(thing: Any) -> bool:
 def is_array(thing: Any) -> bool:
     """Whether it is an array of numpy, which holds data and is none of torch's."""
     numpy: Any = sys.modules.get("numpy")
-    return numpy is not None and isinstance(thing, numpy.ndarray)
+    return numpy is not None and is_truly(thing, numpy.ndarray)

@@ -41,7 +41,7 @@ _PARTS = {
     "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
     "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
-    "torch.jagged": ("values", "offsets"),
+    "torch.jagged": ("values", "offsets", "lengths"),
 }
 
 
@@ -207,4 +207,5 @@ def _parts(tensor: Any) -> Iterator[Any] | Sequence[Any]:
     names = _PARTS.get(str(tensor.layout))
     if names is None:
         return (tensor,)
-    return (getattr(tensor, name)() for name in names)
+    parts = (getattr(tensor, name)() for name in names)
+    return (part for part in parts if part is not None)  # most have no lengths

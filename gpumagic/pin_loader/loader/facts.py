@@ -13,6 +13,7 @@ from gpumagic.pin_loader.loader.one_shot import one_shot_reason
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.subclasses import loader_within
 from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
+from gpumagic.true_class import attributes_of, class_has, is_truly, is_weak_proxy
 from gpumagic.units import with_article
 
 __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
@@ -64,7 +65,7 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
 def kind_of(loader: Any) -> LoaderKind:
     """How a loader comes to its batches; accelerate's as the one within does."""
     if not loader_words.is_torch_loader(loader):
-        inner = getattr(loader, "__dict__", {}).get("base_dataloader")
+        inner = (attributes_of(loader) or {}).get("base_dataloader")
         if not loader_words.is_torch_loader(inner):
             return LoaderKind.FOREIGN
         loader = inner
@@ -90,28 +91,31 @@ def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
     problem = f"{what} is {with_article(kind)}, which is no loader of batches"
     argument = name or "dataset"
     hint = "name a DataLoader"
-    if callable(getattr(type(thing), "train_dataloader", None)):
+    if class_has(thing, "train_dataloader"):
         hint = f"name the loader that {argument}.train_dataloader() gives"
-    elif callable(getattr(type(thing), "get_train_dataloader", None)):
+    elif class_has(thing, "get_train_dataloader"):
         hint = f"name the loader that {argument}.get_train_dataloader() gives"
     elif _is_a_dataset(thing):
         hint = f"make a loader of it: DataLoader({argument}, batch_size=...)"
-    elif isinstance(thing, Iterable) and not _is_a_collection(thing):
+    elif is_weak_proxy(thing):
+        problem = f"{what} is a weak reference to another object"
+        hint = "name that object itself"
+    elif is_truly(thing, Iterable) and not _is_a_collection(thing):
         return
     raise NotALoader(problem, hint)
 
 
 def _is_a_dataset(thing: Any) -> bool:
     data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(thing, data.Dataset):
+    if data is not None and is_truly(thing, data.Dataset):
         names = {base.__name__ for base in type(thing).__mro__}
         return not names.intersection(_LOADERS_OF_THEIR_OWN)
     return False
 
 
 def _is_a_collection(thing: Any) -> bool:
-    is_array = hasattr(thing, "shape") and hasattr(thing, "dtype")
-    return is_array or isinstance(thing, _COLLECTIONS)
+    is_array = class_has(thing, "shape") and class_has(thing, "dtype")
+    return is_array or is_truly(thing, _COLLECTIONS)
 
 
 def _facts_of_a_foreign_one(loader: Any, name: str | None) -> LoaderFacts:
@@ -119,7 +123,7 @@ def _facts_of_a_foreign_one(loader: Any, name: str | None) -> LoaderFacts:
         kind=LoaderKind.FOREIGN,
         class_name=class_name_of(loader),
         name=name,
-        length=_length_of(loader) if hasattr(type(loader), "__len__") else None,
+        length=_length_of(loader) if class_has(loader, "__len__") else None,
     )
 
 

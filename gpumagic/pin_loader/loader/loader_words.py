@@ -11,6 +11,8 @@ import sys
 from types import MethodType
 from typing import Any
 
+from gpumagic.true_class import attributes_of, is_truly
+
 _COUNTED = "_IterableDataset_len_called"
 _ITERATOR = "_iterator"
 _PLACE, _BEGUN = "next_iter_state", "_initial_iter_for_state_dict"
@@ -50,7 +52,7 @@ def is_data_pipe(thing: Any) -> bool:
     """Whether it is one of torch's data pipes, which are gone through again."""
     pipes = sys.modules.get("torch.utils.data.datapipes.datapipe")
     kind = getattr(pipes, "IterDataPipe", None)
-    return kind is not None and isinstance(thing, kind)
+    return kind is not None and is_truly(thing, kind)
 
 
 def index_sampler(loader: Any) -> Any:
@@ -155,8 +157,9 @@ def set_words(loader: Any, words: dict[str, Any]) -> None:
 def _is_loader_iterator(value: Any) -> bool:
     module = sys.modules.get("torch.utils.data.dataloader")
     base = getattr(module, "_BaseDataLoaderIter", None)
-    inner = getattr(value, "iterator", None)  # torch_geometric puts one round it
-    return base is not None and (isinstance(value, base) or isinstance(inner, base))
+    # torch_geometric puts one round it
+    inner = (attributes_of(value) or {}).get("iterator")
+    return base is not None and (is_truly(value, base) or is_truly(inner, base))
 
 
 def _workers_alive(iterator: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpumagic.pin_loader.loader import loader_words
 from gpumagic.pin_loader.loader.subclasses import loader_within
+from gpumagic.true_class import attributes_of, is_truly
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 
@@ -23,7 +24,7 @@ def one_shot_reason(loader: Any) -> str | None:
     Returns:
         None where a loader can be gone through again and again.
     """
-    if isinstance(loader, Iterator):
+    if is_truly(loader, Iterator):
         return "it is an iterator, which can be gone through once"
     inner = loader if loader_words.is_torch_loader(loader) else loader_within(loader)
     if inner is None:
@@ -31,7 +32,7 @@ def one_shot_reason(loader: Any) -> str | None:
     dataset = loader_words.bare_dataset(inner.dataset)
     if not loader_words.is_iterable_style(inner):
         return _one_shot_sampler(inner)
-    if isinstance(dataset, Iterator) and dataset is inner.dataset:
+    if is_truly(dataset, Iterator) and dataset is inner.dataset:
         return "its dataset is its own iterator, and goes on where it has stopped"
     name = _held_iterator(dataset)
     if name is not None:
@@ -41,10 +42,10 @@ def one_shot_reason(loader: Any) -> str | None:
 
 def _one_shot_sampler(loader: Any) -> str | None:
     for name in ("batch_sampler", "sampler"):
-        if isinstance(getattr(loader, name, None), Iterator):
+        if is_truly(getattr(loader, name, None), Iterator):
             return f"its {name} is an iterator, which can be gone through once"
     within = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    if isinstance(within, Iterator):
+    if is_truly(within, Iterator):
         return "its batch sampler draws from an iterator, which is used up by that"
     return None
 
@@ -52,15 +53,14 @@ def _one_shot_sampler(loader: Any) -> str | None:
 def _held_iterator(dataset: Any) -> str | None:
     """The attribute of an iterable dataset that is an iterator with an end."""
     making = getattr(type(dataset), "__iter__", None)
-    held: dict[str, Any] = getattr(dataset, "__dict__", {})
-    for name, value in list(held.items()):
+    for name, value in list((attributes_of(dataset) or {}).items()):
         if loader_words.is_data_pipe(value):
             further = _held_iterator(value)
             if further is not None:
                 return f"{name}.{further}"
         elif (
-            isinstance(value, Iterator)
-            and not isinstance(value, _ENDLESS)
+            is_truly(value, Iterator)
+            and not is_truly(value, _ENDLESS)
             and not _is_written_only(value)
             and not loader_words.is_filled_by(making, name)
             and not loader_words.says(making, "seek")
@@ -70,4 +70,4 @@ def _held_iterator(dataset: Any) -> str | None:
 
 
 def _is_written_only(file: Any) -> bool:
-    return isinstance(file, io.IOBase) and not (file.closed or file.readable())
+    return is_truly(file, io.IOBase) and not (file.closed or file.readable())

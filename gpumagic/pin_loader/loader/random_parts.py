@@ -16,6 +16,8 @@ from collections import deque
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.true_class import attributes_of, class_has, is_truly
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -45,16 +47,11 @@ def parts_of(loader: Any) -> Iterator[Noted]:
 def _loaders(loader: Any) -> Iterator[Any]:
     """It, and those within it."""
     for _ in range(8):
-        held = _held_by(loader)
+        held = attributes_of(loader)
         if held is None:
             return
         yield loader
         loader = next((held[name] for name in _WITHIN if name in held), None)
-
-
-def _held_by(thing: Any) -> dict[str, Any] | None:
-    held = getattr(thing, "__dict__", None)
-    return held if type(held) is dict else None
 
 
 # -------------------------------------------------------------------- samplers
@@ -62,7 +59,7 @@ def _held_by(thing: Any) -> dict[str, Any] | None:
 
 def _of_sampler(sampler: Any, seen: set[int]) -> Iterator[Noted]:
     """A sampler and those within it, each with its generators."""
-    held = _held_by(sampler)
+    held = attributes_of(sampler)
     if held is None or id(sampler) in seen:
         return
     seen.add(id(sampler))
@@ -116,7 +113,7 @@ def _generators(roots: Iterable[Any], name: str, seen: set[int]) -> Iterator[Not
     left = _MOST_OBJECTS
     while waiting and left:
         thing = waiting.popleft()
-        if isinstance(thing, _PLAIN) or id(thing) in seen:
+        if is_truly(thing, _PLAIN) or id(thing) in seen:
             continue
         seen.add(id(thing))
         left -= 1
@@ -129,13 +126,13 @@ def _generators(roots: Iterable[Any], name: str, seen: set[int]) -> Iterator[Not
 
 def _state_of(thing: Any) -> PutBack | None:
     """How to put a random generator back; None if it is none."""
-    if isinstance(thing, random.Random):
-        if isinstance(thing, random.SystemRandom):
+    if is_truly(thing, random.Random):
+        if is_truly(thing, random.SystemRandom):
             return None
         return functools.partial(thing.setstate, thing.getstate())
     kind = type(thing)
     library = kind.__module__.partition(".")[0]
-    if library == "torch" and isinstance(thing, sys.modules["torch"].Generator):
+    if library == "torch" and is_truly(thing, sys.modules["torch"].Generator):
         return functools.partial(thing.set_state, thing.get_state())
     if library == "numpy" and kind.__name__ == "RandomState":
         return functools.partial(thing.set_state, thing.get_state())
@@ -146,15 +143,16 @@ def _state_of(thing: Any) -> PutBack | None:
 
 
 def _reached_from(thing: Any) -> Iterable[Any]:
-    if isinstance(thing, list | tuple):
-        return thing[:_MOST_ITEMS]
-    if isinstance(thing, dict):
-        return list(itertools.islice(thing.values(), _MOST_ITEMS))
-    if isinstance(thing, MethodType):
+    for kind in (list, tuple):
+        if is_truly(thing, kind):
+            return list(itertools.islice(kind.__iter__(thing), _MOST_ITEMS))
+    if is_truly(thing, dict):
+        return list(itertools.islice(dict.values(thing), _MOST_ITEMS))
+    if is_truly(thing, MethodType):
         return (thing.__self__,)
-    if isinstance(thing, functools.partial):
+    if is_truly(thing, functools.partial):
         return (thing.func, *thing.args, *thing.keywords.values())
-    held = _held_by(thing)
+    held = attributes_of(thing)
     return list(itertools.islice(held.values(), _MOST_ITEMS)) if held else ()
 
 
@@ -163,12 +161,12 @@ def _reached_from(thing: Any) -> Iterable[Any]:
 
 def _place_of(dataset: Any) -> Iterator[Noted]:
     """The epoch that a dataset is set to, and the place that it says it has."""
-    if callable(getattr(type(dataset), "set_epoch", None)):
+    if class_has(dataset, "set_epoch"):
         epoch = _asked(lambda: dataset.epoch)
         if epoch is not None:
             yield "the dataset's epoch", lambda: _set_epoch(dataset, epoch)
     names = ("state_dict", "load_state_dict")
-    if all(callable(getattr(type(dataset), name, None)) for name in names):
+    if all(class_has(dataset, name) for name in names):
         state = _asked(lambda: copy.deepcopy(dataset.state_dict()))
         if state is not None:
             yield "the dataset's state", lambda: _load_state(dataset, state)

@@ -9,6 +9,7 @@ import enum
 from typing import Any, NamedTuple
 
 from gpumagic.pin_loader.loader.loader_words import is_torch_loader
+from gpumagic.true_class import attributes_of
 
 
 class Treatment(enum.Enum):
@@ -173,5 +174,5 @@ def known_as(loader: Any) -> Known:
 def loader_within(loader: Any) -> Any | None:
     """The DataLoader that a look-alike has within it, if it is known where."""
     name = known_as(loader).inner
-    inner = getattr(loader, "__dict__", {}).get(name) if name else None
+    inner = (attributes_of(loader) or {}).get(name) if name else None
     return inner if is_torch_loader(inner) else None

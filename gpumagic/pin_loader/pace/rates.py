@@ -7,8 +7,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.host_cache import empty_host_cache
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.devices.memory_counters import allocator_figures, figure
+from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch.walker import tensors_in, to_device
+from gpumagic.pin_loader.current_device import unusable
 from gpumagic.pin_loader.pace import copies, link_rate, step
 from gpumagic.pin_loader.records.rates import Rates
 from gpumagic.pin_loader.records.remark import Remark
@@ -157,10 +159,7 @@ def given_back(runtime: Runtime, device: int) -> Iterator[None]:
     try:
         torch.empty(1, device=place)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise DeviceError(
-            f"{place} cannot be used: {reason}", "%gpu_select shows what is there"
-        ) from error
+        raise unusable(place, error) from error
     before = _reserved_bytes(runtime, device)
     try:
         yield
@@ -174,5 +173,6 @@ def given_back(runtime: Runtime, device: int) -> Iterator[None]:
 
 
 def _reserved_bytes(runtime: Runtime, device: int) -> int:
-    counters = runtime.memory_stats(device) or {}
-    return int(counters.get("reserved_bytes.all.current", 0))
+    """What torch keeps; 0 of an allocator that was plugged in, and need not count."""
+    figures = allocator_figures(runtime, device) or {}
+    return figure(figures, "reserved_bytes.all.current") or 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.comparison import Verdict
 from gpumagic.drawing import Column, Note, Paragraph, Stack, Stacks, Table
+from gpumagic.pin_loader.sections.hiding_words import why_nothing_is_hidden
 from gpumagic.pin_loader.sections.phrases import NOT_MEASURED, three_digits, time_text
 from gpumagic.pin_loader.sections.step_split import splits_of
 from gpumagic.units import count_text, share_text
@@ -54,6 +55,8 @@ def end_to_end_parts(report: LoaderReport) -> Iterator[Part]:
             Column("After", number=True),
         )
         yield Table("Copying to the device", heads, rows)
+    if said := why_nothing_is_hidden(report, found):
+        yield Paragraph(said)
 
 
 def _bars(splits: tuple[Split, Split], found: EndToEnd) -> Stacks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.pin_loader.records.batch import Pinned
 from gpumagic.pin_loader.records.bound import Part
 from gpumagic.pin_loader.records.guard import LimitKind
 from gpumagic.pin_loader.records.rebuilding import Way
@@ -60,7 +61,19 @@ def _diagnosed(report: LoaderReport) -> str:
     name, found = loader_text(report.loader), report.anatomy
     if found is None:
         return f"{name}: {_at_most(report.bound)}"
+    if report.bound is None and _is_untried(report):
+        return (
+            f"{name} is set to pin its batches; whether it pins all of them, and how "
+            "much could be won, was not measured"
+        )
     return f"{name}: {pageable_sentence(found)}; {_at_most(report.bound)}"
+
+
+def _is_untried(report: LoaderReport) -> bool:
+    """Whether a loader that is set to pin was asked for batches that are not pinned."""
+    leaves = () if report.anatomy is None else report.anatomy.leaves
+    unknown = all(leaf.pinned is Pinned.UNKNOWN for leaf in leaves)
+    return bool(leaves) and unknown and bool(report.loader.pin_memory)
 
 
 def _already_good(report: LoaderReport) -> str:

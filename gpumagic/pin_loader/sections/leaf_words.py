@@ -19,6 +19,8 @@ def pageable_sentence(anatomy: Anatomy) -> str:
     pageable = [leaf for leaf in anatomy.leaves if leaf.pinned is Pinned.PAGEABLE]
     unknown = sum(leaf.pinned is Pinned.UNKNOWN for leaf in anatomy.leaves)
     told = f", and of {unknown} it is not known" if unknown else ""
+    if unknown and unknown == count:
+        return _unknown(count)
     if not pageable:
         return f"{_none_pageable(anatomy)}{told}"
     if len(pageable) == count and not anatomy.left_out:
@@ -34,11 +36,16 @@ def _none_pageable(anatomy: Anatomy) -> str:
     kinds = {leaf.pinned for leaf in anatomy.leaves}
     if not kinds:
         return "a batch holds no tensors"
-    if kinds == {Pinned.UNKNOWN}:
-        return "no tensor of a batch is known to be pageable"
     if kinds != {Pinned.PINNED} or anatomy.left_out:
         return "no tensor that was looked at is pageable"
     return _all_are(anatomy, "pinned")
+
+
+def _unknown(count: int) -> str:
+    which = "the one tensor of a batch is"
+    if count > 1:
+        which = "the tensors of a batch are"
+    return f"whether {which} pinned is not known"
 
 
 def _all_are(anatomy: Anatomy, what: str) -> str:

@@ -25,7 +25,7 @@ def steps_parts(four: FourSteps) -> Iterator[Part]:
         min(span.start_s for span in every), max(span.end_s for span in every)
     )
     steps = count_text(len({span.step for span in every}), "step")
-    before = f"Before: {steps}, worked out from the rates"
+    before = f"Before: {steps}, worked out from the rates; launching is left out"
     yield _timeline(before, four.before, window)
     yield _timeline("After, with a prefetcher, on the same scale", four.after, window)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.imported import loaded_torch
+from gpumagic.true_class import attributes_of, class_has, is_truly, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def first_on_device(named: dict[str, Any]) -> str | None:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Tensor):
+        if is_truly(value, torch.Tensor):
             if value.device.type not in _HOST:
                 return path
         else:
@@ -139,21 +140,21 @@ def _innermost(path: str, value: Any) -> tuple[str, Any]:
 
 def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds, as it is written; of a collection the first few."""
-    if isinstance(value, (type, types.ModuleType, str, bytes)):
+    if is_truly(value, (type, types.ModuleType, str, bytes)):
         return
-    if isinstance(value, types.MethodType):
+    if is_truly(value, types.MethodType):
         yield f"{path}.__self__", value.__self__
         return
-    if isinstance(value, dict):
-        items = list(value.items())[:_MOST_CHILDREN]
-        yield from ((f"{path}[{key!r}]", each) for key, each in items)
-    elif isinstance(value, (list, tuple)):
+    if is_truly(value, dict):
+        items = list(dict.items(value))[:_MOST_CHILDREN]
+        yield from ((f"{path}[{spelled(key)}]", each) for key, each in items)
+    elif is_truly(value, (list, tuple)):
         yield from ((f"{path}[{at}]", each) for at, each in _first(value))
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict) and not callable(getattr(value, "__code__", None)):
+    attributes = attributes_of(value)
+    if attributes is not None and not class_has(value, "__code__"):
         yield from ((f"{path}.{name}", each) for name, each in attributes.items())
     for name in ("func", "args", "keywords"):  # of a functools.partial
-        if type(value).__name__ == "partial" and hasattr(value, name):
+        if type(value).__name__ == "partial" and class_has(value, name):
             yield f"{path}.{name}", getattr(value, name)
 
 

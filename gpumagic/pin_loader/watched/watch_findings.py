@@ -17,6 +17,7 @@ from gpumagic.pin_loader.watched.loop_waits import (
     wait_remarks,
 )
 from gpumagic.pin_loader.watched.sharing_remarks import sharing_remarks
+from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ class Findings:
             elapsed_s=self._ended.elapsed_s,
             waited_s=waited_s,
             name=name,
-            copied_ahead=isinstance(names.get(name or ""), DevicePrefetcher),
+            copied_ahead=is_truly(names.get(name or ""), DevicePrefetcher),
         )
 
 

@@ -1,0 +1,212 @@
+"""What `%gpu_mem why` makes of an error whose frames still hold what it had made."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.gpu_mem.report import Cause
+
+MIB = 1 << 20
+EVALUATE = """
+def evaluate(n):
+    outs = []
+    for _ in range(n):
+        outs.append(torch.ones(256 << 18, device="sim"))
+"""
+
+torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(shell):
+    """No test finds errors of the one before."""
+    yield
+    run(shell, "%gpu_mem free -q")
+
+
+@pytest.fixture
+def no_collection():
+    """What waits in cycles stays there, also where Python would have collected it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def box():
+    """A simulated GPU of which about 600 MiB can be had."""
+    with gpumagic.simulate("h100", memory="1GiB") as machine:
+        yield machine
+
+
+def run(shell, text):
+    """Run a cell as a user does; whatever it raises has been shown."""
+    return shell.run_cell(text, store_history=True).result
+
+
+def why(shell):
+    """What is known of the last error."""
+    return run(shell, "%gpu_mem why -o -q")
+
+
+def position(report, words):
+    """Which of the steps has these words."""
+    (found,) = (n for n, step in enumerate(report.next_steps) if words in step)
+    return found
+
+
+def test_what_the_failing_function_had_made_is_no_leak(shell):
+    """Its frames hold it, the run needed it, and freeing it first helps nobody."""
+    run(shell, EVALUATE)
+    run(shell, "evaluate(4)")
+
+    report = why(shell)
+
+    assert report.causes == (Cause.TOO_MUCH_LIVE,)
+    assert report.leaks == ()
+    assert report.own_bytes == 512 * MIB
+    assert position(report, "smaller batch") == 0
+    told = report.next_steps[position(report, "%gpu_mem free")]
+    assert "gives back the 512 MiB that frames of this error still hold" in told
+    assert position(report, "%gpu_mem free") > position(report, "checkpoint")
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_what_an_earlier_error_holds_is_a_leak(shell):
+    """Without the frames of the error before there would have been enough."""
+    run(shell, EVALUATE)
+    run(shell, "%xmode Context")  # leaves cycles behind, which hold the frames
+    run(shell, "evaluate(4)")
+    run(shell, "evaluate(1)")
+
+    report = why(shell)
+    run(shell, "%xmode Plain")
+
+    assert report.causes[0] is Cause.LEAKED
+    assert {leak.nbytes for leak in report.leaks} == {512 * MIB}
+    assert report.own_bytes == 0
+    assert report.next_steps[0] == "%gpu_mem free, then run the cell again"
+
+
+def test_an_earlier_error_in_a_variable_has_to_be_deleted(shell):
+    """What a variable holds is not let go of by a command."""
+    run(shell, EVALUATE)
+    run(shell, "try: evaluate(4)\nexcept RuntimeError as error: kept = error")
+    run(shell, "print(kept.args and 1); evaluate(1)")
+
+    report = why(shell)
+
+    assert report.causes[0] is Cause.LEAKED
+    assert report.next_steps[0] == "del kept, then run the cell again"
+
+
+def test_results_that_were_shown_before_are_a_leak(shell):
+    """They are let go of as before."""
+    run(shell, "torch.ones(512 << 18, device='sim')")
+    run(shell, "def f(): return torch.ones(256 << 18, device='sim')\nf()")
+
+    report = why(shell)
+
+    assert report.causes[0] is Cause.LEAKED
+    assert [leak.where for leak in report.leaks] == ["Out[1]"]
+
+
+def test_a_result_that_the_run_was_given_is_no_leak(shell):
+    """Letting go of it would leave the cell with nothing to work on."""
+    run(shell, "torch.ones(512 << 18, device='sim')")
+    run(shell, "def f(x): return torch.ones(256 << 18, device='sim')\nf(_)")
+
+    report = why(shell)
+
+    assert Cause.LEAKED not in report.causes
+    assert report.leaks == ()
+
+
+def test_a_graph_in_a_variable_is_not_said_to_be_the_cause(shell):
+    """It may be needed: how to cut it is told on that condition, and no circle."""
+    run(shell, "h = torch.ones(64 << 18, device='sim', requires_grad=True)")
+    run(shell, "for _ in range(20): h = h.exp()")
+
+    report = why(shell)
+
+    assert Cause.LEAKED not in report.causes
+    cut = report.next_steps[position(report, "h = h.detach()")]
+    assert cut.endswith("unless a backward pass from h is still to come")
+    assert position(report, "smaller batch") >= 0
+    assert not any(step.startswith("%gpu_mem free,") for step in report.next_steps)
+
+
+def test_a_model_that_runs_out_in_its_forward_pass_is_told_of_its_batch(shell):
+    """Whichever cause comes first, what the frames hold is told as the run's own."""
+    run(
+        shell,
+        "layers = [torch.nn.Linear(1024, 1024) for _ in range(16)]\n"
+        "model = torch.nn.Sequential(*layers).to('sim')\n"
+        "x = torch.ones(10000, 1024, device='sim')",
+    )
+    run(shell, "model(x)")
+
+    report = why(shell)
+
+    assert Cause.LEAKED not in report.causes
+    assert report.own_bytes > 300 * MIB
+    assert position(report, "smaller batch") < position(report, "%gpu_mem free gives")
+
+
+def test_both_the_cell_that_was_run_and_the_line_are_told(shell):
+    """A function of an earlier cell has the line; the cell that called it is named."""
+    run(shell, EVALUATE)
+    run(shell, "pass")
+    run(shell, "n = 4\nevaluate(n)")
+
+    report = why(shell)
+    text = " ".join(str(report).split())
+
+    assert report.oom.cell == 3
+    assert report.oom.line.where == "In [1], line 4"
+    assert report.oom.called_from.where == "In [3], line 2"
+    assert text.startswith("In [3]: ")
+    assert "called from In [3], line 2: evaluate(n)" in text
+
+
+def test_a_line_of_the_very_cell_needs_no_second(shell):
+    """Where the line is in the cell that was run nothing else is named."""
+    run(shell, "def f(): return torch.ones(1 << 30, device='sim')\nf()")
+
+    report = why(shell)
+
+    assert (report.oom.cell, report.oom.line.where) == (1, "In [1], line 1")
+    assert report.oom.called_from is None
+    assert "called from" not in str(report)
+
+
+CAUGHT = "try: torch.ones(1 << 30, device='sim')\nexcept RuntimeError: pass\n"
+
+
+def test_what_the_same_cell_holds_after_a_caught_error_is_its_own(shell):
+    """The error that ended the cell has frames of the run: they are no leak of it."""
+    run(shell, "def f():\n    big = torch.ones(64 << 18, device='sim')\n    1 / 0")
+    run(shell, f"%%gpu_mem -q\n{CAUGHT}f()")
+
+    report = why(shell)
+
+    assert report.oom is None
+    assert report.leaks == ()
+    assert report.own_bytes == 64 * MIB
+    assert "let it out once" in report.next_steps[0]
+
+
+def test_what_an_earlier_cell_holds_is_let_go_of_before_a_caught_error(shell):
+    """Frames of the error of another cell were in the way."""
+    run(shell, "def f():\n    big = torch.ones(64 << 18, device='sim')\n    1 / 0")
+    run(shell, "f()")
+    run(shell, f"%%gpu_mem -q\n{CAUGHT}")
+
+    report = why(shell)
+
+    assert report.next_steps[0] == "%gpu_mem free, then run the cell again"
+    assert report.own_bytes == 0
