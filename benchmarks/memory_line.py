@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.report import Holdings
+    from gpumagic.gpu_mem.records.names import Holdings
 
 _LAYERS = 50
 _MANY_OBJECTS = 2_000_000

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpumagic.cuda_sync_time import pairing, taking
 from gpumagic.cuda_sync_time.instruments import unseen_flags
+from gpumagic.cuda_sync_time.records.roofline import Roofline
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
     RepeatedReport,
-    Roofline,
     TimingReport,
 )
 from gpumagic.cuda_sync_time.surroundings import load_flags, loads_in_use
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.counting import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.plan import Plan
-    from gpumagic.cuda_sync_time.report import Flag, Peaks
+    from gpumagic.cuda_sync_time.records.flags import Flag
+    from gpumagic.cuda_sync_time.records.roofline import Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
     from gpumagic.observed import Code
 

@@ -8,7 +8,7 @@ from gpumagic import ranks
 from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.digits import floor_text, measured, ratio_text
 from gpumagic.cuda_sync_time.flag_words import notes
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.run_section import surroundings
 from gpumagic.drawing import Details, Grid, Note, Paragraph, Range, Ranges, Sparkline
 from gpumagic.units import count_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records.flags import FlagKind
 
 if TYPE_CHECKING:
     from gpumagic.drawing import NoteKind

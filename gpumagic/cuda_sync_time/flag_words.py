@@ -12,7 +12,8 @@ from gpumagic.units import UNKNOWN, seconds_text, share_of, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+    from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+    from gpumagic.cuda_sync_time.records.setting import Setting
 
 _SEVERITY = ("problem", "warning", "note")
 _MOST_NAMES = 6

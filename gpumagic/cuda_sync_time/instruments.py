@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.floor import Floors
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.setting import Setting
 from gpumagic.devices.cuda import driver_initialised
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import open_runtime, runtime_now

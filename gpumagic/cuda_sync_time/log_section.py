@@ -13,7 +13,8 @@ from gpumagic.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import LogEntry, LogReport
+    from gpumagic.cuda_sync_time.records.log_entry import LogEntry
+    from gpumagic.cuda_sync_time.report import LogReport
     from gpumagic.drawing import Cell, Part
 
 _LONGEST_TITLE = 48

@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.observed import Trace
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.report import Profile, SyncPoint
+    from gpumagic.cuda_sync_time.records.profile import Profile
+    from gpumagic.cuda_sync_time.records.run import SyncPoint
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
     from gpumagic.observed import SyncCall

@@ -18,7 +18,9 @@ from gpumagic.cuda_sync_time.last_wait import (
     last_wait,
 )
 from gpumagic.cuda_sync_time.observers import Observers
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Run, TimingReport
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.run import Run
+from gpumagic.cuda_sync_time.report import TimingReport
 from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
 from gpumagic.cuda_sync_time.window import Window
 from gpumagic.devices.cpu import CpuRuntime

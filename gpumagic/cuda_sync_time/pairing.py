@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.comparison import Comparison, Pair, Verdict, logs_of, verdict_of
 from gpumagic.cuda_sync_time import samples_shape
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gpumagic.cuda_sync_time.plan import Plan
+    from gpumagic.cuda_sync_time.records.samples import Mode
     from gpumagic.devices.protocols import Runtime
 
 _MOST_PAIRS = 500

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.cuda_sync_time.report import Mode
+    from gpumagic.cuda_sync_time.records.samples import Mode
 
 FEWEST_SAMPLES = 10
 

@@ -21,7 +21,8 @@ from gpumagic.units import seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Profile, Setting
+    from gpumagic.cuda_sync_time.records.profile import Profile
+    from gpumagic.cuda_sync_time.records.setting import Setting
     from gpumagic.drawing import Part
     from gpumagic.observed import TraceSpan
 

@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.cuda_sync_time.report import (
-    Flag,
-    FlagKind,
-    Profile,
-    StreamShare,
-    TopKernel,
-)
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.profile import Profile, StreamShare, TopKernel
 from gpumagic.intervals import Window, seconds_busy
 from gpumagic.observed import DEVICE_KINDS, SpanKind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.errors import UsageProblem
 from gpumagic.units import parse_bytes, parse_seconds
 

@@ -24,12 +24,9 @@ from gpumagic.units import UNKNOWN, seconds_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import (
-        DeviceTime,
-        Setting,
-        SyncPoint,
-        TimingReport,
-    )
+    from gpumagic.cuda_sync_time.records.run import DeviceTime, SyncPoint
+    from gpumagic.cuda_sync_time.records.setting import Setting
+    from gpumagic.cuda_sync_time.report import TimingReport
     from gpumagic.drawing import Cell, Part
 
 _CODE = "the host runs the code"

@@ -11,11 +11,13 @@ from gpumagic.cuda_sync_time.digits import (
     times_text,
 )
 from gpumagic.cuda_sync_time.flag_words import short_words
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.units import seconds_text
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.report import Run, TimingReport
+    from gpumagic.cuda_sync_time.records.run import Run
+    from gpumagic.cuda_sync_time.report import TimingReport
 
 _LONGEST_ERROR = 200
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
 from gpumagic.cuda_sync_time.flag_words import notes
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.roof_section import roof_parts
 from gpumagic.cuda_sync_time.run_section import surroundings
 from gpumagic.drawing import (
@@ -22,7 +22,8 @@ from gpumagic.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.cuda_sync_time.report import RepeatedReport, Samples
+    from gpumagic.cuda_sync_time.records.samples import Samples
+    from gpumagic.cuda_sync_time.report import RepeatedReport
     from gpumagic.drawing import Cell, Part
 
 _DRAWN = 4  # samples; fewer are told one by one

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic import ranks
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.units import seconds_text
 
 if TYPE_CHECKING:

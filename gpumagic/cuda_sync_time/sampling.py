@@ -17,7 +17,8 @@ from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.cold_caches import nothing_to_flush, preparation
 from gpumagic.cuda_sync_time.instruments import loaded_torch
 from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.stopwatch import Elapsed, Stopwatch
 from gpumagic.cuda_sync_time.surroundings import Surroundings
 from gpumagic.devices import torch_private

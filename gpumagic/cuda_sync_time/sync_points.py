@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.report import SyncPoint
+from gpumagic.cuda_sync_time.records.run import SyncPoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

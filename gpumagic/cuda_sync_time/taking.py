@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gpumagic import ranks
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Samples
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.samples import Samples
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.report import DeviceTime
+from gpumagic.cuda_sync_time.records.run import DeviceTime
 from gpumagic.cuda_sync_time.waiting import (
     POLLS_IN_A_TRACE,
     Waited,

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Note
 from gpumagic.gpu_mem.device_words import device_name, listed, times_text
-from gpumagic.gpu_mem.report import BadgeKind
+from gpumagic.gpu_mem.records.counters import BadgeKind
 from gpumagic.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.drawing import NoteKind
-    from gpumagic.gpu_mem.report import CellBadge, Setting
+    from gpumagic.gpu_mem.records.counters import CellBadge
+    from gpumagic.gpu_mem.records.setting import Setting
 
 
 class Words(NamedTuple):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.memory_counters import allocator_backend, caching_is_off
 from gpumagic.gpu_mem.counters import NATIVE
-from gpumagic.gpu_mem.report import BadgeKind, CellBadge, Counters
+from gpumagic.gpu_mem.records.counters import BadgeKind, CellBadge, Counters
 from gpumagic.gpu_mem.resets import peaks_were_reset, sums_were_reset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from gpumagic.gpu_mem.report import DeviceMemory
+    from gpumagic.gpu_mem.records.devices import DeviceMemory
 
 _GROWING = {
     BadgeKind.RETRY: "retries",

@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import (
-        Counters,
-        DeviceMemory,
-        HostMemory,
-        Setting,
-    )
+    from gpumagic.gpu_mem.records.counters import Counters
+    from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _ALLOCATED = "allocated"
 _CACHED = "cached"

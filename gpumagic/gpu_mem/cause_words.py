@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.report import Cause, LeakKind
+from gpumagic.gpu_mem.records.leaks import LeakKind
+from gpumagic.gpu_mem.records.requests import Cause
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.letting_go import Held
 from gpumagic.gpu_mem.pinning import names_to_delete
-from gpumagic.gpu_mem.report import Cause, LeakKind
+from gpumagic.gpu_mem.records.leaks import LeakKind
+from gpumagic.gpu_mem.records.requests import Cause
 from gpumagic.gpu_mem.room import room_at
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.gpu_mem.report import Answer, DeviceMemory, OomFacts, Pinning, Setting
+    from gpumagic.gpu_mem.records.devices import DeviceMemory
+    from gpumagic.gpu_mem.records.requests import Answer, OomFacts, Pinning
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
 _NAMES = "%gpu_mem shows which names hold most: del what is not needed any more"

@@ -17,22 +17,17 @@ from gpumagic.gpu_mem.counters import from_zero, read_all, setting_of
 from gpumagic.gpu_mem.line_table import lines_of
 from gpumagic.gpu_mem.peak import peak_between, with_replay
 from gpumagic.gpu_mem.recording import Recording
+from gpumagic.gpu_mem.records.counters import Counters, DeviceChange, Peak, PeakKind
+from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.gpu_mem.replay import replay
-from gpumagic.gpu_mem.report import (
-    Counters,
-    DeviceChange,
-    LineUse,
-    Peak,
-    PeakKind,
-    Setting,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.report import CellBadge
+    from gpumagic.gpu_mem.records.cells import LineUse
+    from gpumagic.gpu_mem.records.counters import CellBadge
 
 _OOM = "OutOfMemoryError"
 _OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_mem.report import CellReport, Counters, DeviceChange, Setting
+    from gpumagic.gpu_mem.records.counters import Counters, DeviceChange
+    from gpumagic.gpu_mem.records.setting import Setting
+    from gpumagic.gpu_mem.report import CellReport
 
 _ALLOCATED = "allocated"
 _PERHAPS = "perhaps"

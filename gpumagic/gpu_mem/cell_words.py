@@ -14,13 +14,16 @@ from gpumagic.gpu_mem.device_words import (
     short_name,
 )
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short
-from gpumagic.gpu_mem.report import HolderKind, PeakKind
+from gpumagic.gpu_mem.records.counters import PeakKind
+from gpumagic.gpu_mem.records.names import HolderKind
 from gpumagic.units import bytes_text, change_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.gpu_mem.report import BriefReport, CellReport, DeviceChange, Setting
+    from gpumagic.gpu_mem.records.counters import DeviceChange
+    from gpumagic.gpu_mem.records.setting import Setting
+    from gpumagic.gpu_mem.report import BriefReport, CellReport
 
 _MOST_TOLD = 2  # devices in the title
 _MOST_IN_LINE = 4

@@ -11,7 +11,8 @@ from gpumagic.devices.memory_counters import (
     figure,
 )
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.gpu_mem.report import Counters, Setting
+from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.records.setting import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

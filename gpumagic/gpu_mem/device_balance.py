@@ -8,7 +8,7 @@ from gpumagic.devices.simulated import word_of
 from gpumagic.gpu_mem.holding_remarks import surplus_remark, workspace_remark
 from gpumagic.gpu_mem.library_held import workspace_bytes
 from gpumagic.gpu_mem.naming import UNATTRIBUTED, WORKSPACES
-from gpumagic.gpu_mem.report import Holder, HolderKind
+from gpumagic.gpu_mem.records.names import Holder, HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

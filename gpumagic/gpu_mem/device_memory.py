@@ -13,7 +13,7 @@ from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.gpu_mem.counters import read
-from gpumagic.gpu_mem.report import DeviceMemory, HostMemory
+from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

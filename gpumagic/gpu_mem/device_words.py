@@ -9,7 +9,7 @@ from gpumagic.units import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumagic.gpu_mem.report import Setting
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _HOST = "cpu"
 _LONGEST_NAME = 48

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_mem.naming import element_name
-from gpumagic.gpu_mem.report import Part
+from gpumagic.gpu_mem.records.names import Part
 from gpumagic.gpu_mem.tensor_roles import Role
 
 if TYPE_CHECKING:

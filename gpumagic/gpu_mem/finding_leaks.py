@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.leak_candidates import STRAY, Candidates, candidates
 from gpumagic.gpu_mem.leak_rows import by_device, rows_of_graphs, rows_of_unwanted
 from gpumagic.gpu_mem.reaching import reached_memory
-from gpumagic.gpu_mem.report import Leak, LeakKind
+from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.units import count_text

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.drawing import Cell, Part, Tone
-    from gpumagic.gpu_mem.report import Answer, FitReport
+    from gpumagic.gpu_mem.records.requests import Answer
+    from gpumagic.gpu_mem.report import FitReport
 
 _FITS = ("hole", "driver", "after releasing")
 _BADGES: dict[str | None, tuple[str, Tone]] = {

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.report import BlockState, Fragmentation
+from gpumagic.gpu_mem.records.blocks import BlockState, Fragmentation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpumagic.gpu_mem.report import Counters, Segment
+    from gpumagic.gpu_mem.records.blocks import Segment
+    from gpumagic.gpu_mem.records.counters import Counters
 
 MIB = 1 << 20
 SMALL_STEP_BYTES = 2 * MIB  # what the small pool takes from the driver at once

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import Fragmentation, Setting
+    from gpumagic.gpu_mem.records.blocks import Fragmentation
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _MOST_DEVICES = 4
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import Counters, FreeReport
+    from gpumagic.gpu_mem.records.counters import Counters
+    from gpumagic.gpu_mem.report import FreeReport
 
 _KEPT = "what came back is kept by torch for its next tensors: others cannot have it"
 _GIVE = "%gpu_mem free --cache gives it to the device"

@@ -13,7 +13,8 @@ from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
 from gpumagic.gpu_mem.leak_candidates import left_out
 from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
-from gpumagic.gpu_mem.report import Counters, FreeReport
+from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.report import FreeReport
 from gpumagic.gpu_mem.results_holding import holding
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 

@@ -13,7 +13,7 @@ from gpumagic.gpu_mem.elements import large_elements
 from gpumagic.gpu_mem.holding_remarks import search_remarks
 from gpumagic.gpu_mem.naming import has_name, key_of
 from gpumagic.gpu_mem.reaching import reached_memory
-from gpumagic.gpu_mem.report import Holder, HolderKind, Holdings
+from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings
 from gpumagic.gpu_mem.roots import Sources, roots_of
 from gpumagic.gpu_mem.rows import DeviceRows, Named
 from gpumagic.gpu_mem.tensor_roles import mark_optimizer_state

@@ -15,12 +15,13 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.gpu_mem.counters import read
 from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
 from gpumagic.gpu_mem.oom_errors import facts_of, oom_within
-from gpumagic.gpu_mem.report import CaughtOoms
+from gpumagic.gpu_mem.records.requests import CaughtOoms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gpumagic.gpu_mem.report import Counters, OomFacts
+    from gpumagic.gpu_mem.records.counters import Counters
+    from gpumagic.gpu_mem.records.requests import OomFacts
 
 
 class Seen(NamedTuple):

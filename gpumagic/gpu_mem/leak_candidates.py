@@ -15,7 +15,7 @@ from gpumagic.gpu_mem.error_frames import (
 )
 from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
 from gpumagic.gpu_mem.output_holders import output_places, shown_results
-from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.records.leaks import LeakKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

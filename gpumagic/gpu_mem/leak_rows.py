@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_mem.leak_candidates import Candidate
-from gpumagic.gpu_mem.report import Leak, LeakKind
+from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

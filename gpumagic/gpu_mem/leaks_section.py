@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import Leak, LeakReport, Setting
+    from gpumagic.gpu_mem.records.leaks import Leak
+    from gpumagic.gpu_mem.records.setting import Setting
+    from gpumagic.gpu_mem.report import LeakReport
 
 _MOST_TOLD = 3  # devices
 _MOST_ROWS = 20

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_mem.report import LedgerEntry, LedgerReport
+from gpumagic.gpu_mem.records.cells import LedgerEntry
+from gpumagic.gpu_mem.report import LedgerReport
 from gpumagic.saving import save_rows
 
 if TYPE_CHECKING:

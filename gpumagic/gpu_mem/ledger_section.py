@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import LedgerEntry, LedgerReport
+    from gpumagic.gpu_mem.records.cells import LedgerEntry
+    from gpumagic.gpu_mem.report import LedgerReport
 
 _DRAWN = 3  # values
 _MOST_CURVES = 8

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.records.leaks import LeakKind
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.gpu_mem.report import Leak
+    from gpumagic.gpu_mem.records.leaks import Leak
 
 _FREE = "%gpu_mem free"
 _WORTH_A_LINE_BYTES = 1 << 20

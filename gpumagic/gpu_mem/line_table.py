@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.cell_lines import code_line_at
+from gpumagic.gpu_mem.records.cells import LineUse
 from gpumagic.gpu_mem.replay import alive_after
-from gpumagic.gpu_mem.report import LineUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

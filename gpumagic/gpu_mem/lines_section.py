@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import LineUse, Setting
+    from gpumagic.gpu_mem.records.cells import LineUse
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _LAST = 10**9
 _PARTIAL = (

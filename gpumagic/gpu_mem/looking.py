@@ -18,13 +18,8 @@ from gpumagic.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpumagic.gpu_mem.report import (
-        CellReport,
-        FitReport,
-        Holdings,
-        MapReport,
-        MemoryReport,
-    )
+    from gpumagic.gpu_mem.records.names import Holdings
+    from gpumagic.gpu_mem.report import CellReport, FitReport, MapReport, MemoryReport
 
 
 class Measured:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Piece, StripRow, Strips
 from gpumagic.gpu_mem.device_words import device_name, listed
-from gpumagic.gpu_mem.report import BlockState
+from gpumagic.gpu_mem.records.blocks import BlockState
 from gpumagic.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.gpu_mem.report import Block, Segment, Setting
+    from gpumagic.gpu_mem.records.blocks import Block, Segment
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _MOST_ROWS = 12  # of all devices together
 _FEWEST_ROWS = 3

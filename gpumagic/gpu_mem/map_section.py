@@ -8,14 +8,15 @@ from gpumagic.drawing import Column, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name, listed
 from gpumagic.gpu_mem.fragmentation_section import fragmentation_parts
 from gpumagic.gpu_mem.map_picture import group_name, pictures
-from gpumagic.gpu_mem.report import BlockState
+from gpumagic.gpu_mem.records.blocks import BlockState
 from gpumagic.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import Block, MapReport, Segment
+    from gpumagic.gpu_mem.records.blocks import Block, Segment
+    from gpumagic.gpu_mem.report import MapReport
 
 _MOST_BLOCKS = 8
 

@@ -20,9 +20,9 @@ from gpumagic.gpu_mem.names_by_address import names_by_address
 from gpumagic.gpu_mem.oom_errors import of_the_run
 from gpumagic.gpu_mem.oom_text import others_in
 from gpumagic.gpu_mem.pinning import pinning_of
+from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.records.devices import DeviceMemory
 from gpumagic.gpu_mem.report import (
-    Counters,
-    DeviceMemory,
     FitReport,
     LeakReport,
     MapReport,
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver, Runtime
     from gpumagic.gpu_mem.known_names import KnownNames
-    from gpumagic.gpu_mem.report import (
-        CaughtOoms,
-        FreeReport,
-        Holdings,
-        OomFacts,
-        Segment,
-    )
+    from gpumagic.gpu_mem.records.blocks import Segment
+    from gpumagic.gpu_mem.records.names import Holdings
+    from gpumagic.gpu_mem.records.requests import CaughtOoms, OomFacts
+    from gpumagic.gpu_mem.report import FreeReport
 
 _NOT_STARTED = "no device has been used yet, so that there is nothing to look at"
 _USE_ONE = "make a tensor on one: x = torch.ones(3, device=gpumagic.device())"

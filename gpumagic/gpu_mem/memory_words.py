@@ -10,7 +10,9 @@ from gpumagic.gpu_mem.names_section import names_headline
 from gpumagic.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.report import DeviceMemory, MemoryReport, Setting
+    from gpumagic.gpu_mem.records.devices import DeviceMemory
+    from gpumagic.gpu_mem.records.setting import Setting
+    from gpumagic.gpu_mem.report import MemoryReport
 
 _MOST_TOLD = 2  # devices
 

@@ -10,7 +10,7 @@ from gpumagic.devices.storage_words import stored_by, without_overrides
 from gpumagic.gpu_mem.library_held import workspace_addresses
 from gpumagic.gpu_mem.naming import WORKSPACES, element_name, graph_name
 from gpumagic.gpu_mem.reaching import names_in, reached_memory
-from gpumagic.gpu_mem.report import HolderKind
+from gpumagic.gpu_mem.records.names import HolderKind
 from gpumagic.gpu_mem.roots import roots_of
 from gpumagic.gpu_mem.walk import Budget, Walk
 

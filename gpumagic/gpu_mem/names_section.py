@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Column, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name, on_device, short_name
-from gpumagic.gpu_mem.report import Holder, HolderKind
+from gpumagic.gpu_mem.records.names import Holder, HolderKind
 from gpumagic.units import bytes_text, change_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import Holdings, Setting
+    from gpumagic.gpu_mem.records.names import Holdings
+    from gpumagic.gpu_mem.records.setting import Setting
 
 _NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 _WORTH_NAMING = 0.1  # of what the first one holds

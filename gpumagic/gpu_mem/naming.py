@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpumagic.gpu_mem.report import Holder, HolderKind
+from gpumagic.gpu_mem.records.names import Holder, HolderKind
 
 UNATTRIBUTED = "unattributed"
 WORKSPACES = "cuBLAS workspaces"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumagic.gpu_mem.known_names import KnownNames
-    from gpumagic.gpu_mem.report import DeviceChange, Holdings
+    from gpumagic.gpu_mem.records.counters import DeviceChange
+    from gpumagic.gpu_mem.records.names import Holdings
     from gpumagic.observed import Code
 
 _WORTH_A_SEARCH = 1 << 20

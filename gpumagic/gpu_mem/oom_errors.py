@@ -12,7 +12,7 @@ from gpumagic.places import Place, Places, code_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.gpu_mem.report import CaughtOoms, OomFacts
+    from gpumagic.gpu_mem.records.requests import CaughtOoms, OomFacts
     from gpumagic.places import PlaceMark
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpumagic.gpu_mem.report import OomFacts
+from gpumagic.gpu_mem.records.requests import OomFacts
 
 # "KB" and "GB" are how some backends write what the others call KiB and GiB.
 _UNITS = {

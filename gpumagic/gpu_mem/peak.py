@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.report import Peak, PeakKind
+from gpumagic.gpu_mem.records.counters import Peak, PeakKind
 from gpumagic.gpu_mem.resets import peaks_were_reset, sums_were_reset
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.report import Counters
+    from gpumagic.gpu_mem.records.counters import Counters
 
 
 def peak_between(before: Counters, after: Counters) -> Peak:

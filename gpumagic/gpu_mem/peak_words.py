@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.report import PeakKind
+from gpumagic.gpu_mem.records.counters import PeakKind
 from gpumagic.units import UNKNOWN, bytes_text
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.report import Peak
+    from gpumagic.gpu_mem.records.counters import Peak
 
 _REMARKS = {
     PeakKind.EXACT: "exact",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.fragmentation import stuck_bytes
-from gpumagic.gpu_mem.report import BlockState, Pinning
+from gpumagic.gpu_mem.records.blocks import BlockState
+from gpumagic.gpu_mem.records.requests import Pinning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpumagic.gpu_mem.report import Segment
+    from gpumagic.gpu_mem.records.blocks import Segment
 
 
 def pinning_of(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:

@@ -14,12 +14,13 @@ from gpumagic.gpu_mem.fragmentation import (
     returnable_bytes,
     step_bytes,
 )
-from gpumagic.gpu_mem.report import Answer, BlockState
+from gpumagic.gpu_mem.records.blocks import BlockState
+from gpumagic.gpu_mem.records.requests import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpumagic.gpu_mem.report import Segment
+    from gpumagic.gpu_mem.records.blocks import Segment
 
 _BLOCK_BYTES = 512
 _LARGEST_SMALL_BYTES = MIB

@@ -12,14 +12,10 @@ from gpumagic.gpu_mem.placing import answer_for
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.finding_leaks import FoundLeaks
-    from gpumagic.gpu_mem.report import (
-        Answer,
-        Cause,
-        Counters,
-        DeviceMemory,
-        OomFacts,
-        Segment,
-    )
+    from gpumagic.gpu_mem.records.blocks import Segment
+    from gpumagic.gpu_mem.records.counters import Counters
+    from gpumagic.gpu_mem.records.devices import DeviceMemory
+    from gpumagic.gpu_mem.records.requests import Answer, Cause, OomFacts
 
 
 def answer_now(

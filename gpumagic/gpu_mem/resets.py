@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.report import Counters
+    from gpumagic.gpu_mem.records.counters import Counters
 
 _PEAKS = ("peak_bytes", "peak_reserved_bytes")
 _SUMS = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_mem.oom_text import allowed_bytes, others_bytes
-from gpumagic.gpu_mem.report import Cause
+from gpumagic.gpu_mem.records.requests import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.gpu_mem.report import Answer, DeviceMemory, OomFacts
+    from gpumagic.gpu_mem.records.devices import DeviceMemory
+    from gpumagic.gpu_mem.records.requests import Answer, OomFacts
 
 _MUCH = 0.1  # of the device
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.gpu_mem.class_names import in_classes
 from gpumagic.gpu_mem.error_frames import frames_with_locals
 from gpumagic.gpu_mem.naming import is_of_the_shell, is_shown_result, output_name
-from gpumagic.gpu_mem.report import HolderKind
+from gpumagic.gpu_mem.records.names import HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.naming import graph_name
 from gpumagic.gpu_mem.reaching import names_in
-from gpumagic.gpu_mem.report import Holder, HolderKind, Part
+from gpumagic.gpu_mem.records.names import Holder, HolderKind, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.memory_history import users_spot
 from gpumagic.gpu_mem.cell_lines import code_line_at
-from gpumagic.gpu_mem.report import Block, BlockState, Segment
+from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
 from gpumagic.gpu_mem.stack_places import places_beside
 
 if TYPE_CHECKING:

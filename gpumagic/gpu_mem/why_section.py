@@ -10,20 +10,17 @@ from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence, may_be_elsewhere
 from gpumagic.gpu_mem.device_words import device_name, listed, on_device
 from gpumagic.gpu_mem.leaks_section import leaks_table
 from gpumagic.gpu_mem.names_section import names_table
-from gpumagic.gpu_mem.report import Cause, Holdings
+from gpumagic.gpu_mem.records.names import Holdings
+from gpumagic.gpu_mem.records.requests import Cause
 from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.report import (
-        CaughtOoms,
-        OomFacts,
-        Pinning,
-        Setting,
-        WhyReport,
-    )
+    from gpumagic.gpu_mem.records.requests import CaughtOoms, OomFacts, Pinning
+    from gpumagic.gpu_mem.records.setting import Setting
+    from gpumagic.gpu_mem.report import WhyReport
 
 _MOST_HOLDERS = 6
 _MOST_PINNINGS = 6

@@ -11,7 +11,8 @@ import pytest
 from gpumagic.cuda_sync_time.digits import rate_text
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import FlagKind, SyncPoint
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.run import SyncPoint
 from gpumagic.cuda_sync_time.view import draw
 from gpumagic.observed import Code
 from tests.cuda_sync_time import samples

@@ -16,7 +16,8 @@ from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun, error_line
 from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError

@@ -18,7 +18,8 @@ from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.observed import Code
 from tests.cuda_sync_time.test_once import NoDriver

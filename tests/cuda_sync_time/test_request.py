@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic import arguments
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import GpuMagicError
 

@@ -16,7 +16,8 @@ import pytest
 from gpumagic.cuda_sync_time import cold_caches, sampling, stopwatch
 from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.stopwatch import Stopwatch
 from gpumagic.cuda_sync_time.taking import take
 from gpumagic.devices import torch_private

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices import torch_private

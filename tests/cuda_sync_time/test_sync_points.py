@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.report import SyncPoint
+from gpumagic.cuda_sync_time.records.run import SyncPoint
 from gpumagic.cuda_sync_time.sync_points import points_of
 from gpumagic.observed import CodeLine, SyncCall
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gpumagic.comparison import Verdict
+from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
     ComparisonReport,
-    FlagKind,
     LogReport,
     RaceReport,
     RepeatedReport,

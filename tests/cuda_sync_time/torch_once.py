@@ -13,7 +13,8 @@ import gpumagic
 from gpumagic.cuda_sync_time import run_words
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
 from gpumagic.observed import Code

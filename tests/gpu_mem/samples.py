@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpumagic.gpu_mem.report import (
-    Answer,
+from gpumagic.gpu_mem.records.blocks import Block, BlockState, Fragmentation, Segment
+from gpumagic.gpu_mem.records.cells import LedgerEntry, LineUse
+from gpumagic.gpu_mem.records.counters import (
     BadgeKind,
-    Block,
-    BlockState,
-    BriefReport,
-    CaughtOoms,
-    Cause,
     CellBadge,
-    CellReport,
     Counters,
     DeviceChange,
-    DeviceMemory,
-    FitReport,
-    Fragmentation,
-    FreeReport,
-    Holder,
-    HolderKind,
-    Holdings,
-    HostMemory,
-    Leak,
-    LeakKind,
-    LeakReport,
-    LedgerEntry,
-    LedgerReport,
-    LineUse,
-    MapReport,
-    MemoryReport,
-    OomFacts,
-    Part,
     Peak,
     PeakKind,
+)
+from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
+from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
+from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings, Part
+from gpumagic.gpu_mem.records.requests import (
+    Answer,
+    CaughtOoms,
+    Cause,
+    OomFacts,
     Pinning,
-    Segment,
-    Setting,
+)
+from gpumagic.gpu_mem.records.setting import Setting
+from gpumagic.gpu_mem.report import (
+    BriefReport,
+    CellReport,
+    FitReport,
+    FreeReport,
+    LeakReport,
+    LedgerReport,
+    MapReport,
+    MemoryReport,
     WhyReport,
 )
 from gpumagic.observed import Code, CodeLine

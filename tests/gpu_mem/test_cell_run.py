@@ -18,7 +18,7 @@ from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.gpu_mem import recording
 from gpumagic.gpu_mem.cell_run import CellRun
 from gpumagic.gpu_mem.recording import Chosen
-from gpumagic.gpu_mem.report import BadgeKind, CellBadge, Peak, PeakKind
+from gpumagic.gpu_mem.records.counters import BadgeKind, CellBadge, Peak, PeakKind
 
 
 class Cuda:

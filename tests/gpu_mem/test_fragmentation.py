@@ -12,7 +12,8 @@ from gpumagic.gpu_mem.fragmentation import (
     returnable_bytes,
     stuck_bytes,
 )
-from gpumagic.gpu_mem.report import Block, BlockState, Counters, Segment
+from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
+from gpumagic.gpu_mem.records.counters import Counters
 
 KIB, MIB = 1 << 10, 1 << 20
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE

@@ -13,7 +13,7 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem import freeing
 from gpumagic.gpu_mem.finding_leaks import find_leaks
 from gpumagic.gpu_mem.freeing import free
-from gpumagic.gpu_mem.report import LeakKind
+from gpumagic.gpu_mem.records.leaks import LeakKind
 from gpumagic.gpu_mem.results_holding import holding
 
 

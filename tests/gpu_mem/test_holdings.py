@@ -27,7 +27,7 @@ from gpumagic.gpu_mem.holdings import (  # noqa: E402
 from gpumagic.gpu_mem.known_names import KnownNames  # noqa: E402
 from gpumagic.gpu_mem.memory import Memory  # noqa: E402
 from gpumagic.gpu_mem.naming import element_name, graph_name  # noqa: E402
-from gpumagic.gpu_mem.report import HolderKind, Part  # noqa: E402
+from gpumagic.gpu_mem.records.names import HolderKind, Part  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
 

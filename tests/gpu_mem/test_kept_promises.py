@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.holdings import Sources, find_holdings
 from gpumagic.gpu_mem.known_names import KnownNames
 from gpumagic.gpu_mem.memory import Memory
 from gpumagic.gpu_mem.oom_text import others_bytes, read_oom
-from gpumagic.gpu_mem.report import Cause
+from gpumagic.gpu_mem.records.requests import Cause
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.gpu_mem.last_oom import LastOom
-from gpumagic.gpu_mem.report import Counters
+from gpumagic.gpu_mem.records.counters import Counters
 
 TEXT = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of"
 

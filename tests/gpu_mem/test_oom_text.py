@@ -13,7 +13,7 @@ from gpumagic.gpu_mem.oom_text import (
     others_in,
     read_oom,
 )
-from gpumagic.gpu_mem.report import OomFacts
+from gpumagic.gpu_mem.records.requests import OomFacts
 from gpumagic.simulator.out_of_memory import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_mem.names_by_address import addresses_of
-from gpumagic.gpu_mem.report import BlockState
+from gpumagic.gpu_mem.records.blocks import BlockState
 from gpumagic.gpu_mem.segments import named, segments_of
 from gpumagic.observed import CodeLine
 

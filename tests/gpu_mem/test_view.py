@@ -16,22 +16,21 @@ from gpumagic.gpu_mem.badge_words import WORDS, counted_words, note_of, notes
 from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence, fit_sentence
 from gpumagic.gpu_mem.map_picture import pictures
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short, peak_text
-from gpumagic.gpu_mem.report import (
+from gpumagic.gpu_mem.records.counters import (
     BadgeKind,
-    BriefReport,
-    Cause,
     CellBadge,
     Counters,
-    DeviceMemory,
-    Holder,
-    HolderKind,
-    Holdings,
+    Peak,
+    PeakKind,
+)
+from gpumagic.gpu_mem.records.devices import DeviceMemory
+from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings
+from gpumagic.gpu_mem.records.requests import Cause, OomFacts
+from gpumagic.gpu_mem.report import (
+    BriefReport,
     LedgerReport,
     MapReport,
     MemoryReport,
-    OomFacts,
-    Peak,
-    PeakKind,
     WhyReport,
 )
 from gpumagic.gpu_mem.view import draw

@@ -11,7 +11,7 @@ import torch
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.report import BadgeKind, PeakKind
+from gpumagic.gpu_mem.records.counters import BadgeKind, PeakKind
 
 PROGRAMS = 1000
 

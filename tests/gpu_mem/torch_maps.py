@@ -20,7 +20,8 @@ from gpumagic.gpu_mem.names_by_address import addresses_of
 from gpumagic.gpu_mem.oom_text import read_oom
 from gpumagic.gpu_mem.pinning import pinning_of
 from gpumagic.gpu_mem.placing import answer_for
-from gpumagic.gpu_mem.report import BlockState, Cause
+from gpumagic.gpu_mem.records.blocks import BlockState
+from gpumagic.gpu_mem.records.requests import Cause
 from gpumagic.gpu_mem.segments import named, segments_of
 
 MIB, GIB = 1 << 20, 1 << 30

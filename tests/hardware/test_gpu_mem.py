@@ -15,7 +15,7 @@ import pytest
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell_run import CellRun
 from gpumagic.gpu_mem.counters import read, read_all, setting_of
-from gpumagic.gpu_mem.report import BadgeKind, PeakKind
+from gpumagic.gpu_mem.records.counters import BadgeKind, PeakKind
 
 _ROOT = Path(__file__).parents[2]
 _MIB = 1 << 20
@@ -23,7 +23,7 @@ _IN_A_FRESH_PROCESS = """
 import torch
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.report import BadgeKind
+from gpumagic.gpu_mem.records.counters import BadgeKind
 
 run = CellRun(runtime_now, lines=True)
 run.begin()

@@ -12,7 +12,8 @@ import pytest
 
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.cuda_sync_time.waiting import POLLS_IN_A_TRACE
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError

@@ -1,0 +1,1 @@
+"""What is found of memory, as frozen records; `report.py` puts them together."""
