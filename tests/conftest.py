@@ -27,6 +27,16 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long, so that at the end nobody waits for one of it."""
+    items.sort(key=lambda item: not _takes_long(item))  # all else stays as it was
+
+
+def _takes_long(item):
+    """Whole notebooks, and whole files of tests in processes of their own."""
+    return item.path.stem == "test_in_process" or "notebooks" in item.path.parts
+
+
 @pytest.fixture(scope="session")
 def browser():
     """A Chromium without a screen: one in a process, for Playwright stands no two."""
