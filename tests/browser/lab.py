@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = {"lab": "doc/tree", "notebook7": "notebooks"}
@@ -110,7 +111,11 @@ def running(folder: Path):
     token = secrets.token_hex()
     with (folder / "log.txt").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *_OPTIONS, str(folder / "root")],
+            [
+                *(sys.executable, "-m", "jupyterlab", *_OPTIONS),
+                f"--port={_free_port()}",
+                str(folder / "root"),
+            ],
             env={**environment(folder), "JUPYTER_TOKEN": token},
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -118,7 +123,7 @@ def running(folder: Path):
             stderr=subprocess.STDOUT,
         )
     try:
-        lab = Lab(folder, token, _wait_for_url(server, folder))
+        lab = Lab(folder, token, _wait_for_url(server, folder, token))
         lab.use_theme("light")
         yield lab
     finally:
@@ -131,21 +136,30 @@ def _write_settings(folder, name, settings):
     path.write_text(json.dumps(settings))
 
 
-def _wait_for_url(server, folder):
-    """The server picks its port and writes it down; it answers soon after."""
+def _free_port():
+    """One that nobody has: two servers that look for one at once find the same."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _wait_for_url(server, folder, token):
+    """Where it is, once it answers: it writes that down before it has got the port."""
     noted = folder / "runtime" / f"jpserver-{server.pid}.json"
     give_up = time.monotonic() + _START_S
     while time.monotonic() < give_up and server.poll() is None:
-        if noted.exists() and (url := _answering(noted)):
+        if noted.exists() and (url := _answering(noted, token)):
             return url
         time.sleep(0.1)
     raise RuntimeError(f"JupyterLab did not start: {(folder / 'log.txt').read_text()}")
 
 
-def _answering(noted):
+def _answering(noted, token):
+    """Another server would not take our token."""
     try:
         url = json.loads(noted.read_text())["url"]
-        with urlopen(f"{url}api", timeout=5):  # noqa: S310  (our own server)
+        ours = {"Authorization": f"token {token}"}
+        status = Request(f"{url}api/status", headers=ours)  # noqa: S310
+        with urlopen(status, timeout=60):  # noqa: S310  (our own server)
             return url
     except (OSError, ValueError):
         return None
