@@ -11,11 +11,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.option_values import (
-    check_quantities,
-    in_our_words,
-    with_values_attached,
-)
 
 if TYPE_CHECKING:
     import argparse
@@ -37,10 +32,12 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
         line: The rest of the line; a `# comment` at its end does not count, nor
             does the `;` with which a cell is silenced.
     """
+    from gpumagic import option_values  # the first use pays, not loading
+
     said = _without_comment(line).rstrip().rstrip(";")
     words = [_unquoted(word) for word in _words(said, name)]
     options = options_of(parser)
-    words = list(with_values_attached(options, words))
+    words = list(option_values.with_values_attached(options, words))
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`
@@ -50,9 +47,9 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
         # imported here: this module serves the command line as well.
         if type(error).__name__ != "UsageError":
             raise
-        problem = in_our_words(options, name, str(error))
+        problem = option_values.in_our_words(options, name, str(error))
         raise problem or UsageProblem(f"{name}: {error}", usage_hint(name)) from None
-    check_quantities(options, name, namespace)
+    option_values.check_quantities(options, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
     return namespace
