@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
-from gpumagic.gpu_mem.blocks_told import snapshot_of
 from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.leak_candidates import STRAY, Candidates, candidates
 from gpumagic.gpu_mem.leak_rows import by_device, rows_of_graphs, rows_of_unwanted
@@ -116,7 +115,7 @@ def _search(runtime: Runtime, found: Candidates, budget: Budget) -> tuple[Walk, 
     numbers = [walk.enter(root) for root in roots]
     walk.run()
     starts = [() if number is None else (number,) for number in numbers]
-    snapshot = snapshot_of(runtime)
+    snapshot = runtime.memory_snapshot()
     # No segments at all is what an allocator says that does not tell them.
     places = Places(runtime.kind, BlocksInUse(snapshot) if snapshot else None)
     return walk, dict(reached_memory(walk, starts, places.place).values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.badges import badges_now
-from gpumagic.gpu_mem.blocks_told import Untold, snapshot_of, why_untold
+from gpumagic.gpu_mem.blocks_untold import Untold, why_untold
 from gpumagic.gpu_mem.causes import next_steps, steps_without_words
 from gpumagic.gpu_mem.counters import setting_of
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
@@ -90,7 +90,7 @@ class Memory:
         return find_holdings(
             self._names.sources(runtime.kind),
             allocated,
-            snapshot=snapshot_of(runtime),
+            snapshot=runtime.memory_snapshot(),
         )
 
     def map(self) -> MapReport:
@@ -233,7 +233,7 @@ class Memory:
 
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
         """With names; None where the allocator does not tell of them."""
-        snapshot = snapshot_of(runtime)
+        snapshot = runtime.memory_snapshot()
         if snapshot is None:
             return None
         names = names_by_address(self._names.sources(runtime.kind))

@@ -52,7 +52,7 @@ class Request:
         if not all(map(is_name, options.name.split("."))):
             raise UsageProblem(
                 f"%pin_loader needs a name, and {options.name} is an expression",
-                f"give it one first: train_dl = {options.name}",
+                f"give it a new one first: my_loader = {options.name}",
             )
         request = cls(
             name=options.name,

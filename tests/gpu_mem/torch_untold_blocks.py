@@ -12,8 +12,8 @@ import torch
 import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import SimulatedRuntime
-from gpumagic.gpu_mem import blocks_told, fit
-from gpumagic.gpu_mem.blocks_told import why_untold
+from gpumagic.gpu_mem import blocks_untold, fit
+from gpumagic.gpu_mem.blocks_untold import why_untold
 from gpumagic.gpu_mem.counters import max_split_bytes
 
 MIB = 1 << 20
@@ -26,14 +26,15 @@ fails()
 
 
 @pytest.fixture(params=["cudaMallocAsync", "pluggable"])
-def backend(request, monkeypatch):
+def backend(request, shell, monkeypatch):
     """An allocator that raises where it is asked for its blocks."""
 
-    def refuse(_):
+    def refuse():
         raise RuntimeError(f"{request.param} does not support snapshot")
 
-    monkeypatch.setattr(SimulatedRuntime, "memory_snapshot", refuse)
-    monkeypatch.setattr(blocks_told, "allocator_backend", lambda _: request.param)
+    assert shell is not None  # torch has the words once the simulation is on
+    monkeypatch.setattr(torch.sim, "memory_snapshot", refuse)
+    monkeypatch.setattr(blocks_untold, "allocator_backend", lambda _: request.param)
     return request.param
 
 

@@ -389,6 +389,14 @@ def test_a_training_cell_is_watched(shell):
 # -------------------------------------------------------------------- what is wrong
 
 
+def test_the_name_for_an_expression_is_not_that_of_the_loader(shell):
+    """What is to be typed would otherwise put an iterator in the loader's place."""
+    with pytest.raises(GpuMagicError) as caught:
+        shell.run_line_magic("pin_loader", "iter(train_dl)")
+
+    assert caught.value.hint.endswith("my_loader = iter(train_dl)")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
