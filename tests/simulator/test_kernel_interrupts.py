@@ -56,9 +56,11 @@ class Kernel:
 
         Returns:
             What it has printed, and the name of what it has raised; "" for nothing.
+            That is the kernel's reply, as IPython shows no error where it finds no
+            line for it: Python 3.11 has jumps without, which Ctrl-C can fall upon.
         """
         request = self._client.execute(cell)
-        printed = raised = ""
+        printed = ""
         while True:
             message = self._client.get_iopub_msg(timeout=PATIENCE_S)
             if message["parent_header"].get("msg_id") != request:
@@ -69,10 +71,10 @@ class Kernel:
                 if interrupt_after is not None and "begun" in content["text"]:
                     time.sleep(interrupt_after)
                     self._manager.interrupt_kernel()
-            elif kind == "error":
-                raised = content["ename"]
             elif kind == "status" and content["execution_state"] == "idle":
-                return printed.strip(), raised
+                reply = self._client.get_shell_msg(timeout=PATIENCE_S)
+                assert reply["parent_header"]["msg_id"] == request
+                return printed.strip(), reply["content"].get("ename", "")
 
 
 @contextlib.contextmanager

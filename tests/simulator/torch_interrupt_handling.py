@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import gpumagic
+from gpumagic.simulator.backend.interrupts import Interrupts
 from tests.simulator.interrupting import other_process
 
 WAIT_S = 120
@@ -56,6 +57,44 @@ def test_an_interrupt_is_caught_where_it_falls(sender):
         caught += sender.interrupt(lambda: x + 1)
 
     assert (x + 1).tolist() == [1, 1]
+
+
+@pytest.fixture
+def interrupts():
+    """Ctrl-C as the simulator handles it, without the simulator."""
+    ours = Interrupts(())
+    ours.take_over()
+    yield ours
+    ours.give_back()
+
+
+def test_a_wait_that_ends_by_itself_is_not_interrupted_twice(interrupts):
+    """The request was met while the watch made up its mind: its own signal is mute."""
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    interrupts.raise_unmet()
+    assert interrupts.to_come  # which the watch waits for before it requests again
+
+    signal.raise_signal(signal.SIGINT)
+
+    assert not interrupts.to_come
+    interrupts.request_again()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_request_that_is_not_met_is_taken_back_where_the_handler_raises(interrupts):
+    """Of the request and the watch's signal only one arrives."""
+    interrupts.hold()
+    signal.raise_signal(signal.SIGINT)
+    interrupts.raise_unmet()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    interrupts.request_again()
+
+    interrupts.deliver()
+
+    assert interrupts.outcomes == []
 
 
 def test_switching_off_puts_pythons_handler_back():

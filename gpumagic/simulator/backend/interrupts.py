@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import signal
 import threading
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 from gpumagic.simulator.backend.waiting import Watch
 
 NOBODY = 0
+_SIGNAL = 1
+_RAISE: Any = signal.default_int_handler  # takes whatever comes for a frame
 
 
 class Interrupts:
@@ -32,6 +35,8 @@ class Interrupts:
         main: The address of the main thread.
 
         outcomes: For each request whether it arrived; empty once it is met.
+
+        to_come: Empty once the signal of `raise_unmet` has come.
 
     Args:
         off_limits: Folders whose code may be in C++ that must not be interrupted.
@@ -48,12 +53,14 @@ class Interrupts:
         "address",
         "main",
         "outcomes",
+        "to_come",
     )
 
     def __init__(self, off_limits: tuple[str, ...]) -> None:
         self.main = threading.main_thread().ident or NOBODY
         self.address = ctypes.c_ulong(self.main)
         self.outcomes: list[int] = []
+        self.to_come: list[int] = []
         # Making one of these, when it is raised, says that the request was met; by a
         # C function, since no bytecode of ours may run between.
         self._kind = type(
@@ -84,12 +91,15 @@ class Interrupts:
 
     def give_back(self) -> None:
         """Put Python's own handler back, if ours is still in place."""
-        ours = signal.getsignal(signal.SIGINT) is self._handler
-        if ours and threading.get_ident() == self.main:
+        if self.are_ours() and threading.get_ident() == self.main:
             signal.signal(signal.SIGINT, self._previous)
         if self._watch is not None:
             self._watch.end()
             self._watch = None
+
+    def are_ours(self) -> bool:
+        """Whether Ctrl-C still comes here: anybody may set a handler of their own."""
+        return signal.getsignal(signal.SIGINT) is self._handler
 
     def hold(self) -> None:
         """From here on an interrupt waits."""
@@ -102,18 +112,24 @@ class Interrupts:
             self.outcomes.clear()
             self._handler(signal.SIGINT, None)
 
-    def raise_at_once(self) -> None:
-        """Let the handler raise by itself, and take a request back."""
+    def raise_unmet(self) -> None:
+        """At the next signal the handler takes a request back and raises by itself.
+
+        If the request has been met by then, it does neither: whoever pressed Ctrl-C
+        once is interrupted once. `sum` goes through all this when it is called.
+        """
+        self.to_come.append(_SIGNAL)
+        arriving = iter(self.to_come.pop, _SIGNAL)
+        unmet = map(_RAISE, itertools.repeat(signal.SIGINT), self.outcomes)
         self._what.value = None
-        self.outcomes.clear()
-        self._request.restype = functools.partial(
-            signal.default_int_handler, signal.SIGINT
-        )
+        self._request.restype = functools.partial(sum, itertools.chain(arriving, unmet))
 
     def request_again(self) -> None:
         """Let the handler request, as it does from the beginning."""
-        self._request.restype = self.outcomes.append
+        self.outcomes.clear()
+        self.to_come.clear()
         self._what.value = id(self._kind)
+        self._request.restype = self.outcomes.append
 
 
 def _request() -> Any:

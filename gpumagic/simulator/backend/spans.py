@@ -26,9 +26,8 @@ def operand_of(tensor: Any, memory: Accessed) -> tuple[Operand, int]:
     for size, stride in zip(sizes, strides, strict=True):
         if size == 0:
             return (memory.accesses, low, low, None), 0
-        if stride:
-            reach += (size - 1) * stride
-            touched *= size
+        reach += (size - 1) * stride
+        touched *= size if stride else 1
     nbytes = min(touched, reach) * itemsize
     dense = touched == reach
     layout = (

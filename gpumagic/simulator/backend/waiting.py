@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.interrupts import Interrupts
 
 _LOOK_AFTER_S = 0.05
-_MOVED_AFTER_S = 0.001
+_COME_AFTER_S = 0.001
 
 
 class Watch:
@@ -52,16 +52,14 @@ class Watch:
             time.sleep(_LOOK_AFTER_S)
             stuck = self._interrupts.outcomes and before == self._standing()
             if stuck and self._is_elsewhere():
-                self._strike(before)
+                self._strike()
 
-    def _strike(self, before: tuple[int, int]) -> None:
-        self._interrupts.raise_at_once()
-        try:
-            signal.pthread_kill(self._interrupts.main, signal.SIGINT)
-            while before == self._standing():
-                time.sleep(_MOVED_AFTER_S)
-        finally:
-            self._interrupts.request_again()
+    def _strike(self) -> None:
+        self._interrupts.raise_unmet()
+        signal.pthread_kill(self._interrupts.main, signal.SIGINT)
+        while self._interrupts.to_come and self._interrupts.are_ours():
+            time.sleep(_COME_AFTER_S)
+        self._interrupts.request_again()
 
     def _standing(self) -> tuple[int, int]:
         """Where the main thread stands: its frame and the instruction in it."""
