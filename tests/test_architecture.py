@@ -73,6 +73,29 @@ def test_a_module_keeps_no_state_and_prints_nothing(path):
     assert ast.get_docstring(tree)
 
 
+def _loops_in(block):
+    for each in ast.iter_child_nodes(block):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(each, ast.While) and not isinstance(each.test, ast.Constant):
+            yield each.lineno
+        yield from _loops_in(each)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_no_loop_under_a_condition_stands_directly_in_a_block_that_cleans_up(path):
+    """Python 3.13 forgets the block where Ctrl-C falls on the end of such a loop.
+
+    (python/cpython#130279.) In a function that the block calls, all is well.
+    """
+    blocks = (ast.Try, ast.With, ast.AsyncWith)
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+    assert not [
+        line for node in nodes if isinstance(node, blocks) for line in _loops_in(node)
+    ]
+
+
 @pytest.mark.parametrize("name", ["no_such_room", "_private"])
 def test_an_unknown_name_is_an_attribute_error(name):
     """`gpumagic.x` finds rooms by name and says so where there is none."""

@@ -17,8 +17,19 @@ def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
     kept: TracebackType | None = None
     for each in reversed(list(_links(error.__traceback__))):
         if not each.tb_frame.f_code.co_filename.startswith(_OURS):
-            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, _line_of(each))
     return error.with_traceback(kept)
+
+
+def _line_of(link: TracebackType) -> int:
+    """Where it stood; Ctrl-C can fall upon a jump that Python gave no line."""
+    code = link.tb_frame.f_code
+    before = [
+        line
+        for start, _, line in code.co_lines()
+        if line is not None and start <= link.tb_lasti
+    ]
+    return link.tb_lineno or (before or [code.co_firstlineno])[-1]
 
 
 def _links(traceback: TracebackType | None) -> Iterator[TracebackType]:

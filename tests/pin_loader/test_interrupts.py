@@ -7,9 +7,12 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -17,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+from gpumagic.pin_loader.interrupted import without_our_frames  # noqa: E402
 from gpumagic.pin_loader.loader import random_state  # noqa: E402
 from gpumagic.pin_loader.trials.loading import measure  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
@@ -114,3 +118,29 @@ def _how_long(generator):
             measure(loader, batches=6)
         took.append(time.monotonic() - began)
     return min(took)
+
+
+def _no_line_at(code):
+    """The place of an instruction that Python gave no line, as it does to jumps."""
+    return next(start for start, _, line in code.co_lines() if line is None and start)
+
+
+def test_an_interrupt_at_a_place_without_a_line_is_shown_at_the_line_before():
+    """Of the user's frames none is lost, whatever instruction Ctrl-C fell upon."""
+
+    def users():
+        try:
+            return sys._getframe()
+        finally:
+            signal.getsignal(signal.SIGINT)
+
+    place = _no_line_at(users.__code__)
+    fallen = TracebackType(None, users(), place, -1)  # -1: look for the line yourself
+    assert fallen.tb_lineno is None
+
+    shown = without_our_frames(KeyboardInterrupt().with_traceback(fallen))
+
+    (only,) = traceback.extract_tb(shown.__traceback__)
+    first = users.__code__.co_firstlineno
+    assert (only.name, only.filename) == ("users", __file__)
+    assert first < only.lineno <= first + 4

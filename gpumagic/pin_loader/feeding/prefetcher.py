@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -183,13 +182,7 @@ class DevicePrefetcher(LikeItsLoader):
 
     def _lane_to(self, device: Any) -> Lane:
         """The lane of an earlier iteration, unless that is still going on."""
-        idle = self._idle.get(device, [])
-        lane = None
-        with contextlib.suppress(IndexError):  # another thread may take the last one
-            while lane is None or lane.is_stale():
-                lane = idle.pop()
-        if lane is None or lane.is_stale():
-            lane = Lane(import_torch(), device)
+        lane = _usable(self._idle.get(device, [])) or Lane(import_torch(), device)
         lane.several_streams = self.several_streams
         lane.most_leaving = self.depth + 1
         return lane
@@ -198,6 +191,17 @@ class DevicePrefetcher(LikeItsLoader):
         kept = [each.iterator for each in leftovers.kept_iterators(self.loader)]
         if not any(each is inner for each in (self.loader, *kept)):
             leftovers.close([inner], set(), _GRACE_S)
+
+
+def _usable(idle: list[Lane]) -> Lane | None:
+    """Take out the last one that is not stale."""
+    while True:
+        try:
+            lane = idle.pop()
+        except IndexError:  # another thread may have taken the last one
+            return None
+        if not lane.is_stale():
+            return lane
 
 
 def _moved(batch: Any, *, device: Any, non_blocking: bool) -> Any:

@@ -159,14 +159,17 @@ class Lane:
         """
         while self._leaving and self._leaving[0][0].query():
             self._leaving.popleft()
-        while len(self._leaving) > self.most_leaving:
+        self._wait_for_the_oldest(self.most_leaving)
+
+    def _wait_for_the_oldest(self, most: int) -> None:
+        """Until so many are left."""
+        while len(self._leaving) > most:
             self._leaving.popleft()[0].synchronize()
 
     def __del__(self) -> None:
         # Whatever goes wrong this late: it must not come up in somebody else's code.
         with contextlib.suppress(Exception):
-            while self._leaving:
-                self._leaving.popleft()[0].synchronize()
+            self._wait_for_the_oldest(0)
 
 
 class HandedOut:

@@ -75,9 +75,7 @@ class kept:  # noqa: N801 -- it is read as a word: `with kept(loader):`
         failed: BaseException | None = None
         while left:
             try:
-                while left:
-                    left[-1].put_back()
-                    left.pop()
+                _put_back(left)
             except KeyboardInterrupt as stop:  # the part is put back once more
                 failed = stop
             except Exception as wrong:  # noqa: BLE001 -- the others are still to come
@@ -85,6 +83,13 @@ class kept:  # noqa: N801 -- it is read as a word: `with kept(loader):`
                 left.pop()
         if failed is not None:
             raise failed
+
+
+def _put_back(left: list[Part]) -> None:
+    """Put back the last of them, until there are none."""
+    while left:
+        left[-1].put_back()
+        left.pop()
 
 
 def _noted(loader: Any) -> list[Part]:

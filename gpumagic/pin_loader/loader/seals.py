@@ -10,12 +10,15 @@ import ctypes
 import hashlib
 import itertools
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.pin_loader.batch.adapter import unwrapped
 from gpumagic.pin_loader.batch.walker import mapped
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.trials.trial import batches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SUM_BYTES = 16
 
@@ -42,13 +45,21 @@ def gone_through(loader: Any, most: int) -> Pass:
     ended, error = False, None
     with kept(loader), batches_of(loader) as batches:
         try:
-            while len(seals) < most:
-                seals.append(sealed(unwrapped(next(batches))))
-        except StopIteration:
-            ended = True
+            ended = not _seal(batches, most, seals)
         except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
             error = type(wrong).__name__
     return Pass(tuple(seals), ended, error)
+
+
+def _seal(batches: Iterator[Any], most: int, seals: list[Any]) -> bool:
+    """Seal up to so many in all, as they come; whether there were as many."""
+    while len(seals) < most:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return False
+        seals.append(sealed(unwrapped(batch)))
+    return True
 
 
 def batch_at(loader: Any, place: int) -> Any:

@@ -98,13 +98,16 @@ class Arrivals:
         """Take from one epoch more, without its first batch; whether it had any."""
         taken = len(self._more)
         with batches_of(self._loader, patience_s=patience_s) as trial:
-            before: float | None = None
-            while (self._wants_more or before is None) and _next(trial, taken):
-                now = time.perf_counter()
-                if before is not None:
-                    self._more.append(now - before)
-                before = now
+            self._sample_more(trial, taken)
         return len(self._more) > taken
+
+    def _sample_more(self, trial: Trial, taken: int) -> None:
+        before: float | None = None
+        while (self._wants_more or before is None) and _next(trial, taken):
+            now = time.perf_counter()
+            if before is not None:
+                self._more.append(now - before)
+            before = now
 
     @property
     def _wants_more(self) -> bool:
