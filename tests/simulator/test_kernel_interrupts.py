@@ -72,9 +72,13 @@ class Kernel:
                     time.sleep(interrupt_after)
                     self._manager.interrupt_kernel()
             elif kind == "status" and content["execution_state"] == "idle":
-                reply = self._client.get_shell_msg(timeout=PATIENCE_S)
-                assert reply["parent_header"]["msg_id"] == request
-                return printed.strip(), reply["content"].get("ename", "")
+                return printed.strip(), self._reply_to(request).get("ename", "")
+
+    def _reply_to(self, request):
+        while True:
+            reply = self._client.get_shell_msg(timeout=PATIENCE_S)
+            if reply["parent_header"].get("msg_id") == request:
+                return reply["content"]
 
 
 @contextlib.contextmanager
