@@ -15,6 +15,7 @@ from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
+from gpumagic.cuda_sync_time.warming import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,9 +79,9 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
 
         BaseException: What a code raises, or an interrupt; the devices are idle.
     """
-    sampler = Sampler((base, newer), runtime, plan, floor_s=floor_s, progress=progress)
+    sampler = Sampler((base, newer), runtime, plan, progress=progress)
     with sampler.undisturbed():
-        warm = sampler.warm_up()
+        warm = warm_up(sampler, runtime, plan, floor_s=floor_s)
         pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in warm.kept]
         for newer_first in _orders(random):
             if _is_enough(len(pairs), sampler, plan):
@@ -91,15 +92,16 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     if not warm.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
     flags += tuple(samples_shape.worth_flags(logs_of(pairs)))
-    if result.verdict is Verdict.CANNOT_TELL and plan.samples is None and sampler.spent:
-        flags += (sampler.out_of_time(),)
+    wants_more = result.verdict is Verdict.CANNOT_TELL and plan.samples is None
+    if wants_more and sampler.budget.spent:
+        flags += (sampler.budget.out_of_time(),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
 
 
 def _is_enough(count: int, sampler: Sampler, plan: Plan) -> bool:
     if plan.samples is not None:
         return count >= plan.samples
-    return count >= _MOST_PAIRS or sampler.has_to_end(count)
+    return count >= _MOST_PAIRS or sampler.budget.has_to_end(count)
 
 
 def _orders(random: Random) -> Iterator[bool]:

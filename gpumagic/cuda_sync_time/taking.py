@@ -12,6 +12,7 @@ from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.records.samples import Samples
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
+from gpumagic.cuda_sync_time.warming import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,9 +59,9 @@ def take(
 
         BaseException: What the code raises, or an interrupt; the devices are idle.
     """
-    sampler = Sampler((body,), runtime, plan, floor_s=floor_s, progress=progress)
+    sampler = Sampler((body,), runtime, plan, progress=progress)
     with sampler.undisturbed():
-        warm = sampler.warm_up()
+        warm = warm_up(sampler, runtime, plan, floor_s=floor_s)
         seconds = [each for (each,) in warm.kept]
         in_time = _fill(seconds, sampler, plan)
         flags = flags_between(warm.surroundings, sampler.surroundings())
@@ -76,7 +77,7 @@ def take(
     known = (
         (() if warm.steady else (Flag(FlagKind.UNSTEADY),))
         + samples_shape.flags_of(seconds)
-        + (() if in_time else (sampler.out_of_time(),))
+        + (() if in_time else (sampler.budget.out_of_time(),))
     )
     return samples, flags + known
 
@@ -89,7 +90,7 @@ def _fill(seconds: list[float], sampler: Sampler, plan: Plan) -> bool:
         return True
     look_at, was_narrow = FEWEST_SAMPLES, False
     while len(seconds) < _MOST_SAMPLES:
-        if sampler.has_to_end(len(seconds)):
+        if sampler.budget.has_to_end(len(seconds)):
             return _is_narrow(seconds)
         seconds.append(sampler.sample(0))
         if len(seconds) >= look_at:

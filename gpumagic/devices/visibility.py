@@ -8,59 +8,19 @@ answer is given and called uncertain.
 
 from __future__ import annotations
 
-import enum
-import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from gpumagic.devices.mask_entries import Kind, Place, is_blank, read_entry, uuid_of
 from gpumagic.record import Record
 from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpumagic.devices.mask_entries import Device, Entry
+
 BY_PCI_ADDRESS = "PCI_BUS_ID"
-
-_BLANKS = " \t\n\v\f\r"
-# As C's strtoul reads a number, in base ten or in the base that its digits show:
-# it overlooks what follows them.
-_DECIMAL = re.compile(rf"[{_BLANKS}]*([+-]?)([0-9]+)")
-_OTHER_BASE = re.compile(rf"[{_BLANKS}]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*))")
-_SHOWN = 60  # letters of an entry that are quoted, so that any UUID is whole
-_DIGITS = 20  # more of them only make a number that is too large still larger
-_OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
-_INSTANCES = ("gpu", "compute")
-_MIXED = "drivers may allow numbers and UUIDs in one list"
-
-
-class Slice(Protocol):
-    """A part of a GPU in MIG mode.
-
-    With `gpu_instance` and `compute_instance` its old name is understood as well.
-    """
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-
-class Device(Protocol):
-    """A GPU that CUDA can use.
-
-    With `mig_enabled` one in MIG mode is recognised that has no slices yet.
-    """
-
-    @property
-    def index(self) -> int:
-        """The number by which the caller knows it."""
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-    @property
-    def mig(self) -> Sequence[Slice]:
-        """Its slices; empty when MIG is off."""
 
 
 @dataclass(frozen=True)
@@ -96,31 +56,16 @@ def visible(
     """
     notes = _Notes()
     named = _all_or_named(mask, devices, notes)
-    by_number = mask is None or _kind(mask) is _Kind.NUMBER
+    by_number = mask is None or Kind.of(mask) is Kind.NUMBER
     if named and by_number and order != BY_PCI_ADDRESS and len(devices) > 1:
         notes.doubt("without CUDA_DEVICE_ORDER=PCI_BUS_ID the fastest may come first")
     seen = _limited(_with_slices(named, devices, notes), mig_limit, notes)
     return Visible(
         tuple(devices[place.gpu].index for place in seen),
-        tuple(_uuid(place, devices) for place in seen),
+        tuple(uuid_of(place, devices) for place in seen),
         notes.certain,
         tuple(notes.reasons),
     )
-
-
-class _Kind(enum.Enum):
-    """What an entry is, told by how it begins."""
-
-    GPU = "GPU-"
-    SLICE = "MIG-"
-    NUMBER = ""
-
-
-class _Place(NamedTuple):
-    """A GPU by its place in `devices`, or its slice by the place in `mig`."""
-
-    gpu: int
-    part: int | None = None
 
 
 @dataclass
@@ -136,36 +81,24 @@ class _Notes:
         self.reasons.append(reason)
 
 
-def _kind(text: str) -> _Kind:
-    return next(kind for kind in _Kind if text.startswith(kind.value))
-
-
-def _uuid(place: _Place, devices: Sequence[Device]) -> str | None:
-    device = devices[place.gpu]
-    return device.uuid if place.part is None else device.mig[place.part].uuid
-
-
-# ---------------------------------------------------------------- the list
-
-
 def _all_or_named(
     mask: str | None, devices: Sequence[Device], notes: _Notes
-) -> list[_Place]:
+) -> list[Place]:
     if not devices:
         notes.say("there is no GPU")
         return []
     if mask is None:
-        return [_Place(number) for number in range(len(devices))]
-    if not mask.strip(_BLANKS):
+        return [Place(number) for number in range(len(devices))]
+    if is_blank(mask):
         notes.say("an empty value hides every GPU")
         return []
-    kind = _kind(mask)
-    return _named([_read(text, kind, devices) for text in mask.split(",")], notes)
+    kind = Kind.of(mask)
+    return _named([read_entry(text, kind, devices) for text in mask.split(",")], notes)
 
 
-def _named(entries: Sequence[_Entry], notes: _Notes) -> list[_Place]:
+def _named(entries: Sequence[Entry], notes: _Notes) -> list[Place]:
     """What the entries name, up to the first that names nothing."""
-    found = list[_Place]()
+    found = list[Place]()
     for entry in entries:
         if entry.doubt:
             notes.doubt(f"{entry}: {entry.doubt}")
@@ -184,22 +117,22 @@ def _named(entries: Sequence[_Entry], notes: _Notes) -> list[_Place]:
     return found
 
 
-def _repeats(entries: Sequence[_Entry]) -> bool:
+def _repeats(entries: Sequence[Entry]) -> bool:
     names = [entry.place or entry.name for entry in entries]
     readable = names[: names.index(None)] if None in names else names
     return len(set(readable)) < len(readable)
 
 
 def _with_slices(
-    named: Sequence[_Place], devices: Sequence[Device], notes: _Notes
-) -> list[_Place]:
+    named: Sequence[Place], devices: Sequence[Device], notes: _Notes
+) -> list[Place]:
     """The same, with its first slice in the place of each GPU in MIG mode."""
     seen = []
     for place in named:
         device = devices[place.gpu]
         if place.part is None and device.mig:
             notes.say(f"GPU {device.index} is in MIG mode: its first slice is seen")
-            seen.append(_Place(place.gpu, 0))
+            seen.append(Place(place.gpu, 0))
         elif place.part is None and getattr(device, "mig_enabled", None):
             notes.say(f"GPU {device.index} is in MIG mode and has no slices")
         else:
@@ -207,7 +140,7 @@ def _with_slices(
     return seen
 
 
-def _limited(seen: list[_Place], mig_limit: int, notes: _Notes) -> list[_Place]:
+def _limited(seen: list[Place], mig_limit: int, notes: _Notes) -> list[Place]:
     """The first slices alone, if there are slices."""
     slices = [place for place in seen if place.part is not None]
     if not slices:
@@ -218,139 +151,3 @@ def _limited(seen: list[_Place], mig_limit: int, notes: _Notes) -> list[_Place]:
         limit = count_text(mig_limit, "MIG slice")
         notes.doubt(f"a process is taken to see {limit} at most: drivers differ in it")
     return slices[:mig_limit]
-
-
-# ---------------------------------------------------------------- an entry
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One word of the list as it is read."""
-
-    text: str
-    place: _Place | None = None  # None ends the list
-    remark: str = ""  # why it ends it, or what is overlooked
-    name: str | int | None = None  # what it asks for in vain, if for anything
-    doubt: str = ""  # why a driver may read it otherwise
-
-    def __str__(self) -> str:
-        shown = self.text[:_SHOWN] + "..." if len(self.text) > _SHOWN else self.text
-        return repr(shown)
-
-
-def _read(text: str, kind: _Kind, devices: Sequence[Device]) -> _Entry:
-    """An entry in a list of this kind, which the first entry has fixed."""
-    if _kind(text) is not kind:
-        entry = _Entry(text, remark="it is of another kind than the first")
-    elif kind is _Kind.NUMBER:
-        entry = _read_number(text, len(devices))
-    else:
-        entry = _read_uuid(text, devices)
-    if entry.place or entry.doubt:
-        return entry
-    return replace(entry, doubt=_doubt_of_nothing(text, kind, devices))
-
-
-def _read_number(text: str, count: int) -> _Entry:
-    match = _DECIMAL.match(text)
-    if match is None:
-        blank = not text.strip(_BLANKS)
-        why = "it is empty" if blank else "it is neither a number nor a UUID"
-        return _Entry(text, remark=why)
-    sign, digits = match.groups()
-    number = int(sign + (digits.lstrip("0")[:_DIGITS] or "0"))
-    doubt = _doubt_of_number(text, sign, number, count)
-    if number < 0:
-        return _Entry(text, None, "it is negative", None, doubt)
-    if number >= count:
-        return _Entry(text, None, "there is no GPU of this number", number, doubt)
-    overlooked = text[match.end() :].strip(_BLANKS)
-    remark = "what follows the number is overlooked" if overlooked else ""
-    return _Entry(text, _Place(number), remark, number, doubt)
-
-
-def _doubt_of_number(text: str, sign: str, number: int, count: int) -> str:
-    """Another base, a number cut to 32 bits, and "-0" may each mean another GPU."""
-    others = {number}
-    if match := _OTHER_BASE.match(text):
-        own_sign, hexadecimal, octal = match.groups()
-        others.add(int(own_sign + (hexadecimal or octal), 16 if hexadecimal else 8))
-    others |= {other % 2**32 for other in others}
-    here = range(count)
-    differs = any(number in here or other in here for other in others - {number})
-    negative_zero = sign == "-" and number == 0
-    return "drivers may read another number" if differs or negative_zero else ""
-
-
-def _read_uuid(text: str, devices: Sequence[Device]) -> _Entry:
-    """A beginning is enough for a GPU; a slice is known by its whole name only."""
-    names = _names(text, devices)
-    whole = _kind(text) is _Kind.SLICE
-    fitting = [
-        place
-        for place, name in names.items()
-        if name and (name == text if whole else name.startswith(text))
-    ]
-    place = fitting[0] if len(fitting) == 1 else None
-    doubt = ""
-    if len(fitting) < 2 and _may_fit_unknown(text, names):
-        doubt = "a UUID of this machine is not known"
-    elif place and text == _Kind.GPU.value:
-        doubt = "this may be too little to name the only GPU"
-    elif place and whole and text != _uuid(place, devices):
-        doubt = "newer drivers may not know a slice by its old name"
-    if place:
-        return _Entry(text, place, name=text, doubt=doubt)
-    remark = "more than one GPU fits it" if fitting else "no GPU or slice fits it"
-    return _Entry(text, None, remark, text, doubt)
-
-
-def _names(text: str, devices: Sequence[Device]) -> dict[_Place, str | None]:
-    """All that is of the text's kind, each by the sort of name that the text is."""
-    if _kind(text.upper()) is _Kind.GPU:
-        return {_Place(gpu): device.uuid for gpu, device in enumerate(devices)}
-    old = text.upper().startswith(_OLD_SLICE)
-    return {
-        _Place(gpu, place): _old_name(device, part) if old else part.uuid
-        for gpu, device in enumerate(devices)
-        for place, part in enumerate(device.mig)
-    }
-
-
-def _old_name(device: Device, part: Slice) -> str | None:
-    if part.uuid and part.uuid.startswith(_OLD_SLICE):
-        return part.uuid
-    instances = [getattr(part, f"{word}_instance", None) for word in _INSTANCES]
-    if device.uuid is None or None in instances:
-        return None
-    return "/".join([f"MIG-{device.uuid}", *map(str, instances)])
-
-
-def _may_fit_unknown(text: str, names: dict[_Place, str | None]) -> bool:
-    known = names.values()
-    return None in known and text not in known
-
-
-def _doubt_of_nothing(text: str, kind: _Kind, devices: Sequence[Device]) -> str:
-    """What some driver might allow, so that it finds something all the same."""
-    bare = text.strip(_BLANKS)
-    own = _kind(bare.upper())
-    if own is _Kind.NUMBER:
-        number = _read_number(bare, len(devices))
-        allowed = number.place or number.doubt
-        return _MIXED if allowed and kind is not own else ""
-    names = _names(bare, devices)
-    if _may_fit_unknown(bare, names):
-        return "a UUID of this machine is not known"
-    near = [name for name in names.values() if name and _begins(name, bare)]
-    if len(near) != 1:
-        return ""
-    if bare != text:
-        return "drivers may overlook the blanks"
-    if not near[0].startswith(bare):
-        return "drivers may take capital for small letters"
-    return _MIXED if _kind(bare) is not kind else "drivers may take a part of the name"
-
-
-def _begins(name: str, start: str) -> bool:
-    return name.lower().startswith(start.lower())

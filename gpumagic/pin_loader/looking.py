@@ -1,6 +1,6 @@
 """The stages that look: a batch, what the machine has room for, how fast each part is.
 
-Nothing is made here. Random numbers and samplers are put back by whoever runs the
+They change nothing. Random numbers and samplers are put back by whoever runs the
 stages, and only clones of the user's loader are iterated, where it can be cloned.
 """
 
@@ -16,12 +16,12 @@ from gpumagic.pin_loader.current_device import make_current
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader.facts import one_shot_reason
 from gpumagic.pin_loader.loader.rebuilding import rebuild
-from gpumagic.pin_loader.pace import bounds, four_steps, rates
+from gpumagic.pin_loader.making import trial_copy, wrap
+from gpumagic.pin_loader.pace import rates
 from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
-from gpumagic.pin_loader.records.bound import Part, Remedy
 from gpumagic.pin_loader.records.guard import LimitKind
 from gpumagic.pin_loader.records.loader import LoaderKind
-from gpumagic.pin_loader.records.rebuilding import Rebuilding, Way
+from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading
@@ -30,23 +30,14 @@ from gpumagic.pin_loader.trials.loader_failure import failure_of
 from gpumagic.pin_loader.trials.preflight import unpicklable
 from gpumagic.pin_loader.trials.trial import batches_of
 from gpumagic.true_class import is_truly
-from gpumagic.units import seconds_text, share_text
+from gpumagic.units import share_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case
-    from gpumagic.pin_loader.loader.rebuilding import Rebuilt
     from gpumagic.pin_loader.records.guard import Limit
 
-WORTH = 1.05  # a gain below this is none: noise alone comes to as much
 _BATCHES = 20
 _LOADING_SHARE, _RATES_SHARE = 0.15, 0.2
-_HARDLY_ANY = 0.01
-_FEWEST_IN_AN_EPOCH = 3
-_NEVER_PINNED = (
-    WhyPageable.NOT_A_TENSOR,
-    WhyPageable.NOT_DENSE,
-    WhyPageable.OWN_METHOD,
-)
 
 
 class NoBatches(GpuMagicError):
@@ -56,13 +47,7 @@ class NoBatches(GpuMagicError):
 def look_at_the_kind(case: Case) -> Ending | None:
     """Refuse what cannot be looked at without taking something away."""
     if is_truly(case.loader, DevicePrefetcher):
-        return Ending(
-            State.ALREADY_GOOD,
-            Remark(
-                "it copies ahead to the device already",
-                "time your training cell with %%pin_loader --watch",
-            ),
-        )
+        return Ending(State.ALREADY_GOOD, _COPIES_AHEAD)
     reason = one_shot_reason(case.loader)
     if reason is not None:
         return Ending(
@@ -91,10 +76,18 @@ def look_at_a_batch(case: Case) -> Ending | None:
     """
     if case.facts.pin_memory and not case.starts_nothing:
         make_current(case)
+    case.batch = _first_batch(case)
+    case.anatomy = anatomy_of(
+        case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
+    )
+    return _unless_it_can_be_pinned(case)
+
+
+def _first_batch(case: Case) -> Any:
     workers = min(case.facts.workers or 0, 1)
     with batches_of(trial_copy(case, workers=workers)) as batches:
         try:
-            case.batch = next(batches)
+            return next(batches)
         except StopIteration:
             raise NoBatches(
                 f"{case.wish.name or 'this loader'} gives no batches: its dataset, or "
@@ -105,27 +98,19 @@ def look_at_a_batch(case: Case) -> Ending | None:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
             raise failure_of(error, 0) from None
-    case.anatomy = anatomy_of(
-        case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
-    )
+
+
+def _unless_it_can_be_pinned(case: Case) -> Ending | None:
+    """End it where no byte of the batch is in memory of the host that can be pinned."""
     whys = {leaf.why for leaf in case.anatomy.leaves}
     if whys == {WhyPageable.NOT_A_TENSOR} and not case.wish.force:
         return Ending(
             State.DIAGNOSED if case.wish.only_looking else State.NO_GAIN,
-            Remark(
-                "nothing here can be pinned: its batches are arrays of numpy",
-                "torch.from_numpy(...) in the dataset or in the collate_fn",
-            ),
+            _NOTHING_BUT_ARRAYS,
         )
     on_device = case.anatomy.bytes_that_are(Pinned.ON_DEVICE)
     if on_device and on_device == case.anatomy.tensor_bytes:
-        return Ending(
-            State.REFUSED_ON_DEVICE,
-            Remark(
-                "its batches are on the device already, and only host memory is pinned",
-                "let the dataset return CPU tensors; copying them is the loop's part",
-            ),
-        )
+        return Ending(State.REFUSED_ON_DEVICE, _ON_THE_DEVICE)
     return None
 
 
@@ -182,44 +167,6 @@ def measure_the_way(case: Case) -> Ending | None:
     return None
 
 
-def predict_the_bound(case: Case) -> Ending | None:
-    """Say what can be gained at most, and end where that is nothing."""
-    if not case.pins:
-        return None
-    pinned, workers = is_pinned(case), case.facts.workers or 0
-    case.bound = bounds.bound_of(
-        case.rates, pinned=pinned, workers=workers, more_workers=case.new_load
-    )
-    case.steps = four_steps.four_steps(
-        case.rates, workers=workers, pinned=pinned, load_after=case.new_load
-    )
-    if case.wish.only_looking:
-        return Ending(State.DIAGNOSED)
-    return None if case.wish.force else _without_a_gain(case, pinned=pinned)
-
-
-def _without_a_gain(case: Case, *, pinned: bool) -> Ending | None:
-    """End it where nothing can be gained, by what forbids it."""
-    if case.facts.length is not None and case.facts.length < _FEWEST_IN_AN_EPOCH:
-        return Ending(State.NO_GAIN, _SHORT_EPOCH)
-    if case.is_as_it_is and not pinned:
-        return Ending(State.NO_GAIN, _CANNOT_BE_PINNED)
-    if _is_worth_it(case):
-        return None
-    state = State.ALREADY_GOOD if pinned else State.NO_GAIN
-    return Ending(state, _what_else(case))
-
-
-def trial_copy(case: Case, **changes: Any) -> Any:
-    """A loader like the user's that can be iterated without a trace, if there is one.
-
-    A loader that cannot be rebuilt is iterated itself: its random state is put back.
-    """
-    if case.leaves_pinning_out:
-        changes["pin_memory"] = False
-    return rebuild(case.loader, persistent_workers=False, **changes).loader
-
-
 def _unless_it_is_let_alone(case: Case) -> Ending | None:
     """Take up what feeds the device itself, or cannot be looked at unnoticed."""
     clone = rebuild(case.loader)
@@ -236,33 +183,6 @@ def _unless_it_is_let_alone(case: Case) -> Ending | None:
     return Ending(State.WRAPPED_ONLY, reason)
 
 
-def wrap(case: Case, made: Rebuilt, *, adapter: bool = False) -> None:
-    """Put the prefetcher round a loader."""
-    depth = case.wish.depth if case.pins else 0
-    case.new = made.loader
-    case.feeding = DevicePrefetcher(made.loader, case.place, depth=depth)
-    case.rebuilding = Rebuilding(
-        way=made.way,
-        class_name=case.facts.class_name,
-        changes=made.changes,
-        reason=made.reason,
-        adapter=adapter,
-        depth=depth,
-        remarks=made.remarks if depth else (),
-    )
-
-
-def is_pinned(case: Case) -> bool:
-    """Whether the tensors of its batches are pinned now, but for what never is."""
-    pageable = sum(
-        leaf.nbytes
-        for leaf in case.anatomy.leaves
-        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in _NEVER_PINNED
-    )
-    pinned = case.anatomy.bytes_that_are(Pinned.PINNED)
-    return pinned > 0 and pageable <= _HARDLY_ANY * pinned
-
-
 def _room_bytes(case: Case) -> int | None:
     """The least memory that one of the limits leaves, where they are known."""
     limits = () if case.guard is None else case.guard.limits
@@ -275,42 +195,12 @@ def _room_bytes(case: Case) -> int | None:
     return min(rooms, default=None)
 
 
-def _is_worth_it(case: Case) -> bool:
-    """Whether copying ahead, with the workers that were asked for, can give 5 %."""
-    best_s = case.bound.best_s
-    if case.new_load is None:
-        best_s = min(
-            gain.step_s
-            for gain in case.bound.gains
-            if gain.remedy is not Remedy.WORKERS
-        )
-    return case.bound.now_s >= WORTH * best_s
-
-
-def _what_else(case: Case) -> Remark | None:
-    """What to do instead, by what binds."""
-    slowest, now = seconds_text(case.bound.best_s), seconds_text(case.bound.now_s)
-    text = f"{case.bound.binding.value} takes {slowest} of {now} a step"
-    if case.bound.binding is Part.LOAD:
-        if case.facts.kind is LoaderKind.ITERABLE or case.wish.workers is not None:
-            return Remark(
-                text, "make loading itself faster, or store what it works out"
-            )
-        name = case.wish.name or "NAME"
-        return Remark(
-            text, f"let more processes load: %pin_loader {name} --workers auto"
-        )
-    if case.bound.binding is Part.STEP:
-        return Remark(text, "the device is busy as it is: make the step itself faster")
-    return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
-
-
 def _without_accelerator(case: Case) -> Ending | None:
     """Without an accelerator only workers can help; they have to be asked for."""
     goes_on = case.wish.workers is not None or case.wish.force
     if goes_on and not case.wish.only_looking:
         return None
-    return Ending(State.NO_ACCELERATOR, NO_ACCELERATOR)
+    return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
 
 
 def _refusal(limit: Limit) -> State:
@@ -327,19 +217,22 @@ def _in_words(limit: Limit) -> Remark:
     )
 
 
-NO_ACCELERATOR = Remark(
+_NO_ACCELERATOR = Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
     'gpumagic.simulate("h100") puts a simulated one in its place; --workers auto '
     "works without",
 )
-_CANNOT_BE_PINNED = Remark(
-    "it cannot be rebuilt, so that its batches stay pageable, and copies of those are "
-    "not hidden",
-    "let it pin what it gives, then ask again",
+_COPIES_AHEAD = Remark(
+    "it copies ahead to the device already",
+    "time your training cell with %%pin_loader --watch",
 )
-_SHORT_EPOCH = Remark(
-    "an epoch is too short for one batch to be copied beside another",
-    "smaller batches, or several epochs in one",
+_NOTHING_BUT_ARRAYS = Remark(
+    "nothing here can be pinned: its batches are arrays of numpy",
+    "torch.from_numpy(...) in the dataset or in the collate_fn",
+)
+_ON_THE_DEVICE = Remark(
+    "its batches are on the device already, and only host memory is pinned",
+    "let the dataset return CPU tensors; copying them is the loop's part",
 )
 _USE_IT_FIRST = "leave --diagnose off, or use the device first"
 _NOT_COPIED = Remark(

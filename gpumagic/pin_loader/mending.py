@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.comparison import Verdict
 from gpumagic.pin_loader.case import Ending
@@ -11,9 +11,10 @@ from gpumagic.pin_loader.current_device import make_current
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.loader import sameness
 from gpumagic.pin_loader.loader.rebuilding import rebuild
-from gpumagic.pin_loader.looking import WORTH, trial_copy, wrap
+from gpumagic.pin_loader.making import clone, trial_copy, wrap
 from gpumagic.pin_loader.pace import rates, reuse
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
+from gpumagic.pin_loader.predicting import WORTH
 from gpumagic.pin_loader.records.loader import LoaderKind
 from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.records.remark import Remark
@@ -155,7 +156,7 @@ def watch_its_buffers(case: Case) -> Ending | None:
     if not case.pins:
         return None
     case.reuse = reuse.check(
-        _clone(case.new),
+        clone(case.new),
         case.runtime,
         device=case.device or 0,
         batches=_affordable(case),
@@ -180,9 +181,7 @@ def run_both_loops(case: Case) -> Ending | None:
     """
     if case.left_s() < -_PATIENCE * case.wish.budget_s:
         return None
-    feeding = DevicePrefetcher(
-        _clone(case.new), case.place, depth=case.rebuilding.depth
-    )
+    feeding = DevicePrefetcher(clone(case.new), case.place, depth=case.rebuilding.depth)
     case.end_to_end = end_to_end(
         trial_copy(case),
         feeding,
@@ -249,10 +248,6 @@ def _affordable(case: Case) -> int:
     each_s = load_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
     affordable = int(case.wish.budget_s / 10 / max(each_s, 1e-9))
     return min(max(affordable, 2), _COMPARED)
-
-
-def _clone(loader: Any) -> Any:
-    return rebuild(loader, persistent_workers=False).loader
 
 
 def _why_no_workers(case: Case) -> Remark | None:

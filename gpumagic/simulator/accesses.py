@@ -15,6 +15,8 @@ _LEFT = 64  # when there were more
 
 Span: TypeAlias = "tuple[int, int, int, Layout | None]"  # stream, low, high, layout
 Access: TypeAlias = "tuple[int, Any, bool]"  # number, place, of a former owner
+# What an operation reads or writes: storage, first byte, byte behind the last, layout.
+Operand: TypeAlias = "tuple[Accesses, int, int, Layout | None]"
 
 
 class Accesses:

@@ -40,31 +40,19 @@ def _tera(**per_type: float) -> Mapping[str, float]:
     return {word: figure * _TERA for word, figure in per_type.items()}
 
 
-_HOPPER_PEAKS: Final = {
-    "fp64": 67.0,
-    "fp32": 67.0,
-    "tf32": 494.7,
-    "fp16": 989.4,
-    "bf16": 989.4,
-    "fp8": 1978.9,
-    "int8": 1979.0,
-}
-_AMPERE_PEAKS: Final = {
-    "fp64": 19.5,
-    "fp32": 19.5,
-    "tf32": 156.0,
-    "fp16": 312.0,
-    "bf16": 312.0,
-    "int8": 624.0,
-}
-_AMPERE_EFFICIENCY: Final = {
-    "fp64": 0.90,
-    "fp32": 0.95,
-    "tf32": 0.80,
-    "fp16": 0.84,
-    "bf16": 0.84,
-    "int8": 0.84,
-}
+def _shares(**per_type: float) -> Mapping[str, float]:
+    return per_type
+
+
+_HOPPER_PEAKS: Final = _tera(
+    fp64=67, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9, int8=1979
+)
+_AMPERE_PEAKS: Final = _tera(
+    fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624
+)
+_AMPERE_EFFICIENCY: Final = _shares(
+    fp64=0.90, fp32=0.95, tf32=0.80, fp16=0.84, bf16=0.84, int8=0.84
+)
 _AMPERE_SOURCES: Final = {
     "multiprocessors": "XLA",
     "l2_bytes": "XLA",
@@ -86,16 +74,10 @@ CATALOGUE: Final = (
         l2_bytes=50 * _MIB,
         memory_bytes_per_s=3352 * _GB,
         memory_efficiency=0.90,
-        peak_flops=_tera(**_HOPPER_PEAKS),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.78,
-            "tf32": 0.80,
-            "fp16": 0.80,
-            "bf16": 0.80,
-            "fp8": 0.71,
-            "int8": 0.71,
-        },
+        peak_flops=_HOPPER_PEAKS,
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.78, tf32=0.80, fp16=0.80, bf16=0.80, fp8=0.71, int8=0.71
+        ),
         links=_links(57, 57, 378),
         sources={
             "multiprocessors": "measured on an H100; XLA",
@@ -122,15 +104,9 @@ CATALOGUE: Final = (
         peak_flops=_tera(
             fp64=51, fp32=51.2, tf32=378, fp16=756, bf16=756, fp8=1513, int8=1513
         ),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.72,
-            "tf32": 0.64,
-            "fp16": 0.64,
-            "bf16": 0.64,
-            "fp8": 0.57,
-            "int8": 0.57,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.72, tf32=0.64, fp16=0.64, bf16=0.64, fp8=0.57, int8=0.57
+        ),
         links=_links(57, 57, 48),
         sources={
             "multiprocessors": "XLA",
@@ -155,16 +131,10 @@ CATALOGUE: Final = (
         l2_bytes=60_000_000,
         memory_bytes_per_s=4800 * _GB,
         memory_efficiency=0.90,
-        peak_flops=_tera(**_HOPPER_PEAKS),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.77,
-            "tf32": 0.80,
-            "fp16": 0.79,
-            "bf16": 0.79,
-            "fp8": 0.73,
-            "int8": 0.73,
-        },
+        peak_flops=_HOPPER_PEAKS,
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.77, tf32=0.80, fp16=0.79, bf16=0.79, fp8=0.73, int8=0.73
+        ),
         links=_links(57, 57, 378),
         sources={
             "multiprocessors": "measured on an H200",
@@ -190,7 +160,7 @@ CATALOGUE: Final = (
         l2_bytes=40 * _MIB,
         memory_bytes_per_s=2039 * _GB,
         memory_efficiency=0.85,
-        peak_flops=_tera(**_AMPERE_PEAKS),
+        peak_flops=_AMPERE_PEAKS,
         compute_efficiency=_AMPERE_EFFICIENCY,
         links=_links(25.1, 26.0, 276),
         sources={
@@ -211,7 +181,7 @@ CATALOGUE: Final = (
         l2_bytes=40 * _MIB,
         memory_bytes_per_s=1555 * _GB,
         memory_efficiency=0.85,
-        peak_flops=_tera(**_AMPERE_PEAKS),
+        peak_flops=_AMPERE_PEAKS,
         compute_efficiency=_AMPERE_EFFICIENCY,
         links=_links(25.1, 26.0, 276),
         sources={
@@ -233,23 +203,11 @@ CATALOGUE: Final = (
         memory_bytes_per_s=1008 * _GB,
         memory_efficiency=0.90,
         peak_flops=_tera(
-            fp64=1.3,
-            fp32=82.6,
-            tf32=82.6,
-            fp16=165.2,
-            bf16=165.2,
-            fp8=330,
-            int8=660.6,
+            fp64=1.3, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330, int8=660.6
         ),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.64,
-            "tf32": 1.0,
-            "fp16": 1.0,
-            "bf16": 1.0,
-            "fp8": 1.0,
-            "int8": 1.0,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.64, tf32=1.0, fp16=1.0, bf16=1.0, fp8=1.0, int8=1.0
+        ),
         links=_links(25, 25, None),
         sources={
             "multiprocessors": "waredb",
@@ -277,15 +235,9 @@ CATALOGUE: Final = (
         peak_flops=_tera(
             fp64=0.47, fp32=30.3, tf32=60.6, fp16=121, bf16=121, fp8=242, int8=242
         ),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.40,
-            "tf32": 0.43,
-            "fp16": 0.47,
-            "bf16": 0.47,
-            "fp8": 0.47,
-            "int8": 0.47,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.40, tf32=0.43, fp16=0.47, bf16=0.47, fp8=0.47, int8=0.47
+        ),
         links=_links(25, 25, 24),
         sources={
             "multiprocessors": "pcpartcomparison; 60 elsewhere is the full chip",
@@ -310,13 +262,9 @@ CATALOGUE: Final = (
         memory_bytes_per_s=320 * _GB,
         memory_efficiency=0.72,
         peak_flops=_tera(fp64=0.25, fp32=8.1, fp16=65, int8=130),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.50,
-            "fp16": 0.62,
-            "bf16": 0.28,
-            "int8": 0.62,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.50, fp16=0.62, bf16=0.28, int8=0.62
+        ),
         links=_links(12.3, 12.3, 10),
         sources={
             "multiprocessors": "deviceQuery (chiemon)",
@@ -342,13 +290,9 @@ CATALOGUE: Final = (
         memory_bytes_per_s=898 * _GB,
         memory_efficiency=0.85,
         peak_flops=_tera(fp64=7.8, fp32=15.7, fp16=125, int8=62),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.90,
-            "fp16": 0.82,
-            "bf16": 0.66,
-            "int8": 0.82,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.90, fp16=0.82, bf16=0.66, int8=0.82
+        ),
         links=_links(12.35, 12.3, 47),
         sources={
             "multiprocessors": "XLA",
@@ -374,14 +318,9 @@ CATALOGUE: Final = (
         memory_bytes_per_s=204.8 * _GB,
         memory_efficiency=0.80,
         peak_flops=_tera(fp64=0.08, fp32=5.3, tf32=21, fp16=42.6, bf16=42.6, int8=85),
-        compute_efficiency={
-            "fp64": 0.90,
-            "fp32": 0.63,
-            "tf32": 0.59,
-            "fp16": 0.63,
-            "bf16": 0.63,
-            "int8": 0.63,
-        },
+        compute_efficiency=_shares(
+            fp64=0.90, fp32=0.63, tf32=0.59, fp16=0.63, bf16=0.63, int8=0.63
+        ),
         links=Links(82 * _GB, 82 * _GB, 82 * _GB, 82 * _GB),
         unified_memory=True,
         sources={

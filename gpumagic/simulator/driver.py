@@ -1,4 +1,4 @@
-"""The driver of a simulated machine: its GPUs, and the choice made at first use.
+"""The driver of a simulated machine.
 
 It answers what NVML and libcuda answer of a real machine. Every GPU's name begins
 with "simulated", so that no figure is taken for that of hardware.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import (
     CudaState,
@@ -22,169 +21,21 @@ from gpumagic.devices.protocols import (
     Inventory,
     VisibleDevice,
 )
-from gpumagic.devices.visibility import visible
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import GpuMagicError
+from gpumagic.simulator.latch import Latch
 from gpumagic.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumagic.devices.visibility import Device, Visible
-    from gpumagic.simulator.models import Links
+    from gpumagic.simulator.models import GpuModel, Links
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
-LIBRARY = "simulated"
-
-# What hides every real GPU, the last as written by Slurm for a job without GPUs.
-_HIDES_REAL_GPUS = ("", "-1", "NoDevFiles")
+_LIBRARY = "simulated"
 _LANES = 16
 _PCIE_BYTES_PER_S = ((3, 15.8e9), (4, 31.5e9), (5, 63e9), (6, 121e9))  # of all lanes
 _SUCCESS = 0
 _NOT_INITIALIZED = 3
-
-
-class Model(Protocol):
-    """What a kind of GPU is called, and what its driver tells of it."""
-
-    @property
-    def title(self) -> str:
-        """The name that follows "simulated"."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """The memory that the driver reports as all there is."""
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """What CUDA calls its generation: (9, 0)."""
-
-    @property
-    def links(self) -> Links:
-        """How fast bytes cross between it and what is around it."""
-
-    @property
-    def unified_memory(self) -> bool:
-        """Whether it has no memory of its own, and no link to one."""
-
-
-class SimulatedGpu(Protocol):
-    """One GPU of the machine."""
-
-    @property
-    def model(self) -> Model:
-        """The kind of GPU that is imitated."""
-
-    def used_bytes(self) -> int:
-        """What this process has taken of its memory, the context included."""
-
-
-class Latch:
-    """Which GPUs this process sees: open until the first use, then fixed.
-
-    Before the first use every question reads the variable anew, as the driver reads
-    it when it is started. A value that hides every GPU and was there before the
-    simulation is overlooked until it is seen changed: hiding the real GPUs is a way
-    to come to the simulated ones. Any other value counts.
-
-    Args:
-        devices: The machine's GPUs in the order of their numbers.
-
-        environment: Where the variable is looked up.
-
-    Raises:
-        GpuMagicError: The value that is there names no simulated GPU.
-    """
-
-    __slots__ = (
-        "_devices",
-        "_environment",
-        "_failed",
-        "_fixed",
-        "_fixed_in_pid",
-        "_lock",
-        "_overlooked",
-    )
-
-    def __init__(
-        self, devices: Sequence[Device], environment: Mapping[str, str] = os.environ
-    ) -> None:
-        self._devices = tuple(devices)
-        self._environment = environment
-        self._failed = False
-        self._fixed: tuple[int, ...] | None = None
-        self._fixed_in_pid: int | None = None
-        self._lock = threading.Lock()
-        inherited = environment.get(VARIABLE)
-        hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
-        self._overlooked = inherited if hiding else None
-        self._refuse_to_start_without_gpus(inherited)
-
-    def visible(self) -> tuple[int, ...]:
-        """The numbers of the GPUs seen, cuda:0 first; asking fixes nothing."""
-        return self._seen_now().physical if self._fixed is None else self._fixed
-
-    def initialise(self) -> tuple[int, ...]:
-        """Fix what is visible, as the first use of a GPU does.
-
-        Returns:
-            The numbers of the GPUs seen, cuda:0 first. If there are none the use
-            has failed, and the choice stays open.
-
-        Raises:
-            DeviceError: This process was forked from one that had fixed them.
-        """
-        if self._fixed is None:
-            return self._fix()
-        if self._fixed_in_pid != os.getpid():
-            raise _lost_by_fork()
-        return self._fixed
-
-    def overlooks(self, mask: str | None) -> bool:
-        """Whether a value of the variable shows every GPU."""
-        return mask is None or mask == self._overlooked
-
-    def pid(self) -> int | None:
-        """The process in which the choice was fixed; None while it is open."""
-        return self._fixed_in_pid
-
-    def state(self) -> Initialisation:
-        """How far the simulated CUDA has come in this process."""
-        if self._fixed is None:
-            return Initialisation.FAILED if self._failed else Initialisation.UNTOUCHED
-        if self._fixed_in_pid != os.getpid():
-            return Initialisation.FORKED_CHILD
-        return Initialisation.INITIALISED
-
-    def _fix(self) -> tuple[int, ...]:
-        with self._lock:  # two threads may come to their first use together
-            if self._fixed is None:
-                seen = self._seen_now().physical
-                if not seen:
-                    self._failed = True
-                    return ()
-                self._fixed_in_pid = os.getpid()
-                self._fixed = seen
-            return self._fixed
-
-    def _seen_now(self) -> Visible:
-        mask = self._environment.get(VARIABLE)
-        if self.overlooks(mask):
-            mask = None
-        else:
-            self._overlooked = None
-        # Numbers follow PCI addresses here, so CUDA_DEVICE_ORDER changes nothing.
-        return visible(mask, self._devices)
-
-    def _refuse_to_start_without_gpus(self, inherited: str | None) -> None:
-        seen = self._seen_now()
-        if seen.physical or not self._devices:
-            return
-        there = count_text(len(self._devices), "GPU")
-        raise GpuMagicError(
-            f"{VARIABLE}={inherited} hides the whole simulated machine, "
-            f"which has {there}: {'; '.join(seen.reasons)}",
-            f'del os.environ["{VARIABLE}"], then switch the simulation on again',
-        )
 
 
 class SimulatedDriver:
@@ -237,7 +88,7 @@ class SimulatedDriver:
             state,
             code=_SUCCESS if started else _NOT_INITIALIZED,
             device_count=len(self.latch.visible()) if started else None,
-            library=LIBRARY,
+            library=_LIBRARY,
         )
 
     def cuda_started(self) -> bool:
@@ -326,11 +177,6 @@ class SimulatedDriver:
         return (GpuProcess(pid, used_bytes, "compute"),) if used_bytes else ()
 
 
-def simulated_name(model: Model) -> str:
-    """What a simulated GPU is called wherever its name is shown."""
-    return f"simulated {model.title}"
-
-
 def _generation(links: Links) -> int | None:
     """The first generation of PCI Express that allows for such a rate."""
     for generation, bytes_per_s in _PCIE_BYTES_PER_S:
@@ -339,13 +185,13 @@ def _generation(links: Links) -> int | None:
     return None
 
 
-def _identity(model: Model, index: int) -> Gpu:
+def _identity(model: GpuModel, index: int) -> Gpu:
     """What does not change of a GPU, the same in every run."""
-    name = simulated_name(model)
+    seed = f"gpumagic {model.label} {index}"
     return Gpu(
         index=index,
-        name=name,
-        uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'gpumagic {name} {index}')}",
+        name=model.label,
+        uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, seed)}",
         pci_address=f"{index // 16:04x}:{8 + 8 * (index % 16):02x}:00.0",
         compute_capability=model.compute_capability,
         compute_mode="default",
@@ -375,11 +221,4 @@ def _fitting(
     return tuple(
         tuple(GpuProcess(pid, used_bytes, "compute") for pid, used_bytes in row)
         for row in rows
-    )
-
-
-def _lost_by_fork() -> DeviceError:
-    return DeviceError(
-        "this process was forked from one that had started the simulated GPUs",
-        'start it by multiprocessing.get_context("spawn")',
     )

@@ -1,12 +1,12 @@
 """The simulated machine's driver: what it tells, and what is fixed at the first use."""
 
+import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,27 +16,24 @@ from hypothesis import strategies as st
 from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
 from gpumagic.devices.shown import same_uuid
 from gpumagic.errors import GpuMagicError
-from gpumagic.simulator.driver import SimulatedDriver, simulated_name
+from gpumagic.simulator.driver import SimulatedDriver
+from gpumagic.simulator.models import find_model
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 REPOSITORY = Path(__file__).parents[2]
 GIB = 2**30
 
 
-@dataclass
-class Model:
-    """What the driver needs to know of a kind of GPU."""
-
-    title: str = "H100 SXM"
-    memory_bytes: int = 80 * GIB
-    compute_capability: tuple[int, int] = (9, 0)
+def a_model(title="H100 SXM"):
+    """A kind of GPU with round figures."""
+    return dataclasses.replace(find_model("h100"), title=title, memory_bytes=80 * GIB)
 
 
 class OneGpu:
     """A GPU of which a test says what is used."""
 
     def __init__(self, model=None, used_bytes=0):
-        self.model = model or Model()
+        self.model = model or a_model()
         self.used = used_bytes
 
     def used_bytes(self):
@@ -69,7 +66,6 @@ def test_every_name_says_that_it_is_simulated():
     assert [gpu.name for gpu in inventory.gpus] == ["simulated H100 SXM"] * 4
     assert inventory.driver_version == "simulated"
     assert driver.cuda_state().library == "simulated"
-    assert simulated_name(Model("T4")) == "simulated T4"
 
 
 def test_a_gpu_is_told_apart_by_uuid_and_address():
@@ -89,7 +85,7 @@ def test_a_gpu_is_told_apart_by_uuid_and_address():
 def test_identities_are_the_same_in_every_run():
     """A UUID is made of model and number only, so that it can be written down."""
     first, again = machine(2)[0], machine(2)[0]
-    other = SimulatedDriver([OneGpu(Model("T4"))], environment={})
+    other = SimulatedDriver([OneGpu(a_model("T4"))], environment={})
 
     assert first.inventory() == again.inventory()
     assert first.inventory().gpus[0].uuid == "GPU-b608398e-67b0-5c36-b5b7-9900cf582df0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from gpumagic.simulator.driver import SimulatedDriver
+from gpumagic.simulator.models import find_model
 from gpumagic.simulator.scheduler import QUEUE_FULL, Engine, Latencies, Scheduler
 
 
@@ -27,12 +28,7 @@ def test_a_wait_for_a_slot_is_told_with_its_time():
 
 def test_the_load_of_a_chosen_gpu_is_that_of_the_gpu():
     """Where a choice has made GPU 2 the first, its load is told of, not GPU 0's."""
-    gpu = SimpleNamespace(
-        model=SimpleNamespace(
-            title="H100 SXM", memory_bytes=80 << 30, compute_capability=(9, 0)
-        ),
-        used_bytes=lambda: 0,
-    )
+    gpu = SimpleNamespace(model=find_model("h100"), used_bytes=lambda: 0)
     driver = SimulatedDriver([gpu] * 3, environment={"CUDA_VISIBLE_DEVICES": "2,0"})
 
     driver.latch.initialise()

@@ -83,9 +83,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                     memory = each.untyped_storage()._gpumagic
                 except AttributeError:
                     memory = None
-                if (
-                    memory is None
-                ):  # a CPU tensor; out here, so that no error is chained
+                # A CPU tensor is told out here, so that no error is chained.
+                if memory is None:
                     return general(*args, **options)
                 if memory.gpu is not gpu:
                     if gpu is not None:  # a mixture of devices
@@ -122,34 +121,25 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         if by_shape or not dense:
             rule = operation.rule_by_shape(inner, words[dtype], dense=dense)
         recorded = needs_grad and recording()
+        fresh: tuple[Any, ...] = (result,)
+        writes: list[Operand] = []
+        written_bytes = 0
         if in_place:
-            written = reads.pop(0)
-            launch(
-                gpu,
-                operation,
-                (),
-                reads,
-                [written],
-                nbytes,
-                written[2] - written[1],
-                flops,
-                dtype,
-                rule,
-                recorded,
-            )
-            return args[0]
-        return launch(
+            changed = reads.pop(0)
+            fresh, writes, written_bytes = (), [changed], changed[2] - changed[1]
+        outputs, _ = launch(
             gpu,
             operation,
-            (result,),
+            fresh,
             reads,
-            [],
+            writes,
             nbytes,
-            0,
+            written_bytes,
             flops,
             dtype,
             rule,
             recorded,
-        )[0][0]
+        )
+        return args[0] if in_place else outputs[0]
 
     return run

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.interrupts import Interrupts
-    from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.latch import Latch
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 

@@ -1,0 +1,195 @@
+"""Warms code up until two stretches of time look the same, and fits samples to it.
+
+A stretch is some rounds in a row, each of one sample of every code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic import ranks
+from gpumagic.cuda_sync_time import samples_shape
+from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
+from gpumagic.cuda_sync_time.records.samples import Mode
+from gpumagic.cuda_sync_time.stopwatch import Elapsed
+
+if TYPE_CHECKING:
+    from gpumagic.cuda_sync_time.plan import Plan
+    from gpumagic.cuda_sync_time.sampling import Sampler
+    from gpumagic.cuda_sync_time.surroundings import Surroundings
+    from gpumagic.devices.protocols import Runtime
+
+    Stretch = list[tuple[float, ...]]  # of rounds
+
+_SHORTEST_WARMUP_S = 0.05
+_STRETCH_SHARE = 0.025  # of the longest warm-up; long enough to see a clock rise
+_FEWEST_ROUNDS = 5  # in a stretch
+_PROBES = 2  # rounds that tell how many calls a sample has to have
+_MOST_CALLS = 1 << 20  # where no number of calls takes any time
+
+_SHORT_CALL_S = 1e-3  # below it, waiting for each call would be much of the time
+_FLOORS = 100  # a sample is at least so many times as long as an empty one
+
+_TICK_S = 1e-9  # what the clocks count in
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What came before the first sample.
+
+    Attributes:
+        firsts_s: The first run of each body.
+
+        runs: How often the bodies ran, all together.
+
+        seconds: How long all of it took, on the measured clock.
+
+        steady: Whether nothing was seen to be moving still when it ended.
+
+        surroundings: As they were when it ended.
+
+        kept: What was sampled of slow codes, which leave no time for warming up:
+            whoever has to wait so long for a run wants it to count.
+    """
+
+    firsts_s: tuple[float, ...]
+    runs: int
+    seconds: float
+    steady: bool
+    surroundings: Surroundings
+    kept: Stretch
+
+
+def warm_up(
+    sampler: Sampler, runtime: Runtime, plan: Plan, *, floor_s: float
+) -> WarmUp:
+    """Run each body alone; then all of them in turn, until they are steady.
+
+    Mode and calls of the sampler are final afterwards.
+
+    Args:
+        sampler: Takes the samples.
+
+        runtime: Whose clock is measured on.
+
+        plan: How it is to be done.
+
+        floor_s: What an empty cell is measured as.
+
+    Raises:
+        DeviceError: The clock that is to time the code does not see it.
+    """
+    begun = Elapsed(runtime)
+    firsts_s = sampler.first_runs()
+    seconds, surroundings = begun.measured_s, sampler.surroundings()
+    runs = sampler.runs
+    warming = _Warming(sampler, runtime, plan, floor_s)
+    stretch = warming.stretch(min(_PROBES, plan.samples or _PROBES))
+    grown = warming.fit(stretch)
+    if warming.is_late and not grown:
+        sampler.keep(len(stretch))
+        return WarmUp(firsts_s, runs, seconds, True, surroundings, stretch)
+    steady = warming.settle(stretch, grown=grown)
+    seconds, surroundings = begun.measured_s, sampler.surroundings()
+    return WarmUp(firsts_s, sampler.runs, seconds, steady, surroundings, [])
+
+
+class _Warming:
+    """Finds out how a sampler is to sample, by stretches of it."""
+
+    def __init__(
+        self, sampler: Sampler, runtime: Runtime, plan: Plan, floor_s: float
+    ) -> None:
+        self._sampler, self._runtime, self._plan = sampler, runtime, plan
+        self._floor_s = floor_s
+        self._round_s = self._round_here_s = 0.0  # how long the latest round took
+
+    def settle(self, stretch: Stretch, *, grown: bool) -> bool:
+        """Find mode and calls, and go on until the medians stay where they are.
+
+        Returns:
+            Whether nothing was seen to be moving still at the end.
+        """
+        shortest_s = min(_SHORTEST_WARMUP_S, self._plan.longest_warmup_s / 10)
+        before: Stretch = []
+        steady = True
+        while True:
+            if grown and not self._sampler.budget.spent:
+                before, stretch = [], self.stretch(_PROBES)
+                grown = self.fit(stretch)
+                continue
+            is_full = len(stretch) >= _FEWEST_ROUNDS
+            if before and is_full:
+                pairs = tuple(zip(_columns(before), _columns(stretch), strict=True))
+                steady = not any(samples_shape.moved(*each) for each in pairs)
+                alike = all(samples_shape.are_alike(*each) for each in pairs)
+                if alike and self._sampler.budget.passed_s >= shortest_s:
+                    return True
+            if self.is_late:
+                return steady
+            before = stretch if is_full else []
+            stretch = self.stretch(_FEWEST_ROUNDS)
+            grown = self.fit(stretch)
+
+    def stretch(self, fewest: int) -> Stretch:
+        """Sample all bodies in turn for a while, within the time of warming up."""
+        begun, shortest_s = Elapsed(self._runtime), 0.0
+        budget = self._sampler.budget
+        if fewest > _PROBES:
+            shortest_s = _STRETCH_SHARE * self._plan.longest_warmup_s
+        rounds: Stretch = []
+        while len(rounds) < fewest or begun.seconds < shortest_s:
+            if rounds and (budget.spent or (self.is_late and len(rounds) >= _PROBES)):
+                break
+            this = Elapsed(self._runtime)
+            rounds.append(self._sampler.round())
+            self._round_s, self._round_here_s = this.measured_s, this.here_s
+        return rounds
+
+    @property
+    def is_late(self) -> bool:
+        """Whether warming up has to end, for its own limit or for what is to come."""
+        passed_s, plan = self._sampler.budget.passed_s, self._plan
+        rest_s = FEWEST_SAMPLES * max(self._round_s, self._round_here_s)
+        return passed_s >= plan.longest_warmup_s or passed_s + rest_s > plan.budget_s
+
+    def fit(self, stretch: Stretch) -> bool:
+        """Choose mode and calls by the quickest calls of each body.
+
+        Returns:
+            Whether samples are something else from now on.
+        """
+        sampler, plan = self._sampler, self._plan
+        before = sampler.mode, sampler.calls
+        # Of two calls one may have compiled something; of five the middle is right.
+        usual = min if len(stretch) < _FEWEST_ROUNDS else ranks.median
+        quickest_s = min(map(usual, _columns(stretch)))
+        # What is done before a sample is done before its first call only.
+        alone = plan.cold or plan.before is not None
+        if plan.mode is None and not alone and quickest_s < _SHORT_CALL_S:
+            sampler.mode = Mode.THROUGHPUT
+        if plan.calls is None and not alone and sampler.mode is Mode.THROUGHPUT:
+            sampler.calls *= self._growth(quickest_s)
+        return (sampler.mode, sampler.calls) != before
+
+    def _growth(self, quickest_s: float) -> int:
+        """How many times the calls of a sample have to be what they are."""
+        plan, calls = self._plan, self._sampler.calls
+        wanted_s = _FLOORS * self._floor_s
+        # Under a simulated clock the calls must not depend on how fast this machine
+        # happens to be, as far as anybody can wait: the figures would, too.
+        here_s = plan.budget_s if self._runtime.simulated else plan.longest_sample_s
+        most = min(
+            _MOST_CALLS // calls,
+            plan.longest_sample_s / max(self._round_s, _TICK_S),
+            here_s / max(self._round_here_s, _TICK_S),
+        )
+        times = 1
+        while quickest_s * calls * times < wanted_s and 2 * times <= most:
+            times *= 2
+        return times
+
+
+def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
+    return list(zip(*stretch, strict=True))
