@@ -19,6 +19,7 @@ from gpumagic.gpu_select.choosing import Choice, NotEnough, everything, freest, 
 from gpumagic.gpu_select.environment import ORDER, VISIBLE
 from gpumagic.gpu_select.limit import allowed_places, limiting_mask
 from gpumagic.gpu_select.machine import rank_of
+from gpumagic.gpu_select.neighbours import neighbours
 from gpumagic.gpu_select.owners import is_mine
 from gpumagic.gpu_select.report import Action, Remark, Severity
 from gpumagic.gpu_select.reporting import Opinions, report_of
@@ -155,6 +156,8 @@ class Attempt:
             claimed = {uuid: str(claim) for uuid, claim in ledger.others().items()}
             choice = self.choice(claimed=claimed)
             self._note_claims(choice, claimed, ledger)
+            if self.request.kind is Kind.NAMED:
+                self._remarks += neighbours(choice.places, is_mine)
             return self._settle(choice, ledger)
 
     def _note_claims(
@@ -185,9 +188,10 @@ class Attempt:
         if self.how.dry_run:
             return self.report(Action.DRY_RUN, choice.opinions, predicted)
         unchanged = all(os.environ.get(name) == values[name] for name in values)
+        uuids = [place.uuid for place in choice.places if place.uuid]
         with environment.changed(values):
             if ledger is not None:
-                ledger.take([place.uuid for place in choice.places if place.uuid])
+                ledger.take(uuids)
             self.situation = look(self.situation.driver, self.how.witness)
             action = Action.UNCHANGED if unchanged else Action.SELECTED
             return self.report(action, choice.opinions)

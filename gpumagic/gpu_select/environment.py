@@ -40,9 +40,10 @@ def look_up(name: str) -> Variable:
 def at_start(name: str) -> tuple[bool, str | None]:
     """Whether it is known what the process was started with, and the value."""
     try:
-        entries = [each for each in _AT_START.read_bytes().split(b"\0") if each]
+        written = _AT_START.read_bytes()
     except OSError:
         return False, None
+    entries = [each for each in written.split(b"\0") if each]
     # A process that has changed its own title has written it over this place.
     if not entries or any(b"=" not in each for each in entries):
         return False, None

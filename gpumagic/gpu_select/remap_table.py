@@ -148,14 +148,14 @@ def _common_memory(rows: Iterable[Row]) -> int | None:
 
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:
-    """What is free in figures, what is taken as the bar."""
+    """What is free, as the heading says: the bar is as long as that."""
     free, total = row.memory_free_bytes, row.memory_total_bytes
     if free is None:
         return None
     if not total:
         return Meter(None, bytes_text(free))
     text = bytes_text(free) if alike else part_text(free, total)
-    return Meter(1 - free / total, text)
+    return Meter(free / total, text)
 
 
 def _busy(row: Row) -> str | None:

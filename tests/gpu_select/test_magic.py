@@ -185,10 +185,13 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
     assert len(cuinit_calls(tmp_path / "log")) == 1  # the user's own
 
 
+# They wait for the lock for as long as it takes: a busy machine may stop the other one
+# while it has it.
 RACER = """
-import json, os, sys, time
+import functools, json, os, sys
 from gpumagic.gpu_select import claims, select
 
+claims.held_open = functools.partial(claims.held_open, timeout_s=300)
 for line in sys.stdin:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     try:

@@ -129,6 +129,20 @@ def test_an_agreeing_driver_confirms_every_row():
     assert column(FIXED, "Confirmed")[0] == "cuda:0"
 
 
+def test_the_bar_of_free_memory_is_as_long_as_what_is_free():
+    """Its heading and its figure say free: a GPU that is empty has a whole bar."""
+    rows = tuple(
+        replace(
+            gpu(place, predicted=place), memory_free_bytes=free, memory_total_bytes=80
+        )
+        for place, free in enumerate((80, 20, 0))
+    )
+
+    cells = column(replace(OPEN, rows=rows), "Memory free")
+
+    assert [cell.share for cell in cells] == [1.0, 0.25, 0.0]
+
+
 def test_what_is_unknown_is_not_zero():
     """A GPU that says nothing of itself has no figure at all."""
     silent = replace(OPEN, rows=(Row(0, predicted=0),))
