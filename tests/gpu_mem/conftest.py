@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import gc
+import itertools
+from types import SimpleNamespace
 
 import pytest
 
 import gpumagic
+from gpumagic.gpu_mem import walk
+
+_LOOK_S = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """No search is cut short because the machine was busy with something else.
+
+    Each look at the clock finds it a nanosecond later.
+    """
+    looks = itertools.count()
+    clock = SimpleNamespace(thread_time=lambda: next(looks) * _LOOK_S)
+    monkeypatch.setattr(walk, "time", clock)
 
 
 @pytest.fixture

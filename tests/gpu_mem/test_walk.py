@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import sys
+import time
 import types
 import warnings
 import weakref
@@ -15,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpumagic.devices import storage_words  # noqa: E402
+from gpumagic.gpu_mem import walk as searching  # noqa: E402
 from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget, Walk  # noqa: E402
 
@@ -376,6 +378,31 @@ def test_a_budget_of_time_ends_the_search():
 
     assert walk.partial
     assert not walk.stored
+
+
+def test_time_that_others_take_is_no_time_of_the_search(monkeypatch):
+    """On a busy machine, where it often has to stand still, it finds everything."""
+    monkeypatch.setattr(searching, "time", time)
+    walk = Walk(torch, Budget(seconds=0.5))
+    walk.enter([[n] for n in range(1000)] + [tensor(10)])
+    monkeypatch.setattr(
+        gc, "get_referents", _standing_still_once(1.0, gc.get_referents)
+    )
+
+    walk.run()
+
+    assert not walk.partial
+    assert len(walk.stored) == 1
+
+
+def _standing_still_once(seconds, work):
+    stalls = iter([seconds])
+
+    def stalled(*arguments):
+        time.sleep(next(stalls, 0))
+        return work(*arguments)
+
+    return stalled
 
 
 def test_numbers_cost_no_budget():
