@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 UNKNOWN = "unknown"
 
@@ -14,6 +18,7 @@ _BASES = {"": 1000, "b": 1000, "i": 1024, "ib": 1024}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _LONG_SECONDS = {"m": 60.0, "min": 60.0, "h": 3600.0}
 _LEAST_BARE_BYTES = 1024  # who types 20 for a size means no 20 bytes
+_WORTH_A_ROW = 3  # devices; two are named both
 _MANY_TIMES = 10  # from here on nobody thinks in percent
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
@@ -118,6 +123,21 @@ def count_text(count: int | None, noun: str, plural: str = "") -> str:
     return f"{count or 'no'} {plural or noun + 's'}"
 
 
+def devices_text(kind: str, numbers: Iterable[int]) -> str:
+    """Devices as torch calls them; of many in a row, the first and the last.
+
+    >>> devices_text("cuda", [0, 1, 2, 3, 6]), devices_text("cuda", [1, 2])
+    ('cuda:0 to cuda:3, cuda:6', 'cuda:1, cuda:2')
+    """
+    rows: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(_row_text(kind, row) for row in rows)
+
+
 def with_article(noun: str) -> str:
     """A noun with "a" or "an".
 
@@ -161,6 +181,12 @@ def parse_seconds(text: str) -> float:
     if scale is None:
         raise _malformed(text, "a duration", "2s, 300ms or 10m")
     return number * scale
+
+
+def _row_text(kind: str, row: list[int]) -> str:
+    if len(row) < _WORTH_A_ROW:
+        return ", ".join(f"{kind}:{number}" for number in row)
+    return f"{kind}:{row[0]} to {kind}:{row[-1]}"
 
 
 def _three_digits(number: float, decimals: int = 2) -> str:

@@ -183,6 +183,7 @@ class Bench:
             counted=counted.by_operation if counted else (),
             problem=counted.problem if counted else None,
             hint=counted.hint if counted else None,
+            devices=_of_one_model(report, counted.devices if counted else 1),
         )
         return dataclasses.replace(report, roofline=roofline)
 
@@ -217,6 +218,12 @@ class Bench:
     ) -> tuple[Flag, ...]:
         after = loads_in_use(runtime, self._instruments.driver)
         return tuple(load_flags(before, after))
+
+
+def _of_one_model(report: Timed, devices: int) -> int:
+    """How many devices can be taken for several of one kind; else one is spoken of."""
+    models = {name for _, name in report.setting.devices}
+    return devices if len(models) == 1 else 1
 
 
 def _halves(progress: Progress | None) -> tuple[Progress, Progress] | tuple[None, None]:

@@ -38,6 +38,8 @@ class Counted(Record):
         dtype: In which type most of them are computed: "bfloat16", "float32", or
             "tf32" where torch may round to it. None if none were counted.
 
+        devices: On how many devices they are computed.
+
         problem: Why they could not be counted.
 
         hint: What to do about it.
@@ -46,6 +48,7 @@ class Counted(Record):
     flops: int | None
     by_operation: tuple[tuple[str, int], ...] = ()
     dtype: str | None = None
+    devices: int = 1
     problem: str | None = None
     hint: str | None = None
 
@@ -99,6 +102,7 @@ def _counted(tally: Tally) -> Counted:
         tally.flops.total(),
         tuple(tally.flops.most_common()),
         tally.types.most_common(1)[0][0],
+        max(len(tally.devices), 1),
     )
 
 

@@ -54,8 +54,8 @@ _OF_A_RUN = {
     FlagKind.FIRST_USE: Words(
         "first use",
         "note",
-        "this was the first use of {device} in this process: starting it is part of "
-        "the time",
+        "this was the first use of {device} in this process: starting {it} is part "
+        "of the time",
         "run the cell once more for the time without it",
     ),
     FlagKind.LIBRARY_STARTED: Words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
@@ -16,7 +17,7 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.observed import DEVICE_KINDS, SpanKind
-from gpumagic.units import seconds_text, share_text
+from gpumagic.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,10 @@ def profile_parts(profile: Profile, setting: Setting) -> Iterator[Part]:
 
 
 def timeline(profile: Profile, setting: Setting) -> Timeline:
-    """Host lanes first, then the streams; of very many the busiest ones."""
+    """Host lanes first, then the streams; of very many the busiest ones.
+
+    Where a device would not be seen at all, each device has one lane instead.
+    """
     host: dict[tuple[int, str], list[Span]] = {}
     streams: dict[tuple[int, int], list[Span]] = {}
     for each in profile.spans:
@@ -66,7 +70,7 @@ def timeline(profile: Profile, setting: Setting) -> Timeline:
         else:
             host.setdefault(_host_lane(each), []).append(drawn)
     lanes = [Lane(_host_name(key), tuple(host[key])) for key in sorted(host)]
-    lanes.extend(_streams(streams, setting, MOST_LANES - len(lanes)))
+    lanes.extend(_device_lanes(streams, setting, MOST_LANES - len(lanes)))
     return Timeline(
         "What ran when",
         tuple(lanes),
@@ -75,17 +79,35 @@ def timeline(profile: Profile, setting: Setting) -> Timeline:
     )
 
 
-def _streams(
+def _device_lanes(
     streams: dict[tuple[int, int], list[Span]], setting: Setting, room: int
 ) -> list[Lane]:
+    """A lane for each stream, or for each device if only so all of them are seen."""
+    ordered = _busiest_first(streams, room)
+    devices = {device for device, _ in streams}
+    if {device for device, _ in ordered[:room]} != devices and len(devices) <= room:
+        return [_one_lane(number, streams, setting) for number in sorted(devices)]
+    return [Lane(_stream_name(*key, setting), tuple(streams[key])) for key in ordered]
+
+
+def _busiest_first(
+    streams: dict[tuple[int, int], list[Span]], room: int
+) -> list[tuple[int, int]]:
     """The streams in order; where room is short, the idlest of them come last."""
-    lanes = {
-        key: Lane(_stream_name(*key, setting), tuple(spans))
-        for key, spans in sorted(streams.items())
-    }
-    by_time = sorted(lanes, key=lambda key: -lanes[key].busy_s)
+    busy = {key: Lane("", tuple(spans)).busy_s for key, spans in streams.items()}
+    by_time = sorted(sorted(streams), key=lambda key: -busy[key])
     busiest = set(by_time[: max(room, 0)])
-    return [lanes[key] for key in sorted(lanes, key=lambda key: key not in busiest)]
+    return sorted(streams, key=lambda key: (key not in busiest, key))
+
+
+def _one_lane(
+    number: int, streams: dict[tuple[int, int], list[Span]], setting: Setting
+) -> Lane:
+    """All that ran on a device; what ran at the same time lies on each other."""
+    its = [spans for (device, _), spans in streams.items() if device == number]
+    joined = sorted(chain.from_iterable(its), key=lambda span: span.start_s)
+    name = f"{setting.kind}:{number}, {count_text(len(its), 'stream')}"
+    return Lane(name, tuple(joined))
 
 
 def _host_lane(span: TraceSpan) -> tuple[int, str]:

@@ -45,7 +45,6 @@ def roof_parts(roofline: Roofline) -> Iterator[Part]:
 
 
 def _achieved(roofline: Roofline) -> Table:
-    peaks = roofline.peaks
     rows = []
     if roofline.flops is not None:
         rows.append(
@@ -54,7 +53,7 @@ def _achieved(roofline: Roofline) -> Table:
                 rate_text(roofline.flops, "FLOP"),
                 rate_text(roofline.flops_per_s, "FLOP/s"),
                 *_held_against(
-                    roofline.flops_per_s, peaks.flops_per_s if peaks else None, "FLOP/s"
+                    roofline.flops_per_s, roofline.peak_flops_per_s, "FLOP/s"
                 ),
             )
         )
@@ -64,9 +63,7 @@ def _achieved(roofline: Roofline) -> Table:
                 "memory, as declared",
                 rate_text(roofline.nbytes, "B"),
                 rate_text(roofline.bytes_per_s, "B/s"),
-                *_held_against(
-                    roofline.bytes_per_s, peaks.bytes_per_s if peaks else None, "B/s"
-                ),
+                *_held_against(roofline.bytes_per_s, roofline.peak_bytes_per_s, "B/s"),
             )
         )
     columns = (
@@ -76,8 +73,15 @@ def _achieved(roofline: Roofline) -> Table:
         Column("Peak", number=True),
         Column("Share of it"),
     )
-    caption = f"Against what the device can do{_where(peaks)}"
+    who = _those(roofline)
+    caption = f"Against what {who}{_where(roofline.peaks)}"
     return Table(caption, columns, tuple(rows))
+
+
+def _those(roofline: Roofline) -> str:
+    if roofline.devices == 1:
+        return "the device can do"
+    return f"{roofline.devices} devices can do together"
 
 
 def _where(peaks: Peaks | None) -> str:
@@ -101,7 +105,7 @@ def _verdict(roofline: Roofline) -> str:
     share = share_of(achieved / roof)
     if roofline.intensity is None:
         return (
-            f"It reached {share} the most that this device computes. --bytes SIZE "
+            f"It reached {share} the most that {_who(roofline)}. --bytes SIZE "
             "says how much one run reads and writes; then the memory's limit is known "
             "as well."
         )
@@ -113,14 +117,29 @@ def _verdict(roofline: Roofline) -> str:
             f"{share} that."
         )
     return (
-        f"{does}, computing is the limit: the device does {most}, and the run reached "
-        f"{share} that."
+        f"{does}, computing is the limit: {_doing(roofline)} {most}, and the run "
+        f"reached {share} that."
     )
 
 
+def _whose(roofline: Roofline) -> str:
+    one = roofline.devices == 1
+    return "this device" if one else f"these {roofline.devices} devices"
+
+
+def _who(roofline: Roofline) -> str:
+    if roofline.devices == 1:
+        return "this device computes"
+    return f"these {roofline.devices} devices compute together"
+
+
+def _doing(roofline: Roofline) -> str:
+    one = roofline.devices == 1
+    return "the device does" if one else f"the {roofline.devices} devices do"
+
+
 def _memory_binds(roofline: Roofline) -> bool:
-    peak = roofline.peaks.flops_per_s if roofline.peaks else None
-    roof = roofline.roof_flops_per_s
+    peak, roof = roofline.peak_flops_per_s, roofline.roof_flops_per_s
     return peak is not None and roof is not None and roof < peak
 
 
@@ -132,20 +151,17 @@ def _intensity(intensity: float) -> str:
 
 def _picture(roofline: Roofline) -> Plane | None:
     """The roof and the run, where both limits and both counts are known."""
-    peaks, x, y = roofline.peaks, roofline.intensity, roofline.flops_per_s
-    if peaks is None or not (peaks.flops_per_s and peaks.bytes_per_s and x and y):
+    most, fastest = roofline.peak_flops_per_s, roofline.peak_bytes_per_s
+    x, y = roofline.intensity, roofline.flops_per_s
+    if not (most and fastest and x and y):
         return None
-    ridge = peaks.flops_per_s / peaks.bytes_per_s
+    ridge = most / fastest
     left, right = min(x, ridge) / _DECADE, max(x, ridge) * _DECADE
-    low = min(left * peaks.bytes_per_s, y)
-    roof = (
-        (left, left * peaks.bytes_per_s),
-        (ridge, peaks.flops_per_s),
-        (right, peaks.flops_per_s),
-    )
+    low = min(left * fastest, y)
+    roof = ((left, left * fastest), (ridge, most), (right, most))
     share = share_of(y / (roofline.roof_flops_per_s or y))
     return Plane(
-        "The roof of this device, and where the run is under it",
+        f"The roof of {_whose(roofline)}, and where the run is under it",
         roof,
         (x, y),
         across=(
@@ -154,7 +170,7 @@ def _picture(roofline: Roofline) -> Plane | None:
         ),
         upward=(
             f"FLOP/s, from {rate_text(low, 'FLOP/s')} to "
-            f"{rate_text(max(peaks.flops_per_s, y), 'FLOP/s')}"
+            f"{rate_text(max(most, y), 'FLOP/s')}"
         ),
         told=(
             f"the run, at {_intensity(x)} for each byte, reached "

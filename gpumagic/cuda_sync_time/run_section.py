@@ -19,7 +19,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
-from gpumagic.units import UNKNOWN, seconds_text
+from gpumagic.units import UNKNOWN, devices_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,7 @@ _UNTIL_DONE = (
 
 # Earlier work that took longer than this many times the run would hide the run.
 _LONGEST_BACKLOG = 3
+_FEW = 2  # devices, each of which has a line of its own
 
 
 def run_parts(report: TimingReport) -> Iterator[Part]:
@@ -81,13 +82,9 @@ def _bars(report: TimingReport) -> Stacks:
     sizes = {_CODE: run.naive_s, _WAIT: run.waited_s - tail, _TAIL: tail}
     whole = measured(run.elapsed_s, floor_s)
     devices = (
-        Stack(
-            f"{report.setting.kind}:{each.device}",
-            (("", backlog), (_UNTIL_DONE, each.elapsed_s)),
-            f"done by {measured(each.elapsed_s, floor_s)}",
-        )
-        for each in run.events
-        if each.elapsed_s is not None
+        Stack(where, (("", backlog), (_UNTIL_DONE, done_s)), f"done by {text}")
+        for where, done_s, text in _done_alike(report)
+        if done_s is not None
     )
     legend = {kind: measured(size, floor_s) for kind, size in sizes.items()}
     legend |= {_UNTIL_DONE: "", _BACKLOG: measured(backlog, floor_s)}
@@ -97,6 +94,24 @@ def _bars(report: TimingReport) -> Stacks:
         (Stack("the run", pieces, whole), *devices),
         tuple(legend.items()),
     )
+
+
+def _done_alike(report: TimingReport) -> Iterator[tuple[str, float | None, str]]:
+    """Devices, when they were done, and that as text.
+
+    Of very few each is told; of more, those together whose figures read the same.
+    """
+    events, setting = report.run.events, report.setting
+    alike: dict[str, list[DeviceTime]] = {}
+    for each in events:
+        text = measured(each.elapsed_s, setting.floor_s)
+        key = text if len(events) > _FEW else f"{each.device}"
+        alike.setdefault(key, []).append(each)
+    for its in alike.values():
+        known = [each.elapsed_s for each in its if each.elapsed_s is not None]
+        done_s = max(known, default=None)
+        where = devices_text(setting.kind, (each.device for each in its))
+        yield where, done_s, measured(done_s, setting.floor_s)
 
 
 def _drawn(seconds: float, floor_s: float | None) -> float:
@@ -142,8 +157,8 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
         yield "waited for before, not counted", _or_unknown(run.backlog_s, floor_s)
     else:
         yield "measured", "from the first line to the last, by the host's clock"
-    for each in run.events:
-        yield f"{setting.kind}:{each.device}, by events", _by_events(each, floor_s)
+    for where, done_s, _ in _done_alike(report):
+        yield f"{where}, by events", _by_events(done_s, floor_s)
     yield (
         "an empty cell (the floor)",
         UNKNOWN if floor_s is None else floor_text(floor_s),
@@ -157,20 +172,29 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
 def surroundings(setting: Setting) -> Iterator[tuple[str, Cell]]:
     """The machine and the versions, as far as they are known."""
     if setting.devices:
-        names = tuple(
-            f"{setting.kind}:{number} {name or ''}".strip()
-            for number, name in setting.devices
-        )
-        yield "devices in use", listed(names)
+        yield "devices in use", listed(_models(setting))
     if setting.torch_version:
         yield "torch", setting.torch_version
     if setting.driver_version:
         yield "driver", setting.driver_version
 
 
-def _by_events(each: DeviceTime, floor_s: float | None) -> str | None:
+def _models(setting: Setting) -> tuple[str, ...]:
+    """Each device with its model; many of one model together."""
+    of_model: dict[str, list[int]] = {}
+    for number, name in setting.devices:
+        key = name or "" if len(setting.devices) > _FEW else f"{number}"
+        of_model.setdefault(key, []).append(number)
+    names = dict(setting.devices)
+    return tuple(
+        f"{devices_text(setting.kind, its)} {names[its[0]] or ''}".strip()
+        for its in of_model.values()
+    )
+
+
+def _by_events(done_s: float | None, floor_s: float | None) -> str | None:
     """What a pair of events shows, which looks at one stream only."""
-    shown = _or_unknown(each.elapsed_s, floor_s)
+    shown = _or_unknown(done_s, floor_s)
     return None if shown is None else f"{shown}, on the stream that the cell began on"
 
 

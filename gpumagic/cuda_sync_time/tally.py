@@ -32,6 +32,7 @@ class Tally:
         self._torch = torch
         self.flops: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
+        self.devices: set[str] = set()
         self.in_one_piece: set[str] = set()
 
     def counting(self) -> AbstractContextManager[Any]:
@@ -80,6 +81,7 @@ class Tally:
         tensor = next(tensors, None)
         if tensor is None:
             return "float32"
+        self.devices.add(str(tensor.device))
         word = str(tensor.dtype).removeprefix("torch.")
         if word == "float32" and tensor.device.type in _WITH_TF32:
             convolves = "convolution" in name

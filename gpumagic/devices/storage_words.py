@@ -131,7 +131,13 @@ def _stored(device: Any, address: int, nbytes: int) -> Stored | None:
 
 
 def _simulated(memory: Any, device: Any) -> Stored | None:
-    """The block of a simulated GPU; None where the storage has none."""
+    """The block of a simulated GPU; None where the storage has none.
+
+    The next machine has the same addresses, so that memory of one that was switched
+    off would be taken for somebody else's.
+    """
+    if getattr(type(getattr(memory, "gpu", None)), "gone", False):
+        return None
     block = getattr(getattr(memory, "life", None), "block", None)
     if block is None:
         return None

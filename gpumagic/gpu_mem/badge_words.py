@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Note
-from gpumagic.gpu_mem.device_words import device_name, listed, times_text
+from gpumagic.gpu_mem.device_words import (
+    device_name,
+    known_sum,
+    listed,
+    times_text,
+)
 from gpumagic.gpu_mem.records.counters import BadgeKind
-from gpumagic.units import bytes_text, count_text
+from gpumagic.units import bytes_text, count_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +49,8 @@ WORDS = {
         "cache emptied",
         "cache emptied {times}",
         "warning",
-        "the driver had no memory left for {device}: torch emptied its cache and asked "
-        "again, {times}. That is slow, and close to an out-of-memory error",
+        "the driver had no memory left for {device}: torch emptied {its} cache and "
+        "asked again, {times}. That is slow, and close to an out-of-memory error",
         "del what is not needed, or work on less at once",
     ),
     BadgeKind.OOM_CAUGHT: Words(
@@ -106,7 +111,7 @@ WORDS = {
         "first use",
         "first use",
         "note",
-        "{device} was used for the first time in this process: its context takes "
+        "{device} {was} used for the first time in this process: {its} context takes "
         "memory that no counter of torch shows",
         "%gpu_mem shows it as outside the allocator",
     ),
@@ -134,6 +139,18 @@ WORDS = {
     ),
 }
 
+_FOLDED = frozenset(
+    {
+        BadgeKind.RETRY,
+        BadgeKind.OOM_CAUGHT,
+        BadgeKind.DRIVER_CALLS,
+        BadgeKind.STREAM_WAITS,
+        BadgeKind.PEAK_RESET,
+        BadgeKind.SUMS_RESET,
+        BadgeKind.STARTED,
+        BadgeKind.NOT_CACHED,
+    }
+)
 _SEVERITY = ("problem", "warning", "note")
 # What comes of giving cached memory back, whoever has ordered that.
 _OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
@@ -142,15 +159,29 @@ _BY_THE_ALLOCATOR = WORDS[BadgeKind.RETRY].hint
 
 
 def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
-    """A note for each badge, the most serious first."""
+    """A note for each badge, the most serious first; of several devices together."""
     badges = tuple(badges)
-    said = (_note(each, _hint(each, badges), setting) for each in badges)
+    said = (_note(same, hint, setting) for same, hint in _together(badges))
     return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
 
 
 def note_of(badge: CellBadge, setting: Setting) -> Note:
     """One badge as what is so and what to type next, whatever others there are."""
-    return _note(badge, WORDS[badge.kind].hint, setting)
+    return _note([badge], WORDS[badge.kind].hint, setting)
+
+
+def _together(
+    badges: tuple[CellBadge, ...],
+) -> Iterable[tuple[list[CellBadge], str]]:
+    """Those that differ in nothing but their device and a count, with what to do."""
+    groups: dict[tuple[object, ...], tuple[list[CellBadge], str]] = {}
+    for place, badge in enumerate(badges):
+        hint = _hint(badge, badges)
+        key: tuple[object, ...] = badge.kind, badge.names, hint
+        if badge.kind not in _FOLDED or badge.device is None:
+            key = (place,)
+        groups.setdefault(key, ([], hint))[0].append(badge)
+    return groups.values()
 
 
 def counted_words(badge: CellBadge, setting: Setting) -> str:
@@ -158,7 +189,7 @@ def counted_words(badge: CellBadge, setting: Setting) -> str:
     words = WORDS[badge.kind]
     if badge.amount is None:
         return words.short
-    return _filled(words.counted, badge, setting)
+    return _filled(words.counted, [badge], setting)
 
 
 def short_words(kinds: Iterable[BadgeKind]) -> str:
@@ -177,19 +208,40 @@ def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
     return WORDS[badge.kind].hint
 
 
-def _note(badge: CellBadge, hint: str, setting: Setting) -> Note:
-    text = _filled(WORDS[badge.kind].text, badge, setting)
-    return Note(WORDS[badge.kind].kind, text, hint.format(kind=setting.kind))
+def _note(same: list[CellBadge], hint: str, setting: Setting) -> Note:
+    words = WORDS[same[0].kind]
+    text = _filled(words.text, same, setting)
+    return Note(words.kind, text, hint.format(kind=setting.kind))
 
 
-def _filled(text: str, badge: CellBadge, setting: Setting) -> str:
+def _filled(text: str, same: list[CellBadge], setting: Setting) -> str:
+    badge = same[0]
     amount = badge.amount
     return text.format(
-        times=times_text(amount),
+        times=_times(same),
         bytes=bytes_text(amount),
         calls=count_text(amount, "driver call"),
         waits=count_text(amount, "stream wait"),
         others=count_text(amount, "other process", "other processes"),
         names=f" ({listed(badge.names)})" if badge.names else "",
-        device=device_name(setting, badge.device),
+        device=_device(same, setting),
+        its="its" if len(same) == 1 else "their",
+        was="was" if len(same) == 1 else "were",
     )
+
+
+def _times(same: list[CellBadge]) -> str:
+    """How often on each device where that is the same, else on all together."""
+    amounts = [badge.amount for badge in same]
+    if len(same) == 1:
+        return times_text(amounts[0])
+    if len(set(amounts)) == 1:
+        return f"{times_text(amounts[0])} on each"
+    return f"{times_text(known_sum(amounts))} in all"
+
+
+def _device(same: list[CellBadge], setting: Setting) -> str:
+    if len(same) == 1:
+        return device_name(setting, same[0].device)
+    numbers = (each.device for each in same if each.device is not None)
+    return devices_text(setting.kind, numbers)

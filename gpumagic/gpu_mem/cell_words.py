@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.device_words import (
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short
 from gpumagic.gpu_mem.records.counters import PeakKind
 from gpumagic.gpu_mem.records.names import HolderKind
-from gpumagic.units import bytes_text, change_text, count_text
+from gpumagic.units import bytes_text, change_text, count_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_TOLD = 2  # devices in the title
 _MOST_IN_LINE = 4
+_SEVERAL = 2
 
 
 def headline(report: CellReport) -> str:
@@ -45,9 +46,26 @@ def brief(report: BriefReport) -> str:
         clauses.append(count_text(more, "more device"))
     said = ["; ".join(clauses) or _nothing(cell.setting)]
     said += _largest_change(cell)
-    said += (counted_words(badge, cell.setting) for badge in cell.badges)
+    said += _badges(cell)
     failed = "failed: " if cell.failed is not None else ""
     return _named(cell, failed + ", ".join(said))
+
+
+def _badges(cell: CellReport) -> Iterator[str]:
+    """Each badge in a few words, with its devices where several are spoken of."""
+    spoken_of: set[int | None] = {each.device for each in cell.changes}
+    spoken_of |= {badge.device for badge in cell.badges if badge.device is not None}
+    same: dict[str, list[int | None]] = {}
+    for badge in cell.badges:
+        said = counted_words(badge, cell.setting)
+        same.setdefault(said, []).append(badge.device)
+    for said, devices in same.items():
+        known = [device for device in devices if device is not None]
+        if len(spoken_of) < _SEVERAL or not known:
+            yield said
+        else:
+            each = " each" if len(known) > 1 else ""
+            yield f"{said}{each} on {devices_text(cell.setting.kind, known)}"
 
 
 def _named(report: CellReport, said: str) -> str:
@@ -72,8 +90,12 @@ def _devices(report: CellReport) -> Iterator[str]:
     together = known_sum(deltas)
     yield f"{_delta(together)} on {count_text(len(changes), 'device')} together"
     known = [each for each in changes if each.allocated_delta is not None]
-    if known:
+    if any(map(_size, known)):
         yield f"the most: {_told(max(known, key=_size), setting)}"
+    elif known:
+        highest = max(known, key=_highest)
+        where = on_device(setting, highest.device)
+        yield f"the highest peak {where}: {peak_remarked(highest.peak)}"
 
 
 def _told(change: DeviceChange, setting: Setting) -> str:
@@ -98,6 +120,10 @@ def _delta(nbytes: int | None) -> str:
 
 def _size(change: DeviceChange) -> int:
     return abs(change.allocated_delta or 0)
+
+
+def _highest(change: DeviceChange) -> int:
+    return change.peak.high_bytes or change.peak.low_bytes or 0
 
 
 # ------------------------------------------------------------------ the line

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.error_frames import Error
 
 _LAST = ("last_exc", "last_value", "last_traceback")
+_OF_A_DEBUGGER = ("botframe", "curframe", "stopframe", "returnframe", "enterframe")
 _MOST_ERRORS = 1000  # of one list
 _OF_A_RESULT = ("error_in_exec", "error_before_exec")
 
@@ -176,7 +177,7 @@ def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace
     if debugger is None:
         return
     kept = vars(debugger)
-    for name in ("botframe", "curframe"):
+    for name in _OF_A_DEBUGGER:
         if type(kept.get(name)) is FrameType:
             empty = _setter(debugger, name, None)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", kept[name], empty)

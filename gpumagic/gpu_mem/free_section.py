@@ -45,9 +45,27 @@ def free_headline(report: FreeReport) -> str:
         where = f"on {count_text(len(moved) or len(back), 'device')}"
     if together is None:
         return f"all was let go of; how much came back {where} is {UNKNOWN}"
+    if together <= 0 and (given := _given(report)):
+        return given
     if together <= 0:
         return f"all was let go of, and nothing came back {where}"
     return f"{bytes_text(together)} {where} came back"
+
+
+def _given(report: FreeReport) -> str:
+    """What went back to the driver where no tensor went; empty if nothing did."""
+    gains = {
+        after.device: gained
+        for place, _, after in _pairs(report)
+        if (gained := _gained(report, place) or 0) > 0
+    }
+    if not gains:
+        return ""
+    where = on_device(report.setting, next(iter(gains)))
+    if len(gains) > 1:
+        where = f"on {count_text(len(gains), 'device')}"
+    given = bytes_text(sum(gains.values()))
+    return f"{given} of torch's cache {where} was given back to the device"
 
 
 def free_parts(report: FreeReport) -> Iterator[Part]:
@@ -87,16 +105,21 @@ def _table(report: FreeReport) -> Table:
 def _row(
     report: FreeReport, before: Counters, after: Counters, place: int
 ) -> tuple[Cell, ...]:
-    free = _at(report.free_before_bytes, place), _at(report.free_after_bytes, place)
-    gained = None if None in free else (free[1] or 0) - (free[0] or 0)
     return (
         device_name(report.setting, after.device),
         _known(before.allocated_bytes),
         _known(after.allocated_bytes),
         _known(_back(before, after)),
-        _known(gained),
-        _known(free[1]),
+        _known(_gained(report, place)),
+        _known(_at(report.free_after_bytes, place)),
     )
+
+
+def _gained(report: FreeReport, place: int) -> int | None:
+    """How much more is free on a device than before."""
+    before = _at(report.free_before_bytes, place)
+    after = _at(report.free_after_bytes, place)
+    return None if before is None or after is None else after - before
 
 
 def _pairs(report: FreeReport) -> Iterator[tuple[int, Counters, Counters]]:
@@ -126,7 +149,8 @@ def _kept(report: FreeReport) -> bool:
 def _in_vain(report: FreeReport) -> bool:
     """Whether something was let go of, and it is known that no memory came back."""
     back = known_sum([_back(before, after) for _, before, after in _pairs(report)])
-    return bool(report.dropped) and back is not None and back <= 0
+    in_vain = bool(report.dropped) and back is not None and back <= 0
+    return in_vain and not _given(report)
 
 
 def _at(amounts: tuple[int | None, ...], place: int) -> int | None:

@@ -20,13 +20,13 @@ from gpumagic.gpu_mem.tensor_roles import mark_optimizer_state
 from gpumagic.gpu_mem.walk import Budget, Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gpumagic.devices.storage_words import StorageKey
     from gpumagic.gpu_mem.reaching import Reached
     from gpumagic.gpu_mem.roots import Root
 
-__all__ = ["Budget", "Sources", "compared", "find_holdings", "sizes"]
+__all__ = ["Budget", "Sources", "compared", "find_holdings", "of_devices", "sizes"]
 
 
 def find_holdings(
@@ -97,6 +97,24 @@ def compared(before: Mapping[str, int], now: Holdings) -> Holdings:
         for each in now.holders
     )
     return dataclasses.replace(now, holders=holders)
+
+
+def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
+    """The same holdings, without those on other devices.
+
+    Args:
+        holdings: Who holds what.
+
+        devices: The numbers of those that are of interest.
+    """
+    return dataclasses.replace(
+        holdings,
+        holders=tuple(each for each in holdings.holders if each.device in devices),
+        allocated_bytes=tuple(
+            each for each in holdings.allocated_bytes if each[0] in devices
+        ),
+        sums=tuple(each for each in holdings.sums if each[0] in devices),
+    )
 
 
 def _search(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name
-from gpumagic.units import bytes_text, change_text
+from gpumagic.units import bytes_text, change_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.setting import Setting
 
 _LAST = 10**9
+_MOST_APART = 2  # devices on which a line has rows of its own
 _PARTIAL = (
     "the recording was full before the cell had ended: the oldest entries are lost, so "
     "lines took at least this"
@@ -51,21 +53,44 @@ def _table(lines: Sequence[LineUse], setting: Setting) -> Table:
         Column("Left", number=True),
         Column("Alive at the peak", number=several),
     )
-    ordered = sorted(lines, key=_place)
-    rows = [_row(line, setting, peak, several=several) for line in ordered]
+    rows = [
+        _row(use, where, peak, several=several)
+        for use, where in _together(lines, setting)
+    ]
     rows.append(_sum_row(lines, several=several))
     return Table("By line of the cell", columns, tuple(rows))
 
 
-def _row(
-    use: LineUse, setting: Setting, peak: int, *, several: bool
-) -> tuple[Cell, ...]:
+def _together(
+    lines: Sequence[LineUse], setting: Setting
+) -> Iterator[tuple[LineUse, str]]:
+    """The rows in their order; what a line did on many devices is one of them."""
+    groups: dict[tuple[object, ...], list[LineUse]] = {}
+    for use in sorted(lines, key=_place):
+        groups.setdefault((use.number, use.line, use.backward), []).append(use)
+    for its in groups.values():
+        if len(its) <= _MOST_APART:
+            yield from ((use, device_name(setting, use.device)) for use in its)
+        else:
+            yield _sum(its), devices_text(setting.kind, (use.device for use in its))
+
+
+def _sum(its: Sequence[LineUse]) -> LineUse:
+    return dataclasses.replace(
+        its[0],
+        allocated_bytes=sum(use.allocated_bytes for use in its),
+        freed_bytes=sum(use.freed_bytes for use in its),
+        at_peak_bytes=sum(use.at_peak_bytes for use in its),
+    )
+
+
+def _row(use: LineUse, where: str, peak: int, *, several: bool) -> tuple[Cell, ...]:
     at_peak = use.at_peak_bytes
     share = at_peak / peak if peak > 0 else None
     return (
         "-" if use.number is None else f"{use.number}",
         _code(use),
-        *((device_name(setting, use.device),) if several else ()),
+        *((where,) if several else ()),
         bytes_text(use.allocated_bytes),
         bytes_text(use.freed_bytes),
         change_text(use.net_bytes),

@@ -36,10 +36,19 @@ def _devices(devices: tuple[DeviceMemory, ...], setting: Setting) -> str:
     total = known_sum([each.total_bytes for each in devices])
     if allocated is None:
         return f"how much is allocated on {count} is not counted"
-    most = max(devices, key=lambda each: each.counters.allocated_bytes or 0)
-    name = device_name(setting, most.counters.device)
-    where = f", most on {name}" if allocated else ""
+    where = _where_most(devices, setting) if allocated else ""
     return f"{_out_of(allocated, total)} allocated on {count}{where}"
+
+
+def _where_most(devices: tuple[DeviceMemory, ...], setting: Setting) -> str:
+    """On which device; of equal ones none is said to have most."""
+    largest = sorted(devices, key=lambda each: -(each.counters.allocated_bytes or 0))
+    sizes = [bytes_text(each.counters.allocated_bytes) for each in largest]
+    if len(set(sizes)) == 1:
+        return f", {sizes[0]} on each"
+    if sizes[0] == sizes[1]:
+        return ""
+    return f", most on {device_name(setting, largest[0].counters.device)}"
 
 
 def _device(memory: DeviceMemory, setting: Setting) -> str:

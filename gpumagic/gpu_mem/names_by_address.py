@@ -60,14 +60,20 @@ def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     found: dict[int, list[str]] = {}
     with without_overrides(torch):
         for name in sorted(namespace, key=lambda name: str(name).startswith("_")):
-            for part, tensor in _tensors_of(torch, str(name), namespace[name]):
-                address = _address_of(torch, tensor)
-                if address and part not in found.setdefault(address, []):
-                    found[address].append(part)
+            _note_tensors(torch, str(name), namespace[name], found)
     return {address: tuple(names) for address, names in found.items()}
 
 
 # ------------------------------------------------------------------- expressions
+
+
+def _note_tensors(
+    torch: Any, name: str, thing: Any, found: dict[int, list[str]]
+) -> None:
+    for part, tensor in _tensors_of(torch, name, thing):
+        address = _address_of(torch, tensor)
+        if address and part not in found.setdefault(address, []):
+            found[address].append(part)
 
 
 def _tensors_of(
@@ -92,11 +98,15 @@ def _tensors_of(
 def _tensors_of_module(name: str, module: Any) -> Iterator[tuple[str, Any]]:
     with contextlib.suppress(Exception):  # a module may define these itself
         for part, parameter in module.named_parameters():
-            yield f"{name}.{part}", parameter
-            if parameter.is_leaf and parameter.grad is not None:
-                yield f"{name}.{part}.grad", parameter.grad
+            yield from _with_gradient(f"{name}.{part}", parameter)
         for part, buffer in module.named_buffers():
             yield f"{name}.{part}", buffer
+
+
+def _with_gradient(name: str, parameter: Any) -> Iterator[tuple[str, Any]]:
+    yield name, parameter
+    if parameter.is_leaf and parameter.grad is not None:
+        yield f"{name}.grad", parameter.grad
 
 
 def _address_of(torch: Any, tensor: Any) -> int | None:

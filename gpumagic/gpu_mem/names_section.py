@@ -6,20 +6,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Column, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name, on_device, short_name
-from gpumagic.gpu_mem.records.names import Holder, HolderKind
-from gpumagic.units import bytes_text, change_text, count_text, seconds_text
+from gpumagic.gpu_mem.names_together import shown_of, together
+from gpumagic.gpu_mem.records.names import HolderKind
+from gpumagic.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    devices_text,
+    seconds_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.records.names import Holdings
+    from gpumagic.gpu_mem.names_together import Together
+    from gpumagic.gpu_mem.records.names import Holder, Holdings
     from gpumagic.gpu_mem.records.setting import Setting
 
 _NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 _WORTH_NAMING = 0.1  # of what the first one holds
 _MOST_PARTS = 3
-_ALL_DEVICES = -1
+_MOST_APART = 2  # devices on which a name has rows of its own
 _MEANING = (
     "Holds: all that is reached from a name. Alone: what comes back if only that name "
     "goes; memory that several names reach needs all of them to go."
@@ -32,11 +40,21 @@ _PARTIAL = (
 
 def names_headline(holdings: Holdings | None) -> str:
     """Who holds most, in half a sentence; empty where nobody is found."""
-    named = [each for each in _largest_first(holdings) if each.kind not in _NAMELESS]
-    if holdings is None or not named:
+    if holdings is None:
+        return ""
+    all_of_them = sorted(
+        (each.holder for each in together(holdings.holders)),
+        key=lambda holder: -holder.reachable_bytes,
+    )
+    named = [each for each in all_of_them if each.kind not in _NAMELESS]
+    if not named:
         return ""
     first, least = named[0], "at least " if holdings.partial else ""
     held = f"{least}{bytes_text(first.reachable_bytes)}"
+    for library in all_of_them:
+        if library.kind is HolderKind.LIBRARY and _is_larger(library, first):
+            theirs = bytes_text(library.own_bytes)
+            return f"{library.name} hold {theirs}, {short_name(first.name)} {held}"
     if first.shares_with is not None:
         other = short_name(first.shares_with)
         return f"{short_name(first.name)} holds {held}, some of it with {other}"
@@ -79,16 +97,13 @@ def names_table(
     """
     named = [each for each in holdings.holders if each.kind not in _NAMELESS]
     nameless = [each for each in holdings.holders if each.kind in _NAMELESS]
-    shown, more = named[:top], named[top:]
+    shown, more = shown_of(together(named, _MOST_APART), top)
     properties = tuple(_properties(holdings, setting))
-    rows = [tuple(each.cell(holder) for each in properties) for holder in shown]
+    rows = [tuple(each.cell(row) for each in properties) for row in shown]
     if more and sums:
-        name = count_text(len(more), "more name")
-        rows.append(_sum_row(properties, name, _alone(more)))
-    rows += [
-        tuple(each.cell(holder) for each in properties)
-        for holder in _together(nameless)
-    ]
+        name = count_text(len({row.holder.name for row in more}), "more name")
+        rows.append(_sum_row(properties, name, _alone(row.holder for row in more)))
+    rows += [tuple(each.cell(row) for each in properties) for row in together(nameless)]
     if sums:
         rows += (_sum_row(properties, *each) for each in _sums(holdings))
     columns = tuple(each.column for each in properties)
@@ -99,30 +114,39 @@ class _Property(NamedTuple):
     """A column, and what a holder has in it."""
 
     column: Column
-    cell: Callable[[Holder], Cell]
+    cell: Callable[[Together], Cell]
+
+
+def _of(cell: Callable[[Holder], Cell]) -> Callable[[Together], Cell]:
+    """A cell that does not depend on the device."""
+    return lambda row: cell(row.holder)
 
 
 def _properties(holdings: Holdings, setting: Setting) -> Iterator[_Property]:
     """The columns; one that would be empty in every row is left out."""
     holders, partial = holdings.holders, holdings.partial
-    yield _Property(Column("Name"), _name)
-    yield _Property(Column("Kind"), lambda each: each.kind.value)
-    if len({each.device for each in holders}) > 1:
-        yield _Property(Column("Device"), lambda each: _device(each, setting))
+    yield _Property(Column("Name"), _of(_name))
+    yield _Property(Column("Kind"), _of(lambda each: each.kind.value))
+    devices = {each.device for each in holders}
+    if len(devices) > 1:
+        yield _Property(
+            Column("Device"), lambda row: _devices(row, setting, len(devices))
+        )
     yield _Property(
         Column("Holds at least" if partial else "Holds", number=True),
-        lambda each: bytes_text(each.reachable_bytes),
+        _of(lambda each: bytes_text(each.reachable_bytes)),
     )
     if any(each.delta_bytes is not None for each in holders):
-        yield _Property(Column("Change", number=True), _change)
+        yield _Property(Column("Change", number=True), _of(_change))
     yield _Property(
         Column("Alone so far" if partial else "Alone", number=True),
-        lambda each: bytes_text(each.own_bytes),
+        _of(lambda each: bytes_text(each.own_bytes)),
     )
     if any(each.parts for each in holders):
-        yield _Property(Column("Made of"), _made_of)
+        yield _Property(Column("Made of"), _of(_made_of))
     if any(each.shares_with for each in holders):
-        yield _Property(Column("Shared with"), lambda each: each.shares_with or "")
+        shared = _of(lambda each: each.shares_with or "")
+        yield _Property(Column("Shared with"), shared)
 
 
 def _sum_row(
@@ -152,27 +176,25 @@ def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
     yield "allocated", allocated
 
 
-def _together(nameless: Iterable[Holder]) -> Iterator[Holder]:
-    """One row for what nobody was found for, on however many devices."""
-    by_name: dict[tuple[HolderKind, str], list[Holder]] = {}
-    for holder in nameless:
-        by_name.setdefault((holder.kind, holder.name), []).append(holder)
-    for (kind, name), its in by_name.items():
-        if len(its) == 1:
-            yield its[0]
-            continue
-        reached = sum(each.reachable_bytes for each in its)
-        yield Holder(name, kind, _ALL_DEVICES, _alone(its), reached)
-
-
 def _alone(holders: Iterable[Holder]) -> int:
     return sum(each.own_bytes for each in holders)
 
 
-def _device(holder: Holder, setting: Setting) -> str:
-    if holder.device == _ALL_DEVICES:
+def _devices(row: Together, setting: Setting, of_all: int) -> str:
+    """Where it lies; on several devices, how much of it on which."""
+    if len(row.held) == 1:
+        return device_name(setting, row.held[0][0])
+    if len(row.held) < of_all:
+        where = devices_text(setting.kind, (device for device, _ in row.held))
+    elif row.holder.kind in _NAMELESS:
         return "all"
-    return device_name(setting, holder.device)
+    else:
+        where = f"all {of_all}"
+    sizes = {bytes_text(nbytes) for _, nbytes in row.held}
+    if len(sizes) == 1:
+        return f"{where}, {sizes.pop()} each"
+    device, most = max(row.held, key=lambda each: each[1])
+    return f"{where}, most on {device_name(setting, device)}: {bytes_text(most)}"
 
 
 def _name(holder: Holder) -> str:
@@ -192,6 +214,7 @@ def _made_of(holder: Holder) -> str:
 
 def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:
     """For each device the sum that is allocated, by what keeps it alive."""
+    alike: dict[tuple[str, str], list[int]] = {}
     for device, allocated in holdings.allocated_bytes:
         kinds = [
             f"{kind.value} {bytes_text(nbytes)}"
@@ -199,10 +222,16 @@ def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:
             if each == device and nbytes
         ]
         if kinds:
-            where = on_device(setting, device)
-            yield f"{bytes_text(allocated)} {where} = {' + '.join(kinds)}."
+            said = bytes_text(allocated), " + ".join(kinds)
+            alike.setdefault(said, []).append(device)
+    for (whole, sums), devices in alike.items():
+        if len(devices) > _MOST_APART:
+            where = f"on each of {devices_text(setting.kind, devices)}"
+            yield f"{whole} {where} = {sums}."
+        else:
+            wheres = (on_device(setting, device) for device in devices)
+            yield from (f"{whole} {where} = {sums}." for where in wheres)
 
 
-def _largest_first(holdings: Holdings | None) -> Sequence[Holder]:
-    holders = () if holdings is None else holdings.holders
-    return sorted(holders, key=lambda each: each.reachable_bytes, reverse=True)
+def _is_larger(library: Holder, name: Holder) -> bool:
+    return library.own_bytes > name.reachable_bytes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.holdings import compared, find_holdings, sizes
+from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
 from gpumagic.gpu_mem.report import CellReport
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class OneCell:
             shown={} if value is None else {f"Out[{code.cell}]": value},
             error=error,
         )
-        return compared(self._sizes, found)
+        return of_devices(compared(self._sizes, found), {c.device for c in changes})
 
     def _holdings(
         self,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.imported import loaded_torch
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_mem.oom_text import is_out_of_memory, read_oom
 from gpumagic.places import Place, Places, code_line
 
@@ -20,7 +21,8 @@ def oom_within(error: BaseException | None) -> BaseException | None:
     """The out-of-memory error that an error is, or that led to it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if is_out_of_memory(_text(error)):
+        # One of ours may speak of it in its advice.
+        if not isinstance(error, GpuMagicError) and is_out_of_memory(_text(error)):
             return error
         seen.add(id(error))
         error = error.__cause__ or error.__context__

@@ -38,6 +38,8 @@ class Roofline(Record):
         counted: The operations that were counted, by their share of `flops`.
 
         problem: Why they could not be counted, if they could not.
+
+        devices: How many devices like that of `peaks` worked on it.
     """
 
     seconds: float
@@ -47,6 +49,19 @@ class Roofline(Record):
     counted: tuple[tuple[str, int], ...] = ()
     problem: str | None = None
     hint: str | None = None
+    devices: int = 1
+
+    @property
+    def peak_flops_per_s(self) -> float | None:
+        """The most that the devices compute together."""
+        most = None if self.peaks is None else self.peaks.flops_per_s
+        return None if most is None else most * self.devices
+
+    @property
+    def peak_bytes_per_s(self) -> float | None:
+        """The most that the devices read and write together."""
+        most = None if self.peaks is None else self.peaks.bytes_per_s
+        return None if most is None else most * self.devices
 
     @property
     def flops_per_s(self) -> float | None:
@@ -67,12 +82,11 @@ class Roofline(Record):
 
     @property
     def roof_flops_per_s(self) -> float | None:
-        """The most that this intensity allows on this device."""
-        if self.peaks is None or self.peaks.flops_per_s is None:
-            return None
-        if self.intensity is None or self.peaks.bytes_per_s is None:
-            return self.peaks.flops_per_s
-        return min(self.peaks.flops_per_s, self.intensity * self.peaks.bytes_per_s)
+        """The most that this intensity allows on these devices."""
+        flops, nbytes = self.peak_flops_per_s, self.peak_bytes_per_s
+        if flops is None or self.intensity is None or nbytes is None:
+            return flops
+        return min(flops, self.intensity * nbytes)
 
 
 def _rate(amount: int | None, seconds: float) -> float | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
+_SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
 
 
@@ -39,7 +40,7 @@ class HostMemory:
             return
         if gpu is not None:
             self._require_room_on(gpu, nbytes)
-        raise _no_room(nbytes, self._simulation.label)
+        raise _no_room(nbytes, self._simulation, gpu)
 
     def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
         """Run out of simulated memory, if that comes first."""
@@ -47,6 +48,8 @@ class HostMemory:
         simulation = self._simulation
         with simulation.books():
             gpu.start()
+            if nbytes + _SEGMENT_BYTES <= gpu.allocator.mem_info()[0]:
+                return  # a trial would leave a segment of that size in the cache
             try:
                 block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
             except OutOfSimulatedMemory as full:
@@ -62,10 +65,15 @@ def _has_room(nbytes: int) -> bool:
     return free is None or nbytes <= free - _SPARE_BYTES
 
 
-def _no_room(nbytes: int, label: str) -> HostMemoryFull:
+def _no_room(
+    nbytes: int, simulation: Simulation, gpu: SimulatedGpu | None
+) -> HostMemoryFull:
     """What is said where it has not, but the simulated GPU has."""
+    where = f"the {simulation.label}"
+    if gpu is not None:
+        where = f"{simulation.word}:{gpu.index}, a {simulation.label},"
     return HostMemoryFull(
-        f"the {label} has room for {bytes_text(nbytes)} more, but its memory lies in "
+        f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
         f"this machine's RAM, of which {bytes_text(available_bytes())} is left",
         'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
         'memory="2GiB"), runs out of memory sooner than the machine',

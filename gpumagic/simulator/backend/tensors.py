@@ -57,7 +57,13 @@ class Memory:
 
 
 class GoneGpu:
-    """In the place of the GPU of a machine that was switched off."""
+    """In the place of the GPU of a machine that was switched off.
+
+    Attributes:
+        gone: Tells it from a GPU, of which everything else can be asked.
+    """
+
+    gone = True
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceError(
