@@ -152,8 +152,7 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
     try:
         for step in compiled.steps:
             value = eval(step, *namespaces)
-            if is_coroutine(step):
-                await value
+            value = await value if is_coroutine(step) else None
         value = None
         if compiled.value is not None:
             value = eval(compiled.value, *namespaces)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parent)
+# Instructions of Python 3.11 to 3.14.
+_ASKS_WHETHER_TRUE = ("TO_BOOL", "POP_JUMP", "JUMP_IF", "UNARY_NOT")
+_MAKES_TEXT = ("FORMAT_", "CONVERT_VALUE")
 
 
 # A code object and an instruction of it: a `Place` that nobody has looked at yet.
@@ -67,7 +70,20 @@ class Place(NamedTuple):
 
     @property
     def expression(self) -> str | None:
-        """What the instruction works out, as it was typed; None if that is gone."""
+        """What the instruction works out, as it was typed; None if that is gone.
+
+        A condition begins with `if`, and what is put into a text is a text, as far as
+        Python tells no more than that: up to 3.11 it tells of the whole statement.
+        """
+        typed = self._typed()
+        if typed is None:
+            return None
+        if self._operation.startswith(_ASKS_WHETHER_TRUE):
+            return f"if {typed}"
+        in_a_text = self._operation.startswith(_MAKES_TEXT) and typed.startswith("{")
+        return f'f"""{typed}"""' if in_a_text else typed
+
+    def _typed(self) -> str | None:
         first, last, begin, end = self._span()
         if first is None or last is None or begin is None or end is None:
             return None
@@ -78,6 +94,13 @@ class Place(NamedTuple):
         lines[-1] = lines[-1][:end]  # Python counts columns in bytes
         lines[0] = lines[0][begin:]
         return b"".join(lines).decode(errors="replace").strip() or None
+
+    @property
+    def _operation(self) -> str:
+        """The name of the instruction, which every Python may call differently."""
+        from opcode import opname
+
+        return opname[self.code.co_code[self.instruction]]
 
     def _span(self) -> tuple[int | None, int | None, int | None, int | None]:
         """First and last line, first column and the one behind the last."""

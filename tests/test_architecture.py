@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dis
 import importlib
+import sys
 import tomllib
 from pathlib import Path
 
@@ -73,13 +75,37 @@ def test_a_module_keeps_no_state_and_prints_nothing(path):
     assert ast.get_docstring(tree)
 
 
+OF_THEIR_OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+CONDITIONS = (ast.If, ast.Match, ast.Assert)
+LISTINGS = (ast.ListComp, ast.SetComp, ast.DictComp)
+
+
+def _goes_on_under_a_condition(loop):
+    """Whether a loop begins its next round where a condition has just been asked."""
+    if isinstance(loop, LISTINGS):
+        return any(each.ifs for each in loop.generators)
+    if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
+        return True
+    return isinstance(loop, LOOPS) and isinstance(loop.body[-1], CONDITIONS)
+
+
 def _loops_in(block):
     for each in ast.iter_child_nodes(block):
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if isinstance(each, OF_THEIR_OWN):
             continue
-        if isinstance(each, ast.While) and not isinstance(each.test, ast.Constant):
+        if _goes_on_under_a_condition(each):
             yield each.lineno
         yield from _loops_in(each)
+
+
+def _forgetful(code):
+    """The lines of such loops directly in a block that cleans up."""
+    blocks = (ast.Try, ast.With, ast.AsyncWith)
+    nodes = ast.walk(ast.parse(code))
+    return [
+        line for node in nodes if isinstance(node, blocks) for line in _loops_in(node)
+    ]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -88,11 +114,44 @@ def test_no_loop_under_a_condition_stands_directly_in_a_block_that_cleans_up(pat
 
     (python/cpython#130279.) In a function that the block calls, all is well.
     """
-    blocks = (ast.Try, ast.With, ast.AsyncWith)
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    assert not _forgetful(path.read_text(encoding="utf-8"))
 
-    assert not [
-        line for node in nodes if isinstance(node, blocks) for line in _loops_in(node)
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while going_on(): pass",
+        "for each in things:\n  if each: work()",
+        "for each in things:\n  if each: work()\n  elif other: work()",
+        "for each in things:\n  assert each",
+        "for each in things:\n  match each:\n   case 1: work()",
+        "[each for each in things if each]",
+        "{each for each in things if each}",
+        "{each: 1 for each in things if each}",
+    ],
+)
+def test_what_python_forgets_the_block_of_is_found(loop):
+    """The rule knows each form; and what it finds is what Python 3.13 leaves bare."""
+    code = f"with block:\n {loop}"
+
+    assert _forgetful(code)
+    if sys.version_info[:2] in {(3, 12), (3, 13)}:
+        assert _bare_jumps(compile(code, "code", "exec"))
+
+
+def _bare_jumps(code):
+    """Where the compiler protects the beginning of a loop, and not the way back."""
+    protected = [
+        range(each.start, each.end) for each in dis._parse_exception_table(code)
+    ]
+    jumps = [
+        each for each in dis.get_instructions(code) if each.opname == "JUMP_BACKWARD"
+    ]
+    return [
+        each
+        for each in jumps
+        if any(each.argval in part for part in protected)
+        and not any(each.offset in part for part in protected)
     ]
 
 

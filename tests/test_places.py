@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import runpy
 import sys
 from pathlib import Path
 
@@ -106,3 +107,64 @@ def _depth():
 def test_code_is_told_as_its_author_would(typed, words):
     """What was typed gives a short name, and never an error."""
     assert call_in_words(typed) == words
+
+
+class Asked:
+    """A value that notes what it is asked for, as a tensor on a device waits."""
+
+    def __init__(self):
+        self.seen = None
+
+    def _note(self):
+        frame = sys._getframe(2)
+        place = Place(frame.f_code, frame.f_lasti)
+        self.seen = call_in_words(place.expression)
+        return True
+
+    def __bool__(self):
+        return self._note()
+
+    def __format__(self, how):
+        return str(self._note())
+
+    def any(self):
+        """A condition on several values."""
+        return self
+
+    def __getitem__(self, index):
+        return self
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if x: pass",
+        "if x.any(): pass",
+        "if x[0]: pass",
+        "if not x: pass",
+        "while x: break",
+        "assert x",
+        "y = x and 1",
+        "y = 1 if x else 2",
+        "y = [1 for _ in (1,) if x]",
+    ],
+)
+def test_a_condition_is_told_as_one(tmp_path, code):
+    """What is asked whether it is true waits as a condition, in every Python."""
+    assert _told(tmp_path, code) == "a tensor as a condition"
+
+
+@pytest.mark.parametrize(
+    "code", ['f"{x}"', 'f"loss {x:.3f}"', "f'{x[0]:.{1 + 2}f}'", 'f"""{\nx}"""']
+)
+def test_a_value_in_a_text_is_told_as_one(tmp_path, code):
+    """It is neither the braces nor what stands in them that waits."""
+    assert _told(tmp_path, code) == "a tensor in a text"
+
+
+def _told(folder, code):
+    file = folder / "typed.py"
+    file.write_text(f"{code}\n", encoding="utf-8")
+    asked = Asked()
+    runpy.run_path(str(file), {"x": asked})
+    return asked.seen

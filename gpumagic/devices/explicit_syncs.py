@@ -60,9 +60,7 @@ def wrapped_syncs(
 
     with contextlib.ExitStack() as undo:
         for owner, name, what in _those_that_wait(torch):
-            original = getattr(owner, name, None)
-            if original is not None:
-                _put(undo, owner, name, wrap(original, what))
+            _put(undo, owner, name, wrap(getattr(owner, name), what))
         try:
             yield asked_for
         finally:
@@ -70,6 +68,13 @@ def wrapped_syncs(
 
 
 def _those_that_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
+    """Of the functions that wait those that this torch has."""
+    for owner, name, what in _known_to_wait(torch):
+        if getattr(owner, name, None) is not None:
+            yield owner, name, what
+
+
+def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
     yield torch._C, "_cuda_synchronize", "torch.cuda.synchronize()"
     yield (
         torch._C,

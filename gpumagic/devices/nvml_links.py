@@ -12,7 +12,7 @@ from gpumagic.devices.nvml_load import handle_of
 from gpumagic.devices.protocols import GpuLink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.devices.protocols import VisibleDevice
 
@@ -31,9 +31,7 @@ def read_links(shown: Iterable[VisibleDevice]) -> tuple[GpuLink, ...]:
     except Exception:  # noqa: BLE001 -- the contract: never raises
         return ()
     try:
-        handles = [handle_of(nvml, device) for device in shown]
-        links = [_link(nvml, each) for each in handles if each is not None]
-        return tuple(link for link in links if link is not None)
+        return tuple(_links(nvml, shown))
     finally:
         with contextlib.suppress(Exception):
             nvml.nvmlShutdown()
@@ -52,6 +50,14 @@ def node_of(address: str, devices: Path = _PCI_DEVICES) -> int | None:
     except (OSError, ValueError):
         return None
     return None if node == _UNKNOWN_NODE else node
+
+
+def _links(nvml: Any, shown: Iterable[VisibleDevice]) -> Iterator[GpuLink]:
+    for device in shown:
+        handle = handle_of(nvml, device)
+        link = None if handle is None else _link(nvml, handle)
+        if link is not None:
+            yield link
 
 
 def _link(nvml: Any, gpu: Any) -> GpuLink | None:

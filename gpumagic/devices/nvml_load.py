@@ -17,7 +17,7 @@ from gpumagic.devices.nvml_gpu import answers, first, pci_address, running, uuid
 from gpumagic.devices.protocols import GpuLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.devices.protocols import VisibleDevice
 
@@ -60,9 +60,7 @@ class LoadReader:
             return ()
         try:
             self._keep_open(nvml)
-            handles = [handle_of(nvml, device) for device in shown]
-            loads = [_load(nvml, each) for each in handles if each is not None]
-            return tuple(load for load in loads if load is not None)
+            return tuple(_loads(nvml, shown))
         finally:
             with contextlib.suppress(Exception):
                 nvml.nvmlShutdown()
@@ -130,6 +128,14 @@ def handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
             lambda: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{device.uuid}"),
         )
     return None
+
+
+def _loads(nvml: Any, shown: Iterable[VisibleDevice]) -> Iterator[GpuLoad]:
+    for device in shown:
+        handle = handle_of(nvml, device)
+        load = None if handle is None else _load(nvml, handle)
+        if load is not None:
+            yield load
 
 
 def _load(nvml: Any, gpu: Any) -> GpuLoad | None:

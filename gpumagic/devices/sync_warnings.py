@@ -48,7 +48,11 @@ def taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
         if warnings.showwarning is show:
             warnings.showwarning = before
         for each in (filters, _filters()):
-            each[:] = [entry for entry in each if entry is not own]
+            _take_out(own, each)
+
+
+def _take_out(own: Any, filters: list[Any]) -> None:
+    filters[:] = [each for each in filters if each is not own]
 
 
 def _filters() -> list[Any]:

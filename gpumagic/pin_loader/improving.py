@@ -8,7 +8,7 @@ from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
-from gpumagic.pin_loader import looking, mending
+from gpumagic.pin_loader import looking, mending, predicting
 from gpumagic.pin_loader.case import Case, Ending, Wish
 from gpumagic.pin_loader.counted_step import CountedStep
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
@@ -55,7 +55,7 @@ _WORKERS: tuple[Step, ...] = (
     (mending.look_at_other_workers, 0.2, "loading with other workers"),
 )
 _PREDICTING: tuple[Step, ...] = (
-    (looking.predict_the_bound, 0.0, "working out the bound"),
+    (predicting.predict_the_bound, 0.0, "working out the bound"),
 )
 _MAKING: tuple[Step, ...] = (
     (mending.make_the_loader, 0.0, "rebuilding"),
@@ -249,24 +249,28 @@ def _open(loader: Any, device: Any, wish: Wish) -> Case:
 
 def _run(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Improved:
     """Go from stage to stage until one of them ends it."""
-    ending: Ending | None = None
-    done = 0.0
-    whole = sum(share for _, share, _ in stages) or 1.0
     with kept(case.loader), case.undo:
-        for stage, share, note in stages:
-            if progress is not None:
-                case.tell = _telling(progress, done / whole, share / whole, note)
-                case.tell(0.0)
-            ending = stage(case)
-            done += share
-            if ending is not None:
-                break
+        ending = _ending(case, stages, progress)
     case.batch = None
     case.remarks += case.overtime()
     if isinstance(case.wish.step, CountedStep) and case.wish.step.calls:
         case.remarks += case.wish.step.remarks(simulated=case.runtime.simulated)
     case.setting = _setting(case.runtime, case.driver, case.device)
-    return Improved(case.feeding, case.report(ending or Ending(State.FIXED)))
+    return Improved(case.feeding, case.report(ending))
+
+
+def _ending(case: Case, stages: tuple[Step, ...], progress: Progress | None) -> Ending:
+    done = 0.0
+    whole = sum(share for _, share, _ in stages) or 1.0
+    for stage, share, note in stages:
+        if progress is not None:
+            case.tell = _telling(progress, done / whole, share / whole, note)
+            case.tell(0.0)
+        ending = stage(case)
+        done += share
+        if ending is not None:
+            return ending
+    return Ending(State.FIXED)
 
 
 def _telling(

@@ -109,15 +109,15 @@ def own_nodes(nodes: Path = _NODES) -> frozenset[int] | None:
     """
     try:
         allowed = os.sched_getaffinity(0)
-        folders = sorted(nodes.glob("node[0-9]*"))
-        found = {
-            int(folder.name.removeprefix("node"))
-            for folder in folders
-            if allowed & set(_numbers((folder / "cpulist").read_text()))
-        }
+        return frozenset(_nodes_with(allowed, nodes)) or None
     except (OSError, ValueError, AttributeError):  # another system than Linux
         return None
-    return frozenset(found) or None
+
+
+def _nodes_with(processors: set[int], nodes: Path) -> Iterator[int]:
+    for folder in sorted(nodes.glob("node[0-9]*")):
+        if processors & set(_numbers((folder / "cpulist").read_text())):
+            yield int(folder.name.removeprefix("node"))
 
 
 def _numbers(text: str) -> Iterator[int]:

@@ -171,11 +171,10 @@ class _Watch:
         ]
         self._held_up += under_way
         self._runtime.wait(flight.arrival)
-        wrong = changed if under_way else []
         with self._runtime.on_stream(self._stream):
-            wrong += [
-                sent for sent in flight.sent if _checksum(sent.device) != sent.checksum
-            ]
+            arrived = [(sent, _checksum(sent.device)) for sent in flight.sent]
+        wrong = changed if under_way else []
+        wrong += [sent for sent, checksum in arrived if checksum != sent.checksum]
         if races and not wrong:
             wrong = [sent for sent in flight.sent if sent.path in self._reused] or [
                 *flight.sent

@@ -100,15 +100,9 @@ class Values:
 
     def replay(self) -> None:
         """Compute everything again, in order."""
-        from torch.utils import _pytree
-
         with self._torch.no_grad():
             for step in self._steps:
-                result = step.compute(*step.args, **step.options)
-                if step.targets:
-                    results = _pytree.tree_leaves(result)
-                    for place, target in step.targets:
-                        target.copy_(results[place])
+                _compute(step)
 
     # --------------------------------------------------------------- arguments
 
@@ -220,6 +214,16 @@ class Values:
     @staticmethod
     def _cdata(tensor: Any) -> int:
         return int(tensor.untyped_storage()._cdata)
+
+
+def _compute(step: Step) -> None:
+    from torch.utils import _pytree
+
+    result = step.compute(*step.args, **step.options)
+    if step.targets:
+        results = _pytree.tree_leaves(result)
+        for place, target in step.targets:
+            target.copy_(results[place])
 
 
 def _dropout(

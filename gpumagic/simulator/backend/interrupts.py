@@ -6,8 +6,9 @@ that belong together, it would leave them wrong.
 
 So the handler raises nothing. It is a C function without bytecode that asks the
 interpreter to raise KeyboardInterrupt at the next bytecode of the main thread, which
-no C++ runs. While the books are written, the address on that request is one at which
-nobody lives; the request comes back as undelivered, and is sent again afterwards.
+no C++ runs; see `at_once.py` for Pythons where that would be one too late. While the
+books are written, the address on that request is one at which nobody lives; the
+request comes back as undelivered, and is sent again afterwards.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import threading
 from typing import Any
 
+from gpumagic.simulator.backend.at_once import raising_at_once
 from gpumagic.simulator.backend.waiting import Watch
 
 NOBODY = 0
@@ -48,6 +50,7 @@ class Interrupts:
         "_off_limits",
         "_previous",
         "_request",
+        "_requests",
         "_watch",
         "_what",
         "address",
@@ -70,7 +73,8 @@ class Interrupts:
         )
         self._what = ctypes.c_void_p(id(self._kind))
         self._request = _request()
-        self._handler = functools.partial(self._request, self.address, self._what)
+        self._requests = functools.partial(self._request, self.address, self._what)
+        self._handler: Any = self._requests
         self._off_limits = off_limits
         self._watch: Watch | None = None
         self._previous: Any = None
@@ -87,6 +91,13 @@ class Interrupts:
             if self._watch is None:
                 self._watch = Watch(self, self._off_limits)
                 self._request.errcheck = self._watch.notice
+                self._handler = raising_at_once(
+                    self._requests,
+                    self.address,
+                    self.outcomes,
+                    self.to_come,
+                    raise_now=_RAISE,
+                )
             self._previous = signal.signal(signal.SIGINT, self._handler)
 
     def give_back(self) -> None:
@@ -110,7 +121,7 @@ class Interrupts:
         self.address.value = self.main
         if NOBODY in self.outcomes:
             self.outcomes.clear()
-            self._handler(signal.SIGINT, None)
+            self._requests(signal.SIGINT, None)
 
     def raise_unmet(self) -> None:
         """At the next signal the handler takes a request back and raises by itself.

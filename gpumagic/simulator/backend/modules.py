@@ -43,9 +43,12 @@ def _crosses(simulation: Simulation, module: Any, fn: Callable[[Any], Any]) -> b
     torch, ours = simulation.torch, simulation.device_type
     types = {each.device: each.dtype for each in module.parameters()}
     with torch.no_grad():
-        for device, dtype in types.items():
-            # Nothing is in it, so that nothing is moved and no time passes.
-            there = fn(torch.empty(0, dtype=dtype, device=device)).device.type
-            if there != device.type and ours in (there, device.type):
-                return True
-    return False
+        # Nothing is in it, so that nothing is moved and no time passes.
+        there = {
+            device: fn(torch.empty(0, dtype=dtype, device=device)).device.type
+            for device, dtype in types.items()
+        }
+    return any(
+        after != before.type and ours in (after, before.type)
+        for before, after in there.items()
+    )
