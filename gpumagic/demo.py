@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _DEFAULT_OUT = "build/tour.html"
+_PATIENCE_S = 300
 
 
 def run(out: str | None = None) -> str:
@@ -27,7 +28,9 @@ def run(out: str | None = None) -> str:
     notebook = nbformat.read(tour_path(), as_version=4)
     client = nbclient.NotebookClient(
         notebook,
-        timeout=300,
+        timeout=_PATIENCE_S,
+        startup_timeout=_PATIENCE_S,
+        iopub_timeout=_PATIENCE_S,  # otherwise outputs that come late are left out
         kernel_name="python3",
         # The kernel only speaks to us: its remarks on encryption are noise here.
         extra_arguments=["--IPKernelApp.log_level=ERROR"],

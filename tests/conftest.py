@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
 
 import pytest
 
 
 def pytest_configure(config):
-    """Make nothing depend on how busy the machine is.
+    """Make nothing depend on how busy the machine is, and nothing on luck.
 
-    Hypothesis would call an example that is slow by chance a failure. And torch
-    computes in one thread, here and in every process that a test starts: for tensors
-    as small as those of tests a second thread is only somebody to wait for, and for
-    long where as many tests run at once as there are processors. What is measured on
-    a GPU is left as it is, with whatever is installed there.
+    Hypothesis would call an example that is slow by chance a failure, and would try
+    others in each run: one that fails for the first time would then stop a change that
+    has nothing to do with it. `--hypothesis-profile=search` goes looking for new ones.
+
+    And torch computes in one thread, here and in every process that a test starts:
+    for tensors as small as those of tests a second thread is only somebody to wait
+    for, and for long where as many tests run at once as there are processors. What is
+    measured on a GPU is left as it is, with whatever is installed there.
+
+    Shells that a test makes in this process have a history of their own. In the user's
+    own, and with several processes, one would wait for another, and the file that
+    IPython cannot write to in time it takes for a broken one and moves away.
     """
+    # A worker of xdist ends without a word: whoever started it tidies up behind it.
+    within = (
+        os.environ.get("IPYTHONDIR") if "PYTEST_XDIST_WORKER" in os.environ else None
+    )
+    folder = tempfile.TemporaryDirectory(dir=within, ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)  # after the shells, which write at their own end
+    os.environ["IPYTHONDIR"] = folder.name
     if any("hardware" in each for each in (config.option.markexpr, *config.args)):
         return
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile(
-        "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-    settings.load_profile("busy")
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("search", patient)
+    settings.register_profile("repeat", patient, derandomize=True)
+    settings.load_profile("repeat")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

@@ -107,8 +107,14 @@ window.look = (() => {
   // What is written in the last cell, and what can be put there.
   const lastLine = () =>
     [...document.querySelectorAll('.jp-Notebook .cm-line')].pop()?.textContent ?? '';
-  const completer = () => [...document.querySelectorAll(
-    '.jp-Completer:not(.lm-mod-hidden) .jp-Completer-match')].map(it => it.innerText);
+  // Of a long list JupyterLab draws some lines in each frame, and leaves room below the
+  // last one of them for those to come.
+  const completer = () => {
+    const items = [...document.querySelectorAll(
+      '.jp-Completer:not(.lm-mod-hidden) .jp-Completer-item')];
+    if (items.some(it => it.style.marginBottom)) return [];
+    return items.map(it => it.querySelector('.jp-Completer-match').innerText);
+  };
   const prompts = () => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
   const isNumbered = prompt => /\[\d+\]/.test(prompt.innerText);
 

@@ -98,7 +98,9 @@ def main() -> None:
 
     notebook = notebook_of(map(new_code_cell, cells()))
     quiet = ["--IPKernelApp.log_level=ERROR"]
-    NotebookClient(notebook, timeout=600, extra_arguments=quiet).execute()
+    NotebookClient(
+        notebook, timeout=600, startup_timeout=600, extra_arguments=quiet
+    ).execute()
     nbformat.write(notebook, "untrusted.ipynb")
     notebook.metadata["signed"] = True
     nbformat.write(notebook, "trusted.ipynb")

@@ -1,4 +1,8 @@
-"""A device in real time whose streams are nothing but moments: for waits and errors."""
+"""A device whose streams are nothing but moments of a made-up time: for waits, errors.
+
+The time goes by itself where somebody reads or waits, and nowhere else: a machine that
+is busy, and stops a test for seconds, changes no figure of a run.
+"""
 
 # ruff: noqa: ARG002, D102 -- the protocols say what these words mean
 
@@ -9,13 +13,42 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.observed import SyncCall, Trace
+
+_PATIENCE_S = 300
+_A_READING_S = 10e-6  # whoever reads the clock again and again gets on
+_ASLEEP_S = 0.001
+_MOST_ASLEEP_S = 1.0  # at once: an endless wait does not come to the end of numbers
+
+
+class HostTime:
+    """In the place of the module `time`: goes on by each reading and by each sleep."""
+
+    def __init__(self):
+        self._now_s = 1000.0
+        self._lock = threading.Lock()  # the helper that waits reads it as well
+
+    def perf_counter(self):
+        return self._after(_A_READING_S)
+
+    def perf_counter_ns(self):
+        return round(self.perf_counter() * 1e9)
+
+    def sleep(self, seconds):
+        self._after(min(seconds, _MOST_ASLEEP_S))
+        time.sleep(0)  # for other threads
+
+    def _after(self, seconds):
+        with self._lock:
+            self._now_s += seconds
+            return self._now_s
 
 
 @dataclass(eq=False)
 class Stream:
-    """Work until a moment of the host's clock."""
+    """Work until a moment of the host's time."""
 
     stream_id: int = 0
     until: float = 0.0
@@ -33,6 +66,8 @@ class StandinDevice(CpuRuntime):
     """A `Runtime` with one device, two streams, and whatever is asked of it by a test.
 
     Attributes:
+        host: The time by which its work is done.
+
         error: What each wait and question of the device raises, once it is set.
 
         has_events: Whether events can be recorded; XPU and MPS may not.
@@ -43,7 +78,7 @@ class StandinDevice(CpuRuntime):
 
         waited_by: The names of the threads that made a wait of the whole device.
 
-        asked: Set by whoever waits for it or asks whether an event was reached.
+        asked_by: The names of the threads that waited, or asked for an event.
     """
 
     kind: str = "cuda"
@@ -57,23 +92,30 @@ class StandinDevice(CpuRuntime):
     log: list[str] = field(default_factory=list)
     polls: int = 0
     waited_by: list[str] = field(default_factory=list)
-    asked: threading.Event = field(default_factory=threading.Event)
+    asked_by: set[str] = field(default_factory=set)
+    host: HostTime = field(default_factory=HostTime)
     main: Stream = field(default_factory=Stream)
     side: Stream = field(default_factory=lambda: Stream(7))
 
     def busy(self, seconds, stream=None):
         """Give a stream work; returns at once."""
         stream = stream or self.main
-        stream.until = max(stream.until, time.perf_counter()) + seconds
+        stream.until = max(stream.until, self.host.perf_counter()) + seconds
 
     def rest(self):
-        """Leave all work undone, so that nobody waits any longer."""
+        """Leave all work undone, so that nobody waits any longer, and see them go."""
         self.main.until = self.side.until = 0.0
+        for each in threading.enumerate():
+            if each.name == HELPER_NAME:
+                each.join(_PATIENCE_S)
 
     @property
     def at_work(self):
         """Whether any stream has work left."""
-        return max(self.main.until, self.side.until) > time.perf_counter()
+        return max(self.main.until, self.side.until) > self.host.perf_counter()
+
+    def now_ns(self):
+        return self.host.perf_counter_ns()
 
     def started(self):
         return self.in_use
@@ -97,13 +139,13 @@ class StandinDevice(CpuRuntime):
     def reached(self, event):
         self.polls += 1
         self._fail()
-        self.asked.set()
-        return event is None or event.at <= time.perf_counter()
+        self.asked_by.add(threading.current_thread().name)
+        return self._is_over(event)
 
     def wait(self, event):
-        self.asked.set()
-        while event is not None and event.at > time.perf_counter():
-            time.sleep(0.001)
+        self.asked_by.add(threading.current_thread().name)
+        while self.at_work and not self._is_over(event):
+            self.host.sleep(_ASLEEP_S)
         self._fail()
 
     def elapsed_s(self, start, end):
@@ -112,10 +154,10 @@ class StandinDevice(CpuRuntime):
     def synchronize(self):
         self.log.append("wait")
         self.waited_by.append(threading.current_thread().name)
-        self.asked.set()
+        self.asked_by.add(threading.current_thread().name)
         self._fail()
         while self.at_work:
-            time.sleep(0.001)
+            self.host.sleep(_ASLEEP_S)
         self._fail()
 
     def memory_stats(self, device):
@@ -142,6 +184,9 @@ class StandinDevice(CpuRuntime):
             yield StandinTracing(self)
         finally:
             self.log.append("trace no more")
+
+    def _is_over(self, event):
+        return event is None or event.at <= self.host.perf_counter()
 
     def _fail(self):
         if self.error is not None:

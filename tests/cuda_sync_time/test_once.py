@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import instruments, last_wait, run_words, waiting
+from gpumagic.cuda_sync_time import instruments, last_wait, run_words
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun, error_line
@@ -22,9 +23,10 @@ from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.observed import Code
-from tests.cuda_sync_time.standin_runtime import StandinDevice
+from tests.cuda_sync_time.standin_runtime import HostTime, StandinDevice
 
-LONG_S = 3600.0  # longer than anybody waits
+LONG_S = math.inf  # longer than anybody waits
+MAIN = threading.main_thread().name
 ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
 
 
@@ -58,9 +60,18 @@ def hears_ctrl_c():
 
 
 @pytest.fixture
-def device():
+def host(monkeypatch):
+    """A time of the host that only this test, and who waits in it, lets pass."""
+    host = HostTime()
+    for module in ("once", "floor", "waiting"):
+        monkeypatch.setattr(f"gpumagic.cuda_sync_time.{module}.time", host)
+    return host
+
+
+@pytest.fixture
+def device(host):
     """A device in use, and idle."""
-    device = StandinDevice()
+    device = StandinDevice(host=host)
     yield device
     device.rest()
 
@@ -84,9 +95,8 @@ def report_on(run, **ending):
 
 
 def flags(report):
-    """Its flags but for those that a busy machine brings at any time."""
-    by_chance = (FlagKind.COLLECTED, FlagKind.BACKLOG)
-    return [each for each in report.flags if each.kind not in by_chance]
+    """Its flags but for that of Python's collector, which may come at any time."""
+    return [each for each in report.flags if each.kind is not FlagKind.COLLECTED]
 
 
 def kinds(report):
@@ -94,13 +104,14 @@ def kinds(report):
     return [flag.kind for flag in flags(report)]
 
 
-def press_ctrl_c_in_the_wait(device, *, after_s=0.1):
-    """As a user does, when somebody waits: the signal comes to the main thread."""
-    device.asked.clear()
+def press_ctrl_c_in_the_wait(device, waiter=MAIN):
+    """As a user does, when this thread waits: the signal comes to the main thread."""
+    device.asked_by.clear()
 
     def press():
-        device.asked.wait()
-        time.sleep(after_s)
+        while waiter not in device.asked_by:
+            time.sleep(0.001)
+        time.sleep(0.05)  # mostly well within the wait, and always after its beginning
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
@@ -225,13 +236,9 @@ def test_work_on_any_stream_is_waited_for(device, start):
     assert report.run.naive_s < report.run.elapsed_s
 
 
-def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(
-    device, start, monkeypatch
-):
+def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
     """A thread is not worth its price until the run has lasted for a while."""
-    with monkeypatch.context() as patched:  # a busy machine makes any run a long one
-        patched.setattr(waiting, "_THREAD_PAYS_S", 1000 * waiting._THREAD_PAYS_S)
-        report_on(start())
+    report_on(start())
     short = set(device.waited_by)
     device.waited_by.clear()
     run = start()
@@ -268,12 +275,12 @@ def test_a_traced_run_that_is_over_needs_no_helper(device, start):
     assert set(device.waited_by) == {threading.current_thread().name}
 
 
-@pytest.mark.parametrize("stream", ["main", "side"])
-def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream):
+@pytest.mark.parametrize(("stream", "waiter"), [("main", HELPER_NAME), ("side", MAIN)])
+def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream, waiter):
     """The helper is left behind, and the tracer is not told to wait for the device."""
     run = start(profile=True)
     device.busy(LONG_S, getattr(device, stream))
-    press_ctrl_c_in_the_wait(device, after_s=0.2)
+    press_ctrl_c_in_the_wait(device, waiter)
 
     report = report_on(run)
 
@@ -282,7 +289,6 @@ def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream):
     assert "end" not in device.log
     assert device.log[-1] == "trace no more"
     assert "not waited for to the end" in report.profile.problem
-    device.main.until = device.side.until = 0.0
 
 
 def test_the_helper_reads_the_clock_itself(device, start):
@@ -290,7 +296,7 @@ def test_the_helper_reads_the_clock_itself(device, start):
     looks = {}
 
     def now_ns():
-        now = time.perf_counter_ns()
+        now = device.host.perf_counter_ns()
         looks.setdefault(threading.current_thread().name, []).append(now)
         return now
 
@@ -304,17 +310,17 @@ def test_the_helper_reads_the_clock_itself(device, start):
     report = run.report(Code("x"))
 
     assert idle_ns / 1e9 >= ends
-    elapsed_ns = idle_ns - run._window.started_ns
-    assert report.run.elapsed_s == pytest.approx(elapsed_ns / 1e9, abs=1e-6)
+    elapsed_ns = idle_ns - run._host_started_ns
+    assert report.run.elapsed_s == elapsed_ns / 1e9
 
 
-@pytest.mark.parametrize("stream", ["main", "side"])
-def test_ctrl_c_comes_through_a_wait(device, start, stream):
+@pytest.mark.parametrize(("stream", "waiter"), [("main", MAIN), ("side", HELPER_NAME)])
+def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
     """It ends the wait and is handed out, while the device is still at work."""
     run = start()
     device.busy(0.06)
     device.busy(LONG_S, getattr(device, stream))
-    press_ctrl_c_in_the_wait(device, after_s=0.2)
+    press_ctrl_c_in_the_wait(device, waiter)
 
     report = report_on(run)
 
@@ -331,7 +337,7 @@ def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
     device.has_events = False
     run = start()
     device.busy(LONG_S)
-    press_ctrl_c_in_the_wait(device)
+    press_ctrl_c_in_the_wait(device, HELPER_NAME)
 
     run.end()
 
@@ -355,7 +361,7 @@ def test_the_helper_is_no_thread_of_the_cell(device, start):
     run = start()
     device.busy(0.06)
     device.busy(LONG_S, device.side)
-    press_ctrl_c_in_the_wait(device, after_s=0.2)
+    press_ctrl_c_in_the_wait(device, HELPER_NAME)
     report = report_on(run)
 
     helpers = [each for each in threading.enumerate() if each.name == HELPER_NAME]
@@ -369,9 +375,9 @@ def test_the_helper_is_no_thread_of_the_cell(device, start):
 
 
 @pytest.mark.parametrize("kind", ["xpu", "mps"])
-def test_without_events_there_is_a_time_and_no_tail(kind):
+def test_without_events_there_is_a_time_and_no_tail(kind, host):
     """What cannot be told apart is unknown, and nothing is claimed of it."""
-    device = StandinDevice(kind=kind, has_events=False)
+    device = StandinDevice(kind=kind, has_events=False, host=host)
     run = OneRun(Instruments(NoDriver, device))
     run.begin()
     device.busy(0.3)
@@ -451,7 +457,7 @@ def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
         assert device.at_work
         assert kinds(report) == [FlagKind.NOT_DRAINED]
         assert report.run.elapsed_s == report.run.naive_s
-        device.main.until = device.side.until = 0.0
+        device.rest()
 
 
 def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):

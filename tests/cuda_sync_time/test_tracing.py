@@ -269,7 +269,7 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     state, python_state = torch.get_rng_state(), random.getstate()
-    variables, threads = dict(os.environ), threading.enumerate()
+    variables, threads = dict(os.environ), set(threading.enumerate())
 
     traced(square.cos).trace()
 
@@ -277,7 +277,7 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert random.getstate() == python_state
     assert dict(os.environ) == variables
     assert list(tmp_path.iterdir()) == []
-    assert threading.enumerate() == threads
+    assert set(threading.enumerate()) <= threads  # one of another test may have ended
 
 
 def test_temporary_files_go_where_the_export_fails(square, monkeypatch, tmp_path):

@@ -154,7 +154,8 @@ class RuntimeContract:
     def test_elapsed_time_grows_with_work(self, runtime, workload):
         """Twenty times the work takes longer."""
         workload.submit(1)  # whatever the first one costs once
-        short = _elapsed_s(runtime, workload, 2)
+        # The quickest of ten: a machine that stops one of them stops no ten in turn.
+        short = min(_elapsed_s(runtime, workload, 2) for _ in range(10))
         long = _elapsed_s(runtime, workload, 40)
 
         assert long > short

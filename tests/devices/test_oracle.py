@@ -202,7 +202,7 @@ def test_what_the_driver_prints_is_no_part_of_the_answer(monkeypatch):
     answer = json.dumps({"code": 100, "name": None})
     monkeypatch.setattr(oracle, "_ASK", f"\nprint('debug: x')\nprint({answer!r})")
 
-    assert oracle.ask_child({}) == ()
+    assert oracle.ask_child({}, timeout_s=300) == ()
 
 
 def test_an_interrupt_ends_the_child(monkeypatch):

@@ -83,7 +83,7 @@ class Terminal:
             self.tmux("send-keys", "-l", line)
             self.tmux("send-keys", "Enter")
         if interrupt_at:
-            self._wait(lambda: re.search(interrupt_at, self.screen()))
+            self._wait(lambda: re.search(interrupt_at, self._look()))
             self.tmux("send-keys", "C-c")
         self.wait_for_prompt()
         return _shown(self.lines()[before - 1 :])
@@ -108,6 +108,10 @@ class Terminal:
         """Make the window as wide."""
         self.tmux("resize-window", "-x", str(width), "-y", str(_ROWS))
 
+    def _look(self) -> str:
+        self.seen.append(self.screen())
+        return self.seen[-1]
+
     def _asks(self) -> bool:
         last = self.screen().rstrip().rpartition("\n")[2]
         found = _PROMPT.fullmatch(last.strip() + " ")
@@ -119,9 +123,9 @@ class Terminal:
     def _wait(self, until):
         give_up = time.monotonic() + _LONGEST_S
         while not until():
-            self.seen.append(self.screen())
+            seen = self._look()
             if time.monotonic() > give_up:
-                raise TimeoutError(f"nothing more came:\n{self.seen[-1]}")
+                raise TimeoutError(f"nothing more came:\n{seen}")
             time.sleep(0.05)
 
 

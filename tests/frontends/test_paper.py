@@ -28,6 +28,7 @@ pytestmark = [
 PAPER = REPOSITORY / "build" / "paper"
 _SAMPLES = ("whole", "meters", "bars", "timeline", "gpu_mem-balance", "gpu_mem-map")
 _NUMBER = re.compile(r"\d[\d.,]*")
+_PATIENCE_MS = 180_000  # a busy machine is slow
 
 
 @pytest.fixture(scope="module", params=["backgrounds", "no-backgrounds"])
@@ -48,12 +49,14 @@ def printed(request, browser):
 
 
 def _print(browser, markup, path, *, backgrounds):
-    page = browser.new_page()
+    # Without the network: nbconvert's page asks for scripts that paper does without.
+    page = browser.new_page(offline=True)
+    page.set_default_timeout(_PATIENCE_MS)
     page.set_content(markup)
     # What is closed on the screen cannot be opened on paper.
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     page.pdf(path=str(path), format="A4", print_background=backgrounds)
-    page.close()
+    page.context.close()
 
 
 def _words(path):

@@ -65,7 +65,9 @@ def session(request, tmp_path_factory):
                 found.texts[typed] = _text(window, width)
         for typed in MISTAKES:
             found.shown[typed] = window.run(typed)
+        window.seen.clear()
         found.shown[LONG] = window.run(LONG, interrupt_at=r"slow: [1-9][0-9.]* %")
+        found.progress += window.seen
         found.after_interrupt = window.run("6 * 7")
         _save(request.param, window)
         window.resize(other := 200 - width)
@@ -140,9 +142,7 @@ def test_a_mistake_is_answered_in_two_lines(session):
 def test_progress_is_one_line(session):
     """Something long is one line on the screen while it runs, and one at its end."""
     running = [
-        sum(
-            "Measuring loader: " in line and " %" in line for line in screen.split("\n")
-        )
+        len(re.findall(r"^Measuring (?:loader|slow): .* %", screen, re.MULTILINE))
         for screen in session.progress
     ]
     assert max(running) == 1

@@ -13,6 +13,29 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpumagic import cells
 
 
+class Clock:
+    """In the place of the host's clock: stands still but for `pass_time`."""
+
+    def __init__(self):
+        self.now_ns = 0
+
+    def __call__(self):
+        """The time."""
+        return self.now_ns
+
+    def pass_time(self, milliseconds):
+        """Let so much go by."""
+        self.now_ns += milliseconds * 1_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that stamps are taken by, in the hands of the test."""
+    clock = Clock()
+    monkeypatch.setattr(cells, "perf_counter_ns", clock)
+    return clock
+
+
 @pytest.fixture
 def shell():
     """A shell of this process with an empty namespace."""
@@ -47,12 +70,27 @@ def test_a_body_that_does_not_compile_starts_nothing(shell):
     assert "x" not in shell.user_ns
 
 
-def test_compiling_is_not_between_the_stamps(shell):
-    """An outcome's stamps enclose the body alone: they are taken in `execute`."""
-    compiled = cells.compile_cell(shell, "import time\ntime.sleep(0.02)")
-    assert cells.execute(compiled).elapsed_s >= 0.02
-    empty = cells.compile_cell(shell, "pass\n" * 2000)  # takes long to compile only
-    assert cells.execute(empty).elapsed_s < cells.execute(compiled).elapsed_s
+def test_compiling_is_not_between_the_stamps(shell, clock, monkeypatch):
+    """An outcome's stamps enclose the body alone, all of its statements."""
+    compiling = shell.compile.ast_parse
+
+    def slow_to_compile(*arguments, **options):
+        clock.pass_time(500)
+        return compiling(*arguments, **options)
+
+    monkeypatch.setattr(shell.compile, "ast_parse", slow_to_compile)
+    shell.user_ns["clock"] = clock
+    outcomes = []
+
+    cells.run(
+        shell,
+        "clock.pass_time(20)\nclock.pass_time(3)\nclock.pass_time(1)",
+        before=lambda: clock.pass_time(90),
+        after=outcomes.append,
+    )
+
+    assert outcomes[0].elapsed_s == 0.024
+    assert clock.now_ns == 614_000_000
 
 
 def test_an_error_reaches_after_and_then_the_caller(shell):
@@ -151,18 +189,19 @@ def test_a_value_is_not_kept_alive_by_us(shell):
     assert gone() is None
 
 
-def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell):
+def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell, clock):
     """Stamps enclose the awaiting, the value comes back, `after` sees it."""
     outcomes = []
-    shell.user_ns["asyncio"] = asyncio
+    shell.user_ns.update(asyncio=asyncio, clock=clock)
     pending = cells.run(
         shell,
-        "x = await asyncio.sleep(0.02, 3)\nx + 1",
+        "x = await asyncio.sleep(0, 3)\nclock.pass_time(20)\nx + 1",
         after=outcomes.append,
     )
     assert outcomes == []
+    clock.pass_time(70)
     assert asyncio.run(pending) == 4
-    assert outcomes[0].elapsed_s >= 0.02
+    assert outcomes[0].elapsed_s == 0.02
 
 
 def test_without_autoawait_an_await_is_a_syntax_error(shell):

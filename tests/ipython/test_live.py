@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ipython.shells import see_in_kernel, see_in_terminal
+from tests.ipython.shells import PATIENCE_S, see_in_kernel, see_in_terminal
 
 STEPS = """
 from gpumagic.live import progress
@@ -29,7 +29,13 @@ def test_a_notebook_keeps_one_output_with_the_last_state():
 
     cells = [nbformat.v4.new_code_cell(STEPS), nbformat.v4.new_code_cell(INTERRUPTED)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=300, allow_errors=True).execute()
+    NotebookClient(
+        notebook,
+        timeout=PATIENCE_S,
+        startup_timeout=PATIENCE_S,
+        iopub_timeout=PATIENCE_S,  # otherwise outputs that come late are left out
+        allow_errors=True,
+    ).execute()
 
     finished = notebook.cells[0].outputs
     (stopped, error) = notebook.cells[1].outputs

@@ -13,7 +13,7 @@ import nbformat
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "notebooks"
 COURSE = sorted(FOLDER.glob("0*.ipynb"))
-_PATIENCE_S = 900
+_PATIENCE_S = 900  # what hangs fails in the end; what is slow does not
 _SOLUTION = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
 
 
@@ -90,6 +90,8 @@ def executed(notebook):
         nbclient.NotebookClient(
             notebook,
             timeout=_PATIENCE_S,
+            startup_timeout=_PATIENCE_S,
+            iopub_timeout=_PATIENCE_S,  # otherwise outputs that come late are left out
             kernel_name="python3",
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
             record_timing=False,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 import gpumagic
+from tests.pin_loader.clocks import Clock
+
+_PATIENCE_S = 300
 
 
 @pytest.fixture
@@ -12,3 +15,23 @@ def box():
     """A simulated machine with one H100, switched on for one test."""
     with gpumagic.simulate("h100") as machine:
         yield machine
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """The clock that loading and budgets go by: no machine is too busy for anything.
+
+    It shows a microsecond more at each look, and nothing else moves it but a test.
+    """
+    from gpumagic.pin_loader import mending
+    from gpumagic.pin_loader.pace import copies, end_to_end, step
+    from gpumagic.pin_loader.trials import arrivals, worker_search
+
+    clock = Clock()
+    for module in (copies, end_to_end, step):
+        monkeypatch.setattr(module, "perf_counter", clock.perf_counter)
+    for module in (arrivals, worker_search):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(mending, "_PATIENCE", _PATIENCE_S)
+    monkeypatch.setattr(worker_search, "_SHORTEST_PATIENCE_S", _PATIENCE_S)
+    return clock

@@ -93,7 +93,8 @@ def children():
 
 def _stat(process):
     try:
-        state, parent = (process / "stat").read_text().rpartition(") ")[2].split()[:2]
+        told = (process / "stat").read_text(errors="replace")  # a name may be cut off
     except OSError:  # it has ended meanwhile
         return None
+    state, parent = told.rpartition(") ")[2].split()[:2]
     return int(process.name), state, int(parent)

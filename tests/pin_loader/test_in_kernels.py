@@ -56,15 +56,23 @@ import multiprocessing
 print(unpicklable(DataLoader(Numbers()), "forkserver").text)
 print(multiprocessing.get_start_method(allow_none=True), children())
 """
+# It is stopped once its workers are there, and would go on for hours.
 STOPPED = """
-import signal, threading, time
+import signal, time
 
 class Slow(Numbers):
+    def __len__(self):
+        return 1_000_000
     def __getitem__(self, index):
-        time.sleep(2)
+        time.sleep(0.05)
+        return super().__getitem__(index)
 
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-measure(DataLoader(Slow(), num_workers=2, multiprocessing_context="fork"))
+def stop(pids):
+    print(len(children().intersection(pids)), "at work")
+    os.kill(os.getpid(), signal.SIGINT)
+
+slow = DataLoader(Slow(), num_workers=2, multiprocessing_context="fork")
+measure(slow, batches=1_000_000, budget_s=100_000, look=stop)
 """
 CELLS = {
     "dataset": CELL,
@@ -120,5 +128,6 @@ def test_a_file_is_the_cure(seen):
 
 def test_stopping_a_cell_leaves_no_worker(seen):
     """The stop button of a notebook ends a trial with its workers."""
+    assert seen["stopped"].printed == "2 at work\n"
     assert seen["stopped"].error.startswith("KeyboardInterrupt")
     assert seen["after"].printed == "set()\n"

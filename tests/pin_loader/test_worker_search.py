@@ -23,11 +23,13 @@ from gpumagic.pin_loader.records.remark import Remark  # noqa: E402
 from gpumagic.pin_loader.records.samples import Samples  # noqa: E402
 from gpumagic.pin_loader.records.workers import Stopped  # noqa: E402
 from gpumagic.pin_loader.trials import (  # noqa: E402
+    arrivals,
     processors,
     worker_search,
 )
 from gpumagic.pin_loader.trials.loader_failure import LoaderFailed  # noqa: E402
 from gpumagic.pin_loader.trials.worker_search import search  # noqa: E402
+from tests.pin_loader.clocks import Clock, paced  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
     FailsAt,
@@ -208,29 +210,40 @@ def test_the_most_is_what_this_process_may_use(times, monkeypatch):
 # --------------------------------------------------------- with real processes
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that searching takes, on which a machine that is busy takes none."""
+    clock = Clock()
+    monkeypatch.setattr(worker_search, "time", clock)
+    return clock
+
+
 @needs_fork
-def test_a_sleeping_dataset_gains_from_every_worker():
+def test_a_sleeping_dataset_gains_from_every_worker(clock, monkeypatch):
     """Where loading is waiting, eight workers are chosen, and none of any trial stays.
 
-    Sleeping takes no processor: the answer is the same on a small machine.
+    The processes are real, and as many as there are hand over in the time of one batch.
     """
+    monkeypatch.setattr(arrivals, "time", clock)
+    monkeypatch.setattr(arrivals, "batches_of", paced(clock, batch_s=0.08))
     batch = Anatomy("Tensor", (Leaf("batch", "torch.Tensor", nbytes=64),))
     before, shares = children(), []
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = search(
-            lambda workers: DataLoader(
-                Sleepy(4000, item_s=0.02), batch_size=4, num_workers=workers
-            ),
+            lambda workers: DataLoader(Sleepy(4000), batch_size=4, num_workers=workers),
             anatomy=batch,
-            budget_s=20,
+            budget_s=200,
             most=8,
             progress=shares.append,
         )
 
     assert tried(found) == [0, 1, 2, 4, 8]
     assert (found.chosen, found.stopped) == (8, Stopped.MOST)
+    assert [trial.loading.batch_s for trial in found.trials] == pytest.approx(
+        [0.08, 0.08, 0.04, 0.02, 0.01], rel=0.01
+    )
     assert all(trial.loading.nbytes == 64 for trial in found.trials)
     assert found.trials[0].private_bytes is None
     assert all(trial.private_bytes for trial in found.trials[1:])
@@ -239,6 +252,7 @@ def test_a_sleeping_dataset_gains_from_every_worker():
 
 
 @needs_fork
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("dataset", "tries", "words", "budget_s"),
     [

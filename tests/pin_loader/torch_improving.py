@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader import DevicePrefetcher, improve, mending
+from gpumagic.pin_loader import DevicePrefetcher, improve
 from gpumagic.pin_loader.report import State
 
 torch.set_num_threads(1)
@@ -22,7 +22,8 @@ def images(count=256):
     return DataLoader(dataset, 64)
 
 
-def test_memory_of_the_device_is_given_back(box):
+@pytest.mark.usefixtures("box", "unhurried")
+def test_memory_of_the_device_is_given_back():
     """What was taken for batches, loops and buffers goes back when all has ended."""
     mine = torch.zeros(1 << 20, device="sim")
     before = torch.sim.memory_reserved(), torch.sim.memory_allocated()
@@ -86,9 +87,9 @@ def test_nothing_is_said_of_time_that_was_kept():
     assert not any("was to take" in each.text for each in report.remarks)
 
 
-def test_a_gpu_that_stands_in_for_cuda_is_called_cuda(monkeypatch):
+@pytest.mark.usefixtures("unhurried")
+def test_a_gpu_that_stands_in_for_cuda_is_called_cuda():
     """Report, old loop and new loader say cuda:0, as the code of the user does."""
-    monkeypatch.setattr(mending, "_PATIENCE", 1000)  # for a busy machine
     with gpumagic.simulate("h100", as_cuda=True):
         made = improve(images(), name="dl", device="cuda:0", budget_s=2.0, force=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -13,25 +12,26 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.pin_loader import DevicePrefetcher, mending
+from gpumagic.pin_loader import DevicePrefetcher
 from gpumagic.pin_loader.records.batch import Pinned
 from gpumagic.pin_loader.records.guard import Limit, LimitKind, Severity
 from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.records.workers import Stopped
 from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
+from gpumagic.pin_loader.trials import arrivals, processors
+from tests.pin_loader.clocks import paced
 from tests.test_true_class import Refusing
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
 BUDGET = "--budget 2s"
-PATIENT = "--budget 10s"  # a busy machine is given time to tell a gain
 SHAPE = (3, 64, 64)
 
 
 @pytest.fixture(autouse=True)
-def in_no_hurry(monkeypatch):
-    """A busy machine runs the loops as well, however late."""
-    monkeypatch.setattr(mending, "_PATIENCE", 1000)
+def clock(unhurried):
+    """A busy machine comes to the same end, however late."""
+    return unhurried
 
 
 @dataclass
@@ -141,7 +141,7 @@ def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
     """The new loader gives the same batches on the device; the old one is untouched."""
     before = dict(vars(shell.user_ns["train_dl"]))
 
-    report = run(shell, f"%pin_loader train_dl {PATIENT} -o -q --force")
+    report = run(shell, f"%pin_loader train_dl {BUDGET} -o -q --force")
 
     fed = shell.user_ns["train_dl_pinned"]
     assert isinstance(report, LoaderReport)
@@ -320,21 +320,19 @@ def test_a_loader_that_reuses_its_buffer_is_not_copied_ahead(shell):
     assert "reusing_pinned" not in shell.user_ns
 
 
-def test_workers_are_searched_for_without_a_stand_in_that_hides_them(shell):
+def test_workers_are_searched_for_without_a_stand_in_that_hides_them(
+    shell, clock, monkeypatch
+):
     """Loading that sleeps is faster with workers, and the stand-in gets shorter."""
-
-    class Slow(TensorDataset):
-        def __getitem__(self, row):
-            time.sleep(0.002)
-            return super().__getitem__(row)
-
-    shell.user_ns["slow_dl"] = DataLoader(Slow(torch.rand(256, 4)), 8)
+    monkeypatch.setattr(arrivals, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(processors, "usable", lambda: 2)
+    shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(256, 4)), 8)
 
     report = run(shell, "%pin_loader slow_dl --workers auto --budget 6s -o -q")
 
-    assert report.workers.chosen
+    assert report.workers.chosen == 2
     assert report.state is State.FIXED
-    assert shell.user_ns["slow_dl_pinned"].num_workers == report.workers.chosen
+    assert shell.user_ns["slow_dl_pinned"].num_workers == 2
     assert report.bound.most > 1.2
     assert report.rates.step.samples.median_s < report.rates.load.batch_s
 

@@ -22,6 +22,13 @@ def small_card():
         yield box
 
 
+@pytest.fixture
+def smaller_card():
+    """One that is filled by less than the RAM that a busy machine may have left."""
+    with gpumagic.simulate("h100", memory="1GiB") as box:
+        yield box
+
+
 def test_a_full_card_says_so_in_the_words_of_torch(small_card):
     """Too much raises torch.OutOfMemoryError with torch's text; the rest goes on."""
     kept = torch.ones(300 * MIB // 4, device="sim")
@@ -39,9 +46,9 @@ def test_a_full_card_says_so_in_the_words_of_torch(small_card):
     assert torch.empty(600 * MIB, dtype=torch.uint8, device="sim").device.index == 0
 
 
-def test_running_out_in_forward_and_in_backward(small_card):
+def test_running_out_in_forward_and_in_backward(smaller_card):
     """The error comes out of either pass as itself, and nothing is lost by it."""
-    x = torch.ones(100 * MIB // 4, device="sim", requires_grad=True)
+    x = torch.ones(60 * MIB // 4, device="sim", requires_grad=True)
 
     with pytest.raises(torch.OutOfMemoryError):
         _ = [x * index for index in range(30)]
@@ -53,7 +60,7 @@ def test_running_out_in_forward_and_in_backward(small_card):
     del out
     gc.collect()
 
-    assert after_forward == torch.sim.memory_allocated() == 100 * MIB
+    assert after_forward == torch.sim.memory_allocated() == 60 * MIB
     x.sum().backward()
     assert x.grad[:2].tolist() == [1.0, 1.0]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _TERMINATE_S = 1.0  # for ending by the polite signal, before the other one
+_KILLED_S = 10.0  # for being ended by the other one: a busy system takes its time
 # Where wrappers have what they wrap.
 _INNER_NAMES = ("loader", "base_dataloader", "dataloader")
 _DEEPEST = 4
@@ -148,13 +149,19 @@ def _let_die(iterator: Any) -> None:
 
 
 def _end(workers: set[BaseProcess]) -> None:
-    for end in ("terminate", "kill"):
+    for end, patience_s in (("terminate", _TERMINATE_S), ("kill", _KILLED_S)):
         for worker in _alive(workers):
             with contextlib.suppress(Exception):
                 getattr(worker, end)()
-        until = time.monotonic() + _TERMINATE_S
-        while _alive(workers) and time.monotonic() < until:
-            _pause(_POLL_S)
+        _await_end(workers, patience_s)
+
+
+def _await_end(workers: set[BaseProcess], patience_s: float) -> None:
+    """Wait by counting pauses: while a machine stands still, no process ends either."""
+    for _ in range(round(patience_s / _POLL_S)):
+        if not _alive(workers):
+            return
+        _pause(_POLL_S)
 
 
 def _alive(workers: set[BaseProcess]) -> set[BaseProcess]:
