@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.graph_nodes import Nodes
 from gpumagic.simulator.backend.graph_values import Values
 from gpumagic.simulator.backend.graph_words import block_class, graph_class
+from gpumagic.simulator.backend.operator_mode import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ class Capture:
 
 
 def _watching(values: Values) -> Any:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watching(TorchDispatchMode):
+    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
         """Shows each operator, also those of a backward pass, to the capture."""
 
         def __torch_dispatch__(

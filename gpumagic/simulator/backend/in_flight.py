@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.operator_mode import operator_mode
 from gpumagic.simulator.backend.pinning import pinned_buffer
 
 if TYPE_CHECKING:
@@ -142,9 +143,7 @@ class Flights:
 
 
 def _class_of_those_under_way(torch: Any, flights: Flights) -> type:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watching(TorchDispatchMode):
+    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
         """Looks at the operators behind one call."""
 
         def __torch_dispatch__(
