@@ -28,3 +28,28 @@ def test_a_warning_names_the_cell_and_shows_its_line(see):
     first, *_, last = seen.printed.strip().splitlines()
     assert first.startswith("In [3]:3: DataRace: simulated H100 SXM: In [3], line 3 ")
     assert last.strip() == "total = x.sum()"
+
+
+IN_CONTAINERS = [
+    """
+import torch, warnings, gpumagic, weakref
+warnings.simplefilter("always")
+box = gpumagic.simulate("2xh100")
+odd = weakref.proxy(set())  # raises whatever it is asked for
+copying = {"of": [[torch.sim.Stream(k), torch.sim.Stream(k)] for k in range(2)]}
+streams = copying["of"]
+""",
+    """
+x = torch.ones(10_000, device="sim:1") * 2
+with streams[1][0]:
+    total = x.sum()
+""",
+]
+
+
+@pytest.mark.kernel
+def test_a_warning_names_a_stream_in_a_list_as_it_is_typed():
+    """What it says to type can be typed; odd objects beside it do no harm."""
+    *_, seen = see_in_kernel(IN_CONTAINERS)
+
+    assert "streams[1][0].wait_stream(" in seen.printed.replace("\n", "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.places import Place, PlaceMark, place_text
-from gpumagic.simulator.backend.streams import name_of
+from gpumagic.simulator.backend.streams import Stream, name_of
 from gpumagic.simulator.races import hint, problem
+from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _Line = tuple[str, int | None]
+_OF_THE_SHELL = ("In", "Out")
+_DEEPEST, _MOST_ELEMENTS = 2, 64
 
 
 class DataRace(RuntimeWarning):
@@ -70,7 +74,7 @@ class RacesTold:
         )
         stream = next(streams)
         if stream.number:
-            return _variable_of(stream) or f"<{name_of(stream)}>"
+            return _typed_for(stream) or f"<{name_of(stream)}>"
         word = self._simulation.word
         return f"torch.{word}.default_stream({stream.gpu.index or ''})"
 
@@ -81,12 +85,41 @@ class RacesTold:
         )
 
 
-def _variable_of(stream: SimulatedStream) -> str | None:
-    """The name that the user has given a stream, in the notebook or the script."""
-    for name, value in vars(sys.modules["__main__"]).items():
-        if getattr(value, "_simulated", None) is stream and name[0] != "_":
-            return name
-    return None
+def _typed_for(stream: SimulatedStream) -> str | None:
+    """What leads to a stream from a name of the notebook or the script."""
+    names = tuple(vars(sys.modules["__main__"]).items())
+    users = [(name, value) for name, value in names if name not in _OF_THE_SHELL]
+    return next(
+        (
+            typed
+            for depth in range(_DEEPEST + 1)
+            for name, value in users
+            if name[0] != "_" and (typed := _way_to(stream, name, value, depth))
+        ),
+        None,
+    )
+
+
+def _way_to(stream: SimulatedStream, typed: str, value: Any, depth: int) -> str | None:
+    """What is typed for a stream so deep within a value: `streams[1]["copy"]`."""
+    if not depth:
+        found = is_truly(value, Stream) and value._simulated is stream
+        return typed if found else None
+    ways = (
+        _way_to(stream, f"{typed}[{key!r}]", each, depth - 1)
+        for key, each in _elements(value)
+    )
+    return next(filter(None, ways), None)
+
+
+def _elements(value: Any) -> list[tuple[str | int, Any]]:
+    """What is in a list, a tuple or a dictionary, by what is typed in brackets."""
+    if type(value) in (list, tuple):
+        return [*enumerate(value[:_MOST_ELEMENTS])]
+    if type(value) is not dict:
+        return []
+    items = itertools.islice(value.copy().items(), _MOST_ELEMENTS)
+    return [(key, each) for key, each in items if type(key) in (str, int)]
 
 
 def _line(mark: PlaceMark | None) -> _Line:
