@@ -43,6 +43,8 @@ class CellTransform:
             awaits = self._awaits(body)
         except (SyntaxError, ValueError, OverflowError):
             return ["\n", *lines[1:]]
+        except Exception:  # noqa: BLE001 -- the magic meets it in its turn, and tells it
+            return lines
         if not awaits:
             return lines
         name, line = match.groups()

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.arguments import next_place, options_of, words_of
+from gpumagic.hooks import Hook
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +44,8 @@ class Completion:
         self.shell = shell
         self.session = session
         self.names = names
+        # A fault on Tab must not take the words of others away.
+        self.candidates = Hook(self._candidates, "completion of our magics")
 
     def install(self, undo: ExitStack) -> None:
         """Add a matcher of the newest kind that this IPython knows."""
@@ -51,7 +54,7 @@ class Completion:
         matchers.append(matcher)
         undo.callback(lambda: matcher in matchers and matchers.remove(matcher))
 
-    def candidates(self, text_until_cursor: str) -> Offer | None:
+    def _candidates(self, text_until_cursor: str) -> Offer | None:
         """All that the begun word can become; None where we do not know."""
         call = _CALL.fullmatch(text_until_cursor)
         magic = self._magic(call[2]) if call else None

@@ -41,8 +41,7 @@ def load(shell: Any) -> None:
         names: set[str] = set()
         for room in ROOMS:
             names |= _add_magics(shell, room, session, undo)
-        transform = CellTransform(shell, names)
-        _put_in(shell.input_transformers_cleanup, transform, undo)
+        _put_in(shell.input_transformers_cleanup, CellTransform(shell, names), undo)
         Completion(shell, session, names).install(undo)
         # Everything is in: from here on only `settings.unload` takes it out.
         settings.unload = undo.pop_all().close

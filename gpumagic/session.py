@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver
+    from gpumagic.every_cell import EveryCell
 
 
 class Session:
@@ -24,6 +25,7 @@ class Session:
         self._driver: Driver | None = None
         self._shown: tuple[weakref.ref[Any], int] | None = None
         self._environment: dict[str, str | None] = {}
+        self._every_cell: EveryCell | None = None
 
     @property
     def driver(self) -> Driver:
@@ -36,6 +38,14 @@ class Session:
         if self._driver is None:
             self._driver = self._open_driver()
         return self._driver
+
+    def every_cell(self, shell: Any) -> EveryCell:
+        """What goes round every cell of the shell, for all magics together."""
+        from gpumagic.every_cell import EveryCell
+
+        if self._every_cell is None:
+            self._every_cell = EveryCell(shell)
+        return self._every_cell
 
     def set_variable(self, name: str, value: str | None) -> None:
         """Set (or with None remove) an environment variable until unload."""

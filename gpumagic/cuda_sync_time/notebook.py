@@ -17,7 +17,7 @@ from gpumagic.cuda_sync_time.race_run import RaceRun
 from gpumagic.cuda_sync_time.report import BriefReport
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.every_cell import EveryCell, running_cell
+from gpumagic.every_cell import Mode, running_cell
 from gpumagic.magic import show_text
 from gpumagic.observed import Code
 from gpumagic.repeatable_cell import RepeatableCell, own_part
@@ -53,12 +53,12 @@ class Notebook:
         self._instruments = Instruments(lambda: session.driver)
         self._bench = Bench(self._instruments)
         self._named: dict[str, Candidate] = {}
-        self._every_cell = EveryCell(
-            self._shell,
+        self._every_cell = session.every_cell(self._shell)
+        self._mode = Mode(
             "cuda_sync_time",
             lambda: OneRun(self._instruments),
             self._tell,
-            ends_before_display=True,
+            is_timer=True,
         )
 
     @property
@@ -68,7 +68,7 @@ class Notebook:
 
     def stop(self) -> None:
         """Time no more cells by itself."""
-        self._every_cell.stop()
+        self._every_cell.switch_off(self._mode)
 
     def answer(
         self, options: argparse.Namespace, code: str, line: str, cell: str | None
@@ -288,10 +288,10 @@ class Notebook:
 
     def _switch(self, *, on: bool) -> None:
         if on:
-            self._every_cell.start()
+            self._every_cell.switch_on(self._mode)
             show_text("Every cell is timed from now on; %cuda_sync_time off ends that")
         else:
-            self._every_cell.stop()
+            self._every_cell.switch_off(self._mode)
             show_text("Cells are no longer timed by themselves")
 
     def _tell(self, run: OneRun, code: Code) -> None:
@@ -302,7 +302,7 @@ class Notebook:
     def _log_report(self, file: str | None) -> LogReport:
         if file is not None:
             self._log.save(file)
-        return self._log.report(automatic=self._every_cell.is_on, saved_as=file)
+        return self._log.report(automatic=self._mode.is_on, saved_as=file)
 
 
 def _has_code(body: str) -> bool:

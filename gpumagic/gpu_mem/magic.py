@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.declaring import argument, word
 from gpumagic.devices.imported import loaded_torch
+from gpumagic.hooks import CellEvents
 from gpumagic.magic import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ class MemoryMagics(GpuMagics):
 
     def install(self, undo: ExitStack) -> None:
         """Know the out-of-memory errors that end cells, until an unload."""
-        self.shell.events.register("post_run_cell", self._after_cell)
+        cells = CellEvents(
+            self.shell, "%gpu_mem after each cell", after=self._after_cell
+        )
         undo.callback(self._close)
+        undo.callback(cells.take_out)
+        cells.put_in()
 
     @gpu_magic
     @magic_arguments()
@@ -92,7 +97,5 @@ class MemoryMagics(GpuMagics):
             self._notebook_here().met(error)
 
     def _close(self) -> None:
-        if self._after_cell in self.shell.events.callbacks["post_run_cell"]:
-            self.shell.events.unregister("post_run_cell", self._after_cell)
         if self._notebook is not None:
             self._notebook.stop()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.every_cell import EveryCell, running_cell
+from gpumagic.every_cell import Mode, running_cell
 from gpumagic.gpu_mem.known_names import KnownNames
 from gpumagic.gpu_mem.last_oom import LastOom
 from gpumagic.gpu_mem.ledger import Ledger
@@ -57,16 +57,14 @@ class Notebook:
         self._memory = Memory(self._names, lambda: session.driver)
         self._ledger = Ledger()
         self._last_oom = LastOom(self._shell)
-        self._every_cell = EveryCell(
-            self._shell,
-            "gpu_mem",
-            lambda: OneCell(self._names, search=False),
-            self._tell,
+        self._every_cell = session.every_cell(self._shell)
+        self._mode = Mode(
+            "gpu_mem", lambda: OneCell(self._names, search=False), self._tell
         )
 
     def stop(self) -> None:
         """Watch no more cells by itself."""
-        self._every_cell.stop()
+        self._every_cell.switch_off(self._mode)
 
     def answer(self, options: argparse.Namespace, line: str, cell: str | None) -> Any:
         """Do what one line asks for.
@@ -119,7 +117,7 @@ class Notebook:
     def met(self, error: BaseException) -> None:
         """Remember an out-of-memory error that has just ended a cell."""
         cell = running_cell(self._shell)
-        self._last_oom.cell_ended(cell, error, watched=self._every_cell.is_on)
+        self._last_oom.cell_ended(cell, error, watched=self._mode.is_on)
 
     # ------------------------------------------------------------------ a cell
 
@@ -145,10 +143,10 @@ class Notebook:
 
     def _switch(self, *, on: bool) -> None:
         if on:
-            self._every_cell.start()
+            self._every_cell.switch_on(self._mode)
             show_text(_WATCHING)
         else:
-            self._every_cell.stop()
+            self._every_cell.switch_off(self._mode)
             show_text("Cells are no longer watched by themselves")
 
     def _tell(self, watch: OneCell, code: Code) -> None:
@@ -161,7 +159,7 @@ class Notebook:
     def _log(self, file: str | None) -> LedgerReport:
         if file is not None:
             self._ledger.save(file)
-        return self._ledger.report(automatic=self._every_cell.is_on, saved_as=file)
+        return self._ledger.report(automatic=self._mode.is_on, saved_as=file)
 
 
 def _check(options: argparse.Namespace, cell: str | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.frontend import front_end, is_terminal
+from gpumagic.hooks import CellEvents
 
 if TYPE_CHECKING:
     from gpumagic.gpu_select.report import SelectReport
@@ -69,12 +70,13 @@ class _Ending:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        self._cells = CellEvents(shell, "%gpu_select --restart", after=self._after_cell)
 
     def begin(self) -> None:
-        self._shell.events.register("post_run_cell", self._after_cell)
+        self._cells.put_in()
 
     def _after_cell(self, *_: Any) -> None:
-        self._shell.events.unregister("post_run_cell", self._after_cell)
+        self._cells.take_out()
         # Cells that wait in the queue would run in a kernel that is about to end.
         self._shell.input_transformers_cleanup.insert(0, _refuse)
         loop = self._shell.kernel.io_loop

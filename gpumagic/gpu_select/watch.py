@@ -18,6 +18,7 @@ from gpumagic.gpu_select.cell_line import (
     only_line,
 )
 from gpumagic.gpu_select.imports import ImportFinder
+from gpumagic.hooks import CellEvents, tell_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.cell_line import CellLine
     from gpumagic.gpu_select.report import Start, TorchLatch
     from gpumagic.gpu_select.torch_looks import TorchLooks
+
+_PART = "the watch for who starts CUDA"
 
 
 class Watcher:
@@ -61,6 +64,7 @@ class Watcher:
         self._looked = False
         self._torch_was_there = False
         self._watching = False
+        self._cells: CellEvents | None = None
         self._finder = ImportFinder(self)
         self._torch_looks: TorchLooks | None = None
 
@@ -80,8 +84,14 @@ class Watcher:
             return
         undo.callback(self._stop)
         self._watching = True
-        shell.events.register("pre_run_cell", self._before_cell)
-        shell.events.register("post_run_cell", self._after_cell)
+        self._cells = CellEvents(
+            shell,
+            _PART,
+            before=self._before_cell,
+            after=self._after_cell,
+            on_fault=self._stop,
+        )
+        self._cells.put_in()
         self._finder.put_in()
         if self._torch_was_there:
             self._watch_torch()
@@ -127,17 +137,25 @@ class Watcher:
     def importing(self, name: str) -> bool | None:
         """A module is about to run: the answer tells what came before it."""
         del name
-        return self._asked()
+        return self._unharmed(self._asked)
 
     def imported(self, name: str, before: bool | None) -> None:  # noqa: FBT001
         """A module has run: if CUDA has started meanwhile, it was this one."""
-        if not self._watching:
-            return
+        if self._watching:
+            frame = sys._getframe(1)  # noqa: SLF001
+            self._unharmed(lambda: self._has_been_imported(name, before, frame))
+
+    def _has_been_imported(
+        self,
+        name: str,
+        before: bool | None,  # noqa: FBT001
+        frame: FrameType,
+    ) -> None:
         if self._start is None and self._asked():
             if before:
-                self._note_cell(sys._getframe(1))  # noqa: SLF001
+                self._note_cell(frame)
             else:
-                self._note(self._line(sys._getframe(1)), by=f"import {name}")  # noqa: SLF001
+                self._note(self._line(frame), by=f"import {name}")
         if name == "torch":
             self._watch_torch()
 
@@ -145,12 +163,18 @@ class Watcher:
 
     def looking(self) -> bool | None:
         """Torch is about to look for GPUs: the answer tells what came before."""
-        return self._asked()
+        return self._unharmed(self._asked)
 
     def looked(self, frame: FrameType, *, before: bool | None, in_vain: bool) -> None:
         """Torch has looked for GPUs: it keeps what it has found."""
-        if not self._watching or os.getpid() != self._pid:
-            return
+        if self._watching and os.getpid() == self._pid:
+            self._unharmed(
+                lambda: self._has_looked(frame, before=before, in_vain=in_vain)
+            )
+
+    def _has_looked(
+        self, frame: FrameType, *, before: bool | None, in_vain: bool
+    ) -> None:
         self._looked = True
         starts = self._start is None and bool(self._asked()) and not before
         first_in_vain = in_vain and self._vain_look is None
@@ -167,7 +191,7 @@ class Watcher:
 
         try:
             return caused_by(frame, lambda each: is_cell(self._shell, each))
-        except Exception:  # noqa: BLE001 -- the user's call must go on
+        except Exception:  # noqa: BLE001 -- what was found is told without it
             return None
 
     def _watch_torch(self) -> None:
@@ -178,6 +202,14 @@ class Watcher:
         self._torch_looks.put_in()
 
     # ----------------------------------------------------------------- notes
+
+    def _unharmed(self, answer: Callable[[], bool | None]) -> bool | None:
+        """An answer; a fault of ours ends the watch, and the user's call goes on."""
+        try:
+            return answer()
+        except Exception as fault:  # noqa: BLE001
+            tell_fault(_PART, fault, self._stop)
+        return None
 
     def _asked(self) -> bool | None:
         return True if self._start is not None else self._has_started()
@@ -230,10 +262,5 @@ class Watcher:
         self._finder.take_out()
         if self._torch_looks is not None:
             self._torch_looks.take_out()
-        registered = self._shell.events.callbacks
-        for event, ours in (
-            ("pre_run_cell", self._before_cell),
-            ("post_run_cell", self._after_cell),
-        ):
-            if ours in registered[event]:
-                self._shell.events.unregister(event, ours)
+        if self._cells is not None:
+            self._cells.take_out()

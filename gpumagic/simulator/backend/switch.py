@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.frontend import running_shell
+from gpumagic.hooks import CellEvents
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
@@ -163,8 +164,9 @@ class Switch:
         def before_cell(*_: Any) -> None:
             interrupts.take_over()
 
-        shell.events.register("pre_run_cell", before_cell)
-        undo.callback(shell.events.unregister, "pre_run_cell", before_cell)
+        cells = CellEvents(shell, "Ctrl-C on the simulated GPU", before=before_cell)
+        undo.callback(cells.take_out)
+        cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let `torch.load` find its way to the device."""

@@ -1,0 +1,128 @@
+"""Holds faults of ours apart from the user's cells, wherever we are called unasked.
+
+IPython and Python call some of our code by themselves: before and after a cell, while
+a cell is read. A fault there would fail cells that have nothing to do with us, again
+and again; so it takes out the part that it came from, and is told once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Hook:
+    """A callback that is taken out at its first fault.
+
+    Args:
+        callback: What is called; Ctrl-C within it goes on, as it is the user's.
+
+        part: What of ours it belongs to, in the user's words.
+
+        take_out: Called after a fault, before it is told.
+
+        otherwise: What is answered in its place from then on.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        part: str,
+        *,
+        take_out: Callable[[], object] = lambda: None,
+        otherwise: Callable[..., Any] = lambda *_: None,
+    ) -> None:
+        self._callback = callback
+        self._part = part
+        self._take_out = take_out
+        self._otherwise = otherwise
+        self._failed = False
+
+    def __call__(self, *args: Any) -> Any:
+        """Answer as the callback does, or as if there were none."""
+        if self._failed:
+            return self._otherwise(*args)
+        try:
+            return self._callback(*args)
+        except Exception as fault:  # noqa: BLE001 -- told, and the cell goes on
+            self._failed = True
+            tell_fault(self._part, fault, self._take_out)
+        return self._otherwise(*args)
+
+
+class CellEvents:
+    """What is called before and after each cell; both go out at the first fault.
+
+    Args:
+        shell: The interactive shell.
+
+        part: What of ours it belongs to, in the user's words.
+
+        before: Called with what IPython knows of a cell that is about to run.
+
+        after: Called with the outcome of one.
+
+        on_fault: Takes out what belongs together with these two.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        part: str,
+        *,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
+        on_fault: Callable[[], object] | None = None,
+    ) -> None:
+        self._events = shell.events
+        self._hooks = {
+            event: Hook(callback, part, take_out=on_fault or self.take_out)
+            for event, callback in (("pre_run_cell", before), ("post_run_cell", after))
+            if callback is not None
+        }
+
+    def put_in(self) -> None:
+        """Be called from the next cell, or the end of this one, on."""
+        for event, hook in self._hooks.items():
+            self._events.register(event, hook)
+
+    def take_out(self) -> None:
+        """Be called no more; a second time there is nothing to take out."""
+        for event, hook in self._hooks.items():
+            if hook in self._events.callbacks[event]:
+                self._events.unregister(event, hook)
+
+
+def tell_fault(
+    part: str,
+    fault: BaseException,
+    take_out: Callable[[], object] = lambda: None,
+    *,
+    again: str = "%reload_ext gpumagic switches it on again",
+) -> None:
+    """Say that something of ours has failed and is off, with the traceback of it.
+
+    Args:
+        part: What has been switched off, in the user's words.
+
+        fault: What it has raised.
+
+        take_out: Called first; its own fault adds nothing that could be done.
+
+        again: What to type to have it back.
+    """
+    import traceback
+
+    try:
+        take_out()
+    except Exception as second:  # noqa: BLE001 -- told with the first one
+        fault.add_note(f"taking it out failed as well: {second!r}")
+    told = "".join(traceback.format_exception(fault))
+    print(  # noqa: T201 -- no report of ours can be trusted at this moment
+        f"gpumagic: {part} has failed and is off now; your code was not touched.\n"
+        f"  -> {again}; please report what follows\n{told}",
+        file=sys.stderr,
+    )
