@@ -104,6 +104,7 @@ class EveryCell:
         if self._layer is None:
             self._events.put_in()
             self._layer = _Layer(self._shell, _RUNS_CELLS, self._round)
+            self._layer.put_in()
 
     def switch_off(self, mode: Mode) -> None:
         """Look at no more cells; with the last mode everything is taken out."""
@@ -120,7 +121,9 @@ class EveryCell:
 
     def _before(self, info: Any) -> None:
         if not _runs_within_another(self._shell):
-            self._typed, self._ended = getattr(info, "raw_cell", None) or "", None
+            # What Ctrl-C may have left of the last one in the last moment is over, too.
+            self._cell = self._ended = None
+            self._typed = getattr(info, "raw_cell", None) or ""
 
     async def _round(
         self, below: Callable[..., Any], *args: Any, **options: Any
@@ -135,9 +138,9 @@ class EveryCell:
         try:
             return await cell.run(below, args, options)
         finally:
+            self._cell, self._ended = None, cell
             cell.end()
             cell.forget()
-            self._cell, self._ended = None, cell
 
     @staticmethod
     async def _within(
@@ -188,6 +191,7 @@ class _Cell:
         self._failed = failed
         self._running: list[tuple[Mode, CellRun]] = []  # in the order of their begin
         self._over: list[tuple[Mode, CellRun]] = []
+        self._layers: list[_Layer] = []
         self._late: BaseException | None = None
         self._result: Any = None
 
@@ -212,7 +216,8 @@ class _Cell:
         return has_raised
 
     def end(self) -> None:
-        """End what has not ended, the last to begin first."""
+        """End what has not ended, the last to begin first; again, it does nothing."""
+        _take_out(self._layers)
         error = getattr(self._result, "error_in_exec", None)
         self._end(error or getattr(self._result, "error_before_exec", None))
 
@@ -273,16 +278,15 @@ class _Cell:
         if not any(mode.is_timer for mode, _ in self._running):
             yield
             return
-        layers = [
-            _Layer(self._shell, name, self._before_traceback)
-            for name in _DRAW_TRACEBACKS
-        ]
+        for name in _DRAW_TRACEBACKS:
+            self._layers.append(_Layer(self._shell, name, self._before_traceback))
         if shows_last:
-            layers.append(_Layer(sys, "displayhook", self._before_value))
+            self._layers.append(_Layer(sys, "displayhook", self._before_value))
         try:
+            _put_in(self._layers)
             yield
         finally:
-            _take_out(layers)
+            _take_out(self._layers)
 
     def _before_traceback(
         self, below: Callable[..., Any], *args: Any, **options: Any
@@ -322,28 +326,32 @@ class _Layer:
 
     def __init__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         self._owner, self._name = owner, name
-        self._around: Callable[..., Any] | None = around
-        self._own = vars(owner).get(name)
         self._has_own = name in vars(owner)
         below = getattr(owner, name)
+        self._below = below
+        self._is_in = False
 
         @functools.wraps(below, updated=())
         def layer(*args: Any, **options: Any) -> Any:
             __tracebackhide__ = True
-            if self._around is None:
+            if not self._is_in:
                 return below(*args, **options)
-            return self._around(below, *args, **options)
+            return around(below, *args, **options)
 
         self._layer = layer
-        setattr(owner, name, layer)
+
+    def put_in(self) -> None:
+        """Go round it from now on."""
+        self._is_in = True
+        setattr(self._owner, self._name, self._layer)
 
     def take_out(self) -> None:
         """Put back what was there; what others have put over it stays."""
-        self._around = None
+        self._is_in = False
         if vars(self._owner).get(self._name) is not self._layer:
             return
         if self._has_own:
-            setattr(self._owner, self._name, self._own)
+            setattr(self._owner, self._name, self._below)
         else:
             delattr(self._owner, self._name)
 
@@ -362,6 +370,11 @@ def _runs_within_another(shell: Any) -> bool:
 def _caller() -> FrameType:
     """Who has called the layer whose function asks."""
     return sys._getframe(3)  # noqa: SLF001 -- past the function and the layer
+
+
+def _put_in(layers: list[_Layer]) -> None:
+    for layer in layers:
+        layer.put_in()
 
 
 def _take_out(layers: list[_Layer]) -> None:

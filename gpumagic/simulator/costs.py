@@ -80,6 +80,7 @@ class HostCosts(Record):
     graph_node_ns: int = _call(1_300, within=1.3, source="gpu-benches; on the device")
     event_record_ns: int = _call(1_000, within=2, source="rmm, cudarc")
     event_wait_ns: int = _call(1_000, within=2, source="cudarc")
+    query_ns: int = _call(1_000, within=2, source="as an event's record; estimate")
     wait_stream_ns: int = _call(
         4_000, within=2, source="an event made, recorded, waited for, destroyed"
     )

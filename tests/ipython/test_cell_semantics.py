@@ -1,18 +1,21 @@
 """A cell under our magic line is seen as the plain cell is, in both real shells.
 
-The same cells run in fresh processes: once under a comment, and once under each of
-two magics of ours. Line 1 is the comment or the magic, so all numbers must agree.
+The same cells run in fresh processes: once under a comment, once under each of our
+cell magics, and once under a comment with everything on that goes round every cell.
+Line 1 is the comment or the magic, so all numbers must agree.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.ipython.shells import Seen, see_in_kernel, see_in_terminal
 
+OUR_LINE = re.compile(r"^(failed after|\d\S* \S?s on the host; no GPU was used)")
 NEEDS_SETUP = "import builtins, os, sys; builtins.fired = []"
 
 CASES: dict[str, str] = {
@@ -71,6 +74,55 @@ CASES: dict[str, str] = {
         "class K:\n    def m(self):\n        return 1\ninspect.getsource(K)"
     ),
     "the line number of a function": "def k(): pass\nk.__code__.co_firstlineno",
+    "a nested cell's value": "nested = get_ipython().run_cell('1 + 1')\nnested.result",
+    "a nested cell in mid-cell": "get_ipython().run_cell('5')\nprint('after')\n6",
+    "a nested cell that fails": "get_ipython().run_cell('1/0').success",
+    "a nested silent cell": "get_ipython().run_cell('7', silent=True).success",
+    "a value shown in mid-cell": "sys.displayhook(8)\n9",
+    "a traceback shown in mid-cell": (
+        "try:\n    1/0\nexcept ZeroDivisionError:\n"
+        "    get_ipython().showtraceback()\n10"
+    ),
+    "a nested %%time": "%%capture timed\n%%time\nt = 11\nt",
+    "what it printed": "'Wall time' in timed.stdout, t",
+    "a nested %%timeit": "%%capture timed\n%%timeit -n 1 -r 1\npass",
+    "a nested %%prun": "%%capture timed\n%%prun -q\nu = 12",
+    "a cell magic in a captured one": "%%capture outer\n%%capture inner\nprint('x')\n1",
+    "what both have captured": "outer.stdout, inner.stdout",
+    "a script": (
+        "_ = open('script.py', 'w').write('v = 13\\nprint(v)')\n%run script.py\nv"
+    ),
+    "a script of cells": (
+        "_ = open('cells.ipy', 'w').write('w0 = %pwd\\n14')\n"
+        "%run cells.ipy\n'w0' in dir()"
+    ),
+    "a notebook": (
+        "import json\n"
+        "cell = {'cell_type': 'code', 'source': ['y0 = 15'], 'metadata': {},"
+        " 'outputs': [], 'execution_count': None}\n"
+        "json.dump({'cells': [cell], 'metadata': {}, 'nbformat': 4,"
+        " 'nbformat_minor': 5}, open('of.ipynb', 'w'))\n"
+        "%run of.ipynb\ny0"
+    ),
+    "the same cell again": "%%capture again\n%rerun -l 1",
+    "a module is reloaded": (
+        "%load_ext autoreload\n%autoreload 2\n"
+        "sys.path.insert(0, '')\nsys.dont_write_bytecode = True\n"
+        "_ = open('reloaded.py', 'w').write('def f(): return 1')\n"
+        "import reloaded\nreloaded.f()"
+    ),
+    "after it has changed": (
+        "_ = open('reloaded.py', 'w').write('def f(): return 22')\n"
+        "os.utime('reloaded.py', (0, 2e9))"
+    ),
+    "its new code runs": "reloaded.f()",
+    "modules are left alone again": "%autoreload 0",
+    "a handler of the user's": (
+        "def handled(shell, kind, error, tb, tb_offset=None):\n    print('handled')\n"
+        "get_ipython().set_custom_exc((LookupError,), handled)"
+    ),
+    "meets the error": "{}['missing']",
+    "and is taken out": "get_ipython().set_custom_exc((), None)",
     "a KeyboardInterrupt": "f = 1\nraise KeyboardInterrupt",
     "a real interrupt": (
         "import signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)"
@@ -122,14 +174,35 @@ MAGICS = (
 )
 
 
+# No magic line at all, but what goes round every cell.
+ALWAYS_ON = "%cuda_sync_time on\n%gpu_mem on"
+
+
 def _run_both(see, magic) -> dict[str, tuple[Seen, Seen]]:
     setup = ["%load_ext gpumagic", NEEDS_SETUP]
-    plain = see(setup + [_plain(body) for body in CASES.values()])
-    ours = see(setup + [f"{magic}  # ours\n{body}" for body in CASES.values()])
-    for seen in (*plain[:2], *ours[:2]):
-        assert seen.status == "ok", seen
-    pairs = zip(plain[2:], ours[2:], strict=True)
-    return dict(zip(CASES, pairs, strict=True))
+    plain = _see(see, [*setup, "None"], [_plain(body) for body in CASES.values()])
+    if magic == ALWAYS_ON:
+        ours = _see(see, [*setup, ALWAYS_ON], [_plain(body) for body in CASES.values()])
+        assert sum(len(each.shown) for each in ours) > len(CASES) / 2
+        ours = [_without_our_line(each) for each in ours]
+    else:
+        cells = [f"{magic}  # ours\n{body}" for body in CASES.values()]
+        ours = _see(see, [*setup, "None"], cells)
+    return dict(zip(CASES, zip(plain, ours, strict=True), strict=True))
+
+
+def _see(see, setup: list[str], cells: list[str]) -> list[Seen]:
+    seen = see(setup + cells)
+    for each in seen[: len(setup)]:
+        assert each.status == "ok", each
+    return seen[len(setup) :]
+
+
+def _without_our_line(seen: Seen) -> Seen:
+    """What is seen besides the line that comes after each cell."""
+    others = [each for each in seen.shown if not OUR_LINE.search(each["text/plain"])]
+    assert len(seen.shown) - len(others) <= 1, seen
+    return replace(seen, shown=others)
 
 
 def _plain(body: str) -> str:
@@ -137,13 +210,13 @@ def _plain(body: str) -> str:
     return body if body.startswith(("%%", ">>>")) else f"# plain\n{body}"
 
 
-@pytest.fixture(scope="module", params=MAGICS)
+@pytest.fixture(scope="module", params=(*MAGICS, ALWAYS_ON))
 def in_terminal(request):
     """Every case in a terminal IPython, plain and ours."""
     return _run_both(see_in_terminal, request.param)
 
 
-@pytest.fixture(scope="module", params=MAGICS)
+@pytest.fixture(scope="module", params=(*MAGICS, ALWAYS_ON))
 def in_kernel(request):
     """Every case in a Jupyter kernel, plain and ours."""
     return _run_both(see_in_kernel, request.param)
@@ -184,6 +257,7 @@ def _assert_same(plain: Seen, ours: Seen) -> None:
 
 
 def _stable(text: str) -> str:
-    """Without what differs from run to run: hashes, process numbers, addresses."""
+    """Without what differs: hashes, process numbers, addresses, the first line."""
+    text = re.sub(r"^( *1 # ).*$", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r"-[0-9a-f]{12}>|ipykernel_\d+/\d+|\d+\.py|0x[0-9a-f]+", "#", text)
     return re.sub(rf"{re.escape(sys.prefix)}\S*", "@", text)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import pickle
 import threading
+import time
 
 import pytest
 import torch
@@ -90,6 +93,108 @@ def test_work_is_done_when_it_was_waited_for(box):
     assert before == (False, False)
     assert (end.query(), stream.query()) == (True, True)
     assert torch.Event(device="sim").query()
+
+
+def poll_event(end, pause):
+    """Ask an event until it is passed."""
+    while not end.query():
+        pause()
+
+
+def poll_stream(_, pause):
+    """Ask the stream until it is idle."""
+    while not torch.sim.current_stream().query():
+        pause()
+
+
+def bare_sleep(seconds, sleep=time.sleep):
+    """Sleep as code does that imported `sleep` before there was a simulator."""
+    sleep(seconds)
+
+
+@pytest.mark.parametrize("poll", [poll_event, poll_stream])
+@pytest.mark.parametrize(
+    "pause",
+    [
+        lambda: None,
+        lambda: time.sleep(0.01),
+        lambda: bare_sleep(0.01),
+        lambda: asyncio.run(asyncio.sleep(0.01)),
+        lambda: threading.Event().wait(0.01),
+    ],
+    ids=["busy", "time.sleep", "sleep imported before", "asyncio.sleep", "a lock"],
+)
+def test_a_polling_loop_ends(poll, pause, box):
+    """It lasts about as long on the machine's clock as the work does, as on CUDA."""
+    x = torch.ones(BUSY, BUSY, device="sim")
+    x[:1] @ x  # the first use takes a time of its own
+    torch.sim.synchronize()
+    start, end = (torch.sim.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    x @ x
+    end.record()
+    began_s = box.time_s
+
+    poll(end, pause)
+
+    work_s = start.elapsed_time(end) / 1e3
+    assert box.time_s - began_s >= work_s / 2
+
+
+def test_polling_takes_the_same_time_in_every_run(box):
+    """Each question costs the host the same, and a sleep what was asked for."""
+    passed = []
+    x = torch.ones(BUSY, BUSY, device="sim")
+    for _ in range(3):
+        torch.sim.synchronize()
+        end = torch.sim.Event()
+        x @ x
+        end.record()
+        began_s = box.time_s
+        while not end.query():
+            time.sleep(0.001)
+        passed.append(round(box.time_s - began_s, 9))
+
+    assert passed[1] == passed[2]
+
+
+def test_an_event_never_recorded_costs_nothing_to_ask(box):
+    """Torch answers for it without asking the device."""
+    torch.sim.synchronize()
+    began_s = box.time_s
+
+    assert torch.sim.Event().query()
+
+    assert box.time_s == began_s
+
+
+def test_sleeping_passes_on_the_clock_of_the_machine(box):
+    """Threads sleep side by side; one that never polled is no host of the machine."""
+    torch.sim.synchronize()
+    began_s = box.time_s
+    others = [threading.Thread(target=time.sleep, args=(0.02,)) for _ in range(2)]
+    for thread in others:
+        thread.start()
+
+    time.sleep(0.01)
+
+    for thread in others:
+        thread.join()
+    assert box.time_s - began_s == pytest.approx(0.01)
+
+
+def test_sleep_is_what_it_replaces_and_comes_back(box):
+    """Pickling, its words and its errors are those of `time.sleep`."""
+    assert pickle.loads(pickle.dumps(time.sleep)) is time.sleep  # noqa: S301
+    assert (time.sleep.__name__, time.sleep.__module__) == ("sleep", "time")
+    assert time.sleep.__doc__ == time.sleep.__wrapped__.__doc__
+    with pytest.raises(ValueError, match="non-negative"):
+        time.sleep(-1)
+    original = time.sleep.__wrapped__
+
+    box.off()
+
+    assert time.sleep is original
 
 
 def test_events_tell_the_time_between_them(box):

@@ -10,6 +10,7 @@ from gpumagic.simulator.backend.devices import Devices
 from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.pinning import PinningTime
+from gpumagic.simulator.backend.polling import Polling
 from gpumagic.simulator.backend.races_told import RacesTold
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
@@ -61,6 +62,8 @@ class Simulation:
 
         births: Those who are told of each tensor that gets memory, with its block.
 
+        polling: Answers whether something is done, and lets sleep pass.
+
         generators: One for each GPU, by its index.
 
         word: What messages call the device: "sim", or "cuda" where it stands in.
@@ -110,6 +113,7 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
+        self.polling = Polling(self)
         self.on = True
         self.side_streams = False  # whether any was ever used
         ledger = Ledger(self)

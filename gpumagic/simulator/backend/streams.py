@@ -75,8 +75,9 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         """Whether all of its work is done."""
         stream, simulation = self._simulated, self._simulation
+        cost_ns = stream.gpu.costs.host.query_ns
         with simulation.books() as tracker:
-            done = not simulation.machine.scheduler.busy(stream.queue)
+            done = simulation.polling.is_done(stream.queue.last, cost_ns)
             if done:
                 tracker.host_waits_for(stream.order)
         if done:

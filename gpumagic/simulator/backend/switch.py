@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.frontend import running_shell
@@ -88,6 +89,7 @@ class Switch:
             self._replace(undo, torch.nn.Module, {"_apply": moving(simulation)})
             for target, name, replacement in refused_everywhere(torch):
                 self._replace(undo, target, {name: replacement})
+            self._replace(undo, time, {"sleep": simulation.polling.sleep()})
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)

@@ -1,0 +1,103 @@
+"""Lets time pass for a host that polls or sleeps: nothing else would move its clock.
+
+The machine's clock knows what calls cost and what `time.sleep` was asked for, and so
+is the same in every run. What else a loop may do between two questions takes no time
+on it: a loop that awaits `asyncio.sleep`, or has imported `sleep` beforehand, would
+ask for hours of ours. So who has asked in vain several times, with a pause of the
+host before each and nothing simulated in between, waits by this machine's own clock
+from then on; only then a time differs from run to run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.work import Work
+
+_PAUSE_NS = 500_000  # a loop that only asks comes back much sooner
+_IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a row
+
+
+class _Asked(threading.local):
+    """What a thread found when it last asked: its clocks then, and how often."""
+
+    def __init__(self) -> None:
+        self.ever = False
+        self.simulated_ns = -1
+        self.real_ns = 0
+        self.pauses = 0
+
+
+class Polling:
+    """Asks for a program of the user's whether something is done.
+
+    Args:
+        simulation: The simulation that is on.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._scheduler = simulation.machine.scheduler
+        self._asked = _Asked()
+
+    def is_done(self, work: Work | None, cost_ns: int) -> bool:
+        """Whether an entry has ended, after what the question costs the host.
+
+        To be called with the books held.
+        """
+        scheduler, asked = self._scheduler, self._asked
+        if not scheduler.done(work) and self._pauses():
+            scheduler.elapse(time.perf_counter_ns() - asked.real_ns)
+        scheduler.elapse(cost_ns)
+        done = scheduler.done(work)
+        asked.ever = True
+        asked.simulated_ns = -1 if done else scheduler.now_ns
+        asked.real_ns = time.perf_counter_ns()
+        return done
+
+    def sleep(self) -> Callable[[float], None]:
+        """`time.sleep`, which passes on the machine's clock as well.
+
+        It does for the main thread, and for those that have polled: what a thread
+        of somebody else's sleeps is no wait for the machine.
+        """
+        sleep, begins, over = time.sleep, self._begins_to_sleep, self._has_slept
+
+        def sleeping(seconds: float, /) -> None:
+            __tracebackhide__ = True
+            began_ns = begins()
+            sleep(seconds)
+            over(began_ns, seconds)
+
+        # Ctrl-C is not to take this for a place of ours, where it would have to wait.
+        sleeping.__code__ = sleeping.__code__.replace(co_filename="<time.sleep>")
+        return functools.wraps(sleep)(sleeping)
+
+    def _pauses(self) -> bool:
+        """Whether this thread polls with pauses of a kind that is not simulated."""
+        asked = self._asked
+        paused = (
+            asked.simulated_ns == self._scheduler.now_ns
+            and time.perf_counter_ns() - asked.real_ns > _PAUSE_NS
+        )
+        asked.pauses = asked.pauses + 1 if paused else 0
+        return asked.pauses >= _IN_VAIN
+
+    def _begins_to_sleep(self) -> int | None:
+        main = threading.get_ident() == threading.main_thread().ident
+        return self._scheduler.now_ns if main or self._asked.ever else None
+
+    def _has_slept(self, began_ns: int | None, seconds: Any) -> None:
+        if began_ns is None or not self._simulation.on:
+            return
+        with self._simulation.books():
+            # Others may have moved the clock meanwhile: all sleep at the same time.
+            until_ns = began_ns + round(float(seconds) * 1e9)
+            self._scheduler.elapse(max(0, until_ns - self._scheduler.now_ns))
