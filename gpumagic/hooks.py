@@ -121,8 +121,7 @@ def tell_fault(
     except Exception as second:  # noqa: BLE001 -- told with the first one
         fault.add_note(f"taking it out failed as well: {second!r}")
     told = "".join(traceback.format_exception(fault))
-    print(  # noqa: T201 -- no report of ours can be trusted at this moment
+    sys.stderr.write(  # no report of ours can be trusted at this moment
         f"gpumagic: {part} has failed and is off now; your code was not touched.\n"
-        f"  -> {again}; please report what follows\n{told}",
-        file=sys.stderr,
+        f"  -> {again}; please report what follows\n{told}\n"
     )
