@@ -39,7 +39,8 @@ class BackwardStreams:
         """Where an operation goes whose thread has this current stream."""
         core = self._core
         if core._current_graph_task_id() == -1:
-            if current is not gpu.default_stream:
+            # What a hook does with a saved tensor is not the node's own operation.
+            if current is not gpu.default_stream and core.is_grad_enabled():
                 self._remember(current)
             return current
         node = core._current_autograd_node()
