@@ -28,7 +28,7 @@ from gpumagic.simulator.ghosts import Ghost, Ghosts
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpumagic.simulator.races import Race
 
@@ -49,16 +49,30 @@ class Tracker:
 
     Memory is bounded, so a storage used in more than a hundred different pieces
     loses its oldest accesses: a race can be missed, none is made up.
+
+    Attributes:
+        ghosts: The accesses of memory that was given back too early.
+
+        vacancies: By address, who used it last, of the stream it was allocated for.
+
+        after_host_waits: Called whenever the host has waited for anything.
     """
 
-    __slots__ = ("_alone", "_clocks", "_number", "ghosts", "vacancies")
+    __slots__ = (
+        "_alone",
+        "_clocks",
+        "_number",
+        "after_host_waits",
+        "ghosts",
+        "vacancies",
+    )
 
     def __init__(self) -> None:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
         self._alone = NOBODY  # the only stream that has operated so far
+        self.after_host_waits: list[Callable[[], object]] = []
         self.ghosts = Ghosts()
-        # By address: who used it last, of the stream it was allocated for.
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
     # ------------------------------------------------------------------ order
@@ -100,6 +114,8 @@ class Tracker:
             merge(self._clocks[HOST], clock)
         for pool in tuple(self.ghosts):
             self._lay_to_rest(pool)
+        for tell in self.after_host_waits:
+            tell()
 
     # ------------------------------------------------------------- operations
 

@@ -29,6 +29,7 @@ class Kind(enum.Enum):
     WRITE_AFTER_READ = "write after read"
     WRITE_AFTER_WRITE = "write after write"
     MEMORY_REUSED = "memory reused"  # the earlier access was a former owner's
+    CHANGED_UNSEEN = "changed unseen"  # later is where the change was noticed
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ def problem(
             f"{later} {act} {size} {where} that were given back while another stream "
             f"still used them: {earlier} {_verb(race.earlier_writes)} them on {other}"
         )
+    if race.kind is Kind.CHANGED_UNSEEN:
+        act = "written" if race.earlier_writes else "read"
+        return (
+            f"{later} finds that the host changed some of the {size} of pinned memory "
+            f"of {earlier} before they were {act} on {other}"
+        )
     return (
         f"{later} {_verb(race.later_writes)} {size} {where} that {earlier} "
         f"{_verb(race.earlier_writes)} on {other}, and nothing makes it wait"
@@ -96,9 +103,10 @@ def hint(
         waiting = stream_name(race.later_stream)
         return f"{waiting}.wait_stream({other}) before {later}"
     if race.later_writes:
+        filler = "anything" if race.kind is Kind.CHANGED_UNSEEN else later
         return (
             f"event = {other}.record_event() after {earlier}, and event.synchronize() "
-            f"before {later} fills the buffer again; or take turns with two buffers"
+            f"before {filler} fills the buffer again; or take turns with two buffers"
         )
     return (
         f"{other}.synchronize() before {later}, since a non_blocking copy returns "

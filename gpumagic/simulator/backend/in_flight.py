@@ -1,61 +1,41 @@
-"""Host tensors whose asynchronous copy nobody has waited for yet.
+"""Copies between pinned memory and a device that nobody has waited for yet.
 
-An operation between CPU tensors never comes by the simulator. So a host tensor with
-a copy under way is given a class of its own, in place, until the host has waited:
-whatever is done with it is looked at, by the operators that it leads to, for reads
-of what has not arrived and for writes over what has not left.
+What is under way is a stretch of memory. Whoever touches it through torch is seen by
+its watched aliases (`host_aliases.py`), and everybody else by what was done: the
+bytes are compared with those that were there when the copy was given to its stream.
+Whatever makes the host wait ends the copies that it has waited for, at once, since
+from then on the memory is the user's again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.operator_mode import operator_mode
+from gpumagic.simulator.backend.flight import (
+    Flight,
+    Stretch,
+    read_as_arrays,
+    same_bits,
+    span_of,
+)
+from gpumagic.simulator.backend.host_aliases import Aliases
 from gpumagic.simulator.backend.pinning import pinned_buffer
+from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
+    from gpumagic.simulator.races import Bytes, Race
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
-# They read the elements without an operator that could be seen.
-_READERS = frozenset(
-    (
-        "tolist",
-        "numpy",
-        "__array__",
-        "__dlpack__",
-        "__repr__",
-        "__format__",
-        "__reduce_ex__",
-        "__deepcopy__",
-    )
-)
-
-
-class Flight:
-    """One copy between pinned memory and a device that was not waited for.
-
-    Attributes:
-        stream: What carries it out.
-
-        mark: Where it stands in that stream.
-
-        seen: The tensor objects that have the class of those under way.
-
-        arriving: What will be in the host's memory; None for a copy that leaves it.
-    """
-
-    __slots__ = ("arriving", "into", "mark", "seen", "stream")
-
-    def __init__(self, stream: SimulatedStream, mark: Mark) -> None:
-        self.stream = stream
-        self.mark = mark
-        self.seen: list[weakref.ref[Any]] = []
-        self.into: Any = None
-        self.arriving: Any = None
+# What is remembered of memory under way; beyond it, changes are no longer looked for.
+_REMEMBERED_BYTES = 1 << 28
+_FEW = 64
 
 
 class Flights:
@@ -64,128 +44,356 @@ class Flights:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
-        self._under_way: list[Flight] = []
-        self._class = _class_of_those_under_way(simulation.torch, self)
+        self._tracker = simulation.machine.tracker
+        self._aliases = Aliases(simulation.torch, self)
+        self._busy: list[weakref.ref[PinnedBuffer]] = []
+        self._crowded = _FEW
+        self._remembered_bytes = 0
+        self._kept: dict[int, Any] = {}  # storages, by the identity of their mark
+        self._tracker.after_host_waits.append(self.land)
 
-    def leave(self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream) -> None:
-        """Pinned memory is being read by a copy to the device."""
-        self._take_off(source, buffer, stream)
+    # ------------------------------------------------------------ taking off
+
+    def content(self, source: Any, buffer: PinnedBuffer) -> Any:
+        """What a copy finds that comes after those under way on its stream."""
+        arriving = [
+            flight
+            for flight in buffer.flights
+            if flight.arriving is not None and flight.meets(span_of(source, buffer))
+        ]
+        if not arriving:
+            return source
+        stored = source.untyped_storage().clone()
+        for flight in arriving:
+            flight.stretch.on(stored, self._torch).copy_(flight.arriving)
+        return Stretch.of(source).on(stored, self._torch)
+
+    def leave(
+        self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream, target: Any
+    ) -> None:
+        """Pinned memory is being read by a copy to the device.
+
+        Args:
+            source: The pinned tensor.
+
+            buffer: The mark on it.
+
+            stream: What carries the copy out.
+
+            target: The tensor on the device.
+        """
+        if not self._simulation.tracking:
+            return
+        to = weakref.ref(target.untyped_storage()), Stretch.of(target)
+
+        def leave(order: int, mark: Mark) -> None:
+            flight = self._flight(order, mark, source_span, stretch, arrives=False)
+            flight.target = to
+            self._take_off(flight, buffer)
+
+        source_span, stretch = span_of(source, buffer), Stretch.of(source)
+        self._aliases.watch(source, buffer)
+        self._give(stream, leave)
 
     def arrive(
-        self, target: Any, buffer: PinnedBuffer, stream: SimulatedStream
+        self,
+        target: Any,
+        buffer: PinnedBuffer,
+        values: Any,
+        stream: SimulatedStream | None,
     ) -> None:
-        """Pinned memory is being written by a copy from the device."""
-        into = arriving = None
-        if self._simulation.poisons:
-            into, arriving = target.detach(), target.clone()
-            into.copy_(self._simulation.poisoned(arriving))
-        flight = self._take_off(target, buffer, stream)
-        if flight is not None:
-            flight.into, flight.arriving = into, arriving
+        """Pinned memory is being written by a copy from the device.
+
+        Args:
+            target: The pinned tensor.
+
+            buffer: The mark on it.
+
+            values: What comes.
+
+            stream: What carries the copy out; None if the host has waited for it.
+        """
+        tracking = self._simulation.tracking
+        with self._changing(buffer, span_of(target, buffer)):
+            target.copy_(values)
+        if stream is None or not tracking:
+            return
+
+        def arrive(order: int, mark: Mark) -> None:
+            flight = self._flight(order, mark, span, stretch, arrives=True)
+            if self._simulation.poisons:
+                with self._changing(buffer, span):
+                    flight.arriving = self._lies(flight, buffer).clone()
+                    self._fill(flight, buffer)
+            self._take_off(flight, buffer)
+
+        span, stretch = span_of(target, buffer), Stretch.of(target)
+        self._aliases.watch(target, buffer)
+        self._give(stream, arrive)
+
+    def _give(self, stream: SimulatedStream, take_off: Any) -> None:
+        """Let a copy take off, or write it down where a graph is captured."""
+        nodes = getattr(self._tracker, "nodes", None)
+        if nodes is None or not (nodes.mine and nodes.captures_order(stream.order)):
+            take_off(stream.order, self._tracker.record(stream.order))
+            return
+
+        def step(replay: Any) -> Sequence[Race]:
+            order = replay.order(stream.order)
+            take_off(order, self._tracker.record(order))
+            return ()
+
+        nodes.add(step)
+
+    def _flight(
+        self, order: int, mark: Mark, span: Bytes, stretch: Stretch, *, arrives: bool
+    ) -> Flight:
+        place = self._simulation.places.here()
+        return Flight(order, mark, place, span, stretch, arrives=arrives)
+
+    def _take_off(self, flight: Flight, buffer: PinnedBuffer) -> None:
+        self._remember(flight, buffer)
+        if not buffer.flights:
+            self._busy.append(weakref.ref(buffer))
+            if len(self._busy) > self._crowded:
+                self._count()
+        buffer.flights.append(flight)
+
+    def _remember(self, flight: Flight, buffer: PinnedBuffer) -> None:
+        """What is in the memory under way, as far as there is room for it."""
+        lies = self._lies(flight, buffer)
+        nbytes = lies.numel() * lies.element_size()
+        if self._remembered_bytes + nbytes > _REMEMBERED_BYTES:
+            self._count()
+        if self._remembered_bytes + nbytes <= _REMEMBERED_BYTES:
+            self._remembered_bytes += nbytes
+            flight.expected = lies.clone()
+
+    def _count(self) -> None:
+        """Forget the memory that has gone, and sum up what is remembered."""
+        there = self._buffers()
+        self._busy[:] = map(weakref.ref, there)
+        self._crowded = max(_FEW, 2 * len(there))
+        self._remembered_bytes = sum(
+            flight.expected.numel() * flight.expected.element_size()
+            for buffer in there
+            for flight in buffer.flights
+            if flight.expected is not None
+        )
+
+    def _buffers(self) -> list[PinnedBuffer]:
+        """The pinned memory that has copies under way, and is still there."""
+        return [buffer for reference in self._busy if (buffer := reference())]
+
+    # --------------------------------------------------------------- landing
 
     def land(self) -> None:
-        """End what the host has waited for; after every wait of the host."""
-        if not self._under_way:
-            return
-        tracker = self._simulation.machine.tracker
-        still = []
-        for flight in self._under_way:
-            if tracker.host_is_behind(flight.stream.order, flight.mark):
-                self._end(flight)
-            else:
-                still.append(flight)
-        self._under_way[:] = still
+        """End what the host has waited for; the books are held."""
+        if self._busy:
+            self._end(self._is_behind)
 
     def end_all(self) -> None:
         """The simulation ends; so does every copy."""
-        for flight in self._under_way:
-            self._end(flight)
-        self._under_way.clear()
+        self._tracker.after_host_waits.remove(self.land)
+        with self._simulation.books():
+            self._end(lambda _: True)
 
-    def follow(self, view: Any) -> None:
-        """A tensor made of one under way is under way if it shares its memory."""
-        if type(view) is self._torch.Tensor and pinned_buffer(view) is not None:
-            view.__class__ = self._class
-            self._under_way[-1].seen.append(weakref.ref(view))
+    def _is_behind(self, flight: Flight) -> bool:
+        return self._tracker.host_is_behind(flight.order, flight.mark)
+
+    def _end(self, is_over: Callable[[Flight], bool]) -> None:
+        races: list[Race] = []
+        for buffer in self._buffers():
+            landed = [*filter(is_over, buffer.flights)]
+            if landed:
+                races += self._end_some(buffer, landed)
+        busy = [buffer for buffer in self._buffers() if buffer.flights]
+        self._busy[:] = map(weakref.ref, busy)
+        if not self._busy:
+            self._remembered_bytes = 0
+        if races:
+            self._simulation.tell(races)
+
+    def keep(self, tensor: Any) -> None:
+        """Somebody may touch a tensor's memory unseen: keep it to look at in the end.
+
+        As on CUDA, where it is not used again before the copies are done.
+        """
+        buffer = pinned_buffer(tensor)
+        if buffer is None:
+            return
+        storage = tensor.untyped_storage()
+        kept_bytes = sum(each.nbytes() for each in self._kept.values())
+        if kept_bytes + storage.nbytes() <= _REMEMBERED_BYTES:
+            self._kept[id(buffer)] = storage
+
+    def _end_some(
+        self, buffer: PinnedBuffer, landed: Sequence[Flight]
+    ) -> Sequence[Race]:
+        races = [*self._changes(buffer, landed)]
+        for flight in landed:
+            races += read_as_arrays(flight)
+        buffer.flights[:] = [each for each in buffer.flights if each not in landed]
+        for flight in landed:
+            if flight.arriving is not None:
+                with self._changing(buffer, flight.span):
+                    self._fill(flight, buffer, flight.arriving)
+                    self._poison_again(buffer, flight)
+        if not buffer.flights:
+            self._aliases.release(buffer)
+            self._kept.pop(id(buffer), None)
+        return races
+
+    def _fill(self, flight: Flight, buffer: PinnedBuffer, values: Any = None) -> None:
+        """Write into the memory under way; poison, if nothing else is said."""
+        lies = self._lies(flight, buffer)
+        if lies is not None:
+            lies.copy_(self._simulation.poisoned(lies) if values is None else values)
+
+    def _poison_again(self, buffer: PinnedBuffer, landed: Flight) -> None:
+        """Where others are still to arrive, nothing can be read yet."""
+        for flight in buffer.flights:
+            if flight.arriving is not None and flight.meets(landed.span):
+                self._fill(flight, buffer)
+
+    # --------------------------------------------------- touched by the host
 
     def touched(self, tensor: Any, *, writes: bool) -> None:
         """The host reads or writes a tensor; a race unless all have landed."""
         buffer = pinned_buffer(tensor)
-        if buffer is not None:
-            self._simulation.host_accesses(buffer.operand(tensor), writes=writes)
+        if buffer is None or not buffer.flights:
+            return
+        span = span_of(tensor, buffer)
+        place = self._simulation.places.here()
+        operand = (buffer.accesses, *span)
+        read, written = ((), (operand,)) if writes else ((operand,), ())
+        with self._simulation.books() as tracker:
+            met = self._met(buffer, span, writes=writes)
+            races = tracker.operate(HOST, read, written, place)
+            if not races:  # the tracker may have forgotten so much use of one buffer
+                races = [each.race(place, span, writes=writes) for each in met[-1:]]
+            if races:
+                self._is_told(met)
+        if races:
+            self._simulation.tell(races)
 
-    @property
-    def any(self) -> bool:
-        """Whether there are any."""
-        return bool(self._under_way)
+    def _met(self, buffer: PinnedBuffer, span: Bytes, *, writes: bool) -> list[Flight]:
+        """The copies under way that this is too early for."""
+        return [
+            flight
+            for flight in buffer.flights
+            if (writes or flight.arrives)
+            and flight.meets(span)
+            and not self._is_behind(flight)
+        ]
 
-    def _take_off(
-        self, tensor: Any, buffer: PinnedBuffer, stream: SimulatedStream
-    ) -> Flight | None:
-        del buffer
-        if not self._simulation.tracking:
+    def _is_told(self, met: Iterable[Flight]) -> None:
+        """What is told needs no looking for, nor what the hint would cure as well."""
+        for flight in met:
+            self._spoil(flight)
+            flight.expected = None
+        for buffer in self._buffers():
+            for flight in filter(self._is_behind, buffer.flights):
+                flight.expected = None
+
+    def _spoil(self, flight: Flight) -> None:
+        """Let what was overwritten before it was sent be seen on the device."""
+        if not self._simulation.poisons or flight.target is None:
+            return
+        reference, stretch = flight.target
+        storage = reference()
+        if storage is None or flight.expected is None:
+            return
+        torch = self._torch
+        there = stretch.on(storage._gpumagic.twin.untyped_storage(), torch)
+        sent = torch.empty_like(there).copy_(flight.expected)
+        if same_bits(torch, there, sent):  # else it has other numbers by now
+            there.copy_(self._simulation.poisoned(there))
+
+    def taken_as_array(self, tensor: Any, array: Any) -> None:
+        """An array was made of a tensor; it reads nothing by itself."""
+        buffer = pinned_buffer(tensor)
+        if buffer is None or not buffer.flights:
+            return
+        storage = tensor.untyped_storage()
+        begin = storage.data_ptr()
+        if not begin <= array.ctypes.data < begin + storage.nbytes():
+            self.touched(tensor, writes=False)  # a copy
+            return
+        place = self._simulation.places.here()
+        for flight in self._met(buffer, span_of(tensor, buffer), writes=False):
+            flight.arrays.append((weakref.ref(array), place))
+
+    def read_in_part(self, tensor: Any, pick: Any) -> None:
+        """The host reads what an index or a mask picks out of a tensor.
+
+        Args:
+            tensor: What it is picked from.
+
+            pick: Answers with the same places of another tensor of that shape.
+        """
+        buffer = pinned_buffer(tensor)
+        if buffer is None or not buffer.flights:
+            return
+        torch, nbytes = self._torch, tensor.untyped_storage().nbytes()
+        shadow = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
+        for flight in self._met(buffer, span_of(tensor, buffer), writes=False):
+            lies = flight.stretch.on(shadow.untyped_storage(), torch)
+            lies.copy_(self._simulation.poisoned(lies))  # no byte of it is zero
+        item = tensor.element_size()
+        strides = [stride * item for stride in tensor.stride()]
+        offset = tensor.storage_offset() * item
+        under_way = shadow.as_strided((*tensor.size(), item), (*strides, 1), offset)
+        if pick(under_way.any(-1)).any():
+            self.touched(tensor, writes=False)
+
+    def written_in_part(self, tensor: Any) -> None:
+        """The host has written what an index or a mask picked out of a tensor."""
+        buffer = pinned_buffer(tensor)
+        if buffer is None or not buffer.flights:
+            return
+        met = self._met(buffer, span_of(tensor, buffer), writes=True)
+        with self._simulation.books():
+            races = [*self._changes(buffer, met, found=False)]
+        if races:
+            self._simulation.tell(races)
+
+    # --------------------------------------------------------------- changes
+
+    def _changes(
+        self, buffer: PinnedBuffer, flights: Iterable[Flight], *, found: bool = True
+    ) -> Iterator[Race]:
+        """The copies whose memory is not as it was; each is told once."""
+        for flight in flights:
+            if flight.expected is None:
+                continue
+            lies = self._lies(flight, buffer)
+            if lies is not None and not same_bits(self._torch, lies, flight.expected):
+                place = self._simulation.places.here()
+                yield flight.race(place, flight.span, writes=True, found=found)
+                self._spoil(flight)
+                flight.expected = None
+
+    @contextlib.contextmanager
+    def _changing(self, buffer: PinnedBuffer, span: Bytes) -> Iterator[None]:
+        """Memory is changed by a copy: what the host did before is looked for first."""
+        met = [
+            flight
+            for flight in buffer.flights
+            if flight.expected is not None and flight.meets(span)
+        ]
+        races = [*self._changes(buffer, met)]
+        yield
+        for flight in met:
+            lies = self._lies(flight, buffer)
+            if flight.expected is not None and lies is not None:
+                flight.expected = lies.clone()
+        if races:
+            self._simulation.tell(races)
+
+    def _lies(self, flight: Flight, buffer: PinnedBuffer) -> Any:
+        """The pinned memory of a copy; None where it was given another size."""
+        storage = buffer.storage()
+        if storage is None or storage.nbytes() < flight.span[1]:
             return None
-        mark = self._simulation.machine.tracker.record(stream.order)
-        flight = Flight(stream, mark)
-        if type(tensor) is self._torch.Tensor:
-            tensor.__class__ = self._class
-            flight.seen.append(weakref.ref(tensor))
-        self._under_way.append(flight)
-        return flight
-
-    def _end(self, flight: Flight) -> None:
-        for reference in flight.seen:
-            tensor = reference()
-            if tensor is not None and type(tensor) is self._class:
-                tensor.__class__ = self._torch.Tensor
-        if flight.arriving is not None:
-            flight.into.copy_(flight.arriving)
-
-
-def _class_of_those_under_way(torch: Any, flights: Flights) -> type:
-    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
-        """Looks at the operators behind one call."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            _look(torch, flights, func._schema, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
-
-    class HostTensor(torch.Tensor):
-        """A host tensor with a copy under way."""
-
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            with torch._C.DisableTorchFunctionSubclass():
-                if getattr(func, "__name__", "") in _READERS:
-                    flights.touched(args[0], writes=False)
-                with Watching():
-                    result = func(*args, **(kwargs or {}))
-                if flights.any and isinstance(result, torch.Tensor):
-                    flights.follow(result)
-            return result
-
-    HostTensor.__name__ = HostTensor.__qualname__ = "tensor"  # as torch prints it
-    return HostTensor
-
-
-def _look(torch: Any, flights: Flights, schema: Any, args: Any, kwargs: Any) -> None:
-    """Find the host tensors that an operator reads or writes."""
-    named = {each.name: each for each in schema.arguments}
-    given = [*zip(schema.arguments, args, strict=False)]
-    given += [(named[key], each) for key, each in kwargs.items() if key in named]
-    tensors = [
-        (declared, each) for declared, each in given if isinstance(each, torch.Tensor)
-    ]
-    if any(each.device.type != "cpu" for _, each in tensors):
-        return  # a copy, which orders itself with what is on the stream
-    if any(each.alias_info and not each.alias_info.is_write for each in schema.returns):
-        return  # a view reads nothing
-    for declared, each in tensors:
-        writes = declared.alias_info is not None and declared.alias_info.is_write
-        flights.touched(each, writes=writes)
+        return flight.stretch.on(storage, self._torch)

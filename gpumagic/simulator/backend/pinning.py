@@ -22,17 +22,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from gpumagic.simulator.backend.flight import Flight
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
 
 
 class PinnedBuffer:
-    """The mark on a pinned storage, and who uses its memory."""
+    """The mark on a pinned storage, and who uses its memory.
 
-    __slots__ = ("__weakref__", "accesses")
+    Attributes:
+        accesses: By operations of the device.
 
-    def __init__(self, nbytes: int) -> None:
-        self.accesses = Accesses(nbytes)
+        storage: Where it is.
+
+        flights: The copies under way, in their order.
+
+        aliases: The tensors on it that are known, by their identity.
+
+        unexplained: How many more there are that Python knows nothing of.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "accesses",
+        "aliases",
+        "flights",
+        "storage",
+        "unexplained",
+    )
+
+    def __init__(self, storage: Any) -> None:
+        self.accesses = Accesses(storage.nbytes())
+        self.storage = weakref.ref(storage)
+        self.flights: list[Flight] = []
+        self.aliases: dict[int, weakref.ref[Any]] = {}
+        self.unexplained = 0
 
     def operand(self, tensor: Any) -> Operand:
         """The bytes of a tensor on this storage, as the tracker wants them."""
@@ -99,10 +123,9 @@ class Pinning:
 
     def _mark(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()
-        nbytes = storage.nbytes()
-        buffer = storage._gpumagic_pinned = PinnedBuffer(nbytes)
+        buffer = storage._gpumagic_pinned = PinnedBuffer(storage)
         life = Life(buffer, self._died.append)
-        life.size = _rounded(nbytes)
+        life.size = _rounded(storage.nbytes())
         self._lives.add(life)
         self._lock(life.size)
         return tensor

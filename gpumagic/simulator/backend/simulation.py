@@ -175,7 +175,7 @@ class Simulation:
     def poisoned(self, twin: Any) -> Any:
         """What a reader gets that comes too early: NaN, or -1 in integers."""
         poison = self.torch.empty_like(twin)
-        poison.view(self.torch.uint8).fill_(_POISON_BYTE)
+        poison.untyped_storage().fill_(_POISON_BYTE)
         return poison
 
     def says(self, text: str) -> str:

@@ -42,8 +42,9 @@ class Transfers:
         if from_ and to:
             into.copy_(self._on_device(to, from_, source, target, numbers))
         elif to:
-            self._arrive(to, target, source, non_blocking=non_blocking)
-            into.copy_(source)
+            sent = self._arrive(to, target, source, non_blocking=non_blocking)
+            with simulation.torch._C.DisableTorchFunctionSubclass():
+                into.copy_(sent)  # it is under way now, and watched
         else:
             self._leave(from_, source, target, numbers, non_blocking=non_blocking)
         return target
@@ -76,11 +77,11 @@ class Transfers:
             return twin
         target = simulation.place(twin, to)
         if from_ is None:
-            self._arrive(to, target, source, non_blocking=non_blocking)
+            sent = self._arrive(to, target, source, non_blocking=non_blocking)
         else:
-            poisoned = self._on_device(to, from_, source, target, numbers)
-            if poisoned is not numbers:
-                twin.copy_(poisoned)
+            sent = self._on_device(to, from_, source, target, numbers)
+        if sent is not numbers:
+            twin.copy_(sent)
         return target
 
     def item(self, source: Any) -> Any:
@@ -96,7 +97,6 @@ class Transfers:
                 stream.order, (operand,), (), simulation.places.here()
             )
             simulation.machine.synchronize_stream(stream, ".item()")
-        self._flights.land()
         if races:
             simulation.tell(races)
             if simulation.poisons:
@@ -154,12 +154,12 @@ class Transfers:
 
     def _arrive(
         self, gpu: SimulatedGpu, target: Any, source: Any, *, non_blocking: bool
-    ) -> None:
-        """From the host to a device."""
+    ) -> Any:
+        """From the host to a device; answers with what arrives there."""
         simulation, machine = self._simulation, self._simulation.machine
         nbytes = source.numel() * source.element_size()
         if not nbytes:
-            return
+            return source
         written, _ = self._operand(target)
         stream, buffer = simulation.stream(gpu), pinned_buffer(source)
         reads = () if buffer is None else (buffer.operand(source),)
@@ -172,14 +172,16 @@ class Transfers:
             races = tracker.operate(
                 stream.order, reads, (written,), simulation.places.here()
             )
+            sent = source
+            if buffer is not None and not races:
+                sent = self._flights.content(source, buffer)
             if buffer is None or not non_blocking:
                 machine.synchronize_stream(stream, what, began_ns)
             else:
-                self._flights.leave(source, buffer, stream)
-        if buffer is None or not non_blocking:
-            self._flights.land()
+                self._flights.leave(source, buffer, stream, target)
         if races:
             simulation.tell(races)
+        return sent
 
     def _leave(
         self,
@@ -209,11 +211,11 @@ class Transfers:
             simulation.tell(races)
             if simulation.poisons:
                 twin = simulation.poisoned(twin)
-        target.copy_(twin)
-        if buffer is None or not non_blocking:
-            self._flights.land()
+        if buffer is None:
+            target.copy_(twin)
         else:
-            self._flights.arrive(target, buffer, stream)
+            pending = stream if non_blocking else None
+            self._flights.arrive(target, buffer, twin, pending)
 
     # -------------------------------------------------------------- its parts
 

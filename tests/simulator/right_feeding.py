@@ -1,0 +1,623 @@
+"""Programs that feed a GPU, offload from it and read it back, and are right.
+
+Each is written as people write it, checks its own numbers, and must not be blamed. A
+program takes a `gpu`: the name of the device, and torch's words for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import queue
+import threading
+
+import torch
+
+N, TIMES = 16, 6
+RIGHT = []
+
+
+def right(program):
+    """One more program that is right."""
+    RIGHT.append(program)
+    return program
+
+
+def same(one, other):
+    """Hold a device's numbers to what they must be."""
+    torch.testing.assert_close(one.cpu(), torch.as_tensor(other).cpu())
+
+
+def numbered(count=TIMES):
+    """What the device must have after so many fillings."""
+    return torch.arange(float(count)).repeat_interleave(N).view(count, N)
+
+
+# ------------------------------------------------------------------- host to device
+
+
+@right
+def one_pageable_buffer_is_filled_again_at_once(gpu):
+    """A copy from pageable memory has read it when it returns."""
+    buffer, there = torch.empty(N), torch.empty(TIMES, N, device=gpu.device)
+    for i in range(TIMES):
+        buffer.fill_(i)
+        there[i].copy_(buffer, non_blocking=True)
+    same(there, numbered())
+
+
+@right
+def one_pinned_buffer_without_non_blocking(gpu):
+    """A copy that blocks is over when it returns."""
+    buffer, there = (
+        torch.empty(N).pin_memory(),
+        torch.empty(TIMES, N, device=gpu.device),
+    )
+    for i in range(TIMES):
+        buffer.fill_(i)
+        there[i].copy_(buffer)
+    same(there, numbered())
+
+
+@right
+def two_halves_with_an_event_each(gpu):
+    """Double buffering: the event of a half is waited for before it is filled."""
+    pin = torch.empty(2, N).pin_memory()
+    there = torch.empty(TIMES, N, device=gpu.device)
+    events = [gpu.api.Event(), gpu.api.Event()]
+    for i in range(TIMES):
+        events[i % 2].synchronize()
+        pin[i % 2].fill_(i)
+        there[i].copy_(pin[i % 2], non_blocking=True)
+        events[i % 2].record()
+    same(there, numbered())
+
+
+@right
+def two_halves_and_the_event_before(gpu):
+    """The event behind one copy is behind the copy before it as well."""
+    pin = torch.empty(2, N).pin_memory()
+    there = torch.empty(TIMES, N, device=gpu.device)
+    events = [gpu.api.Event(), gpu.api.Event()]
+    for i in range(TIMES):
+        pin[i % 2].fill_(i)
+        there[i].copy_(pin[i % 2], non_blocking=True)
+        events[(i + 1) % 2].record()
+        events[i % 2].synchronize()
+    same(there, numbered())
+
+
+@right
+def a_ring_of_views_on_a_copy_stream(gpu):
+    """Four views that were made once, a copy stream, an event for each slot."""
+    ring = torch.empty(4, N).pin_memory().unbind()
+    copier, events = gpu.api.Stream(), [gpu.api.Event() for _ in range(4)]
+    there = []
+    for i in range(3 * TIMES):
+        events[i % 4].synchronize()
+        ring[i % 4][:] = i
+        with gpu.api.stream(copier):
+            there.append(ring[i % 4].to(gpu.device, non_blocking=True))
+            events[i % 4].record(copier)
+    gpu.api.current_stream().wait_stream(copier)
+    same(torch.stack(there), numbered(3 * TIMES))
+
+
+@right
+def a_ring_that_numpy_fills(gpu):
+    """The arrays were made before any copy; the slot's event is waited for."""
+    pin = torch.zeros(2, N).pin_memory()
+    arrays, there = pin.numpy(), torch.empty(TIMES, N, device=gpu.device)
+    events = [gpu.api.Event(), gpu.api.Event()]
+    for i in range(TIMES):
+        events[i % 2].synchronize()
+        arrays[i % 2, :] = i
+        there[i].copy_(pin[i % 2], non_blocking=True)
+        events[i % 2].record()
+    same(there, numbered())
+
+
+@right
+def a_loop_that_asks_an_event(gpu):
+    """An event that answers True is as good as one that was waited for."""
+    pin, there = torch.empty(N).pin_memory(), torch.empty(TIMES, N, device=gpu.device)
+    for i in range(TIMES):
+        pin.fill_(i)
+        there[i].copy_(pin, non_blocking=True)
+        event = gpu.api.current_stream().record_event()
+        gpu.until(event.query)
+    same(there, numbered())
+
+
+@right
+def a_loop_that_asks_a_stream(gpu):
+    """So is a stream that answers True."""
+    pin, there = torch.empty(N).pin_memory(), torch.empty(TIMES, N, device=gpu.device)
+    for i in range(TIMES):
+        pin.fill_(i)
+        there[i].copy_(pin, non_blocking=True)
+        gpu.until(gpu.api.current_stream().query)
+    same(there, numbered())
+
+
+@right
+def an_item_ends_each_step(gpu):
+    """`loss.item()` waits for the stream, and so for the copy before it."""
+    pin, losses = torch.empty(N).pin_memory(), []
+    for i in range(TIMES):
+        pin.numpy()[:] = i
+        losses.append(pin.to(gpu.device, non_blocking=True).mean().item())
+    assert losses == [*range(TIMES)]
+
+
+@right
+def a_mask_ends_each_step(gpu):
+    """So does an operation that has to know how many elements there are."""
+    pin = torch.empty(N).pin_memory()
+    for i in range(TIMES):
+        pin.numpy()[:] = i
+        there = pin.to(gpu.device, non_blocking=True)
+        assert len(there.nonzero()) == (N if i else 0)
+
+
+@right
+def another_stream_is_behind_the_copy(gpu):
+    """Waiting for a stream that has waited for the copy is enough."""
+    pin, side = torch.ones(N).pin_memory(), gpu.api.Stream()
+    there = pin.to(gpu.device, non_blocking=True)
+    side.wait_stream(gpu.api.current_stream())
+    side.synchronize()
+    pin.zero_()
+    same(there, torch.ones(N))
+
+
+@right
+def the_other_half_is_filled(gpu):
+    """What is not under way is the host's."""
+    pin = torch.zeros(2 * N).pin_memory()
+    there = pin[:N].to(gpu.device, non_blocking=True)
+    pin[N:].fill_(1)
+    pin[N:] += 1
+    pin[-1], pin.numpy()[N:] = 5, 7
+    gpu.api.synchronize()
+    same(there, torch.zeros(N))
+
+
+@right
+def the_other_columns_are_filled(gpu):
+    """Columns between those under way share no byte with them."""
+    pin = torch.zeros(N, N).pin_memory()
+    there = pin[:, : N // 2].to(gpu.device, non_blocking=True)
+    pin[:, N // 2 :] = 7
+    pin.t()[N // 2 :].add_(1)
+    gpu.api.synchronize()
+    same(there, torch.zeros(N, N // 2))
+
+
+@right
+def every_other_row_is_filled(gpu):
+    """Nor do the odd rows with the even ones."""
+    pin = torch.zeros(N, N).pin_memory()
+    there = pin[::2].to(gpu.device, non_blocking=True)
+    for row in pin[1::2]:
+        row.fill_(3)
+    gpu.api.synchronize()
+    same(there, torch.zeros(N // 2, N))
+
+
+@right
+def rows_that_an_index_names(gpu):
+    """An index or a mask that names only what is not under way."""
+    pin = torch.zeros(N, N).pin_memory()
+    there = pin[:4].to(gpu.device, non_blocking=True)
+    rows = torch.tensor([7, 9])
+    pin[rows] = 1.0
+    pin.index_fill_(0, rows, 2)
+    pin[torch.arange(N) > 8] = 3.0
+    gpu.api.synchronize()
+    same(there, torch.zeros(4, N))
+
+
+@right
+def what_leaves_is_read(gpu):
+    """Reading what is being read disturbs nobody."""
+    pin = torch.arange(float(N)).pin_memory()
+    there = pin.to(gpu.device, non_blocking=True)
+    assert pin.sum() == pin.numpy().sum() == sum(pin.tolist())
+    assert "tensor" in repr(pin)
+    same(copy.deepcopy(pin), there)
+    same(pickle.loads(pickle.dumps(pin)), there)  # noqa: S301 -- our own
+    torch.save(pin, io.BytesIO())
+    same(torch.stack([pin, pin])[0], there)
+
+
+@right
+def only_shapes_are_touched(gpu):
+    """Whoever asks for shapes, strides and views reads and writes nothing."""
+    host = torch.ones(N, device=gpu.device).to("cpu", non_blocking=True)
+    assert torch.empty_like(host).shape == host.new_zeros(N).shape == (N,)
+    assert torch.zeros_like(host).sum() == 0
+    host.unsqueeze_(0).squeeze_(0)
+    assert host.view(2, -1).t().is_pinned()
+    array, parts = host.numpy(), host.chunk(2)
+    gpu.api.synchronize()
+    assert array.sum() == sum(float(part.sum()) for part in parts) == N
+
+
+@right
+def pinned_batches_that_are_let_go(gpu):
+    """nanoGPT: new pinned memory for each batch; the allocator keeps it long enough."""
+    data = torch.arange(100)
+
+    def get_batch(i):
+        x = torch.stack([data[i + j : i + j + 8] for j in range(4)])
+        y = torch.stack([data[i + j + 1 : i + j + 9] for j in range(4)])
+        return (
+            x.pin_memory().to(gpu.device, non_blocking=True),
+            y.pin_memory().to(gpu.device, non_blocking=True),
+        )
+
+    for i in range(TIMES):
+        x, y = get_batch(i)
+        same(y - x, torch.ones(4, 8, dtype=torch.int64))
+
+
+def loader(workers=0):
+    """A loader that pins its batches."""
+    dataset = torch.utils.data.TensorDataset(
+        numbered(4 * TIMES), torch.arange(4 * TIMES)
+    )
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=4, pin_memory=True, num_workers=workers
+    )
+
+
+@right
+def a_loader_that_pins(gpu):
+    """The tutorial's loop over a DataLoader with pin_memory=True."""
+    total = torch.zeros((), device=gpu.device)
+    for x, y in loader():
+        there = x.to(gpu.device, non_blocking=True), y.to(gpu.device, non_blocking=True)
+        total += (there[0].mean(1) - there[1]).abs().sum()
+    assert total.item() == 0
+
+
+class Prefetcher:
+    """NVIDIA's: a side stream, record_stream for each tensor, apex's order."""
+
+    def __init__(self, gpu, batches):
+        self.gpu, self.batches, self.stream = gpu, iter(batches), gpu.api.Stream()
+        self.preload()
+
+    def preload(self):
+        """Send the next batch."""
+        self.next = next(self.batches, None)
+        if self.next is not None:
+            with self.gpu.api.stream(self.stream):
+                self.next = [
+                    each.to(self.gpu.device, non_blocking=True) for each in self.next
+                ]
+
+    def __iter__(self):
+        while self.next is not None:
+            self.gpu.api.current_stream().wait_stream(self.stream)
+            batch = self.next
+            for each in batch:
+                each.record_stream(self.gpu.api.current_stream())
+            self.preload()
+            yield batch
+
+
+@right
+def apex_prefetcher(gpu):
+    """Batches of new pinned memory, sent ahead."""
+    seen = [x.mean(1) - y for x, y in Prefetcher(gpu, loader())]
+    same(torch.cat(seen), torch.zeros(4 * TIMES))
+
+
+@right
+def apex_prefetcher_over_views_of_a_pool(gpu):
+    """Every batch lies in its own part of one pinned pool."""
+    pool = torch.empty(TIMES, 4, N).pin_memory()
+
+    def batches():
+        for i in range(TIMES):
+            pool[i].fill_(i)
+            yield [pool[i]]
+
+    seen = torch.stack([x.mean() for (x,) in Prefetcher(gpu, batches())])
+    same(seen, torch.arange(float(TIMES)))
+
+
+@right
+def timm_prefetcher_as_mended(gpu):
+    """The copy stream waits for the consumer before it takes memory again."""
+    stream, ahead, seen = gpu.api.Stream(), None, []
+    for x, _ in [*loader(), (None, None)]:
+        before = ahead
+        if x is not None:
+            stream.wait_stream(gpu.api.current_stream())
+            with gpu.api.stream(stream):
+                ahead = x.to(gpu.device, non_blocking=True).sub_(1)
+        if before is not None:
+            seen.append(before.mean(1))
+        gpu.api.current_stream().wait_stream(stream)
+    same(torch.cat(seen), torch.arange(4.0 * TIMES) - 1)
+
+
+@right
+def a_thread_that_feeds(gpu):
+    """Slots go round between a thread that fills and one that sends and waits."""
+    pin, there = (
+        torch.empty(3, N).pin_memory(),
+        torch.empty(TIMES, N, device=gpu.device),
+    )
+    free, full = queue.Queue(), queue.Queue()
+    for slot in range(3):
+        free.put((slot, None))
+
+    def fill():
+        for i in range(TIMES):
+            slot, event = free.get(timeout=60)
+            if event is not None:
+                event.synchronize()
+            pin[slot].fill_(i)
+            full.put(slot)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    for i in range(TIMES):
+        slot = full.get(timeout=60)
+        there[i].copy_(pin[slot], non_blocking=True)
+        free.put((slot, gpu.api.current_stream().record_event()))
+    thread.join()
+    same(there, numbered())
+
+
+@right
+def one_buffer_for_two_streams(gpu):
+    """Both readers are waited for before it is filled again."""
+    pin, sides = torch.ones(N).pin_memory(), [gpu.api.Stream(), gpu.api.Stream()]
+    there = []
+    for side in sides:
+        with gpu.api.stream(side):
+            there.append(pin.to(gpu.device, non_blocking=True))
+    for side in sides:
+        side.synchronize()
+    pin.zero_()
+    same(there[0] + there[1], torch.full((N,), 2.0))
+
+
+# ------------------------------------------------------------------- device to host
+
+
+@right
+def read_after_synchronize(gpu):
+    """The tutorial on non_blocking: synchronize, then read."""
+    host = torch.ones(N, device=gpu.device).to("cpu", non_blocking=True)
+    gpu.api.synchronize()
+    assert host.sum() == N
+
+
+@right
+def read_after_an_event_through_an_older_array(gpu):
+    """An array that was made too early is read late enough."""
+    host = torch.empty(2, N).pin_memory()
+    array = host.numpy()
+    host[1].copy_(torch.ones(N, device=gpu.device), non_blocking=True)
+    event, late = gpu.api.current_stream().record_event(), host[1].numpy()
+    event.synchronize()
+    assert array[1].sum() == late.sum() == N
+
+
+@right
+def a_copy_into_pageable_memory(gpu):
+    """It is there when the call returns."""
+    host = torch.empty(N)
+    host.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
+    assert host.sum() == N
+
+
+@right
+def rows_that_have_come_are_read(gpu):
+    """One row has come, another is under way; only the first is read."""
+    host = torch.zeros(4, N).pin_memory()
+    host[0].copy_(torch.ones(N, device=gpu.device), non_blocking=True)
+    gpu.api.synchronize()
+    host[1].copy_(torch.ones(N, device=gpu.device), non_blocking=True)
+    assert host[0].sum() == host[torch.tensor([0, 0])].sum() / 2 == N
+    assert host[2:].sum() == host.index_select(0, torch.tensor([3])).sum() == 0
+    gpu.api.synchronize()
+    assert host.sum() == 2 * N
+
+
+@right
+def metrics_that_are_read_two_steps_later(gpu):
+    """Each loss goes to its own place, and is read when its event has passed."""
+    host, events = torch.zeros(TIMES).pin_memory(), []
+    for i in range(TIMES):
+        host[i].copy_(torch.full((), float(i), device=gpu.device), non_blocking=True)
+        events.append(gpu.api.current_stream().record_event())
+        if i >= 2:
+            events[i - 2].synchronize()
+            assert host[i - 2].item() == i - 2
+
+
+@right
+def a_checkpoint_in_a_thread(gpu):
+    """The copies are given an event, and the thread waits for it before it saves."""
+    model = torch.nn.Linear(N, N).to(gpu.device)
+    host = {
+        name: each.detach().to("cpu", non_blocking=True)
+        for name, each in model.state_dict().items()
+    }
+    event, file = gpu.api.current_stream().record_event(), io.BytesIO()
+
+    def save():
+        event.synchronize()
+        torch.save(host, file)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    file.seek(0)
+    same(torch.load(file)["weight"], model.weight.detach())
+
+
+# -------------------------------------------------------------- there and back again
+
+
+@right
+def out_and_back_on_one_stream(gpu):
+    """The stream keeps the order of two copies through one buffer."""
+    pin, x = torch.zeros(N).pin_memory(), torch.ones(N, device=gpu.device)
+    pin.copy_(x, non_blocking=True)
+    back = pin.to(gpu.device, non_blocking=True)
+    pin.copy_(x + 1, non_blocking=True)
+    again = pin.to(gpu.device, non_blocking=True)
+    same(back + again, torch.full((N,), 3.0))
+    assert pin.sum() == 2 * N
+
+
+@right
+def out_on_one_stream_and_back_on_another(gpu):
+    """Where the second stream waits for the first."""
+    pin, side = torch.zeros(N).pin_memory(), gpu.api.Stream()
+    pin.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
+    side.wait_stream(gpu.api.current_stream())
+    with gpu.api.stream(side):
+        back = pin.to(gpu.device, non_blocking=True)
+    gpu.api.current_stream().wait_stream(side)
+    same(back, torch.ones(N))
+
+
+class Offload(torch.autograd.graph.saved_tensors_hooks):
+    """Saved activations go to pinned memory on a side stream, and come back."""
+
+    def __init__(self, gpu):
+        side = gpu.api.Stream()
+
+        def pack(x):
+            side.wait_stream(gpu.api.current_stream())
+            with gpu.api.stream(side):
+                host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+                host.copy_(x, non_blocking=True)
+            x.record_stream(side)
+            return host
+
+        def unpack(host):
+            with gpu.api.stream(side):
+                x = host.to(gpu.device, non_blocking=True)
+            gpu.api.current_stream().wait_stream(side)
+            x.record_stream(gpu.api.current_stream())
+            return x
+
+        super().__init__(pack, unpack)
+
+
+def gradient_of(gpu, hooks):
+    """That of a small network whose saved tensors go through some hooks."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(N, N), torch.nn.Tanh(), torch.nn.Linear(N, 1)
+    )
+    net.to(gpu.device)
+    x = torch.ones(4, N, device=gpu.device)
+    gpu.api.synchronize()
+    with hooks:
+        loss = net(x).sum()
+    loss.backward()
+    return net[0].weight.grad
+
+
+@right
+def activations_to_the_host(gpu):
+    """Offloading on a side stream gives the gradients of the plain program."""
+    plain = gradient_of(
+        gpu, torch.autograd.graph.saved_tensors_hooks(*[lambda x: x] * 2)
+    )
+    same(gradient_of(gpu, Offload(gpu)), plain)
+
+
+@right
+def activations_to_the_host_by_torch(gpu):
+    """So does the save_on_cpu of torch."""
+    plain = gradient_of(
+        gpu, torch.autograd.graph.saved_tensors_hooks(*[lambda x: x] * 2)
+    )
+    hooks = torch.autograd.graph.save_on_cpu(pin_memory=True, device_type=gpu.word)
+    same(gradient_of(gpu, hooks), plain)
+
+
+@right
+def an_optimiser_on_the_host(gpu):
+    """Gradients come down into slices of one buffer; the host steps; weights go up."""
+    weights = [torch.zeros(N, device=gpu.device) for _ in range(3)]
+    flat, grads = torch.zeros(3 * N).pin_memory(), torch.zeros(3 * N).pin_memory()
+    for _ in range(TIMES):
+        for place, weight in enumerate(weights):
+            part = slice(place * N, place * N + N)
+            grads[part].copy_(torch.ones_like(weight), non_blocking=True)
+        gpu.api.current_stream().synchronize()
+        flat.sub_(grads)
+        for place, weight in enumerate(weights):
+            weight.copy_(flat[place * N : place * N + N], non_blocking=True)
+        gpu.api.current_stream().synchronize()
+    same(torch.stack(weights), torch.full((3, N), -float(TIMES)))
+
+
+@right
+def parameters_of_the_host_that_are_sent(gpu):
+    """Layers live in pinned memory and visit the device one after the other."""
+    layers = [torch.nn.Linear(N, N) for _ in range(3)]
+    for layer in layers:
+        for each in layer.parameters():
+            each.data = each.data.pin_memory()
+    optimiser = torch.optim.SGD(
+        [each for layer in layers for each in layer.parameters()], lr=1.0
+    )
+    for _ in range(2):
+        x = torch.ones(1, N, device=gpu.device)
+        for layer in layers:
+            weight = layer.weight.data.to(gpu.device, non_blocking=True)
+            x = x @ weight
+        gpu.api.synchronize()
+        for layer in layers:
+            layer.weight.grad = torch.ones(N, N)
+        optimiser.step()
+        optimiser.zero_grad()
+
+
+@right
+def the_state_of_an_optimiser_goes_away_and_comes_back(gpu):
+    """Out on a copy stream that waits, back before the step that waits for it."""
+    copier, state = gpu.api.Stream(), torch.ones(N, device=gpu.device)
+    host = torch.empty(N).pin_memory()
+    for _ in range(TIMES):
+        copier.wait_stream(gpu.api.current_stream())
+        with gpu.api.stream(copier):
+            host.copy_(state, non_blocking=True)
+            state.record_stream(copier)
+            state = host.to(gpu.device, non_blocking=True)
+        gpu.api.current_stream().wait_stream(copier)
+        state.record_stream(gpu.api.current_stream())
+        state = state * 2
+    same(state, torch.full((N,), 2.0**TIMES))
+
+
+@right
+def gradients_that_add_up_on_a_side_stream(gpu):
+    """The side stream waits for each gradient, the step waits for the side stream."""
+    side, total = gpu.api.Stream(), torch.zeros(N, device=gpu.device)
+    weight = torch.ones(N, device=gpu.device, requires_grad=True)
+    side.wait_stream(gpu.api.current_stream())
+    for i in range(TIMES):
+        (weight * i).sum().backward()
+        grad, weight.grad = weight.grad, None
+        side.wait_stream(gpu.api.current_stream())
+        with gpu.api.stream(side):
+            total += grad
+        grad.record_stream(side)
+    gpu.api.current_stream().wait_stream(side)
+    same(total, torch.full((N,), float(sum(range(TIMES)))))
