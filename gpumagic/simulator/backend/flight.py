@@ -57,8 +57,10 @@ class Flight:
 
         arrives: Whether it writes the pinned memory.
 
-        expected: What is there as long as the host leaves it alone; None where a
-            change is of no interest, or was told.
+        expected: What is there as long as the host leaves it alone; None where
+            there was no room to remember it, or enough is known.
+
+        told: Whether its user knows that it is not waited for.
 
         target: The device's storage that it is sent to, and the geometry there.
 
@@ -76,6 +78,7 @@ class Flight:
         "span",
         "stretch",
         "target",
+        "told",
     )
 
     def __init__(
@@ -96,6 +99,7 @@ class Flight:
         self.arrives = arrives
         self.arriving: Any = None
         self.expected: Any = None
+        self.told = False
         self.target: tuple[weakref.ref[Any], Stretch] | None = None
         self.arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = []
 

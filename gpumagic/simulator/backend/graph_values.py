@@ -100,7 +100,9 @@ class Values:
 
     def replay(self) -> None:
         """Compute everything again, in order."""
-        with self._torch.no_grad():
+        torch = self._torch
+        # What is done here is the device's doing, also to the host's memory.
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for step in self._steps:
                 _compute(step)
 

@@ -16,13 +16,11 @@ from gpumagic.simulator.backend.operator_mode import operator_mode
 from gpumagic.simulator.backend.pinning import pinned_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.pinning import PinnedBuffer
 
-# They read the elements without an operator that could be seen.
-_READERS = frozenset(("tolist", "__repr__"))
 _ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
 # They hand out memory in which nobody is seen any more.
 _RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
@@ -79,22 +77,34 @@ class Aliases:
         }
         self._plain = {watched: plain for plain, watched in self._classes.items()}
 
-    def watch(self, tensor: Any, buffer: PinnedBuffer) -> None:
-        """Watch a tensor, what it is a view of, and all others on its memory."""
+    def note(self, tensor: Any, buffer: PinnedBuffer) -> int:
+        """Know of a tensor and what it is a view of; answers with how many that is."""
         with self._torch._C.DisableTorchFunctionSubclass():
-            _note(tensor, buffer)
-            if tensor._base is not None:
-                _note(tensor._base, buffer)
-            owners = _owners(self._torch, tensor.untyped_storage())
+            both = [each for each in (tensor, tensor._base) if each is not None]
+        for each in both:
+            _note(each, buffer)
+        return len(both)
+
+    def watch(self, buffer: PinnedBuffer, copied: int) -> None:
+        """Watch all tensors on this memory.
+
+        Args:
+            buffer: The mark on it.
+
+            copied: How many of them belong to the copy.
+        """
+        storage = buffer.storage()
+        if storage is None:
+            return
+        with self._torch._C.DisableTorchFunctionSubclass():
+            owners = _owners(self._torch, storage)
             if owners > len(_alive(buffer)) + buffer.unexplained:
                 self._look_for_others(owners, buffer)
-            alive = _alive(buffer)
-            for each in alive:
-                self._set_class(each, self._classes)
-            if buffer.unexplained or any(
-                each is not tensor and each is not tensor._base for each in alive
-            ):
-                self._flights.keep(tensor)
+        alive = _alive(buffer)
+        for each in alive:
+            self._set_class(each, self._classes)
+        if buffer.unexplained or len(alive) > copied:
+            self._flights.keep(storage)
 
     def release(self, buffer: PinnedBuffer) -> None:
         """Nothing is under way in this memory any more."""
@@ -166,7 +176,7 @@ def _owners(torch: Any, storage: Any) -> int:
 
 def _watched(torch: Any, plain: Any, aliases: Aliases, flights: Flights) -> type:
     """A class that is `plain` in all but what is noticed."""
-    watching = _mode_that_looks(torch, flights)
+    watching, as_itself = _mode_that_looks(torch, flights), _as(plain, flights)
 
     class HostTensor(plain):
         """A host tensor with a copy under way."""
@@ -178,7 +188,7 @@ def _watched(torch: Any, plain: Any, aliases: Aliases, flights: Flights) -> type
             del types
             name = getattr(func, "__name__", "")
             with torch._C.DisableTorchFunctionSubclass():
-                if name in _READERS:
+                if name == "tolist":  # no operator of it could be seen
                     flights.touched(args[0], writes=False)
                 with watching():
                     result = func(*args, **(kwargs or {}))
@@ -186,34 +196,43 @@ def _watched(torch: Any, plain: Any, aliases: Aliases, flights: Flights) -> type
                         result = [*result]
                 aliases.follow(result)
                 if name in _RAW:
-                    flights.keep(args[0])
+                    flights.keep(args[0].untyped_storage())
                 if name in _ARRAYS:
                     flights.taken_as_array(args[0], result)
             return iter(result) if name == "__iter__" else result
 
+        def __repr__(self, **options: Any) -> Any:
+            """As its own class does."""
+            return as_itself(self, plain.__repr__, **options)
+
         def __format__(self, spec: str) -> Any:
             """As its own class does."""
-            return _as_itself(self, plain.__format__, spec)
+            return as_itself(self, plain.__format__, spec)
 
         def __deepcopy__(self, memo: Any) -> Any:
             """A copy of its own class."""
-            return _as_itself(self, plain.__deepcopy__, memo)
+            return as_itself(self, plain.__deepcopy__, memo)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             """Pickled as its own class."""
-            return _as_itself(self, plain.__reduce_ex__, protocol)
+            return as_itself(self, plain.__reduce_ex__, protocol)
 
-    def _as_itself(tensor: Any, method: Any, argument: Any) -> Any:
+    HostTensor.__name__ = HostTensor.__qualname__ = plain.__name__
+    return HostTensor
+
+
+def _as(plain: type, flights: Flights) -> Callable[..., Any]:
+    """Calls a method that reads a watched tensor, as if it were not watched."""
+
+    def call(tensor: Any, method: Any, *arguments: Any, **options: Any) -> Any:
         flights.touched(tensor, writes=False)
         watched, tensor.__class__ = type(tensor), plain
         try:
-            return method(tensor, argument)
+            return method(tensor, *arguments, **options)
         finally:
             tensor.__class__ = watched
 
-    shown = "tensor" if plain is torch.Tensor else plain.__name__  # as torch prints it
-    HostTensor.__name__ = HostTensor.__qualname__ = shown
-    return HostTensor
+    return call
 
 
 def _mode_that_looks(torch: Any, flights: Flights) -> type:

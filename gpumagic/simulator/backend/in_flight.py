@@ -87,13 +87,14 @@ class Flights:
         to = weakref.ref(target.untyped_storage()), Stretch.of(target)
 
         def leave(order: int, mark: Mark) -> None:
-            flight = self._flight(order, mark, source_span, stretch, arrives=False)
+            flight = self._flight(order, mark, span, stretch, arrives=False)
             flight.target = to
             self._take_off(flight, buffer)
+            self._aliases.watch(buffer, noted)
 
-        source_span, stretch = span_of(source, buffer), Stretch.of(source)
-        self._aliases.watch(source, buffer)
-        self._give(stream, leave)
+        span, stretch = span_of(source, buffer), Stretch.of(source)
+        noted = self._aliases.note(source, buffer)
+        self._give(stream, leave, buffer)
 
     def arrive(
         self,
@@ -126,12 +127,15 @@ class Flights:
                     flight.arriving = self._lies(flight, buffer).clone()
                     self._fill(flight, buffer)
             self._take_off(flight, buffer)
+            self._aliases.watch(buffer, noted)
 
         span, stretch = span_of(target, buffer), Stretch.of(target)
-        self._aliases.watch(target, buffer)
-        self._give(stream, arrive)
+        noted = self._aliases.note(target, buffer)
+        self._give(stream, arrive, buffer)
 
-    def _give(self, stream: SimulatedStream, take_off: Any) -> None:
+    def _give(
+        self, stream: SimulatedStream, take_off: Any, buffer: PinnedBuffer
+    ) -> None:
         """Let a copy take off, or write it down where a graph is captured."""
         nodes = getattr(self._tracker, "nodes", None)
         if nodes is None or not (nodes.mine and nodes.captures_order(stream.order)):
@@ -140,7 +144,9 @@ class Flights:
 
         def step(replay: Any) -> Sequence[Race]:
             order = replay.order(stream.order)
-            take_off(order, self._tracker.record(order))
+            if buffer.storage() is not None:
+                self._remember_again(buffer.flights, buffer)  # the numbers are there
+                take_off(order, self._tracker.record(order))
             return ()
 
         nodes.add(step)
@@ -214,15 +220,14 @@ class Flights:
         if races:
             self._simulation.tell(races)
 
-    def keep(self, tensor: Any) -> None:
-        """Somebody may touch a tensor's memory unseen: keep it to look at in the end.
+    def keep(self, storage: Any) -> None:
+        """Somebody may touch this memory unseen: keep it, to look at it in the end.
 
         As on CUDA, where it is not used again before the copies are done.
         """
-        buffer = pinned_buffer(tensor)
-        if buffer is None:
+        buffer = getattr(storage, "_gpumagic_pinned", None)
+        if buffer is None or not buffer.flights:
             return
-        storage = tensor.untyped_storage()
         kept_bytes = sum(each.nbytes() for each in self._kept.values())
         if kept_bytes + storage.nbytes() <= _REMEMBERED_BYTES:
             self._kept[id(buffer)] = storage
@@ -271,7 +276,10 @@ class Flights:
             met = self._met(buffer, span, writes=writes)
             races = tracker.operate(HOST, read, written, place)
             if not races:  # the tracker may have forgotten so much use of one buffer
-                races = [each.race(place, span, writes=writes) for each in met[-1:]]
+                untold = [each for each in met if not each.told]
+                races = [each.race(place, span, writes=writes) for each in untold[-1:]]
+            for flight in met:
+                self._spoil(flight)
             if races:
                 self._is_told(met)
         if races:
@@ -282,19 +290,16 @@ class Flights:
         return [
             flight
             for flight in buffer.flights
-            if (writes or flight.arrives)
-            and flight.meets(span)
-            and not self._is_behind(flight)
+            if (writes or flight.arrives) and flight.meets(span)
         ]
 
     def _is_told(self, met: Iterable[Flight]) -> None:
-        """What is told needs no looking for, nor what the hint would cure as well."""
+        """What the hint of a race would cure as well is not told again."""
         for flight in met:
-            self._spoil(flight)
-            flight.expected = None
+            flight.told = True
         for buffer in self._buffers():
             for flight in filter(self._is_behind, buffer.flights):
-                flight.expected = None
+                flight.told = True
 
     def _spoil(self, flight: Flight) -> None:
         """Let what was overwritten before it was sent be seen on the device."""
@@ -309,6 +314,7 @@ class Flights:
         sent = torch.empty_like(there).copy_(flight.expected)
         if same_bits(torch, there, sent):  # else it has other numbers by now
             there.copy_(self._simulation.poisoned(there))
+        flight.expected = None
 
     def taken_as_array(self, tensor: Any, array: Any) -> None:
         """An array was made of a tensor; it reads nothing by itself."""
@@ -369,10 +375,12 @@ class Flights:
                 continue
             lies = self._lies(flight, buffer)
             if lies is not None and not same_bits(self._torch, lies, flight.expected):
-                place = self._simulation.places.here()
-                yield flight.race(place, flight.span, writes=True, found=found)
                 self._spoil(flight)
                 flight.expected = None
+                if not flight.told:
+                    flight.told = True
+                    place = self._simulation.places.here()
+                    yield flight.race(place, flight.span, writes=True, found=found)
 
     @contextlib.contextmanager
     def _changing(self, buffer: PinnedBuffer, span: Bytes) -> Iterator[None]:
@@ -384,12 +392,16 @@ class Flights:
         ]
         races = [*self._changes(buffer, met)]
         yield
-        for flight in met:
+        self._remember_again(met, buffer)
+        if races:
+            self._simulation.tell(races)
+
+    def _remember_again(self, flights: Iterable[Flight], buffer: PinnedBuffer) -> None:
+        """What is there now is what is expected."""
+        for flight in flights:
             lies = self._lies(flight, buffer)
             if flight.expected is not None and lies is not None:
                 flight.expected = lies.clone()
-        if races:
-            self._simulation.tell(races)
 
     def _lies(self, flight: Flight, buffer: PinnedBuffer) -> Any:
         """The pinned memory of a copy; None where it was given another size."""
