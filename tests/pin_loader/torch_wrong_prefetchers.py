@@ -12,7 +12,13 @@ import gpumagic
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.simulator.backend.races_told import DataRace
 from tests.pin_loader.known_wrong import WRONG
-from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
+from tests.pin_loader.prefetch_programs import (
+    Consumer,
+    Fresh,
+    Pooled,
+    Program,
+    Step,
+)
 
 PROGRAMS = 12
 
@@ -43,19 +49,21 @@ def some_programs():
         )
 
 
-def is_faulty(make, programs):
+def is_faulty(make, programs, loader):
     """Whether a prefetcher gives wrong values or leaves a race in a program."""
     with gpumagic.simulate("h100", hazards="poison") as box, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataRace)
-        return any(Consumer(box, each).run(make(Fresh(each))) for each in programs)
+        return any(Consumer(box, each).run(make(loader(each))) for each in programs)
 
 
+@pytest.mark.parametrize("loader", [Fresh, Pooled])
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda kind: kind.__name__)
-def test_a_known_mistake_is_seen(wrong):
+def test_a_known_mistake_is_seen(wrong, loader):
     """A prefetcher with the mistake races or hands out wrong numbers."""
-    assert is_faulty(wrong, some_programs())
+    assert is_faulty(wrong, some_programs(), loader)
 
 
-def test_ours_has_none_of_them():
+@pytest.mark.parametrize("loader", [Fresh, Pooled])
+def test_ours_has_none_of_them(loader):
     """The same programs find nothing in ours."""
-    assert not is_faulty(DevicePrefetcher, some_programs())
+    assert not is_faulty(DevicePrefetcher, some_programs(), loader)

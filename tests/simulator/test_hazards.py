@@ -211,6 +211,16 @@ def test_a_host_read_of_a_non_blocking_copy_must_wait(bench, x, how):
     assert not bench.read(HOST, x)
 
 
+def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
+    """Whoever must act as soon as the host has waited hears of each wait."""
+    tracker, heard = bench.tracker, []
+    tracker.after_host_waits.append(lambda: heard.append(len(heard)))
+    tracker.host_waits_for_mark(tracker.record(bench.main))
+    tracker.host_waits_for(bench.main)
+    tracker.host_waits_for_device([bench.main, bench.side])
+    assert heard == [0, 1, 2]
+
+
 def test_refilling_a_pinned_buffer_in_flight_is_a_race(bench, x):
     """The host must not write what a copy still reads; a wait in between repairs it."""
     assert not bench.write(HOST, x, "fill")
@@ -595,6 +605,27 @@ def test_a_host_race_says_how_the_host_waits(bench, x):
     assert "In [3], line 4 writes 1.00 KiB on the host" in problem
     assert "event = side.record_event() after In [3], line 3" in hint
     assert "event.synchronize() before In [3], line 4" in hint
+
+
+def test_a_change_that_nobody_has_seen_says_where_it_was_found(bench):
+    """Not the line that changed it, which is not known."""
+    race = races.Race(
+        kind=Kind.CHANGED_UNSEEN,
+        earlier_stream=bench.side,
+        earlier_place="line 1",
+        earlier_writes=False,
+        later_stream=HOST,
+        later_place="line 5",
+        later_writes=True,
+        low=0,
+        high=SIZE,
+    )
+    problem, hint = told(bench, race)
+    assert problem == (
+        "In [3], line 5 finds that the host changed some of the 1.00 KiB of pinned "
+        "memory of In [3], line 1 before they were read on side"
+    )
+    assert "event.synchronize() before anything fills the buffer again" in hint
 
 
 @pytest.mark.parametrize("pool", ["main", "host"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -148,6 +151,128 @@ def test_a_buffer_that_is_filled_again_too_early(box):
     buffer.fill_(2)
 
     assert x[0].item() == 1
+
+
+def test_values_show_that_a_half_was_filled_too_early(poisoned):
+    """What was overwritten before it was sent is poison on the device, and no more."""
+    pin = torch.empty(2, 4).pin_memory()
+    there = torch.empty(4, 4, device="sim")
+
+    def feed():
+        for i in range(4):
+            pin[i % 2].fill_(i)
+            there[i].copy_(pin[i % 2], non_blocking=True)
+
+    with pytest.warns(DataRace, match="fills the buffer again"):
+        feed()
+    torch.sim.synchronize()
+
+    assert there[:2].isnan().all()
+    assert there[2:].tolist() == [[2.0] * 4, [3.0] * 4]
+    assert len(poisoned.races) == 1
+
+
+def test_poison_in_a_number_alone(poisoned):
+    """A tensor without dimensions that is read too early is NaN as well."""
+    host = torch.ones((), device="sim").to("cpu", non_blocking=True)
+    with pytest.warns(DataRace):
+        assert host.isnan()
+    torch.sim.synchronize()
+
+    assert host == 1
+    assert len(poisoned.races) == 1
+
+
+def test_what_nobody_has_seen_is_told_when_the_host_has_waited(poisoned):
+    """Numpy's write is found by its bytes, told once, and shown on the device."""
+    pin = torch.zeros(4).pin_memory()
+    array = pin.numpy()
+    there = pin.to("sim", non_blocking=True)
+    array[1] = 7
+    with pytest.warns(DataRace, match="finds that the host changed some of the 16 B"):
+        torch.sim.synchronize()
+    torch.sim.synchronize()
+
+    assert there.isnan().all()
+    assert pin.tolist() == [0.0, 7.0, 0.0, 0.0]
+    assert len(poisoned.races) == 1
+
+
+def test_an_operation_that_waits_ends_the_copies(box):
+    """After nonzero the host may fill the buffer, also by numpy."""
+    pin = torch.zeros(4).pin_memory()
+    there = pin.to("sim", non_blocking=True)
+    there.nonzero()
+    assert type(pin) is torch.Tensor
+    pin.numpy()[:] = 1
+    torch.sim.synchronize()
+
+    assert not box.races
+
+
+def test_only_what_is_under_way_is_watched(box):
+    """Other tensors, pinned or not, keep their class and with it their speed."""
+    pinned, others = torch.zeros(2, 4).pin_memory(), [torch.zeros(4).pin_memory()]
+    older, others = pinned[1], [*others, torch.zeros(4)]
+    pinned[0].to("sim", non_blocking=True)
+    newer = pinned.t()
+
+    assert all(type(each) is torch.Tensor for each in others)
+    assert all(type(each) is not torch.Tensor for each in (pinned, older, newer))
+    torch.sim.synchronize()
+    assert all(type(each) is torch.Tensor for each in (pinned, older, newer))
+    assert not box.races
+
+
+def test_a_parameter_under_way_stays_one(box):
+    """It is copied, pickled and printed as what it is."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.data = weight.data.pin_memory()
+    weight.data.to("sim", non_blocking=True)
+
+    assert isinstance(weight, torch.nn.Parameter)
+    assert type(copy.deepcopy(weight)) is torch.nn.Parameter
+    assert type(pickle.loads(pickle.dumps(weight))) is torch.nn.Parameter  # noqa: S301
+    assert repr(weight).startswith("Parameter containing:\ntensor([1., 1.], ")
+    assert not box.races
+
+
+def test_pinned_memory_is_let_go_while_it_is_under_way(box):
+    """A copy under way keeps nothing alive, however many there are."""
+    storages = []
+    for _ in range(200):
+        batch = torch.zeros(64).pin_memory()
+        storages.append(weakref.ref(batch.untyped_storage()))
+        batch.to("sim", non_blocking=True)
+        del batch
+
+    assert not any(each() for each in storages)
+    assert not box.races
+
+
+def test_more_slices_than_the_tracker_remembers(box):
+    """Of three hundred slices under way the first is known as well as the last."""
+    flat = torch.zeros(300, 4).pin_memory()
+    there = [flat[i].to("sim", non_blocking=True) for i in range(300)]
+    with pytest.warns(DataRace, match="writes 16 B"):
+        flat[0].fill_(1)
+
+    assert len(there) == 300
+    assert len(box.races) == 1
+
+
+def test_memory_beyond_what_is_remembered(box, monkeypatch):
+    """Where there is no room to remember it, an unseen change stays unseen."""
+    monkeypatch.setattr("gpumagic.simulator.backend.in_flight._REMEMBERED_BYTES", 8)
+    pin = torch.zeros(4).pin_memory()
+    array, there = pin.numpy(), pin.to("sim", non_blocking=True)
+    array[:] = 1
+    torch.sim.synchronize()
+    assert not box.races
+
+    there.copy_(pin, non_blocking=True)
+    with pytest.warns(DataRace):
+        pin.fill_(2)
 
 
 def test_a_tensor_with_a_copy_under_way_prints_as_ever(box):
