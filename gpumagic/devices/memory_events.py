@@ -43,9 +43,6 @@ class MemoryTrace:
     Attributes:
         events: By device, in the order in which they happened.
 
-        peaks: By device the most that was allocated at once, where the recorder has
-            seen that itself.
-
         partial: Whether events are missing, since there was no room for more.
 
         lines: Whether the events know their lines.
@@ -54,7 +51,6 @@ class MemoryTrace:
     """
 
     events: Mapping[int, Sequence[MemoryEvent]] = field(default_factory=dict)
-    peaks: Mapping[int, int] = field(default_factory=dict)
     partial: bool = False
     lines: bool = False
     remarks: tuple[str, ...] = ()

@@ -6,23 +6,26 @@ code, because a cell may be awaited between them, or end in an error.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.counter_resets import watch_resets
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.gpu_mem.badges import badges_between, badges_of_allocator
 from gpumagic.gpu_mem.cell_lines import files_of_running_cell
 from gpumagic.gpu_mem.counters import from_zero, read_all, setting_of
 from gpumagic.gpu_mem.line_table import lines_of
-from gpumagic.gpu_mem.peak import peak_between, with_replay
+from gpumagic.gpu_mem.peak import peak_unseen, with_replay
 from gpumagic.gpu_mem.recording import Recording
 from gpumagic.gpu_mem.records.counters import Counters, DeviceChange, Peak, PeakKind
 from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.gpu_mem.replay import replay
+from gpumagic.gpu_mem.stretches import Stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
@@ -79,17 +82,29 @@ class CellRun:
         self._in_cell = in_cell
         self._runtime: Runtime = CpuRuntime()
         self._machine: Any = None
+        self._marks: Any = None
+        self._resets_seen = False
+        self._watches = contextlib.ExitStack()
+        self._stretches = Stretches(self._look_again)
         self._before: dict[int, Counters] = {}
         self._after: dict[int, Counters] = {}
         self._recording = Recording(lines=lines) if exact or lines else None
         self._problems: tuple[str, ...] = ()
+        self._engine_peaks: Mapping[int, int] = {}
         self._oom_device: int | None = None
 
     def begin(self) -> None:
         """Look, and start to record if that is wanted; never fails for want of it."""
         self._runtime = self._open_runtime()
         self._machine = simulated_box()
+        self._resets_seen = self._watches.enter_context(
+            watch_resets(self._stretches.over_a_reset)
+        )
+        if self._runtime.simulated:
+            self._marks = self._machine.mark_peaks()
         self._before = self._look(self._runtime)
+        if self._runtime.kind != CpuRuntime.kind:
+            self._stretches.begin(self._before)
         if self._recording is not None:
             self._recording.start(self._runtime)
 
@@ -103,11 +118,14 @@ class CellRun:
             runtime = self._runtime_at_end()
             self._after = self._look(runtime)
         finally:
+            self._watches.close()
             if self._recording is not None:
                 self._recording.stop()
-        another_kind = runtime.kind != self._runtime.kind
-        if another_kind or simulated_box() is not self._machine:
+        another_kind, box = runtime.kind != self._runtime.kind, simulated_box()
+        if another_kind or box is not self._machine:
             self._forget_beginning()
+        if runtime.simulated and box is not None:
+            self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or files_of_running_cell()
         self.setting, self.kind = setting_of(runtime), runtime.kind
         self.failed = _line_of(error)
@@ -127,7 +145,9 @@ class CellRun:
         badges = [*badges_of_allocator(self.kind, self._after.values())]
         for device, after in self._after.items():
             badges += badges_between(
-                self._before.get(device), after, ended_by_oom=device == self._oom_device
+                self._before.get(device),
+                self._stretches.whole(after),
+                ended_by_oom=device == self._oom_device,
             )
         return tuple(badges)
 
@@ -161,7 +181,9 @@ class CellRun:
         return None if self._recording is None else self._recording.trace
 
     def _forget_beginning(self) -> None:
-        self._before = {}
+        self._before, self._marks = {}, None
+        if self._runtime.kind != CpuRuntime.kind:
+            self._stretches = Stretches(self._look_again)
         if self._recording is not None:
             self._recording.forget()
 
@@ -174,6 +196,11 @@ class CellRun:
             self._problems += (f"the devices could not be asked: {problem}",)
             return {}
 
+    def _look_again(self) -> dict[int, Counters]:
+        """In the middle of the cell, where names are not searched for."""
+        runtime = self._runtime_at_end()
+        return {} if runtime.kind == CpuRuntime.kind else self._look(runtime)
+
     def _runtime_at_end(self) -> Runtime:
         """The one of the beginning, unless the cell may have come upon a better one."""
         runtime = self._runtime
@@ -183,18 +210,15 @@ class CellRun:
         return self._open_runtime()
 
     def _change(self, device: int) -> DeviceChange:
-        after = self._after[device]
+        after = self._stretches.whole(self._after[device])
         before = self._before.get(device) or from_zero(after)
-        return DeviceChange(before, after, self._peak(before, after))
+        return DeviceChange(before, after, self._peak(before, self._after[device]))
 
     def _peak(self, before: Counters, after: Counters) -> Peak:
-        counted = peak_between(before, after)
+        counted = self._counted(after)
         trace, device = self._trace, after.device
         if trace is None or counted.kind is PeakKind.EXACT:
             return counted
-        if device in trace.peaks:
-            seen = trace.peaks[device]
-            return Peak(PeakKind.EXACT, seen, seen)
         if self.lines_partial or before.allocated_bytes is None:
             return counted
         course = replay(trace.events.get(device, ()), before.allocated_bytes)
@@ -205,6 +229,15 @@ class CellRun:
             peak_bytes=course.peak_bytes,
             end_bytes=course.end_bytes,
         )
+
+    def _counted(self, after: Counters) -> Peak:
+        """What is known without having seen each allocation."""
+        engines = self._engine_peaks.get(after.device)
+        if engines is not None:
+            return Peak(PeakKind.EXACT, engines, engines)
+        if self._resets_seen or after.device in self._before:
+            return self._stretches.peak(after)
+        return peak_unseen(after)
 
     def _check_whole(self) -> None:
         """Compare what was recorded with what the allocators have counted."""
@@ -220,7 +253,7 @@ class CellRun:
         if after is None or after.taken is None:
             return False
         before = self._before.get(device) or from_zero(after)
-        counted = after.taken - (before.taken or 0)
+        counted = (self._stretches.whole(after).taken or 0) - (before.taken or 0)
         return sum(each.taken for each in trace.events[device]) < counted
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.gpu_mem.counters import from_zero
 from gpumagic.gpu_mem.records.counters import Peak, PeakKind
 from gpumagic.gpu_mem.resets import peaks_were_reset, sums_were_reset
 
@@ -36,6 +37,36 @@ def peak_between(before: Counters, after: Counters) -> Peak:
     if now > then:
         return Peak(PeakKind.EXACT, now, now)
     return _between(low, min(now, _all_kept(before, after, now)))
+
+
+def highest(one: Peak, other: Peak) -> Peak:
+    """The peak of two stretches of one cell."""
+    kinds = one.kind, other.kind
+    if PeakKind.UNKNOWN in kinds:
+        return Peak(PeakKind.UNKNOWN)
+    low = max(one.low_bytes or 0, other.low_bytes or 0)
+    if PeakKind.SINCE_RESET in kinds:
+        return Peak(PeakKind.SINCE_RESET, low, low)
+    return _between(low, max(one.high_bytes or 0, other.high_bytes or 0))
+
+
+def peak_unseen(after: Counters) -> Peak:
+    """The peak since a device's first use, if resets since then were not seen.
+
+    Such a reset leaves no trace where there was nothing before. But memory was only
+    taken from the driver for what did not fit into what there was.
+
+    Args:
+        after: The only look.
+    """
+    low = after.peak_bytes
+    sums = after.taken_bytes, after.reserved_bytes, after.flushed_bytes
+    if low is None or None in sums:
+        return Peak(PeakKind.UNKNOWN)
+    taken, reserved, flushed = (each or 0 for each in sums)
+    if sums_were_reset(from_zero(after), after):
+        return Peak(PeakKind.SINCE_RESET, low, low)
+    return _between(low, max(low, min(taken, reserved + flushed)))
 
 
 def with_replay(

@@ -94,7 +94,8 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
         return Chosen(remark=_too_early("torch was not imported"))
     places = places_beside(torch) if lines else None
     if runtime.simulated:
-        return _of_the_simulator(lines=lines)
+        # Its engine knows the peak by itself.
+        return _of_the_simulator() if lines else Chosen()
     if runtime.kind == "cpu":
         from gpumagic.devices.host_allocations import HostAllocations
 
@@ -104,10 +105,10 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
     return Chosen(remark=f"torch records no allocations on {runtime.kind}")
 
 
-def _of_the_simulator(*, lines: bool) -> Chosen:
+def _of_the_simulator() -> Chosen:
     from gpumagic.simulator.memory_watch import MemoryWatch
 
-    return Chosen(MemoryWatch(simulated_box(), lines=lines))  # type: ignore[arg-type]
+    return Chosen(MemoryWatch(simulated_box()))  # type: ignore[arg-type]
 
 
 def _of_cuda(torch: Any, runtime: Runtime, places: Places | None) -> Chosen:

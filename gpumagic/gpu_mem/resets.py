@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.counters import Counters
 
-_PEAKS = ("peak_bytes", "peak_reserved_bytes")
-_SUMS = (
+PEAKS = ("peak_bytes", "peak_reserved_bytes")
+SUMS = (
     "taken_bytes",
     "given_back_bytes",
     "taken",
@@ -22,12 +22,12 @@ _SUMS = (
 
 def peaks_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the peaks were: they never fall by themselves."""
-    return _fell(before, after, _PEAKS)
+    return _fell(before, after, PEAKS)
 
 
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
-    return _fell(before, after, _SUMS) or not _explained(before, after)
+    return _fell(before, after, SUMS) or not _explained(before, after)
 
 
 def _fell(before: Counters, after: Counters, names: tuple[str, ...]) -> bool:

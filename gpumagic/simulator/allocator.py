@@ -32,6 +32,8 @@ from gpumagic.simulator.out_of_memory import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.allocator_counters import Mark
+
 __all__ = [
     "AllocatorSettings",
     "Block",
@@ -83,6 +85,7 @@ class CachingAllocator:
         self._history = History(now_us)
         self._allocated_bytes = self.counters.totals["allocated_bytes"]
         self._reserved_bytes = self.counters.totals["reserved_bytes"]
+        self._beginning = self._allocated_bytes.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
         self._memory = DeviceMemory(
@@ -203,6 +206,14 @@ class CachingAllocator:
     def peak_allocated_bytes(self) -> int:
         """The most that had an owner since the latest reset."""
         return self._allocated_bytes.peak
+
+    def mark_peak(self) -> Mark:
+        """From now on a peak of its own is counted of what has an owner."""
+        return self._allocated_bytes.mark()
+
+    def peak_since(self, mark: Mark | None = None) -> int:
+        """The most that had an owner since then, or ever, whoever has reset what."""
+        return self._allocated_bytes.peak_since(mark or self._beginning)
 
     @property
     def reserved_bytes(self) -> int:

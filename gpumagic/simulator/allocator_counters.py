@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 # What torch reports where blocks of every size may be split.
 _NO_LIMIT = -1
 
@@ -41,13 +43,13 @@ class Count:
         self.current = now = self.current + amount
         if amount < 0:
             self.freed -= amount
-        elif now > self.peak or now + self.twin.current > self.total.peak:
+        elif now > self.peak or now + self.twin.current > self.total.lately:
             self.note_peak(now)
 
     def note_peak(self, now: int) -> None:
         """See whether this figure, or that of both pools, was never as high."""
         self.peak = max(self.peak, now)
-        self.total.peak = max(self.total.peak, now + self.twin.current)
+        self.total.lately = max(self.total.lately, now + self.twin.current)
 
     def reset_accumulated(self) -> None:
         """Forget how it got here."""
@@ -59,15 +61,46 @@ class Count:
         self.freed, self.carried = other.freed, other.carried
 
 
-class Total:
-    """A figure of both pools: the sum of two counts, with a peak of its own."""
+class Mark:
+    """A peak that is counted from a moment on, beside the user's own."""
 
-    __slots__ = ("large", "peak", "small")
+    __slots__ = ("__weakref__", "peak")
+
+    def __init__(self, now: int) -> None:
+        self.peak = now
+
+
+class Total:
+    """A figure of both pools: the sum of two counts, with a peak of its own.
+
+    Several peaks may be counted at once, from different moments on. Only the highest
+    figure since the latest of these moments is kept up to date, which costs the busy
+    path no more than one peak does; the peaks catch up when somebody asks.
+    """
+
+    __slots__ = ("_marks", "_users", "large", "lately", "small")
 
     def __init__(self) -> None:
-        self.peak = 0
+        self.lately = self._users = 0
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
         self.small, self.large = Count(self), Count(self)
         self.small.twin, self.large.twin = self.large, self.small
+
+    @property
+    def peak(self) -> int:
+        """The highest since the latest reset."""
+        return max(self._users, self.lately)
+
+    def mark(self) -> Mark:
+        """Count a peak from now on, for as long as somebody holds the mark."""
+        self._catch_up()
+        made = Mark(self.current)
+        self._marks.add(made)
+        return made
+
+    def peak_since(self, mark: Mark) -> int:
+        """The highest since then, whoever has reset what."""
+        return max(mark.peak, self.lately)
 
     @property
     def current(self) -> int:
@@ -86,7 +119,8 @@ class Total:
 
     def reset_peaks(self) -> None:
         """Forget how high it and its parts were."""
-        self.peak = self.current
+        self._catch_up()
+        self._users = self.current
         for count in (self.small, self.large):
             count.peak = count.current
 
@@ -98,10 +132,17 @@ class Total:
     def copy(self) -> Total:
         """A figure of its own that has come the same way."""
         twin = Total()
-        twin.peak = self.peak
+        twin.lately = self.peak
         twin.small.copy_from(self.small)
         twin.large.copy_from(self.large)
         return twin
+
+    def _catch_up(self) -> None:
+        """Let a new moment begin."""
+        self._users = self.peak
+        for mark in self._marks:
+            mark.peak = self.peak_since(mark)
+        self.lately = self.current
 
 
 class Tally:
@@ -136,15 +177,15 @@ class Tally:
         """A block has got an owner. Written out, as it runs for every tensor."""
         count = self.allocation
         count.current = now = count.current + 1
-        if now > count.peak or now + count.twin.current > count.total.peak:
+        if now > count.peak or now + count.twin.current > count.total.lately:
             count.note_peak(now)
         count = self.allocated_bytes
         count.current = now = count.current + size
-        if now > count.peak or now + count.twin.current > count.total.peak:
+        if now > count.peak or now + count.twin.current > count.total.lately:
             count.note_peak(now)
         count = self.requested_bytes
         count.current = now = count.current + requested
-        if now > count.peak or now + count.twin.current > count.total.peak:
+        if now > count.peak or now + count.twin.current > count.total.lately:
             count.note_peak(now)
         if splits:
             self.inactive_split.shift(splits)

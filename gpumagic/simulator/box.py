@@ -18,7 +18,7 @@ from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 from gpumagic.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from gpumagic.devices.tracing import Tracing
     from gpumagic.observed import SeenRace, SyncCall
     from gpumagic.places import PlaceMark
+    from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.models import GpuModel
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
     from gpumagic.simulator.work import Work
 
 HAZARDS = ("report", "poison", "off")
@@ -206,10 +208,36 @@ class Box:
 
         return trace(self)
 
+    def watch_resets(
+        self, around: Callable[[], AbstractContextManager[object]]
+    ) -> AbstractContextManager[None]:
+        """Put something round each reset of the counters during a block."""
+        from gpumagic.simulator.observing import watch_resets
+
+        return watch_resets(self, around)
+
+    def mark_peaks(self) -> dict[SimulatedGpu, Mark]:
+        """From now on the peak of each GPU is counted apart, for `peaks_since`."""
+        self._give_back()
+        return {gpu: gpu.allocator.mark_peak() for gpu in self.machine.all_gpus}
+
+    def peaks_since(
+        self, marks: Mapping[SimulatedGpu, Mark] | None = None
+    ) -> dict[int, int]:
+        """The most that tensors held at once on each GPU, whoever resets counters.
+
+        Args:
+            marks: Since when; None is from the beginning.
+        """
+        self._give_back()
+        return {
+            gpu.index: gpu.allocator.peak_since(marks[gpu] if marks else None)
+            for gpu in self.machine.gpus
+        }
+
     def report(self) -> SimulationReport:
         """What the machine is, and how it stands."""
-        if self._simulation is not None:
-            self._simulation.give_back()
+        self._give_back()
         gpus = tuple(
             GpuState(
                 number=gpu.number,
@@ -235,6 +263,10 @@ class Box:
             races=len(self._simulation.races) if self._simulation else 0,
             hazards=self.hazards,
         )
+
+    def _give_back(self) -> None:
+        if self._simulation is not None:
+            self._simulation.give_back()
 
     def __str__(self) -> str:
         return str(self.report())

@@ -41,16 +41,14 @@ class _Noted(NamedTuple):
 class MemoryWatch:
     """A recorder of the memory of all GPUs of a machine.
 
-    The most that was allocated at once is exact. A tensor that dies gives its memory
-    back with the next operation, as one books it; the line is where it has died.
+    A tensor that dies gives its memory back with the next operation, as one books it;
+    the line is where it has died.
 
     Args:
         box: The machine.
-
-        lines: Whether to note what was taken and given back where.
     """
 
-    def __init__(self, box: Box, *, lines: bool) -> None:
+    def __init__(self, box: Box) -> None:
         simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
         if simulation is None or not box.is_on:
             raise DeviceError(
@@ -58,11 +56,9 @@ class MemoryWatch:
                 'gpumagic.simulate("h100") switches one on',
             )
         self._simulation: Simulation = simulation
-        self._lines = lines
         self._gpus = simulation.machine.all_gpus
         self._observers: list[Callable[[str, Block], object]] = []
         self._noted: dict[SimulatedGpu, list[_Noted]] = {}
-        self._peaks: dict[SimulatedGpu, int] = {}
         self._partial = False
         self._alive: dict[Block, weakref.ref[Any]] = {}
         self._deaths: dict[Block, _Mark] = {}
@@ -72,33 +68,29 @@ class MemoryWatch:
         self._simulation.give_back()
         for gpu in self._gpus:
             self._noted[gpu] = []
-            self._peaks[gpu] = gpu.allocator.allocated_bytes
             observer = functools.partial(self._note, gpu)
             self._observers.append(observer)
             gpu.allocator.observe(observer)
-        if self._lines:
-            for life in tuple(self._simulation.tensors.lives.values()):
-                if life.block is not None:
-                    self._follow(life(), life.block)
-            self._simulation.births.append(self._born)
+        for life in tuple(self._simulation.tensors.lives.values()):
+            if life.block is not None:
+                self._follow(life(), life.block)
+        self._simulation.births.append(self._born)
 
     def stop(self) -> MemoryTrace:
         """End it, and tell what was seen."""
         self._simulation.give_back()
         for gpu, observer in zip(self._gpus, self._observers, strict=True):
             gpu.allocator.ignore(observer)
-        if self._lines:
-            self._simulation.births.remove(self._born)
+        self._simulation.births.remove(self._born)
         self._alive.clear()
         self._deaths.clear()
         spot_of = functools.cache(_spot_of)
         used = self._simulation.machine.gpus  # those that this process sees
         events = {gpu.index: _events(self._noted[gpu], spot_of) for gpu in used}
         return MemoryTrace(
-            events=events if self._lines else {},
-            peaks={gpu.index: self._peaks[gpu] for gpu in used},
+            events=events,
             partial=self._partial,
-            lines=self._lines,
+            lines=True,
         )
 
     # ------------------------------------------------------------ what happens
@@ -106,9 +98,7 @@ class MemoryWatch:
     def _note(self, gpu: SimulatedGpu, action: str, block: Block) -> None:
         """Told by an allocator, while the books are held."""
         taken = action == _TAKEN
-        if taken:
-            self._peaks[gpu] = max(self._peaks[gpu], gpu.allocator.allocated_bytes)
-        if not self._lines or action not in (_TAKEN, _GIVEN_BACK):
+        if action not in (_TAKEN, _GIVEN_BACK):
             return
         noted = self._noted[gpu]
         if len(noted) >= _MOST_EVENTS:

@@ -13,7 +13,7 @@ from gpumagic.simulator.races import hint, problem
 from gpumagic.simulator.scheduler import QUEUE_FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
@@ -57,6 +57,23 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
     finally:
         box.machine.wait_observers.remove(note)
         seen += map(_looked_at, waits)
+
+
+@contextlib.contextmanager
+def watch_resets(
+    box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
+) -> Iterator[None]:
+    """Put something round each reset of an allocator's counters during a block.
+
+    Raises:
+        DeviceError: The machine is switched off.
+    """
+    resets = _simulation_of(box).resets
+    resets.append(around)
+    try:
+        yield
+    finally:
+        resets.remove(around)
 
 
 @contextlib.contextmanager

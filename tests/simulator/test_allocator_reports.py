@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 
 import pytest
 
@@ -126,6 +127,33 @@ def test_a_reset_peak_starts_from_what_is_there():
     allocator.allocate(1, DEFAULT)
     assert allocator.peak_allocated_bytes == 30 * MIB + 512
     assert allocator.memory_stats()["allocated_bytes.large_pool.peak"] == 30 * MIB
+
+
+def test_peaks_since_marks():
+    """Each mark has the highest figure since it was made, through resets and marks."""
+    draw = random.Random(5)  # noqa: S311 -- the same steps each time
+    allocator, owned = allocator_of(), []
+    marks, users, ever = [], 0, 0
+    for _ in range(3000):
+        step = draw.random()
+        if step < 0.45 or not owned:
+            owned.append(allocator.allocate(draw.randrange(1, 4 * MIB), DEFAULT))
+        elif step < 0.9:
+            allocator.free(owned.pop(draw.randrange(len(owned))))
+        elif step < 0.94:
+            allocator.reset_peaks()
+            users = 0
+        elif step < 0.98:
+            marks.append([allocator.mark_peak(), 0])
+        elif marks:
+            del marks[draw.randrange(len(marks))]
+        now = sum(block.size for block in owned)
+        users, ever = max(users, now), max(ever, now)
+        for pair in marks:
+            pair[1] = max(pair[1], now)
+            assert allocator.peak_since(pair[0]) == pair[1]
+        assert allocator.peak_allocated_bytes == users
+        assert allocator.peak_since() == ever
 
 
 def test_a_reset_sum_forgets_what_happened():

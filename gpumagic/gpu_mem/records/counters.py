@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from gpumagic.gpu_mem.resets import sums_were_reset
 from gpumagic.record import Record
 
 
@@ -94,7 +95,15 @@ class Peak(Record):
 
 @dataclass(frozen=True)
 class DeviceChange(Record):
-    """What a cell did to the memory of one device."""
+    """What a cell did to the memory of one device.
+
+    Attributes:
+        before: The counters before it.
+
+        after: And afterwards, as they would be had the cell not reset any.
+
+        peak: The most at once in between.
+    """
 
     before: Counters
     after: Counters
@@ -119,10 +128,11 @@ class DeviceChange(Record):
     def gross_bytes(self) -> int | None:
         """All that was handed out in between, however soon it came back.
 
-        None where somebody has reset the sums in between.
+        None where somebody has reset the sums in between, unseen.
         """
-        gross = difference(self.after.taken_bytes, self.before.taken_bytes)
-        return None if gross is not None and gross < 0 else gross
+        if sums_were_reset(self.before, self.after):
+            return None
+        return difference(self.after.taken_bytes, self.before.taken_bytes)
 
     @property
     def moved(self) -> bool:

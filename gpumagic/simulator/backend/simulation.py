@@ -19,6 +19,7 @@ from gpumagic.simulator.races import HOST
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.interrupts import Interrupts
@@ -63,6 +64,8 @@ class Simulation:
         births: Those who are told of each tensor that gets memory, with its block.
 
         polling: Answers whether something is done, and lets sleep pass.
+
+        resets: What those who care put round each reset of an allocator's counters.
 
         generators: One for each GPU, by its index.
 
@@ -110,6 +113,7 @@ class Simulation:
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
         self.births: list[Callable[[Any, Block], object]] = []
+        self.resets: list[Callable[[], AbstractContextManager[object]]] = []
         self.backward = BackwardStreams(self)
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()

@@ -184,11 +184,11 @@ class Words:
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         """Let the peaks begin anew."""
-        self._ask(device, lambda gpu: gpu.allocator.reset_peaks())
+        self._reset(device, lambda gpu: gpu.allocator.reset_peaks())
 
     def reset_accumulated_memory_stats(self, device: Any = None) -> None:
         """Let the sums begin anew."""
-        self._ask(device, lambda gpu: gpu.allocator.reset_accumulated())
+        self._reset(device, lambda gpu: gpu.allocator.reset_accumulated())
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
@@ -253,6 +253,15 @@ class Words:
         gpu = self._gpu(device)
         with self._simulation.books():
             return question(gpu)
+
+    def _reset(self, device: Any, what: Callable[[SimulatedGpu], None]) -> None:
+        """Reset counters, told to those who look at them."""
+        gpu = self._gpu(device)
+        with contextlib.ExitStack() as told:
+            for around in tuple(self._simulation.resets):
+                told.enter_context(around())
+            with self._simulation.books():
+                what(gpu)
 
     def _generator(self, device: Any) -> Any:
         index = index_of(device)
