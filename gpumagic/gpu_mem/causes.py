@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.setting import Setting
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
-_NAMES = "%gpu_mem shows which names hold most: del what is not needed any more"
 _LESS_IN_THE_RUN = (
     _BATCH,
     "use torch.no_grad() where no backward pass follows",
@@ -44,7 +43,6 @@ _STEPS = {
 _TO_LEARN_MORE = (
     "let it out once, without try and except: its words say how much was asked for",
     "%gpu_mem fit 2GiB asks whether so much would fit now",
-    _NAMES,
 )
 _OTHERS_OF_THE_MODEL = {Cause.OTHERS: ("%gpu_select free takes the freest GPU",)}
 _EXPANDABLE = (
@@ -96,8 +94,9 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     pinning: Sequence[Pinning] = (),
     others: Sequence[tuple[int, int]] = (),
     held: Held | None = None,
+    in_pieces_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """What to type, the best first.
+    """What to do, what gives back the most first.
 
     Args:
         causes: From `causes_of`.
@@ -111,6 +110,8 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
         others: Other processes and their bytes, from `others_in`.
 
         held: What may be let go of.
+
+        in_pieces_bytes: What is free in pieces; None is unknown.
     """
     held = held or Held()
     kind = "cuda" if setting is None else setting.kind
@@ -118,6 +119,8 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     steps: list[str] = []
     for cause in causes:
         if cause is Cause.FRAGMENTED:
+            if held.own_bytes > (in_pieces_bytes or 0):
+                steps += held.ways_to_need_less()
             steps += _unpinning(pinning)
             way = _EXPANDABLE_IN_THE_MODEL if simulated else _EXPANDABLE
             steps += [way] if expandable is False else []
@@ -133,6 +136,8 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
         said = _STEPS.get(cause, ())
         said = (_OTHERS_OF_THE_MODEL if simulated else {}).get(cause, said)
         steps += [each.format(kind=kind) for each in said]
+    if Cause.NEVER_FITS not in causes:
+        steps += held.ways_to_need_less()
     if Cause.LEAKED in causes and held.own_bytes:
         steps.append(_BATCH)
     return tuple(dict.fromkeys((*steps, *held.of_the_error_itself())))
@@ -148,6 +153,8 @@ def steps_without_words(held: Held) -> tuple[str, ...]:
     return (
         *(held.ways_to_let_go() if leaks else ()),
         *_TO_LEARN_MORE,
+        *held.ways_to_need_less(),
+        held.names_to_delete(),
         *held.ways_to_cut_graphs(),
         *held.of_the_error_itself(),
     )
@@ -155,10 +162,11 @@ def steps_without_words(held: Held) -> tuple[str, ...]:
 
 def _with_less_alive(held: Held) -> tuple[str, ...]:
     """Where the failing run had made much of it, its batch comes before the names."""
-    graphs = held.ways_to_cut_graphs()
+    graphs, names = held.ways_to_cut_graphs(), held.names_to_delete()
     if held.is_much_its_own:
-        return *_LESS_IN_THE_RUN, *held.of_the_error_itself(), _NAMES, *graphs
-    return _NAMES, *graphs, *_LESS_IN_THE_RUN
+        less = *held.ways_to_need_less(), *_LESS_IN_THE_RUN
+        return *less, *held.of_the_error_itself(), names, *graphs
+    return names, *graphs, *_LESS_IN_THE_RUN
 
 
 def _unpinning(pinning: Sequence[Pinning]) -> Iterator[str]:

@@ -15,6 +15,9 @@ import sys
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from gpumagic.devices.imported import loaded_torch
+from gpumagic.gpu_mem.stack_places import places_beside
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
@@ -49,7 +52,10 @@ class HeldLocal(NamedTuple):
 def frames_with_locals(
     error: Error, live: Container[int] = frozenset()
 ) -> Iterator[HeldLocal]:
-    """All that an error and those it stands for keep alive, innermost frame first.
+    """All that an error and those it stands for keep alive.
+
+    The user's own frames come first, each time the innermost first: who looks for a
+    tensor knows it by the name that they gave it, and not by torch's.
 
     Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
     second set of references that outlives `frame.clear()`.
@@ -61,10 +67,12 @@ def frames_with_locals(
     """
     for each in errors_within(error):
         yield from _carried(each)
-    for frame in frames_kept_by(error):
-        if not is_machinery(frame):
-            for name, value in locals_of(frame, live).items():
-                yield HeldLocal(frame.f_code.co_name, name, value)
+    frames = [each for each in frames_kept_by(error) if not is_machinery(each)]
+    places = places_beside(loaded_torch())
+    frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
+    for frame in frames:
+        for name, value in locals_of(frame, live).items():
+            yield HeldLocal(frame.f_code.co_name, name, value)
 
 
 def frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:

@@ -7,12 +7,15 @@ has three more places: what formats tracebacks, the result of the last cell, and
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_mem.error_frames import (
+    errors_within,
     frames_kept_by,
+    has_frames,
     is_error,
     is_machinery,
     is_traceback,
@@ -89,6 +92,25 @@ def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
             if errors:
                 found[name] = errors
     return found
+
+
+def stray_errors(known: Iterable[Error]) -> list[BaseException]:
+    """Errors that are alive and in none of the known places.
+
+    They wait in a cycle for Python's collector, or an object has kept them. To find
+    them takes a look at every object that there is.
+
+    Args:
+        known: The errors of the known places.
+    """
+    found = {id(each) for one in known for each in errors_within(one)}
+    alive = [
+        each
+        for each in gc.get_objects()
+        if is_error(each) and id(each) not in found and has_frames(each)
+    ]
+    inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
+    return [each for each in alive if id(each) not in inner]
 
 
 def drop_errors(shell: Any | None) -> tuple[str, ...]:

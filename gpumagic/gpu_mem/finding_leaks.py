@@ -21,7 +21,7 @@ from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.units import count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.leak_candidates import IsOwn
@@ -50,7 +50,12 @@ class FoundLeaks(NamedTuple):
 
         without_graphs_bytes: The same without graphs, which may be wanted.
 
-        own_bytes: What the frames of the error that is asked about hold besides.
+        own: What the frames of the error that is asked about hold besides, the largest
+            first, with what could be changed there.
+
+        own_bytes: The same by device.
+
+        collected_bytes: What came back by device, as cycles were collected for it.
 
         partial: Whether the search was ended by its budget.
 
@@ -60,7 +65,9 @@ class FoundLeaks(NamedTuple):
     leaks: tuple[Leak, ...]
     total_bytes: tuple[tuple[int, int], ...]
     without_graphs_bytes: tuple[tuple[int, int], ...]
+    own: tuple[Leak, ...]
     own_bytes: tuple[tuple[int, int], ...]
+    collected_bytes: tuple[tuple[int, int], ...]
     partial: bool
     remarks: tuple[str, ...]
 
@@ -97,12 +104,14 @@ def find_leaks(
     others = [row for row in rows if not row.own]
     no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
     leaks = [row.leak for row in others]
-    leaks += [_of_cycles(*each) for each in cycles.items()]
+    own = [row for row in rows if row.own]
     return FoundLeaks(
-        leaks=tuple(sorted(leaks, key=lambda leak: -leak.nbytes)),
-        total_bytes=by_device(others, memory, cycles),
-        without_graphs_bytes=by_device(no_graphs, memory, cycles),
-        own_bytes=by_device([row for row in rows if row.own], memory),
+        leaks=_largest_first(leaks),
+        total_bytes=by_device(others, memory),
+        without_graphs_bytes=by_device(no_graphs, memory),
+        own=_largest_first(row.leak for row in own),
+        own_bytes=by_device(own, memory),
+        collected_bytes=tuple(sorted(cycles.items())),
         partial=walk.partial,
         remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
     )
@@ -136,9 +145,8 @@ def _allocated(runtime: Runtime) -> dict[int, int]:
     return known or alive_bytes(runtime.kind)
 
 
-def _of_cycles(device: int, nbytes: int) -> Leak:
-    where = "cycles, collected just now"
-    return Leak(LeakKind.CYCLE, where, device, nbytes, ("Python's collector",))
+def _largest_first(leaks: Iterable[Leak]) -> tuple[Leak, ...]:
+    return tuple(sorted(leaks, key=lambda leak: -leak.nbytes))
 
 
 def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "Sources", "compared", "find_holdings", "of_devices", "sizes"]
 
 
+_WORTH_ANOTHER_SEARCH = 1 << 20
+
+
 def find_holdings(
     sources: Sources,
     allocated: Mapping[int, int | None],
@@ -52,10 +55,27 @@ def find_holdings(
     Returns:
         Numbers and names: nothing of the user's is kept alive.
     """
+    found = _find(sources, allocated, budget or Budget(), snapshot)
+    if _nameless_bytes(found) < _WORTH_ANOTHER_SEARCH:
+        return found
+    strays = sources.stray_errors()
+    if not strays:
+        return found
+    errors = *sources.errors, *strays
+    sources = dataclasses.replace(sources, errors=errors, stray_errors=tuple)
+    return _find(sources, allocated, budget or Budget(), snapshot)
+
+
+def _find(
+    sources: Sources,
+    allocated: Mapping[int, int | None],
+    budget: Budget,
+    snapshot: Sequence[Mapping[str, Any]] | None,
+) -> Holdings:
     began = time.perf_counter()
     # No segments at all is what an allocator says that does not tell them.
     places = Places(sources.kind, BlocksInUse(snapshot) if snapshot else None)
-    walk, names, memory = _search(sources, budget or Budget(), places)
+    walk, names, memory = _search(sources, budget, places)
     balances = [
         DeviceBalance(
             sources.kind,
@@ -75,6 +95,11 @@ def find_holdings(
         seconds=time.perf_counter() - began,
         remarks=tuple(remarks),
     )
+
+
+def _nameless_bytes(holdings: Holdings) -> int:
+    nameless = (h for h in holdings.holders if h.kind is HolderKind.UNATTRIBUTED)
+    return max((each.reachable_bytes for each in nameless), default=0)
 
 
 def sizes(holdings: Holdings) -> dict[str, int]:
@@ -163,12 +188,14 @@ def _in_order(balances: Sequence[DeviceBalance]) -> Iterable[Holder]:
     return sorted(rows, key=_place_of)
 
 
-def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, str]:
+def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
+    of_error = row.kind is HolderKind.ERROR
     return (
         row.kind is HolderKind.UNATTRIBUTED,
         not has_name(row.kind),
         -row.reachable_bytes,
         -row.own_bytes,
         row.device,
-        row.name,
+        of_error,
+        "" if of_error else row.name,  # in their order, the user's own frames first
     )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_mem.error_holders import held_errors
+from gpumagic.gpu_mem.error_holders import (
+    errors_in_variables,
+    held_errors,
+    stray_errors,
+)
 from gpumagic.gpu_mem.output_holders import output_places
 from gpumagic.gpu_mem.roots import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from gpumagic.gpu_mem.error_frames import Error
 
 
 class KnownNames:
@@ -42,9 +48,15 @@ class KnownNames:
         """
         outputs = {place.name: place.value for place in output_places(self.shell)}
         held = tuple(each.error for each in held_errors(self.shell))
+        errors = held if error is None else (error, *held)
         return Sources(
             self.namespace,
             kind,
             outputs=outputs | dict(shown or {}),
-            errors=held if error is None else (error, *held),
+            errors=errors,
+            stray_errors=lambda: stray_errors((*errors, *self._in_variables())),
         )
+
+    def _in_variables(self) -> Iterator[Error]:
+        for errors in errors_in_variables(self.shell).values():
+            yield from errors

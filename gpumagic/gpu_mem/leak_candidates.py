@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_mem.class_names import in_classes
 from gpumagic.gpu_mem.error_frames import (
     errors_within,
     frames_with_locals,
-    has_frames,
-    is_error,
 )
-from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
+from gpumagic.gpu_mem.error_holders import (
+    errors_in_variables,
+    held_errors,
+    stray_errors,
+)
 from gpumagic.gpu_mem.output_holders import output_places, shown_results
 from gpumagic.gpu_mem.records.leaks import LeakKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from gpumagic.gpu_mem.error_frames import Error
+    from gpumagic.gpu_mem.error_frames import Error, HeldLocal
 
     IsOwn = Callable[[Error], bool]
 
 _FREE_ERRORS = "%gpu_mem free --errors"
 _FREE_OUTPUTS = "%gpu_mem free --outputs"
 _FREE_CYCLES = "%gpu_mem free --gc"
+_COLLECT = (list, dict, set, tuple, deque)
 STRAY = "an error that something else holds"
 
 
@@ -156,8 +159,8 @@ def _errors(
         title, undo = f"the error in {name}", f"del {name}"
         if name not in merged:
             found += [_HeldError(each, title, (name,), undo, name) for each in errors]
-    known = {id(each) for held in found for each in errors_within(held.error)}
-    return [*found, *_strays(known)]
+    adrift = stray_errors(held.error for held in found)
+    return [*found, *(_HeldError(e, STRAY, (), _FREE_CYCLES, "") for e in adrift)]
 
 
 def _names_of(
@@ -170,22 +173,6 @@ def _names_of(
     ]
 
 
-def _strays(known: Collection[int]) -> Iterator[_HeldError]:
-    """Errors that are alive and in none of the known places.
-
-    They wait in a cycle for Python's collector, or an object has kept them.
-    """
-    alive = [
-        each
-        for each in gc.get_objects()
-        if is_error(each) and id(each) not in known and has_frames(each)
-    ]
-    inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
-    for each in alive:
-        if id(each) not in inner:
-            yield _HeldError(each, STRAY, (), _FREE_CYCLES, "")
-
-
 def _of_errors(
     errors: Sequence[_HeldError], live: Collection[int], is_own: IsOwn | None
 ) -> Iterator[Candidate]:
@@ -193,17 +180,25 @@ def _of_errors(
     own = next(asked, None)
     for number, held in enumerate(errors):
         for local in frames_with_locals(held.error, live):
-            where = f"{local.where} of {held.title}"
+            needed = held is own
+            where = local.where if needed else f"{local.where} of {held.title}"
             yield Candidate(
                 kind=LeakKind.ERROR,
                 value=local.value,
                 owner=f"error {number}",
                 where=where,
                 held_by=held.held_by,
-                undo=held.undo,
+                undo=_to_need_less(local) if needed else held.undo,
                 lost=held.lost,
-                own=held is own,
+                own=needed,
             )
+
+
+def _to_need_less(local: HeldLocal) -> str:
+    """What its author can change about a local that a failing run had needed."""
+    if type(local.value) in _COLLECT:
+        return "keep less there, or move what it collects to the host with .cpu()"
+    return "keep less alive there"
 
 
 # -------------------------------------------------------------------- the outputs

@@ -29,11 +29,9 @@ class Row(NamedTuple):
     own: bool
 
 
-def by_device(
-    rows: Iterable[Row], memory: Memory, besides: Mapping[int, int] | None = None
-) -> tuple[tuple[int, int], ...]:
+def by_device(rows: Iterable[Row], memory: Memory) -> tuple[tuple[int, int], ...]:
     """What rows hold together, counting what two of them hold only once."""
-    totals = Counter(besides or {})
+    totals = Counter[int]()
     for key in {key for row in rows for key in row.keys}:
         totals[key.device] += memory[key].nbytes
     return tuple(sorted(totals.items()))

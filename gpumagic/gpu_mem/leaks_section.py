@@ -24,19 +24,31 @@ _FREE = "%gpu_mem free"
 
 def leaks_headline(report: LeakReport) -> str:
     """How much could come back, and from how many holders."""
+    collected = _totals(report.collected_bytes, report.setting)
+    if collected:
+        return f"collecting cycles has freed {collected}; {_still_held(report)}"
+    return _still_held(report)
+
+
+def _still_held(report: LeakReport) -> str:
     if not report.leaks:
-        return "nothing was found that is held without being wanted"
+        other = "else " if report.collected_bytes else ""
+        return f"nothing {other}was found that is held without being wanted"
     holders = count_text(len(report.leaks), "holder")
     verb = "keeps" if len(report.leaks) == 1 else "keep"
     least = "at least " if report.partial else ""
-    totals = [
-        f"{bytes_text(nbytes)} {on_device(report.setting, device)}"
-        for device, nbytes in report.total_bytes[:_MOST_TOLD]
-    ]
-    if more := len(report.total_bytes) - len(totals):
-        totals.append(count_text(more, "more device"))
-    held = " and ".join(totals) or UNKNOWN
+    held = _totals(report.total_bytes, report.setting) or UNKNOWN
     return f"{holders} {verb} {least}{held} that is probably not wanted"
+
+
+def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
+    totals = [
+        f"{bytes_text(nbytes)} {on_device(setting, device)}"
+        for device, nbytes in by_device[:_MOST_TOLD]
+    ]
+    if more := len(by_device) - len(totals):
+        totals.append(count_text(more, "more device"))
+    return " and ".join(totals)
 
 
 def leaks_parts(report: LeakReport) -> Iterator[Part]:

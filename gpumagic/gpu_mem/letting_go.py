@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FREE = "%gpu_mem free"
 _WORTH_A_LINE_BYTES = 1 << 20
 _MUCH = 0.25  # of what is alive
+_MOST_NAMES = 2
 
 
 class Held(NamedTuple):
@@ -25,17 +26,43 @@ class Held(NamedTuple):
 
         own_bytes: What the frames of the error hold that is asked about.
 
+        own: The same by name, the largest first.
+
+        names: The variables of the user's with what they hold, the largest first.
+
         live_bytes: What all tensors hold; None is unknown.
     """
 
     leaks: tuple[Leak, ...] = ()
     own_bytes: int = 0
     live_bytes: int | None = None
+    own: tuple[Leak, ...] = ()
+    names: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_much_its_own(self) -> bool:
         """Whether much of what is alive is what the failing run had made."""
         return self.own_bytes > 0 and self.own_bytes >= _MUCH * (self.live_bytes or 0)
+
+    def ways_to_need_less(self) -> Iterator[str]:
+        """What most of it is that the failing run had made, by its names."""
+        for each in self.own[:_MOST_NAMES]:
+            if each.nbytes >= max(_MUCH * self.own_bytes, _WORTH_A_LINE_BYTES):
+                yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
+
+    def names_to_delete(self) -> str:
+        """Which variables hold most, where any of them holds much."""
+        enough = max(_MUCH * (self.live_bytes or 0), _WORTH_A_LINE_BYTES)
+        most = [
+            f"{name} {'' if number else 'holds '}{bytes_text(nbytes)}"
+            for number, (name, nbytes) in enumerate(self.names[:_MOST_NAMES])
+            if nbytes >= enough
+        ]
+        if not most:
+            return (
+                "%gpu_mem shows which names hold most: del what is not needed any more"
+            )
+        return f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
 
     def ways_to_let_go(self) -> Iterator[str]:
         """For errors and results: one command, beside those that variables hold."""
@@ -49,7 +76,7 @@ class Held(NamedTuple):
     def ways_to_cut_graphs(self) -> Iterator[str]:
         """A graph may be needed: only the user knows."""
         for leak in self.leaks:
-            if leak.kind is LeakKind.GRAPH:
+            if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
                 yield f"{leak.undo}, unless {leak.lost} is still to come"
 
     def of_the_error_itself(self) -> Iterator[str]:

@@ -22,6 +22,7 @@ from gpumagic.gpu_mem.oom_text import others_in
 from gpumagic.gpu_mem.pinning import pinning_of
 from gpumagic.gpu_mem.records.counters import Counters
 from gpumagic.gpu_mem.records.devices import DeviceMemory
+from gpumagic.gpu_mem.records.names import HolderKind
 from gpumagic.gpu_mem.report import (
     FitReport,
     LeakReport,
@@ -116,6 +117,7 @@ class Memory:
             setting=setting_of(runtime),
             leaks=found.leaks,
             total_bytes=found.total_bytes,
+            collected_bytes=found.collected_bytes,
             partial=found.partial,
             remarks=found.remarks,
         )
@@ -195,7 +197,17 @@ class Memory:
         leaks = tuple(each for each in found.leaks if device in {None, each.device})
         own_bytes = dict(found.own_bytes).get(device or 0, 0)
         live_bytes = None if memory is None else memory.counters.allocated_bytes
-        held = Held(leaks, own_bytes, live_bytes)
+        held = Held(
+            leaks,
+            own_bytes,
+            live_bytes,
+            own=tuple(each for each in found.own if device in {None, each.device}),
+            names=tuple(
+                (each.name, each.reachable_bytes)
+                for each in holders
+                if each.kind is HolderKind.VARIABLE
+            ),
+        )
         expandable, pinning = are_expandable(segments), pinning_of(segments)
         return WhyReport(
             setting=setting,
@@ -218,6 +230,7 @@ class Memory:
                 pinning=pinning,
                 others=others_in(oom.text),
                 held=held,
+                in_pieces_bytes=oom.reserved_unallocated_bytes,
             ),
         )
 

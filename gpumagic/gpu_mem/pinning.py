@@ -41,6 +41,6 @@ def pinning_of(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...
 
 
 def names_to_delete(pinnings: Sequence[Pinning]) -> tuple[str, ...]:
-    """The variables among them, each once."""
-    first_names = (each.names[0] for each in pinnings if each.names)
+    """The variables that are among them, or have them as elements, each once."""
+    first_names = (each.names[0].partition("[")[0] for each in pinnings if each.names)
     return tuple(dict.fromkeys(each for each in first_names if each.isidentifier()))

@@ -108,11 +108,15 @@ class LeakReport(Report):
 
     Attributes:
         total_bytes: By device, counting what two of them hold only once.
+
+        collected_bytes: What has come back by device already, as cycles were collected
+            to look at them.
     """
 
     setting: Setting
     leaks: tuple[Leak, ...]
     total_bytes: tuple[tuple[int, int], ...] = ()
+    collected_bytes: tuple[tuple[int, int], ...] = ()
     partial: bool = False
     remarks: tuple[str, ...] = ()
 

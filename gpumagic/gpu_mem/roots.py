@@ -18,7 +18,7 @@ from gpumagic.gpu_mem.naming import is_of_the_shell, is_shown_result, output_nam
 from gpumagic.gpu_mem.records.names import HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpumagic.gpu_mem.error_frames import Error
 
@@ -42,6 +42,9 @@ class Sources:
 
         errors: Exceptions, or tracebacks, that are kept.
 
+        stray_errors: Finds those that are in none of the known places, which takes a
+            while: asked only where memory is left that no name was found for.
+
         modules: Whether to look into modules that the user has written.
     """
 
@@ -49,6 +52,7 @@ class Sources:
     kind: str
     outputs: Mapping[str, Any] | None = None
     errors: tuple[Error, ...] = ()
+    stray_errors: Callable[[], Sequence[Error]] = tuple
     modules: bool = True
 
     def left_out(self) -> set[int]:

@@ -628,13 +628,14 @@ def test_each_device_has_a_picture_of_its_own():
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (samples.LEAKY, "4 holders keep 2.10 GiB on cuda:0 and 12.0 MiB on cuda:1"),
+        (samples.LEAKY, "freed 12.0 MiB on cuda:1; 3 holders keep 2.10 GiB on cuda:0"),
         (samples.LEAKY, "what two of them hold is counted once"),
         (samples.LEAKY, "that loses %debug, Out[12]"),
         (samples.LEAKY, "sys.last_value, sys.last_traceback"),
         (samples.LEAKY, "total_loss = total_loss.detach() nothing"),
         (samples.PARTIAL_LEAKS, "1 holder keeps at least 1.50 GiB on sim:0"),
         (samples.PARTIAL_LEAKS, "cycles were not looked for"),
+        (samples.ONLY_COLLECTED, "freed 576 MiB on cuda:0; nothing else was found"),
         (samples.NO_LEAKS, "nothing was found that is held without being wanted"),
         (samples.FREED, "2.10 GiB on cuda:0 came back"),
         (samples.FREED, "1. the last error, from sys.last_value and 2 more"),

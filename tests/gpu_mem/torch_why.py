@@ -69,10 +69,93 @@ def test_what_the_failing_function_had_made_is_no_leak(shell):
     assert report.causes == (Cause.TOO_MUCH_LIVE,)
     assert report.leaks == ()
     assert report.own_bytes == 512 * MIB
-    assert position(report, "smaller batch") == 0
+    assert position(report, "outs in evaluate holds 512 MiB: keep less there") == 0
+    assert position(report, "smaller batch") == 1
     told = report.next_steps[position(report, "%gpu_mem free")]
     assert "gives back the 512 MiB that frames of this error still hold" in told
     assert position(report, "%gpu_mem free") > position(report, "checkpoint")
+
+
+LEFT_OVERS = """
+def some(mebibytes):
+    return torch.ones(mebibytes << 18, device="sim")
+kept = [(some(6), some(9), some(3)) for _ in range(10)]
+out, rest = kept[0][2], [each[2] for each in kept[1:]]
+del kept
+"""
+
+
+def test_what_gives_back_the_most_comes_first(shell):
+    """Left-overs that keep memory in pieces come after what the failing run keeps."""
+    run(shell, LEFT_OVERS)
+    run(shell, EVALUATE.replace("256", "64"))
+    run(shell, "evaluate(100)")
+
+    report = why(shell)
+
+    assert report.causes == (Cause.FRAGMENTED,)
+    assert position(report, "outs in evaluate holds 384 MiB") == 0
+    assert position(report, "del out, rest: they keep free memory in pieces") == 1
+
+
+def test_pieces_come_first_where_there_is_more_in_them(shell):
+    """What the failing run keeps is told after that."""
+    run(shell, LEFT_OVERS.replace("10", "24").replace("1:", "1::"))
+    run(shell, EVALUATE.replace("256", "64"))
+    run(shell, "evaluate(100)")
+
+    report = why(shell)
+
+    held = position(report, "outs in evaluate holds 128 MiB")
+    assert position(report, "del out, rest") == 0 < held
+
+
+def test_variables_that_hold_most_are_named(shell):
+    """Where the failing run has made little, those come first that hold much."""
+    run(shell, "preds = []; little = torch.ones(9, device='sim')")
+    run(shell, "while True: preds.append(torch.ones(64 << 18, device='sim'))")
+
+    report = why(shell)
+    run(shell, "del preds")
+
+    assert report.next_steps[0].startswith("preds holds 576 MiB: del what is not")
+    assert not any("little" in step for step in report.next_steps)
+
+
+def test_an_error_that_another_has_replaced_still_has_its_names(shell, no_collection):
+    """What its frames hold has their names as long as it is there."""
+    del no_collection
+    run(shell, EVALUATE)
+    run(shell, "%xmode Context")  # leaves cycles behind, which hold the frames
+    run(shell, "evaluate(4)")
+    run(shell, "1/0")
+
+    report = run(shell, "%gpu_mem -o -q")
+    again = why(shell)
+    run(shell, "%xmode Plain")
+
+    names = {each.name: each.reachable_bytes for each in report.holdings.holders}
+    assert names["outs in evaluate"] == 512 * MIB
+    assert "no name found" not in names
+    assert again.next_steps[0].startswith("outs in evaluate holds 512 MiB")
+
+
+def test_names_of_torchs_own_frames_come_behind_the_users(shell):
+    """An error inside of torch is told by the name that the user gave a tensor."""
+    run(shell, "layer = torch.nn.Linear(3, 4, device='sim')")
+    run(
+        shell,
+        "def score(batch):\n"
+        "    weights = torch.ones(1 << 20, 2, device='sim')\n"
+        "    return layer(weights)\n"
+        "score(1)",
+    )
+
+    leaks = run(shell, "%gpu_mem leaks -o -q").leaks
+    holders = run(shell, "%gpu_mem -o -q").holdings.holders
+
+    assert leaks[0].where == "weights in score of the last error"
+    assert holders[0].name == "weights in score"
 
 
 @pytest.mark.usefixtures("no_collection")

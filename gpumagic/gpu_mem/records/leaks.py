@@ -11,10 +11,9 @@ from gpumagic.record import Record
 class LeakKind(enum.Enum):
     """Who keeps alive what nobody wants any more."""
 
-    ERROR = "the last error"  # its frames, in three places
+    ERROR = "an error"  # its frames, of the last one in three places
     OUTPUT = "shown results"  # Out[n], _, __, ___ and the hidden ones
     GRAPH = "a graph nobody will walk back"  # e.g. losses added up
-    CYCLE = "a cycle that waits for Python's collector"
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ HEADINGS = {
     "map-empty": "torch holds no memory yet",
     "leaks": "What is held, and probably not wanted",
     "leaks-partial": "At least one thing is held that is not wanted",
+    "leaks-collected": "All that was held hung in cycles, and has been collected",
     "leaks-none": "Nothing is held without being wanted",
     "leaks-hostile": "Holders with names that are made to break a page",
     "free": "Memory came back to torch",
