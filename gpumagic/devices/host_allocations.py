@@ -11,6 +11,7 @@ of torch.compile: so it is used on request only.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ _COMPILED = (
 class HostAllocations:
     """A recorder of the host memory of tensors.
 
-    Memory that was there before counts as given back if an operation has met it.
+    Memory that was there before counts when it is given back, if it belonged to a
+    tensor that Python knew, or an operation has met it.
 
     Args:
         torch: The torch module itself.
@@ -56,6 +58,8 @@ class HostAllocations:
 
     def start(self) -> None:
         """Record from now on, in this thread and where its backward passes run."""
+        with self._torch._C.DisableTorchFunctionSubclass():  # none of the user's code
+            self._meet_those_alive()
         self._mode = _make_mode(self._note)
         self._mode.__enter__()
 
@@ -85,6 +89,15 @@ class HostAllocations:
             self._meet(storage, is_new=adopts)
         for storage in self._storages(made):
             self._meet(storage, is_new=True)
+
+    def _meet_those_alive(self) -> None:
+        for storage in self._storages(self._tensors_alive()):
+            self._meet(storage, is_new=False)
+
+    def _tensors_alive(self) -> Iterator[Any]:
+        for each in gc.get_objects():
+            if issubclass(type(each), self._torch.Tensor):
+                yield each
 
     def _storages(self, values: Iterable[Any]) -> Iterator[Any]:
         for value in values:

@@ -70,6 +70,8 @@ def names_headline(holdings: Holdings | None) -> str:
 def names_parts(holdings: Holdings, setting: Setting, top: int) -> Iterator[Part]:
     """The table of names, its sums by kind, and how far the search went."""
     if not holdings.holders:
+        if not any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
+            return  # there is nothing to hold
         yield Paragraph("No name was found that holds any of it.")
     else:
         yield names_table(holdings, setting, top)

@@ -603,6 +603,31 @@ def test_backward_on_the_host(host):
     assert sum(row.net_bytes for row in run.lines()) == weight.grad.nbytes
 
 
+def test_memory_from_before_that_no_operation_meets(host):
+    """A tensor that was there counts when it dies, for the line, without its code."""
+    import torch
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_, **__):
+            raise AssertionError("looked at by its own code")
+
+    kept = [torch.ones(1000), torch.ones(500).as_subclass(Loud)]
+
+    def cell():
+        kept.append(torch.ones(10))
+        del kept[0]
+        del kept[0]
+
+    run = host(cell, lines=True, held=(6000, 40))
+
+    lines = by_offset(run, cell)
+    assert [lines[n].freed_bytes for n in (1, 2, 3)] == [0, 4000, 2000]
+    (change,) = run.changes()
+    assert sum(row.net_bytes for row in run.lines()) == change.allocated_delta
+    assert change.peak == Peak(PeakKind.REPLAYED, 6040, 6040)
+
+
 def test_memory_from_before_that_is_given_back(host):
     """A tensor that an operation has met counts when it dies, for the line."""
     import torch
