@@ -12,7 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, IterableDataset, Subset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+)
 
 from gpumagic.pin_loader import diagnose  # noqa: E402
 from gpumagic.pin_loader.loader.facts import (  # noqa: E402
@@ -182,7 +188,18 @@ def test_a_class_of_the_users_is_named_with_its_package():
         (3, "an int", "name a DataLoader"),
         ([1, 2], "a list", "name a DataLoader"),
         ({"a": 1}, "a dict", "name a DataLoader"),
-        (DataLoader, "a type", "name a DataLoader"),
+        (DataLoader, "a class", "name what it makes: loader = x(...)"),
+        (lambda: (), "a function", "name what it makes: loader = x(...)"),
+        (torch.nn.Sequential(torch.nn.Identity()), "a Sequential", "is given"),
+        (torch.nn.ModuleDict(), "a ModuleDict", "is given"),
+        (torch.nn.ParameterList(), "a ParameterList", "is given"),
+        (range(3), "a range", "name a DataLoader"),
+        (SequentialSampler(range(3)), "a SequentialSampler", "sampler=x)"),
+        (
+            BatchSampler(range(3), 2, drop_last=False),
+            "a BatchSampler",
+            "(dataset, batch_sampler",
+        ),
         (Numbers(), "Numbers", "DataLoader(x, batch_size=...)"),
         (Subset(Numbers(), [1]), "a Subset", "DataLoader(x, batch_size=...)"),
         (Stream(), "Stream", "DataLoader(x, batch_size=...)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from gpumagic.errors import GpuMagicError
@@ -19,6 +20,7 @@ from gpumagic.units import with_article
 __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
 
 _COLLECTIONS = (str, bytes, bytearray, Mapping, AbstractSet, list, tuple, range, type)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 _LOADERS_OF_THEIR_OWN = ("WebLoader",)  # a dataset by its class, a loader by its use
 
 
@@ -87,7 +89,7 @@ def class_name_of(thing: Any) -> str:
 
 def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
     what = f"`{name}`" if name else "this"
-    kind = class_name_of(thing)
+    kind = "class" if is_truly(thing, type) else class_name_of(thing)
     problem = f"{what} is {with_article(kind)}, which is no loader of batches"
     argument = name or "dataset"
     hint = "name a DataLoader"
@@ -100,9 +102,24 @@ def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
     elif is_weak_proxy(thing):
         problem = f"{what} is a weak reference to another object"
         hint = "name that object itself"
+    elif _is_of_torch(thing, "torch.nn", "Module", "ParameterList", "ParameterDict"):
+        hint = "name the DataLoader whose batches it is given"
+    elif _is_of_torch(thing, "torch.utils.data", "Sampler"):
+        in_batches = _is_of_torch(thing, "torch.utils.data", "BatchSampler")
+        word = "batch_sampler" if in_batches else "sampler"
+        hint = f"make a loader with it: DataLoader(dataset, {word}={argument})"
+    elif is_truly(thing, type) or is_truly(thing, _FUNCTIONS):
+        hint = f"name what it makes: loader = {name or 'make'}(...)"
     elif is_truly(thing, Iterable) and not _is_a_collection(thing):
         return
     raise NotALoader(problem, hint)
+
+
+def _is_of_torch(thing: Any, module: str, *names: str) -> bool:
+    """Whether it is of one of these classes; nothing is imported to find out."""
+    home = sys.modules.get(module)
+    kinds = tuple(getattr(home, name) for name in names if hasattr(home, name))
+    return is_truly(thing, kinds)
 
 
 def _is_a_dataset(thing: Any) -> bool:
