@@ -106,12 +106,7 @@ class Notebook:
         request = Request.of(options, typed="%" if cell is None else "%%")
         typed = f"{request.magic} {line}"
         if not _has_code(body):
-            raise UsageProblem(
-                f"{request.magic} has no code to time",
-                "write an expression behind it: %cuda_sync_time f(x)"
-                if cell is None
-                else "write the code below the line",
-            )
+            return self._nothing_to_time(request, cell, options)
         if cell is None:
             self._check_order(code)
             self._check_syntax(code)
@@ -143,6 +138,19 @@ class Notebook:
                 f"{code} is no Python that could be timed: {error.msg}",
                 "write an expression: %cuda_sync_time f(x)",
             ) from None
+
+    def _nothing_to_time(
+        self, request: Request, cell: str | None, options: argparse.Namespace
+    ) -> None:
+        """A cell of comments runs, as without the magic, and is told to be one."""
+        if cell is None:
+            raise UsageProblem(
+                "%cuda_sync_time has no code to time",
+                "write an expression behind it: %cuda_sync_time f(x)",
+            )
+        self._set_up(request)
+        if not options.quiet:
+            show_text(f"Nothing to time: there is no code below {request.magic}")
 
     # ------------------------------------------------------------------ once
 

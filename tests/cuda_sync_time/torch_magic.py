@@ -286,7 +286,6 @@ def test_a_cell_that_raises_is_timed_as_failed_while_on(shell, shown):
     ("cell", "problem"),
     [
         ("%cuda_sync_time", "has no code to time"),
-        ("%%cuda_sync_time\n# only a comment", "has no code to time"),
         ("%%cuda_sync_time x = 1\nran = True", "x = 1 stands beside it"),
         ("%%cuda_sync_time --budget soon\nran = True", "'soon' is not a duration"),
         ("%%cuda_sync_time --vs base\nran = True", "no code has been kept"),
@@ -311,6 +310,44 @@ def test_bad_input_is_one_clear_error_and_nothing_runs(shell, cell, problem):
     assert problem in error.problem
     assert error.hint
     assert "ran" not in shell.user_ns
+
+
+@pytest.mark.parametrize("body", ["# only a comment", "\n", "  \n# one\n\n  # two"])
+@pytest.mark.parametrize("options", ["", "-r 5", "--syncs", "--name it", "-o"])
+def test_a_cell_without_code_runs_and_is_told_of(shell, capsys, body, options):
+    """It is no error, as without the line: "Run all" goes on."""
+    done = shell.run_cell(f"%%cuda_sync_time {options}\n{body}")
+
+    assert done.success
+    assert done.result is None
+    told = capsys.readouterr().out
+    assert "Nothing to time: there is no code below %%cuda_sync_time" in told
+
+
+def test_a_cell_without_code_is_silent_where_that_is_asked_for(shell, capsys):
+    """What is to run first has run all the same."""
+    shell.run_cell("%%cuda_sync_time -q --setup 'ready = 1'\n# nothing yet")
+
+    assert capsys.readouterr().out == ""
+    assert shell.user_ns["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    "magic",
+    [
+        "%%gpu_mem",
+        "%%gpu_mem --lines --exact",
+        "%%gpu_doctor",
+        "%%gpu_select",
+        "%%pin_loader --watch",
+        "%%tensor_info x",
+    ],
+)
+def test_no_magic_stops_at_a_cell_without_code(shell, magic):
+    """A cell of comments alone runs under each of ours, as without it."""
+    shell.user_ns["x"] = torch.ones(2)
+
+    assert shell.run_cell(f"{magic}\n# nothing here yet\n").success
 
 
 def test_an_unknown_name_is_met_with_those_that_are_known(shell):
