@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
+    SHARED,
     Block,
     FreeBlocks,
     Pool,
 )
 from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_held import HeldBlocks
+from gpumagic.simulator.allocator_pools import PrivatePools
 from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.allocator_counters import Mark
+    from gpumagic.simulator.allocator_pools import PoolId
 
 __all__ = [
     "AllocatorSettings",
@@ -88,6 +91,8 @@ class CachingAllocator:
         self._beginning = self._allocated_bytes.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
+        self._private = PrivatePools(self.counters)
+        self._diverted = self._private.diverted
         self._memory = DeviceMemory(
             device,
             capacity_bytes,
@@ -106,20 +111,24 @@ class CachingAllocator:
 
     # ------------------------------------------------------------ taking and giving
 
-    def allocate(self, nbytes: int, stream: int) -> Block | None:
+    def allocate(  # noqa: C901 -- written out, since every tensor comes this way
+        self, nbytes: int, stream: int
+    ) -> Block | None:
         """A block for this many bytes of work on a stream; None for no bytes.
 
         Raises `OutOfSimulatedMemory` where even an emptied cache leaves no room.
         """
         if not nbytes:
             return None
-        if self._held.queues:
+        if self._held.queues and not self._diverted:
             self._held.let_go_of_done()
         if self._plain_rounding:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
         else:
             size = self.settings.rounded_bytes(nbytes)
         pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        if self._diverted:
+            pool = self._private.half_for(pool, stream)
         if self._ages:
             pool.searches += 1
         free = pool.free_by_stream.get(stream)
@@ -162,7 +171,7 @@ class CachingAllocator:
         if block.uses is not None:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            self._held.hold(block, block.uses)
+            (self._held.defer if self._diverted else self._held.hold)(block, block.uses)
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
@@ -180,11 +189,48 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Wait for held blocks, then give unused segments back to the driver."""
-        self.counters.synchronisations += 1
-        self._held.wait_for_all()
-        for pool in (self._large, self._small):
+        shared: tuple[Pool, ...] = ()
+        if not self._diverted:  # else only what no capture can be using
+            self.counters.synchronisations += 1
+            self._held.wait_for_all()
+            shared = self._large, self._small
+        for pool in (*shared, *self._private.released()):
             for block in pool.unused_segments():
                 self._memory.give_back(block)
+        self._private.forget_empty(
+            {head.pool.identity for head in self._memory.heads.values()}
+        )
+
+    # ------------------------------------------------------------ private pools
+
+    def keep_pool(self, identity: PoolId) -> None:
+        """One user more of a private pool, which there is from now on."""
+        self._private.keep(identity)
+
+    def release_pool(self, identity: PoolId) -> None:
+        """One user less; without any, `empty_cache` takes its memory as well."""
+        self._private.release(identity)
+
+    def pool_uses(self, identity: PoolId) -> int:
+        """How many use a private pool."""
+        return self._private.uses(identity)
+
+    def divert(self, identity: PoolId, accepts: Callable[[int], bool]) -> None:
+        """Serve from a private pool what is asked for on streams that it accepts.
+
+        Until the last diversion ends, no event is made: a capture may be underway.
+        """
+        pool = self._private.keep(identity)
+        self._diverted.append((pool, accepts))
+
+    def end_diversion(self, identity: PoolId) -> None:
+        """Serve from the shared memory again; the pool keeps its user."""
+        for position in reversed(range(len(self._diverted))):
+            if self._diverted[position][0].small.identity == identity:
+                del self._diverted[position]
+                break
+        if not self._diverted:
+            self._held.hold_deferred()
 
     # ------------------------------------------------------------ asking
 
@@ -238,9 +284,18 @@ class CachingAllocator:
         """Every figure under torch's flat keys."""
         return self.counters.memory_stats(self.settings.max_split_size_bytes)
 
-    def memory_snapshot(self) -> list[dict[str, Any]]:
-        """The segments in torch's own shape, by address."""
-        segments = snapshot_of(self.device, self._memory.heads.values())
+    def memory_snapshot(self, pool: PoolId = SHARED) -> list[dict[str, Any]]:
+        """The segments in torch's own shape, by address.
+
+        Args:
+            pool: Only those of this private pool; all of them without one.
+        """
+        heads = [
+            each
+            for each in self._memory.heads.values()
+            if pool in (SHARED, each.pool.identity)
+        ]
+        segments = snapshot_of(self.device, heads)
         if self._history.recording:
             active_bytes = sum(each["active_size"] for each in segments)
             self._history.add("snapshot", 0, active_bytes, 0)
@@ -255,8 +310,8 @@ class CachingAllocator:
         """Raise AssertionError where blocks, lists and counters disagree."""
         from gpumagic.simulator.allocator_verification import verify
 
-        pools = self._small, self._large
-        verify(pools, self._memory.heads, self._held.queues, self.counters)
+        pools = self._small, self._large, *self._private.halves()
+        verify(pools, self._memory.heads, self._held.awaited(), self.counters)
 
     # ------------------------------------------------------------ setting
 
@@ -306,10 +361,12 @@ class CachingAllocator:
         if not memory.has_room(nbytes) and not (
             memory.give_back_oversize(free, size) and memory.has_room(nbytes)
         ):
-            self.empty_cache()
-            self.counters.retries += 1
+            if not self._diverted:  # a capture may not wait for the device
+                self.empty_cache()
+                self.counters.retries += 1
             if not memory.has_room(nbytes):
-                raise memory.shortage(nbytes, size, stream)
+                idle_bytes = self._private.idle_bytes()
+                raise memory.shortage(nbytes, size, stream, idle_bytes)
         block = memory.take(nbytes, pool, stream)
         free.add(block)
         return free.find(block)

@@ -20,6 +20,8 @@ ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"  # freed, while another stream may still use it
 INACTIVE = "inactive"
 
+SHARED = (0, 0)  # the identity of what no private pool owns
+
 # A free block is found by size, then by address: both in one number.
 _SIZE_SHIFT = 56
 
@@ -141,12 +143,22 @@ class FreeBlocks:
 
 
 class Pool:
-    """The small or the large half of an allocator's memory."""
+    """The small or the large half of an allocator's memory, or of a private pool."""
 
-    __slots__ = ("free_by_stream", "name", "searches", "tally", "whole_bytes")
+    __slots__ = (
+        "free_by_stream",
+        "identity",
+        "name",
+        "searches",
+        "tally",
+        "whole_bytes",
+    )
 
-    def __init__(self, name: str, tally: Tally) -> None:
+    def __init__(
+        self, name: str, tally: Tally, identity: tuple[int, int] = SHARED
+    ) -> None:
         self.name = name  # "small" or "large"
+        self.identity = identity
         self.tally = tally
         self.free_by_stream: dict[int, FreeBlocks] = {}
         self.searches = 0  # counted only where garbage is collected

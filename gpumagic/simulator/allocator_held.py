@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.allocator_blocks import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import DriverCalls
@@ -26,6 +26,8 @@ class HeldBlocks:
     def __init__(self, driver: DriverCalls, let_go: Callable[[Block], None]) -> None:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
+        # Freed while no event may be made, with the streams to make one for each.
+        self._deferred: list[tuple[Block, list[int]]] = []
         self._driver = driver
         self._let_go = let_go
 
@@ -33,9 +35,25 @@ class HeldBlocks:
         """Keep a block until all these streams have done what they have now."""
         block.state, block.uses = PENDING, None
         block.pending_events = len(streams)
-        for stream in streams:
-            queue = self.queues.setdefault(stream, deque())
-            queue.append((self._driver.record(stream), block))
+        self._await(block, streams)
+
+    def defer(self, block: Block, streams: list[int]) -> None:
+        """Likewise, but the events are made later: now a capture would swallow them."""
+        block.state, block.uses = PENDING, None
+        block.pending_events = len(streams)
+        self._deferred.append((block, streams))
+
+    def hold_deferred(self) -> None:
+        """Make the events that had to wait for the end of all captures."""
+        while self._deferred:
+            self._await(*self._deferred.pop(0))
+
+    def awaited(self) -> Iterator[Block]:
+        """Each block that is held, once for each of its events."""
+        for queue in self.queues.values():
+            yield from (block for _, block in queue)
+        for block, streams in self._deferred:
+            yield from [block] * len(streams)
 
     def let_go_of_done(self) -> None:
         """Look at each stream's oldest events, up to one the device has not passed."""
@@ -52,6 +70,11 @@ class HeldBlocks:
                 self._driver.wait(event)
                 self._count_event(block)
         self.queues.clear()
+
+    def _await(self, block: Block, streams: list[int]) -> None:
+        for stream in streams:
+            queue = self.queues.setdefault(stream, deque())
+            queue.append((self._driver.record(stream), block))
 
     def _count_event(self, block: Block) -> None:
         block.pending_events -= 1

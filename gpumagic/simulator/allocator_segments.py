@@ -168,7 +168,9 @@ class DeviceMemory:
                     kept.append(block)
             idle = kept
 
-    def shortage(self, nbytes: int, size: int, stream: int) -> OutOfSimulatedMemory:
+    def shortage(
+        self, nbytes: int, size: int, stream: int, private_bytes: int
+    ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
         self._counters.out_of_memories += 1
         free_bytes = self.free_bytes
@@ -186,6 +188,7 @@ class DeviceMemory:
             allowed_bytes=self.allowed_bytes,
             allocated_bytes=self._counters.totals["allocated_bytes"].current,
             reserved_bytes=self._reserved.current,
+            private_bytes=private_bytes,
             processes=tuple(listed),
         )
         return OutOfSimulatedMemory(shortage.text(), shortage)

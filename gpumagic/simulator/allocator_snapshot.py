@@ -10,8 +10,6 @@ from gpumagic.simulator.allocator_blocks import ALLOCATED, INACTIVE, Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_DEFAULT_POOL = (0, 0)  # of the memory that no private pool owns
-
 
 class History:
     """The latest actions of an allocator, oldest first.
@@ -109,7 +107,7 @@ def _segment(device: int, head: Block) -> dict[str, Any]:
         "requested_size": sum(each.requested for each in active),
         "stream": head.stream,
         "segment_type": head.pool.name,
-        "segment_pool_id": _DEFAULT_POOL,
+        "segment_pool_id": head.pool.identity,
         "is_expandable": False,
         "frames": [],
         "blocks": [_block(each) for each in blocks],

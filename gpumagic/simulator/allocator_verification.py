@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.simulator.allocator_blocks import ALLOCATED, INACTIVE, PENDING
 from gpumagic.simulator.allocator_snapshot import blocks_from
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 def verify(
     pools: Sequence[Pool],
     heads: Mapping[int, Block],
-    awaited: Mapping[int, Iterable[tuple[Any, Block]]],
+    awaited: Iterable[Block],
     counters: Counters,
 ) -> None:
     """Raise AssertionError at the first thing that cannot be.
 
     Args:
-        pools: The small and the large one.
+        pools: The small and the large one, and those of private pools.
 
         heads: The first block of every segment by its address.
 
-        awaited: The events that freed blocks wait for, by stream.
+        awaited: The freed blocks that wait for events, once for each.
 
         counters: What the allocator has counted.
     """
@@ -37,8 +37,9 @@ def verify(
     _check_free_lists(pools, blocks)
     _check_events(awaited, blocks)
     for family, total in counters.families().items():
-        for pool, count in zip(pools, (total.small, total.large), strict=True):
-            _check_count(family, count, [each for each in blocks if each.pool is pool])
+        for name, count in (("small", total.small), ("large", total.large)):
+            parts = [each for each in blocks if each.pool.name == name]
+            _check_count(family, count, parts)
         _check_count(family, total, blocks)
 
 
@@ -76,10 +77,8 @@ def _check_free_lists(pools: Sequence[Pool], blocks: Sequence[Block]) -> None:
     _demand(listed == idle, f"{idle} blocks are free and {listed} are listed")
 
 
-def _check_events(
-    awaited: Mapping[int, Iterable[tuple[Any, Block]]], blocks: Sequence[Block]
-) -> None:
-    waiting = Counter(id(block) for queue in awaited.values() for _, block in queue)
+def _check_events(awaited: Iterable[Block], blocks: Sequence[Block]) -> None:
+    waiting = Counter(map(id, awaited))
     for block in blocks:
         _demand(
             block.pending_events == waiting.pop(id(block), 0),

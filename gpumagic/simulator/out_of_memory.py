@@ -30,6 +30,7 @@ class Shortage:
     allocated_bytes: int
     reserved_bytes: int
     processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
+    private_bytes: int = 0  # unused in private pools: torch calls it allocated
 
     def text(self) -> str:
         """The shortage as torch words it."""
@@ -38,15 +39,22 @@ class Shortage:
             if self.allowed_bytes is not None
             else ""
         )
-        idle_bytes = self.reserved_bytes - self.allocated_bytes
+        allocated_bytes = self.allocated_bytes + self.private_bytes
+        idle_bytes = self.reserved_bytes - allocated_bytes
+        private = (
+            f"with {size_text(self.private_bytes)} allocated in private pools "
+            "(e.g., CUDA Graphs), "
+            if self.private_bytes
+            else ""
+        )
         return (
             f"CUDA out of memory. Tried to allocate {size_text(self.segment_bytes)}. "
             f"GPU {self.device} has a total capacity of {size_text(self.total_bytes)} "
             f"of which {size_text(self.free_bytes)} is free. "
             f"{''.join(_process_text(*each) for each in self.processes)}{allowed}"
-            f"Of the allocated memory {size_text(self.allocated_bytes)} is allocated "
-            f"by PyTorch, and {size_text(idle_bytes)} is reserved by PyTorch but "
-            f"unallocated.{_ADVICE}"
+            f"Of the allocated memory {size_text(allocated_bytes)} is allocated "
+            f"by PyTorch, {private}and {size_text(idle_bytes)} is reserved by PyTorch "
+            f"but unallocated.{_ADVICE}"
         )
 
 

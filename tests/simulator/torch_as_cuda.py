@@ -323,7 +323,7 @@ def test_marks_for_a_profiler_do_nothing():
     torch.cuda.ipc_collect()
 
 
-REFUSED = ("utilization", "ExternalStream", "MemPool", "CUDAPluggableAllocator")
+REFUSED = ("utilization", "ExternalStream", "CUDAPluggableAllocator")
 
 
 @pytest.mark.parametrize("word", REFUSED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -136,13 +137,246 @@ def test_the_default_stream_cannot_be_captured():
 
 @pytest.mark.usefixtures("box")
 def test_whoever_asks_is_told_that_a_capture_runs():
-    """`is_current_stream_capturing` is true within a capture only."""
+    """Streams and `torch.cuda` say that a capture runs, within it only."""
+    x = torch.ones(3, device="cuda")
+
+    def work():
+        x.add_(1)
+        return (
+            torch.cuda.is_current_stream_capturing(),
+            torch.cuda.current_stream().is_capturing(),
+            torch.cuda.default_stream().is_capturing(),
+        )
+
+    _, within = captured(work)
+
+    assert within == (True, True, False)
+    assert not torch.cuda.is_current_stream_capturing()
+    assert not torch.cuda.graph(torch.cuda.CUDAGraph())._stream.is_capturing()
+
+
+def captured_in(graph, work, then=lambda: None):
+    """Capture work and what comes then, whatever comes of it."""
+    with contextlib.suppress(RuntimeError, KeyboardInterrupt), torch.cuda.graph(graph):
+        work()
+        then()
+
+
+def give_up():
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def branch_off():
+    """Work on a stream that does not come back."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.ones(3, device="cuda")
+
+
+# What a capture does, and how it ends.
+LEAVINGS = {
+    "ends": captured_in,
+    "fails": lambda graph, work: captured_in(graph, work, torch.cuda.synchronize),
+    "is left by an error": lambda graph, work: captured_in(graph, work, give_up),
+    "leaves a stream behind": lambda graph, work: captured_in(graph, work, branch_off),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVINGS.values(), ids=LEAVINGS)
+def test_a_capture_leaves_nothing_behind(box, leave):
+    """However a capture ends, memory, streams and random numbers go on as before."""
+    given, side = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()
+    own = torch.Generator("cuda").manual_seed(3)
+    before = torch.cuda.current_stream(), own.get_state()
+    lent = [torch.ones(1 << 20, device="cuda") for _ in range(2)]
     graph = torch.cuda.CUDAGraph()
 
-    with torch.cuda.graph(graph):
-        within = torch.cuda.is_current_stream_capturing()
+    def work():
+        made = given * 2
+        torch.rand(3, device="cuda", generator=own)
+        for each in (*lent, made):
+            each.record_stream(side)
+        lent.clear()  # freed while no event can be made
 
-    assert (within, torch.cuda.is_current_stream_capturing()) == (True, False)
+    leave(graph, work)
+    del graph
+    torch.cuda.empty_cache()
+
+    box.machine.gpus[0].allocator.verify()
+    assert torch.cuda.memory_reserved() == 20 << 20
+    assert torch.cuda.memory_allocated() == given.nbytes
+    assert torch.cuda.memory_stats()["active.all.current"] == 1
+    assert torch.cuda.current_stream() == before[0]
+    assert torch.equal(own.get_state(), before[1])
+    torch.cuda.synchronize()
+    again, doubled = captured(lambda: given * 2)
+    again.replay()
+    assert doubled.sum().item() == 2 << 20
+
+
+@pytest.mark.usefixtures("box")
+def test_a_capture_that_failed_gives_no_graph():
+    """Catching the error within the capture does not make it whole again."""
+    x = torch.ones(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+
+    def catching():
+        with pytest.raises(RuntimeError, match=NOT_PERMITTED):
+            x.sum().item()
+        with pytest.raises(RuntimeError, match="previous error during capture"):
+            x + 1
+
+    with (
+        pytest.raises(RuntimeError, match="previous error during capture"),
+        torch.cuda.graph(graph),
+    ):
+        catching()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda event: event.query(),
+        lambda event: event.synchronize(),
+        lambda event: torch.cuda.current_stream().wait_event(event),
+        lambda event: captured(lambda: torch.cuda.current_stream().wait_event(event)),
+    ],
+    ids=["query", "synchronize", "wait", "wait in another capture"],
+)
+@pytest.mark.usefixtures("box")
+def test_an_event_of_a_capture_is_refused_until_it_is_recorded_again(ask):
+    """What a capture has recorded is never passed; recorded anew it is an event."""
+    x, event = torch.ones(3, device="cuda"), torch.cuda.Event()
+    captured(lambda: (x + 1, event.record()))
+
+    with pytest.raises(RuntimeError, match=r"capturing stream|separate capture"):
+        ask(event)
+
+    event.record()
+    event.synchronize()
+    assert event.query()
+    x.add_(1)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.usefixtures("box")
+def test_an_empty_graph_is_warned_of():
+    """A graph of nothing was captured in the wrong place, and CUDA says so."""
+    graph = torch.cuda.CUDAGraph()
+
+    with (
+        pytest.warns(UserWarning, match="The CUDA Graph is empty") as told,
+        torch.cuda.graph(graph),
+    ):
+        pass
+
+    assert [each.filename for each in told] == [__file__]
+    graph.replay()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.usefixtures("box")
+def test_an_optimizer_that_counts_on_the_host_is_not_captured(kind):
+    """Adam is captured with capturable=True alone, as CUDA demands."""
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    weight.grad = torch.ones_like(weight)
+
+    with pytest.raises(RuntimeError, match="capturable is False"):
+        captured(kind([weight], lr=0.1).step)
+
+    optimizer = kind([weight], lr=0.1, capturable=True, weight_decay=0)
+    graph, _ = captured(optimizer.step)
+    graph.replay()
+    assert torch.allclose(weight, torch.full_like(weight, 0.9))
+
+
+@pytest.mark.usefixtures("box")
+def test_a_capture_that_cannot_begin_leaves_the_stream():
+    """A second capture is refused, and the work goes on where it went."""
+    x = torch.ones(3, device="cuda")
+
+    def work():
+        stream = torch.cuda.current_stream()
+        inner = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream())
+        with pytest.raises(RuntimeError, match=NOT_PERMITTED):
+            inner.__enter__()
+        assert torch.cuda.current_stream() == stream
+
+    with pytest.raises(RuntimeError, match="previous error"):
+        captured(work)
+    assert (x + 1).tolist() == [2, 2, 2]
+
+
+def segments_by_pool():
+    """The sizes of the segments of each pool."""
+    found = {}
+    for each in torch.cuda.memory_snapshot():
+        found.setdefault(each["segment_pool_id"], []).append(each["total_size"])
+    return found
+
+
+@pytest.mark.usefixtures("box")
+def test_a_graph_has_memory_of_its_own():
+    """What a capture allocates is in a private pool, until the graph is gone."""
+    x = torch.ones(1 << 20, device="cuda")
+
+    graph, result = captured(lambda: x.mul(2).sum())
+    pool = graph.pool()
+    assert pool[0] > 0
+    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [20 << 20, 2 << 20]}
+    others = torch.ones(1 << 20, device="cuda")
+    torch.cuda.empty_cache()
+    assert segments_by_pool()[pool] == [20 << 20, 2 << 20]
+    assert torch.cuda.memory_reserved() == 42 << 20
+
+    graph.replay()
+    assert (result.item(), others.sum().item()) == (2 << 20, 1 << 20)
+    del graph
+    torch.cuda.empty_cache()
+    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [2 << 20]}
+    del result
+    torch.cuda.empty_cache()
+    assert segments_by_pool() == {(0, 0): [20 << 20]}
+
+
+@pytest.mark.usefixtures("box")
+def test_graphs_may_share_a_pool():
+    """A second graph that is given the pool of the first takes its free memory."""
+    x = torch.ones(1 << 20, device="cuda")
+    first, _ = captured(lambda: (x * 2).sum().neg_())
+    reserved = torch.cuda.memory_reserved()
+    second = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(second, pool=first.pool()):
+        (x * 3).sum()
+
+    assert second.pool() == first.pool()
+    assert torch.cuda.memory_reserved() == reserved
+
+
+@pytest.mark.usefixtures("box")
+def test_tensors_can_be_made_in_a_pool_of_their_own():
+    """`use_mem_pool` takes memory from the pool, and the pool keeps it."""
+    pool = torch.cuda.MemPool()
+
+    with torch.cuda.use_mem_pool(pool):
+        made = torch.ones(1 << 20, device="cuda")
+        assert pool.use_count() == 2
+    others = torch.ones(1 << 20, device="cuda")
+
+    assert segments_by_pool() == {(0, 0): [20 << 20], pool.id: [20 << 20]}
+    assert [each["segment_pool_id"] for each in pool.snapshot()] == [pool.id]
+    del made
+    torch.cuda.empty_cache()
+    assert pool.id in segments_by_pool()
+    del pool
+    torch.cuda.empty_cache()
+    assert segments_by_pool() == {(0, 0): [20 << 20]}
+    assert others.sum().item() == 1 << 20
 
 
 def train(graphed):

@@ -61,6 +61,7 @@ def cuda_names(
     for name in ("start", "stop"):
         yield torch.cuda.profiler, name, _nothing
     yield torch.cuda.profiler, "profile", _nothing_around
+    yield torch.backends.cuda, "is_built", lambda: True
     yield torch, "set_default_tensor_type", _no_default_type(torch)
     yield torch.accelerator, "current_accelerator", _accelerator(torch)
     yield torch._C, "_cuda_clearCublasWorkspaces", _clear_workspaces(simulation)
@@ -70,6 +71,7 @@ def cuda_names(
         "device",
         property(lambda self: _device_of(torch, self._simulated.gpu)),
     )
+    yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
     yield stream, "cuda_stream", property(lambda self: self._simulated.number)
     yield event, "device", property(lambda self: _device_of(torch, self._gpu))
     generator = offered["Generator"]
@@ -97,7 +99,7 @@ def _must_be_refused(name: str, value: Any) -> bool:
 
 
 _CLASSES_REFUSED = frozenset(
-    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext", "MemPool")
+    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
 )
 
 

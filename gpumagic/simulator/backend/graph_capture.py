@@ -22,12 +22,33 @@ if TYPE_CHECKING:
     from gpumagic.simulator.work import Engine, Stream
 
 _UNCAPTURED = "CUDA error: dependency created on uncaptured work in another stream"
+_OTHER_CAPTURE = "CUDA error: attempted to merge separate capture sequences"
+_CAPTURED_EVENT = (
+    "CUDA error: operation not permitted on an event last recorded in a "
+    "capturing stream"
+)
 
 
 class CapturedMark(Work):
-    """The record of an event within a capture."""
+    """The record of an event within a capture, which the device never passes."""
 
-    __slots__ = ()
+    __slots__ = ("nodes",)
+
+    nodes: Nodes
+
+    @property
+    def end_ns(self) -> int | None:
+        """Nobody may ask when it ended, or wait for that."""
+        self.require_submitted()
+        return None
+
+    @end_ns.setter
+    def end_ns(self, _: int | None) -> None:
+        """It never ends."""
+
+    def require_submitted(self) -> None:
+        """Say what CUDA says of an event that a capture has recorded."""
+        raise RuntimeError(self.nodes.says(_CAPTURED_EVENT))
 
 
 class CapturingScheduler:
@@ -45,6 +66,15 @@ class CapturingScheduler:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)
+
+    @property
+    def trace(self) -> list[Work] | None:
+        """The scheduler's own, which goes on after the capture."""
+        return self._scheduler.trace
+
+    @trace.setter
+    def trace(self, trace: list[Work] | None) -> None:
+        self._scheduler.trace = trace
 
     def launch(
         self,
@@ -68,7 +98,7 @@ class CapturingScheduler:
             replay.scheduler.launch(queue, engine, duration, share, 0, name)
             return ()
 
-        nodes.add(step)
+        nodes.add_launch(step)
         return Work(stream, engine, duration_ns, share, scheduler.now_ns, 0, name)
 
     def record(self, stream: Stream, host_ns: int = 0) -> Work:
@@ -78,6 +108,7 @@ class CapturingScheduler:
             return scheduler.record(stream, host_ns)
         scheduler.elapse(host_ns)
         mark = CapturedMark(stream, None, 0, 0, scheduler.now_ns, 0, "")
+        mark.nodes = nodes
 
         def step(replay: Replay) -> Sequence[Race]:
             replay.works[id(mark)] = replay.scheduler.record(replay.queue(stream))
@@ -91,9 +122,11 @@ class CapturingScheduler:
         nodes, scheduler = self._nodes, self._scheduler
         if not isinstance(record, CapturedMark):
             if nodes.mine and nodes.captures(stream) and record is not None:
-                raise RuntimeError(nodes.says(_UNCAPTURED))
+                raise nodes.failed(_UNCAPTURED)
             scheduler.wait(stream, record, host_ns)
             return
+        if record.nodes is not nodes or not nodes.mine:
+            raise nodes.failed(_OTHER_CAPTURE)
         scheduler.elapse(host_ns)
         nodes.join(stream, record)
 

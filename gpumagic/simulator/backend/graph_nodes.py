@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _UNJOINED = "CUDA error: capturing stream has unjoined work"
+_INVALIDATED = "CUDA error: operation failed due to a previous error during capture"
 
 
 class Nodes:
@@ -44,6 +45,8 @@ class Nodes:
         self._queues = {id(origin.queue)}
         self._orders = {origin.order}
         self._unjoined: set[int] = set()
+        self._launches = 0
+        self._invalid = False
         self.marks: dict[int, Mark] = {}  # by identity, which holding them keeps
 
     # ----------------------------------------------------------------- capture
@@ -57,12 +60,20 @@ class Nodes:
         """Give the machine back what it had.
 
         Raises:
-            RuntimeError: A stream that branched off did not come back.
+            RuntimeError: Something was not permitted, or a stream that branched off
+                did not come back.
         """
         self._machine.scheduler = self._scheduler
         self._tracker.nodes = None
+        if self._invalid:
+            raise RuntimeError(self.says(_INVALIDATED))
         if self._unjoined:
             raise RuntimeError(self.says(_UNJOINED))
+
+    @property
+    def empty(self) -> bool:
+        """Whether a replay would launch nothing."""
+        return not self._launches
 
     @property
     def mine(self) -> bool:
@@ -79,6 +90,8 @@ class Nodes:
 
     def require(self, queue: Stream) -> None:
         """Refuse work on a stream that has not branched off from the first."""
+        if self._invalid:
+            raise RuntimeError(self.says(_INVALIDATED))
         if not self.captures(queue):
             raise self.not_permitted()
         if queue is not self._origin.queue:
@@ -101,9 +114,19 @@ class Nodes:
         """Write down what to do at each replay."""
         self._steps.append(step)
 
+    def add_launch(self, step: Callable[[Replay], Sequence[Race]]) -> None:
+        """Likewise, for what is a node of the graph."""
+        self._launches += 1
+        self.add(step)
+
     def not_permitted(self) -> RuntimeError:
         """What CUDA says to whoever waits while it captures."""
-        return RuntimeError(self.says(NOT_PERMITTED))
+        return self.failed(NOT_PERMITTED)
+
+    def failed(self, text: str) -> RuntimeError:
+        """An error that leaves nothing of the capture, also where it is caught."""
+        self._invalid = True
+        return RuntimeError(self.says(text))
 
     # ------------------------------------------------------------------ replay
 

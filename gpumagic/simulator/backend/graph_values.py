@@ -53,15 +53,18 @@ class Values:
         self._steps: list[Step] = []
         self._before: dict[int, tuple[Any, Any]] = {}  # a storage's bytes, a copy
         self._made: dict[int, Any] = {}
-        self._random = {
-            index: generator.get_state()
-            for index, generator in simulation.generators.items()
-        }
+        self._watching = True
+        self._random = [
+            (each, each.get_state()) for each in simulation.generators.values()
+        ]
 
     def watch(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
         """Compute one operator as ever, and write it down."""
         from torch.utils import _pytree
 
+        if not self._watching:  # another thread has ended it
+            return func(*args, **options)
+        self._keep_generator(options.get("generator"))
         inner, inner_options = self._twins(func, args, options)
         given = self._storages(_pytree.tree_leaves((args, options)))
         written = self._written(func, args, options)
@@ -89,12 +92,14 @@ class Values:
 
     def end(self) -> None:
         """Put back what was there; what was made holds nothing yet."""
+        self._watching = False
         for now, before in self._before.values():
             now.copy_(before)
         for each in self._made.values():
             each.zero_()
-        for index, state in self._random.items():
-            self._simulation.generators[index].set_state(state)
+        for generator, state in self._random:
+            generator.set_state(state)
+        self._random.clear()
         self._before.clear()
         self._made.clear()
 
@@ -140,6 +145,10 @@ class Values:
             value = args[position] if position < len(args) else options.get(each.name)
             found += value if isinstance(value, (list, tuple)) else [value]
         return [each for each in found if each is not None]
+
+    def _keep_generator(self, generator: Any) -> None:
+        if generator is not None and all(generator is not it for it, _ in self._random):
+            self._random.append((generator, generator.get_state()))
 
     def _keep(self, tensor: Any) -> None:
         key = self._cdata(tensor)

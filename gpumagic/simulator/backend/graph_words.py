@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.refusals import not_simulated
@@ -19,7 +20,9 @@ def graph_class(graphs: Graphs) -> type:  # noqa: C901 -- torch's class has as m
         def __init__(self, keep_graph: bool = False) -> None:
             del keep_graph
             self._capture: Capture | None = None
-            self._pool: Any = None
+
+        def __del__(self) -> None:
+            self.reset()
 
         def capture_begin(
             self,
@@ -29,12 +32,13 @@ def graph_class(graphs: Graphs) -> type:  # noqa: C901 -- torch's class has as m
         ) -> None:
             """Capture the work of the current stream from now on."""
             del capture_error_mode
-            graphs.begin()
-            self._pool = pool if pool is not None else graphs.pool_handle()
+            graphs.begin(pool)
 
         def capture_end(self) -> None:
             """End the capture; from now on it can be replayed."""
+            self.reset()
             self._capture = graphs.end()
+            graphs.warn_of_empty(self._capture)
 
         def instantiate(self) -> None:
             """Nothing is left to do."""
@@ -52,11 +56,17 @@ def graph_class(graphs: Graphs) -> type:  # noqa: C901 -- torch's class has as m
 
         def reset(self) -> None:
             """Forget the captured work."""
-            self._capture = None
+            capture, self._capture = self._capture, None
+            if capture is not None:
+                capture.forget()
 
         def pool(self) -> Any:
             """A token for the memory of this graph."""
-            return self._pool
+            if self._capture is None:
+                raise RuntimeError(
+                    "Called CUDAGraph::pool() without a preceding successful capture."
+                )
+            return self._capture.pool
 
         def enable_debug_mode(self) -> None:
             """There is nothing to be dumped."""
@@ -95,19 +105,19 @@ def block_class(graphs: Graphs) -> type:
 
         def __enter__(self) -> None:
             graphs.prepare()
-            self._stream.__enter__()
-            self._graph.capture_begin(pool=self._pool)
+            with contextlib.ExitStack() as undo:
+                undo.enter_context(self._stream)
+                self._graph.capture_begin(pool=self._pool)
+                undo.pop_all()
 
         def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
             try:
-                self._graph.capture_end()
-            except RuntimeError:
                 if kind is None:
-                    raise  # else the block's own error says more
+                    self._graph.capture_end()
+                else:
+                    graphs.abandon()  # the block's own error says more
             finally:
                 self._stream.__exit__(kind, *rest)
-            if kind is not None:
-                self._graph.reset()
 
     graph.__qualname__ = graph.__name__
     graph.__module__ = "torch.cuda"

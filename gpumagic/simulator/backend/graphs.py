@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.graph_nodes import Nodes
+from gpumagic.simulator.backend.graph_pools import PoolNames, memory_pools
 from gpumagic.simulator.backend.graph_values import Values
 from gpumagic.simulator.backend.graph_words import block_class, graph_class
 from gpumagic.simulator.backend.operator_mode import operator_mode
+from gpumagic.simulator.backend.races_told import warn_at
 from gpumagic.simulator.backend.refusals import not_simulated
 
 if TYPE_CHECKING:
+    from gpumagic.simulator.allocator_pools import PoolId
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.simulated_gpu import SimulatedStream
+
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+    "captured on wrong device or stream."
+)
 
 
 class Graphs:
@@ -27,7 +37,7 @@ class Graphs:
     def __init__(self, simulation: Simulation, words: Words) -> None:
         self._simulation = simulation
         self._words = words
-        self._pools = 0
+        self._pools = PoolNames()
         self._stream: Any = None
         self._capture: Capture | None = None
 
@@ -38,6 +48,7 @@ class Graphs:
             "graph": block_class(self),
             "graph_pool_handle": self.pool_handle,
             "is_current_stream_capturing": self.is_capturing,
+            **memory_pools(self._simulation, self._pools),
         }
 
     def is_capturing(self) -> bool:
@@ -45,12 +56,15 @@ class Graphs:
         if self._capture is None or not self._capture.nodes.mine:
             return False
         simulation = self._simulation
-        return self._capture.nodes.captures(simulation.stream(simulation.gpu()).queue)
+        return self.captures(simulation.stream(simulation.gpu()))
 
-    def pool_handle(self) -> tuple[int, int]:
+    def captures(self, stream: SimulatedStream) -> bool:
+        """Whether a stream is being captured."""
+        return self._capture is not None and self._capture.nodes.captures(stream.queue)
+
+    def pool_handle(self) -> PoolId:
         """A token for a pool of memory that no other graph uses."""
-        self._pools += 1
-        return (0, self._pools)
+        return self._pools.for_user()
 
     def stream_for_capture(self) -> Any:
         """The stream that graphs are captured on where none is named."""
@@ -63,8 +77,12 @@ class Graphs:
         self._words.synchronize()
         self._words.empty_cache()
 
-    def begin(self) -> None:
-        """Capture the work of this thread from now on."""
+    def begin(self, pool: PoolId | None) -> None:
+        """Capture the work of this thread from now on.
+
+        Args:
+            pool: Where its memory comes from; None is a pool of its own.
+        """
         simulation = self._simulation
         if self._capture is not None:
             raise RuntimeError(
@@ -79,22 +97,39 @@ class Graphs:
                     "after capture, it's ok to replay them on the default stream.)"
                 )
             )
-        self._capture = Capture(simulation, stream)
-        self._capture.begin()
+        capture = Capture(simulation, stream, pool or self._pools.for_graph())
+        capture.begin()
+        self._capture = capture
 
     def end(self) -> Capture:
-        """The work of this capture, which is over."""
-        capture, self._capture = self._capture, None
-        if capture is None:
-            raise RuntimeError(self._simulation.says("no capture is underway"))
+        """The work of this capture, which is over.
+
+        Raises:
+            RuntimeError: Nothing is captured here, or what was is of no use.
+        """
+        capture, simulation = self._capture, self._simulation
+        if capture is None or not capture.nodes.mine:
+            raise RuntimeError(simulation.says("no capture is underway"))
+        if simulation.stream(capture.gpu) is not capture.origin:
+            raise RuntimeError(
+                simulation.says("Capture must end on the same stream it began on.")
+            )
+        self._capture = None
         capture.end()
         return capture
 
+    def warn_of_empty(self, capture: Capture) -> None:
+        """Say that a graph does nothing, as CUDA does."""
+        if capture.nodes.empty:
+            warn_at(self._simulation.places.here(), _EMPTY, UserWarning)
+
     def abandon(self) -> None:
-        """End whatever is being captured; the simulation ends."""
+        """End whatever is being captured, for nothing."""
         capture, self._capture = self._capture, None
         if capture is not None:
-            capture.end()
+            with contextlib.suppress(RuntimeError):
+                capture.end()
+            capture.forget()
 
     def replay(self, capture: Capture) -> None:
         """Do the work of a capture once, on the current stream."""
@@ -106,43 +141,83 @@ class Graphs:
 
 
 class Capture:
-    """One capture: its numbers and its nodes.
+    """One capture: its numbers, its nodes and its memory.
 
     Args:
         simulation: The one that is captured.
 
-        stream: Where the capture begins.
+        origin: Where the capture begins.
+
+        pool: Where its memory comes from.
     """
 
-    def __init__(self, simulation: Simulation, stream: Any) -> None:
+    def __init__(
+        self, simulation: Simulation, origin: SimulatedStream, pool: PoolId
+    ) -> None:
         self._simulation = simulation
-        self._gpu = stream.gpu
-        self.nodes = Nodes(simulation.machine, stream, simulation.says)
+        self.gpu = origin.gpu
+        self.origin = origin
+        self.pool = pool
+        self.nodes = Nodes(simulation.machine, origin, simulation.says)
         self._values = Values(simulation)
         self._mode = _watching(self._values)
+        self._undo = contextlib.ExitStack()
+        self._keeps_pool = False
 
     def begin(self) -> None:
-        """Watch every operator, and keep it from the device."""
-        self.nodes.begin()
-        self._mode.__enter__()
+        """Watch every operator, and keep it and its memory from the device."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end_diversion)
+            with self._simulation.books():
+                self.gpu.allocator.divert(self.pool, self._takes_memory_for)
+            self._keeps_pool = True
+            undo.callback(self.nodes.end)
+            self.nodes.begin()
+            undo.callback(self._values.end)
+            self._mode.__enter__()
+            undo.callback(self._stop_watching)
+            self._undo = undo.pop_all()
 
     def end(self) -> None:
-        """Put back everything but what has been written down."""
-        self._mode.__exit__(None, None, None)
-        self._values.end()
-        self.nodes.end()
+        """Put back everything but what has been written down.
+
+        Raises:
+            RuntimeError: What was captured is of no use, and is forgotten.
+        """
+        try:
+            self._undo.close()
+        except RuntimeError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """It is not replayed again: its memory may serve others."""
+        if self._keeps_pool:
+            self._keeps_pool = False
+            self.gpu.allocator.release_pool(self.pool)
 
     def replay(self) -> None:
         """Compute everything again, and submit it in one call."""
         simulation = self._simulation
         self._values.replay()
-        stream = simulation.stream(self._gpu)
+        stream = simulation.stream(self.gpu)
         with simulation.books():
-            cost_ns = self._gpu.costs.host.graph_replay_ns
+            cost_ns = self.gpu.costs.host.graph_replay_ns
             simulation.machine.scheduler.elapse(cost_ns)
             races = self.nodes.replay(stream)
         if races:
             simulation.tell(races)
+
+    def _takes_memory_for(self, number: int) -> bool:
+        return self.nodes.mine and self.nodes.captures(self.gpu.streams[number].queue)
+
+    def _end_diversion(self) -> None:
+        with self._simulation.books():
+            self.gpu.allocator.end_diversion(self.pool)
+
+    def _stop_watching(self) -> None:
+        if self.nodes.mine:  # each thread has modes of its own
+            self._mode.__exit__(None, None, None)
 
 
 def _watching(values: Values) -> Any:

@@ -62,7 +62,7 @@ class RacesTold:
             ticket = Ticket(_line(race.earlier_place), _line(race.later_place))
             if ticket not in self._told:
                 self._told.add(ticket)
-                _warn_at(race.later_place, self._in_words(race))
+                warn_at(race.later_place, self._in_words(race), DataRace)
 
     def stream_name(self, order: int) -> str:
         """What to type for a stream of the tracker."""
@@ -129,8 +129,8 @@ def _line(mark: PlaceMark | None) -> _Line:
     return place.file, place.line
 
 
-def _warn_at(mark: PlaceMark | None, text: str) -> None:
+def warn_at(mark: PlaceMark | None, text: str, category: type[Warning]) -> None:
     """A warning that points at the user's line, each one shown."""
     place = None if mark is None else Place(*mark)
     file, line = (place.shown_file, place.line) if place else ("<unknown>", None)
-    warnings.warn_explicit(text, DataRace, file, line or 1)
+    warnings.warn_explicit(text, category, file, line or 1)
