@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.frontend import running_shell
 from gpumagic.hooks import CellEvents
+from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
@@ -87,7 +88,10 @@ class Switch:
             methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
             self._replace(undo, torch.Tensor, methods)
             self._replace(undo, torch.nn.Module, {"_apply": moving(simulation)})
-            for target, name, replacement in refused_everywhere(torch):
+            for target, name, replacement in (
+                *refused_everywhere(torch),
+                *simulated_addresses(torch),
+            ):
                 self._replace(undo, target, {name: replacement})
             self._replace(undo, time, {"sleep": simulation.polling.sleep()})
             self._set_flags(undo)

@@ -179,7 +179,7 @@ class Tensors:
         if memory is None:
             storage = tensor.untyped_storage()
             nbytes, uint8 = storage.nbytes(), self._types[self._torch.uint8]
-            pointer = storage.data_ptr()
+            pointer = self._torch._C.StorageBase.data_ptr(storage)
             memory = Memory()
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False

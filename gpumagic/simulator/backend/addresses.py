@@ -1,0 +1,59 @@
+"""Where simulated tensors lie: addresses of the GPU's memory, as programs ask for them.
+
+The storage of a simulated tensor points at host memory, where its numbers are. torch's
+C++ needs that pointer, and nobody else does: programs compare addresses, look them up
+in a memory snapshot, or see that memory was used again. So what is written in Python
+is told the address of the block in the simulated memory. Nothing is there to be read,
+as little as the host can read a GPU's memory by its address.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def simulated_addresses(torch: Any) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement."""
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+    for name in ("data_ptr", "const_data_ptr"):
+        yield tensor, name, _of_tensor(getattr(torch._C.TensorBase, name))
+    yield storage, "data_ptr", _of_storage(torch._C.StorageBase.data_ptr)
+
+
+def _of_tensor(plain: Callable[..., int]) -> Callable[..., int]:
+    """Where the first element lies."""
+
+    @functools.wraps(plain)
+    def data_ptr(self: Any) -> int:
+        pointer = plain(self)  # first: it refuses what has no memory
+        base = _base(self.untyped_storage()) if pointer else None
+        if base is None:
+            return pointer
+        offset_bytes: int = self.storage_offset() * self.element_size()
+        return base + offset_bytes
+
+    return data_ptr
+
+
+def _of_storage(plain: Callable[..., int]) -> Callable[..., int]:
+    """Where a storage begins."""
+
+    @functools.wraps(plain)
+    def data_ptr(self: Any) -> int:
+        pointer = plain(self)
+        base = _base(self) if pointer else None
+        return pointer if base is None else base
+
+    return data_ptr
+
+
+def _base(storage: Any) -> int | None:
+    """Where the block of a storage begins; None where it has none."""
+    memory = getattr(storage, "_gpumagic", None)
+    block = None if memory is None or memory.life is None else memory.life.block
+    address: int | None = None if block is None else block.address
+    return address

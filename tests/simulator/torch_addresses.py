@@ -1,0 +1,138 @@
+"""Programs are told simulated addresses, and torch itself goes on with its own."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import gpumagic
+from gpumagic.tensor_info import describe
+
+
+@pytest.fixture(params=["sim", "cuda"])
+def device(request):
+    """The name of the device, on a machine with two H100."""
+    with gpumagic.simulate("2xh100", as_cuda=request.param == "cuda"):
+        yield request.param
+
+
+def blocks_in_use(device):
+    """The addresses of the blocks that have an owner."""
+    return {
+        block["address"]
+        for segment in getattr(torch, device).memory_snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+
+
+def test_addresses_are_those_of_the_snapshot(device):
+    """Each tensor begins where the snapshot has a block, at a multiple of 512."""
+    tensors = [torch.ones(n, device=f"{device}:{n % 2}") for n in (1, 200, 5000, 8)]
+
+    addresses = [each.data_ptr() for each in tensors]
+
+    assert set(addresses) == blocks_in_use(device)
+    assert len(set(addresses)) == len(tensors)
+    assert all(each % 512 == 0 for each in addresses)
+
+
+def test_views_lie_within_their_storage(device):
+    """A view is as far from its base as its offset says; nothing has no address."""
+    x = torch.ones(10, 10, device=device)
+    base = x.data_ptr()
+
+    assert x[3:].data_ptr() == base + 120
+    assert x.t()[2].data_ptr() == x[:, 2].const_data_ptr() == base + 8
+    assert x[3:].untyped_storage().data_ptr() == base
+    assert x[3:].view(torch.int32).data_ptr() == base + 120
+    assert nn.Parameter(x).data_ptr() == base
+    assert x[:0].data_ptr() == torch.empty(0, device=device).data_ptr() == 0
+    assert torch.ones(3, 3, device=device).data_ptr() != base
+
+
+def test_memory_that_is_freed_comes_back_at_its_address(device):
+    """The next tensor of that size lies where the one before it lay."""
+    kept = torch.ones(1000, device=device)
+    first = kept + 1
+    address = first.data_ptr()
+    del first
+
+    assert (kept + 2).data_ptr() == address
+    kept.resize_(100_000)
+    assert kept.data_ptr() in blocks_in_use(device)
+
+
+def test_sharing_is_found_as_ever(device):
+    """What torch, pickle and copy know to be shared is shared in what they make."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    model.to(device)
+    x = torch.arange(10.0, device=device)
+    pair = x, x[4:]
+    copies = [copy.deepcopy(pair)]
+    for zipped in (True, False):
+        file = io.BytesIO()
+        torch.save(pair, file, _use_new_zipfile_serialization=zipped)
+        file.seek(0)
+        copies.append(torch.load(file))
+    state = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301 -- our own
+
+    assert state["0.weight"].data_ptr() == state["1.weight"].data_ptr()
+    for whole, part in copies:
+        assert part.untyped_storage().data_ptr() == whole.data_ptr() != x.data_ptr()
+        assert part.data_ptr() == whole.data_ptr() + 16
+        assert part.tolist() == x[4:].tolist()
+    one, other = torch.ones(3, device=device), torch.zeros(2, device=device)
+    addresses = other.data_ptr(), one.data_ptr()
+    torch.utils.swap_tensors(one, other)
+    assert (one.data_ptr(), other.data_ptr()) == addresses
+
+
+def test_what_reads_memory_does_not_get_there(device):
+    """Numbers are not read from a simulated address: numpy is refused, not misled."""
+    x = torch.ones(3, device=device)
+
+    with pytest.raises(TypeError, match="can't convert"):
+        x.numpy()
+    assert x.cpu().numpy().tolist() == [1, 1, 1]
+    assert nn.LSTM(3, 4, 2).to(device)(x.view(1, 1, 3))[0].shape == (1, 1, 4)
+
+
+@pytest.mark.usefixtures("device")
+def test_host_memory_keeps_its_own_addresses():
+    """On the CPU, on meta and on a subclass everything is as without a simulator."""
+    host = torch.arange(4.0)
+
+    assert host.data_ptr() == host.numpy().ctypes.data
+    assert host.untyped_storage().data_ptr() == host.data_ptr()
+    assert torch.empty(3, device="meta").data_ptr() == 0
+    assert torch.Tensor.data_ptr.__name__ == "data_ptr"
+    with pytest.raises(RuntimeError, match="data pointer"):
+        torch.vmap(lambda each: each * each.data_ptr())(host)
+
+
+def test_a_tensor_is_told_of_where_it_lies(device):
+    """%tensor_info shows the address that the program is told."""
+    x = torch.ones(300, device=device)
+    x.add_(1)
+
+    assert describe(x[3:]).address == x[3:].data_ptr()
+
+
+def test_torch_has_its_own_words_again():
+    """Switched off, nothing of this is left."""
+    words = torch.Tensor, torch.UntypedStorage
+    before = [vars(each).copy() for each in words]
+    with gpumagic.simulate("h100", as_cuda=True):
+        torch.ones(3, device="cuda").data_ptr()
+    gc.collect()
+
+    for word, own in zip(words, before, strict=True):
+        assert vars(word).get("data_ptr") is own.get("data_ptr")
