@@ -26,7 +26,7 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     memory: str | int | None = None,
     hazards: str = "report",
     others: Sequence[Sequence[tuple[int, int]]] = (),
-    allocator: str = "",
+    allocator: str | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
 
@@ -43,7 +43,7 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
         others: Processes of other people, for each GPU as pid and bytes.
 
         allocator: Settings of the caching allocator, written as in
-            PYTORCH_CUDA_ALLOC_CONF.
+            PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
 
     Returns:
         The machine; in a `with` statement it is switched off at the end.

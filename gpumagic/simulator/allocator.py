@@ -18,6 +18,7 @@ from gpumagic.simulator.allocator_blocks import (
 )
 from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_held import HeldBlocks
+from gpumagic.simulator.allocator_history import History, Recording
 from gpumagic.simulator.allocator_pools import PrivatePools
 from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
 from gpumagic.simulator.allocator_settings import (
@@ -25,7 +26,7 @@ from gpumagic.simulator.allocator_settings import (
     SMALLEST_BLOCK_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import History, snapshot_of
+from gpumagic.simulator.allocator_snapshot import snapshot_of
 from gpumagic.simulator.out_of_memory import (
     BEYOND_ANY_DEVICE,
     OutOfSimulatedMemory,
@@ -43,11 +44,11 @@ __all__ = [
     "CachingAllocator",
     "DriverCalls",
     "OutOfSimulatedMemory",
+    "Recording",
 ]
 
 _NO_LIMIT_BYTES = 1 << 62
 _BEYOND_ANY_DEVICE_BYTES = 1 << 60
-_MOST_ENTRIES = 100_000
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
 
 
@@ -104,10 +105,7 @@ class CachingAllocator:
             settings=self.settings,
         )
         self._held = HeldBlocks(driver, self._let_go)
-        self._plain_rounding = not self.settings.rounds_to_divisions
-        self._is_limited = self.settings.max_split_size_bytes is not None
-        self._max_split_bytes = self.settings.max_split_size_bytes or _NO_LIMIT_BYTES
-        self._ages = False  # whether garbage is collected, for which blocks have ages
+        self.configure(self.settings)
 
     # ------------------------------------------------------------ taking and giving
 
@@ -295,10 +293,10 @@ class CachingAllocator:
             for each in self._memory.heads.values()
             if pool in (SHARED, each.pool.identity)
         ]
-        segments = snapshot_of(self.device, heads)
+        segments = snapshot_of(self.device, heads, self._history)
         if self._history.recording:
             active_bytes = sum(each["active_size"] for each in segments)
-            self._history.add("snapshot", 0, active_bytes, 0)
+            self._history.add_snapshot(active_bytes)
         return segments
 
     @property
@@ -327,11 +325,29 @@ class CachingAllocator:
         """Allow this process only a share of the device's total."""
         memory = self._memory
         memory.allowed_bytes = int(fraction * memory.capacity_bytes)
-        self._ages = self.settings.garbage_collection_threshold > 0
+        self.configure(self.settings)
 
-    def record_history(self, on: bool, max_entries: int = _MOST_ENTRIES) -> None:  # noqa: FBT001, as torch has it
-        """Note every action from now on; or stop, and forget what was noted."""
-        self._history.switch(on, max_entries)
+    def configure(self, settings: AllocatorSettings) -> None:
+        """Round, split and keep by these settings from now on."""
+        self.settings = self._memory.settings = settings
+        self._plain_rounding = not settings.rounds_to_divisions
+        self._is_limited = settings.max_split_size_bytes is not None
+        self._max_split_bytes = settings.max_split_size_bytes or _NO_LIMIT_BYTES
+        # Whether garbage is collected, for which blocks have ages.
+        collects = settings.garbage_collection_threshold > 0
+        self._ages = collects and self._memory.allowed_bytes is not None
+
+    def record_history(
+        self, recording: Recording | None, *, clear: bool = False
+    ) -> None:
+        """Note every action from now on; or stop, and forget what was noted.
+
+        Args:
+            recording: What to note; None to stop.
+
+            clear: Whether to forget what was noted before.
+        """
+        self._history.switch(recording, clear=clear)
 
     def observe(self, observer: Callable[[str, Block], object]) -> None:
         """Tell somebody of each action on a block; see `History.observers`."""

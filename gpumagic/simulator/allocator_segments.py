@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool
     from gpumagic.simulator.allocator_counters import Counters
+    from gpumagic.simulator.allocator_history import History
     from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.allocator_snapshot import History
 
 _FIRST_ADDRESS = 0x7F00_0000_0000
 _ADDRESSES_OF_ONE_DEVICE = 1 << 40
@@ -83,7 +83,7 @@ class DeviceMemory:
         self._counters = counters
         self._reserved = counters.totals["reserved_bytes"]
         self._history = history
-        self._settings = settings
+        self.settings = settings
         start = _FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE
         self._addresses = AddressSpace(start)
 
@@ -119,13 +119,13 @@ class DeviceMemory:
         self._count(block, 1)
         self._counters.device_allocations += 1
         if self._history.recording:
-            self._history.add("segment_alloc", block.address, nbytes, stream)
+            self._history.add_segment("segment_alloc", block)
         return block
 
     def give_back(self, block: Block) -> None:
         """Return a listed free block that is a whole segment."""
         if self._history.recording:
-            self._history.add("segment_free", block.address, block.size, block.stream)
+            self._history.add_segment("segment_free", block)
         self._driver.free(block.size)
         block.pool.remove(block)
         del self.heads[block.address]
@@ -135,7 +135,7 @@ class DeviceMemory:
 
     def give_back_oversize(self, free: FreeBlocks, size: int) -> bool:
         """Return one block that makes enough room, or the largest until they do."""
-        limit = self._settings.max_split_size_bytes
+        limit = self.settings.max_split_size_bytes
         if limit is None:
             return False
         wanted_bytes = max(size, limit)
@@ -153,7 +153,7 @@ class DeviceMemory:
 
     def collect_garbage(self, pool: Pool) -> None:
         """Return the segments that were unused for longest, once too much is taken."""
-        share = self._settings.garbage_collection_threshold
+        share = self.settings.garbage_collection_threshold
         excess_bytes = self._reserved.current - int(share * (self.allowed_bytes or 0))
         idle = pool.unused_segments() if excess_bytes > 0 else []
         while idle and excess_bytes > 0:
@@ -195,7 +195,7 @@ class DeviceMemory:
 
     def _count(self, block: Block, segments: int) -> None:
         block.pool.tally.shift_reserved(segments, segments * block.size)
-        limit = self._settings.max_split_size_bytes
+        limit = self.settings.max_split_size_bytes
         if limit is not None and block.size >= limit:
             self._counters.oversize_segments.large.shift(segments)
 

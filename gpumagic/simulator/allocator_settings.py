@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, did_you_mean
@@ -18,6 +19,7 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 SEGMENT_STEP_BYTES = 2 * MIB  # large segments of their own are rounded up to this
 OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its own size
 
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the first goes first
 _INTERVALS = 16  # sizes by power of two: up to 2 MiB, up to 4 MiB, ... and above
 _EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold:0.8"
 
@@ -69,6 +71,8 @@ class AllocatorSettings:
             segments are returned; 0 is never.
 
         expandable_segments: Must be False; they are not modelled.
+
+        text: As it was written.
     """
 
     max_split_size_bytes: int | None = None
@@ -77,6 +81,7 @@ class AllocatorSettings:
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
+    text: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.expandable_segments:
@@ -91,10 +96,49 @@ class AllocatorSettings:
 
         PYTORCH_CUDA_ALLOC_CONF is spelt the same way.
         """
-        settings = cls()
+        settings = cls(text=text)
         for key, value in _pairs(text):
             settings = replace(settings, **_setting(key, value))
         return settings
+
+    @classmethod
+    def asked_for(cls, text: str | None) -> AllocatorSettings:
+        """What a text says; without one, what the environment says, as torch reads it.
+
+        Raises:
+            GpuMagicError: It cannot be obeyed; it names the variable it is from.
+        """
+        if text is not None:
+            return cls.parse(text)
+        variable = next(filter(os.environ.get, _VARIABLES), None)
+        if variable is None:
+            return cls()
+        try:
+            return cls.parse(os.environ[variable])
+        except GpuMagicError as error:
+            raise GpuMagicError(
+                f"{error.problem}; {variable} asks for it",
+                f'gpumagic.simulate(..., allocator="") leaves it aside; or %env '
+                f"{variable}=",
+            ) from None
+
+    def as_torch_tells(self) -> dict[str, Any]:
+        """The settings as they stand in torch's memory snapshot."""
+        limit = self.max_split_size_bytes
+        return {
+            "PYTORCH_CUDA_ALLOC_CONF": self.text,
+            "max_split_size": -1 if limit is None else limit,
+            "garbage_collection_threshold": self.garbage_collection_threshold,
+            "expandable_segments": self.expandable_segments,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "roundup_power2_divisions": {
+                str(1 << place): each
+                for place, each in enumerate(self.roundup_power2_divisions)
+            },
+            "graph_capture_record_stream_reuse": False,
+        }
 
     @property
     def rounds_to_divisions(self) -> bool:

@@ -56,7 +56,7 @@ class Box:
         memory: str | int | None = None,
         hazards: str = "report",
         others: Sequence[Sequence[tuple[int, int]]] = (),
-        allocator: str = "",
+        allocator: str | None = None,
     ) -> None:
         if hazards not in HAZARDS:
             raise GpuMagicError(
@@ -70,7 +70,7 @@ class Box:
         self.as_cuda = False
         self.label = model.label
         self.machine = Machine(
-            [model] * count, Tracker(), AllocatorSettings.parse(allocator), others
+            [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
         )
         self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
         self._words = MachineWords(

@@ -24,7 +24,7 @@ class MachineWords(Record):
     memory: str | int | None = None
     hazards: str = "report"
     others: Sequence[Sequence[tuple[int, int]]] = ()
-    allocator: str = ""
+    allocator: str | None = None
 
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
@@ -35,7 +35,9 @@ class MachineWords(Record):
         Args:
             request: The choice, as `%gpu_select` takes it.
         """
-        if self.others or self.allocator:  # the magic has no options for these
+        if (
+            self.others or self.allocator is not None
+        ):  # the magic has no options for these
             return f"{self._call()}, then %gpu_select {request}"
         memory = "".join(str(self.memory).split())
         options = [
@@ -51,7 +53,7 @@ class MachineWords(Record):
             "memory": (self.memory, None),
             "hazards": (self.hazards, "report"),
             "others": (self.others, ()),
-            "allocator": (self.allocator, ""),
+            "allocator": (self.allocator, None),
         }
         said = [f"{name}={is_!r}" for name, (is_, was) in named.items() if is_ != was]
         return f"gpumagic.simulate({', '.join([repr(self.machine), *said])})"

@@ -32,6 +32,14 @@ class Shortage:
     processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
     private_bytes: int = 0  # unused in private pools: torch calls it allocated
 
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        """What torch tells observers: asked for, there or allowed, free."""
+        there_bytes = self.total_bytes
+        if self.allowed_bytes is not None:
+            there_bytes = self.allowed_bytes
+        return self.segment_bytes, there_bytes, self.free_bytes
+
     def text(self) -> str:
         """The shortage as torch words it."""
         allowed = (

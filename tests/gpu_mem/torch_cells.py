@@ -13,6 +13,7 @@ import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell_run import CellRun
 from gpumagic.gpu_mem.records.counters import BadgeKind, Peak, PeakKind
+from gpumagic.simulator.allocator import Recording
 
 PROGRAMS = 1000
 RESETS = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
@@ -357,11 +358,11 @@ def test_the_users_own_history_is_left_alone(run, box):
     def entries():
         allocator = box.machine.gpus[0].allocator
         torch.sim.memory_allocated()  # what has died is given back
-        allocator.record_history(on=True)
+        allocator.record_history(Recording())
         run(lambda: torch.ones(1000, device="sim"), lines=lines)
         found = [(each["action"], each["size"]) for each in allocator.history]
         assert allocator._history.recording
-        allocator.record_history(on=False)
+        allocator.record_history(None)
         return found
 
     torch.ones(1, device="sim")

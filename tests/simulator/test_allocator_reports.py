@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gpumagic.simulator import out_of_memory
-from gpumagic.simulator.allocator import OutOfSimulatedMemory
+from gpumagic.simulator.allocator import OutOfSimulatedMemory, Recording
 from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
 
 ADVICE = (
@@ -219,7 +219,7 @@ def test_a_history_tells_every_action_in_order():
     clock = iter(range(100))
     allocator = allocator_of(64 * MIB, now_us=lambda: next(clock))
     allocator.free(allocator.allocate(1, DEFAULT))
-    allocator.record_history(on=True)
+    allocator.record_history(Recording())
     block = allocator.allocate(30 * MIB - 5, SIDE)
     allocator.free(block)
     allocator.memory_snapshot()
@@ -242,14 +242,14 @@ def test_a_history_tells_every_action_in_order():
     assert entries[-1]["device_free"] == 64 * MIB
     assert "addr" not in entries[-1]
 
-    allocator.record_history(on=False)
+    allocator.record_history(None)
     assert allocator.history == []
 
 
 def test_a_history_keeps_only_the_latest():
     """A bounded history drops its oldest entries."""
     allocator = allocator_of()
-    allocator.record_history(on=True, max_entries=2)
+    allocator.record_history(Recording(max_entries=2))
     allocator.free(allocator.allocate(1, DEFAULT))
     actions = [each["action"] for each in allocator.history]
     assert actions == ["free_requested", "free_completed"]

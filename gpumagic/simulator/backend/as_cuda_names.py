@@ -7,7 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_memory import History
+from gpumagic.simulator.backend.as_cuda_memory import memory_words
 from gpumagic.simulator.backend.as_cuda_plans import PlanCaches
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
 from gpumagic.simulator.backend.refusals import not_simulated
@@ -48,12 +48,8 @@ def cuda_names(
         **graphs.as_mapping(),
         **dict(tensor_types(torch)),
     }
-    history = History(simulation, words)
     yield from _over_modules(offered)
-    memory = torch.cuda.memory
-    yield memory, "_record_memory_history", history.record
-    yield memory, "_snapshot", history.snapshot
-    yield memory, "_dump_snapshot", history.dump
+    yield from memory_words(simulation, words)
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
     yield torch.cuda.nvtx, "range", _nothing_around

@@ -102,7 +102,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
         simulation.tensors.wrap,
         simulation.torch,
     )
-    births = simulation.births
+    births, memory_full = simulation.births, simulation.memory_full
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
@@ -117,6 +117,9 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
         try:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
+            if full.shortage is not None:
+                for observe in tuple(memory_full):
+                    observe(gpu.index, *full.shortage.figures)
             raise torch.OutOfMemoryError(simulation.says(full.text)) from None
         if tracker.ghosts or tracker.vacancies:
             accesses = tracker.reused(block.address, nbytes, stream.order)

@@ -61,6 +61,9 @@ class Simulation:
 
         stream_name: What to type for a stream of the tracker.
 
+        memory_full: Those who are told when memory has run out: which GPU, how much
+            was asked of the driver, how much there is, how much of that is free.
+
         births: Those who are told of each tensor that gets memory, with its block.
 
         polling: Answers whether something is done, and lets sleep pass.
@@ -112,6 +115,7 @@ class Simulation:
         told = RacesTold(self)
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
+        self.memory_full: list[Callable[[int, int, int, int], object]] = []
         self.births: list[Callable[[Any, Block], object]] = []
         self.resets: list[Callable[[], AbstractContextManager[object]]] = []
         self.backward = BackwardStreams(self)

@@ -1,0 +1,264 @@
+"""torch's memory history on the simulated GPU: what, when, and from where."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.errors import GpuMagicError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def box():
+    """Two small H100 that stand in for CUDA, for one test."""
+    with gpumagic.simulate("2xh100", as_cuda=True, memory="1GiB") as machine:
+        yield machine
+
+
+def own_calls(frames):
+    """The names of this file's functions in the frames, up to the test's own."""
+    names = [each["name"] for each in frames if each["filename"] == __file__]
+    tests = [place for place, name in enumerate(names) if name.startswith("test_")]
+    return names[: tests[0]]
+
+
+def entries(device=0):
+    """What was recorded of a device."""
+    return torch.cuda.memory._snapshot()["device_traces"][device]
+
+
+def make(device="cuda"):
+    """A tensor of 30 MiB."""
+    return torch.empty(30 * MIB, dtype=torch.uint8, device=device)
+
+
+def drop(tensors):
+    """Let go of tensors that nobody else has."""
+    tensors.clear()
+
+
+@pytest.mark.usefixtures("box")
+def test_the_calls_are_recorded_that_took_and_gave_back():
+    """Each action has the calls that led to it; a free those of the tensor's end."""
+    torch.cuda.memory._record_memory_history()
+    tensors = [make()]
+    line = inspect.currentframe().f_lineno - 1
+    drop(tensors)
+    make("cuda:1")
+
+    found = {each["action"]: each for each in entries()}
+    assert list(found) == [
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "snapshot",
+    ]
+    assert own_calls(found["segment_alloc"]["frames"]) == ["make"]
+    assert own_calls(found["alloc"]["frames"]) == ["make"]
+    assert own_calls(found["free_requested"]["frames"]) == ["drop"]
+    assert own_calls(found["free_completed"]["frames"]) == ["drop"]
+    outer = next(
+        each
+        for each in found["alloc"]["frames"]
+        if each["name"].startswith("test_the_calls")
+    )
+    assert outer["line"] == line
+    assert found["alloc"]["frames"][0]["name"] == "make"
+    assert found["alloc"]["pool_id"] == (0, 0)
+    assert [each["action"] for each in entries(1)][:2] == ["segment_alloc", "alloc"]
+
+
+@pytest.mark.usefixtures("box")
+def test_blocks_tell_where_they_were_allocated():
+    """The snapshot has the calls of what is allocated, and of its segment."""
+    torch.cuda.memory._record_memory_history(context="state")
+    tensors = [make()]
+
+    segment = torch.cuda.memory_snapshot()[0]
+    calls = torch.cuda.memory._allocation_traceback(tensors[0].data_ptr())
+
+    assert own_calls(segment["frames"]) == ["make"]
+    assert own_calls(segment["blocks"][0]["frames"]) == ["make"]
+    assert own_calls(calls) == ["make"]
+    assert all(each["frames"] == [] for each in entries())
+    drop(tensors)
+    assert torch.cuda.memory_snapshot()[0]["blocks"][0]["frames"] == []
+    assert torch.cuda.memory._allocation_traceback(512) is None
+
+
+@pytest.mark.parametrize(
+    ("context", "calls"),
+    [(None, [[], []]), ("alloc", [["make"], ["make"]]), ("all", [["make"], ["drop"]])],
+)
+@pytest.mark.usefixtures("box")
+def test_as_much_is_recorded_as_is_asked_for(context, calls):
+    """Without the calls of frees, a free has those of its allocation, as in torch."""
+    torch.cuda.memory._record_memory_history(
+        context=context, skip_actions=["segment_alloc", "free_completed", "snapshot"]
+    )
+    tensors = [make()]
+    drop(tensors)
+
+    found = entries()
+
+    assert [each["action"] for each in found] == ["alloc", "free_requested"]
+    names = [own_calls(each["frames"]) if each["frames"] else [] for each in found]
+    assert names == calls
+
+
+@pytest.mark.usefixtures("box")
+def test_a_recording_can_be_bounded_cleared_and_ended():
+    """The latest entries stay, until somebody clears or ends it."""
+    record = torch.cuda.memory._record_memory_history
+    record(max_entries=3)
+    kept = [make() for _ in range(4)]
+    assert len(entries()) == 3
+    record(clear_history=True)
+    assert [each["action"] for each in entries()] == ["snapshot"]
+    record(enabled="state")
+    kept.append(make())
+    assert len(entries()) == 1
+    assert own_calls(torch.cuda.memory_snapshot()[-1]["frames"]) == ["make"]
+    record(enabled=None)
+    kept.append(make())
+    assert entries() == []
+    record(True, True, 2, True)  # the words of older programs
+    kept.append(make())
+    taken, looked_at = entries()
+    assert own_calls(taken["frames"]) == ["make"]
+    assert looked_at["action"] == "snapshot"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"enabled": "some"},
+        {"context": "none"},
+        {"stacks": "c++"},
+        {"skip_actions": ["free"]},
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("box")
+def test_what_torch_does_not_know_is_refused(wrong):
+    """A word that torch refuses is refused here, too."""
+    with pytest.raises(RuntimeError, match="to be one of"):
+        torch.cuda.memory._record_memory_history(**wrong)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_recording_keeps_no_tensor_alive():
+    """Memory comes back while it is recorded, also from tensors made before."""
+    before = [make()]
+    torch.cuda.memory._record_memory_history()
+    tensors = [*before, make()]
+    before.clear()
+    drop(tensors)
+
+    assert torch.cuda.memory_allocated() == 0
+    frees = [each for each in entries() if each["action"] == "free_requested"]
+    assert [own_calls(each["frames"]) for each in frees] == [["drop"], ["drop"]]
+
+
+@pytest.mark.usefixtures("box")
+def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
+    """The dumped file has what the viewer of torch wants."""
+    from torch.cuda import _memory_viz
+
+    torch.cuda.memory._record_memory_history()
+    kept = make()
+    file = tmp_path / "snapshot.pickle"
+    torch.cuda.memory._dump_snapshot(str(file))
+
+    with file.open("rb") as opened:
+        snapshot = pickle.load(opened)  # noqa: S301 -- our own
+
+    assert kept.data_ptr() == snapshot["segments"][0]["address"]
+    assert str(30 * MIB) in _memory_viz.trace(snapshot)
+    assert "make" in _memory_viz.memory(snapshot, format_flamegraph=str)
+
+
+@pytest.mark.usefixtures("box")
+def test_who_asked_is_told_when_memory_runs_out():
+    """An observer hears what was asked for, and what there was."""
+    heard = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
+
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 31, dtype=torch.uint8, device="cuda:1")
+
+    free, total = torch.cuda.mem_get_info(1)
+    assert heard == [(1, 1 << 31, total, free)]
+
+
+# --------------------------------------------------------------------- settings
+
+
+def splits():
+    """Whether a block of 100 MiB is split for a request of 10 MiB."""
+    held = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+    del held
+    kept = torch.empty(10 * MIB, dtype=torch.uint8, device="cuda")
+    found = torch.cuda.memory_reserved() == 100 * MIB
+    del kept
+    torch.cuda.empty_cache()
+    return found
+
+
+@pytest.mark.parametrize("word", ["torch", "torch.cuda"])
+@pytest.mark.usefixtures("box")
+def test_settings_are_obeyed_from_then_on(word):
+    """What is set for the allocator decides the next request."""
+    before = splits()
+    if word == "torch":
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:50")
+    else:
+        torch.cuda.memory._set_allocator_settings("max_split_size_mb:50")
+    after = splits()
+
+    assert (before, after) == (True, False)
+    told = torch.cuda.memory._snapshot()["allocator_settings"]
+    assert told["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:50"
+    assert told["max_split_size"] == 50 * MIB
+    torch.cuda.memory._set_allocator_settings("")
+    assert splits()
+
+
+@pytest.mark.parametrize("setting", ["expandable_segments:True", "max_split:20"])
+@pytest.mark.usefixtures("box")
+def test_settings_that_cannot_be_obeyed_are_refused(setting):
+    """A setting is never ignored: it is refused in two lines, and nothing changes."""
+    with pytest.raises(GpuMagicError, match=setting.partition(":")[0]):
+        torch.cuda.memory._set_allocator_settings(setting)
+
+    assert splits()
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_environment_is_obeyed(monkeypatch, variable):
+    """The allocator has the settings of the process, unless others are asked for."""
+    monkeypatch.setenv(variable, "max_split_size_mb:50")
+    with gpumagic.simulate("h100", as_cuda=True):
+        assert not splits()
+    with gpumagic.simulate("h100", as_cuda=True, allocator=""):
+        assert splits()
+
+
+def test_an_environment_that_cannot_be_obeyed_is_refused(monkeypatch):
+    """What is not modelled is named with its variable, and nothing is switched on."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+    with pytest.raises(GpuMagicError) as refused:
+        gpumagic.simulate("h100", as_cuda=True)
+
+    assert "expandable_segments" in str(refused.value)
+    assert "PYTORCH_CUDA_ALLOC_CONF" in str(refused.value)
+    assert 'allocator=""' in str(refused.value)
+    assert not torch.cuda.is_available()
