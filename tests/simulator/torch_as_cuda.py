@@ -395,7 +395,11 @@ def owners():
         torch.serialization,
         torch._C,
         DeviceContext,
-        torch.nn.DataParallel,
+        torch.nn.parallel.DistributedDataParallel,
+        torch.nn.parallel._functions,
+        sys.modules["torch.nn.parallel.parallel_apply"],
+        torch.distributed,
+        torch.backends.cuda,
         torch.UntypedStorage,
     ]
     return [

@@ -420,10 +420,13 @@ def test_copies_from_pinned_memory_are_faster_and_asynchronous(box):
     assert host_s[True] < host_s[False] / 2
 
 
-def test_data_parallel_is_refused():
-    """The notes advise against it; the simulator refuses it by name."""
-    with pytest.raises(NotSimulated, match="DataParallel"):
-        nn.DataParallel(nn.Linear(2, 2).cuda())
+def test_data_parallel_works_and_several_processes_are_refused():
+    """The notes advise against the one; the other is refused by name."""
+    model = nn.Linear(2, 2).cuda()
+
+    assert nn.DataParallel(model)(torch.ones(4, 2)).shape == (4, 2)
+    with pytest.raises(NotSimulated, match="DistributedDataParallel"):
+        nn.parallel.DistributedDataParallel(model)
 
 
 # ------------------------------------------------------------------------- graphs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import sys
 import types
 
 import pytest
@@ -19,7 +20,11 @@ PLACES = (
     torch.accelerator.memory,
     torch.autograd,
     torch.autograd.graph,
-    torch.nn.DataParallel,
+    torch.nn.parallel.DistributedDataParallel,
+    torch.nn.parallel._functions,
+    sys.modules["torch.nn.parallel.parallel_apply"],
+    torch.distributed,
+    torch._C,
     torch.Tensor,
     torch.UntypedStorage,
     torch.TypedStorage,
@@ -31,7 +36,8 @@ PLACES = (
 )
 # Kernels of the CPU that it replaces while it is on.
 CPU_KERNELS = ("aten::is_pinned", "aten::_pin_memory", "aten::empty.memory_format")
-KERNELS = (*CPU_KERNELS, "aten::empty_strided", "aten::add.Tensor", "aten::linear")
+OTHERS = "aten::empty_strided", "aten::add.Tensor", "aten::linear", "c10d::allreduce_"
+KERNELS = (*CPU_KERNELS, *OTHERS)
 
 
 def state():
@@ -42,7 +48,7 @@ def state():
             (place.__name__, name): id(value)
             for place in PLACES
             for name, value in vars(place).items()
-            if not isinstance(value, types.ModuleType)
+            if type(value) is not types.ModuleType
         },
         **{
             (name, key): core._dispatch_has_kernel_for_dispatch_key(name, key)

@@ -125,7 +125,6 @@ REFUSED = {
         x.cpu(), 0.1, 0, torch.qint8
     ).to("sim"),
     "MKL-DNN": torch.Tensor.to_mkldnn,
-    "DataParallel": lambda _: nn.DataParallel(nn.Linear(2, 2, device="sim")),
     "inductor": lambda x: torch.compile(torch.sin, dynamic=False)(x.exp()),
     "shared memory": torch.Tensor.share_memory_,
     "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),

@@ -9,6 +9,8 @@ from gpumagic.devices.protocols import Initialisation
 from gpumagic.simulator.backend.refusals import lost_by_fork
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumagic.places import PlaceMark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.latch import Latch
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
 
 
 class Here(threading.local):
-    """What CUDA keeps for each thread: the current device, the current streams."""
+    """What CUDA keeps for each thread: the current device, the current streams.
+
+    Attributes:
+        entered: What was current where each open block of a stream began.
+
+        next_turn: Lets other threads go on, where several take turns.
+    """
 
     def __init__(self) -> None:
         self.device = 0
         self.streams: dict[SimulatedGpu, SimulatedStream] = {}
+        self.entered: list[tuple[SimulatedStream | None, int]] = []
+        self.next_turn: Callable[[], None] | None = None
 
 
 class Devices:

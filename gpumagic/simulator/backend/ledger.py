@@ -171,6 +171,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
+    own = simulation.here
     task, words = simulation.torch._C._current_graph_task_id, simulation.words
 
     def launch(  # noqa: C901, PLR0912
@@ -215,6 +216,8 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
             The outputs, and the races that were found.
         """
         __tracebackhide__ = True
+        if own.next_turn is not None:
+            own.next_turn()
         place = None
         if tracking:
             frame = getframe(_OUR_FRAMES)

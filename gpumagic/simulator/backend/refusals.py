@@ -154,11 +154,6 @@ def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
     return [
         (torch, "compile", compiling(torch.compile)),
         (
-            torch.nn.DataParallel,
-            "__init__",
-            _raising_init("nn.DataParallel", "use one device, or several processes"),
-        ),
-        (
             torch.UntypedStorage,
             "resize_",
             _unless_on_device(
@@ -226,14 +221,6 @@ def _inductor_elsewhere(graph: Any, examples: Sequence[Any], **options: Any) -> 
     from torch._inductor.compile_fx import compile_fx
 
     return compile_fx(graph, examples, **options)
-
-
-def _raising_init(what: str, way_on: str) -> Callable[..., None]:
-    def refuse(self: Any, *_: Any, **__: Any) -> None:
-        del self
-        raise not_simulated(what, way_on)
-
-    return refuse
 
 
 def _new_shared(torch: Any) -> Any:

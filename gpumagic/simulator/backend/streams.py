@@ -36,7 +36,6 @@ class Stream(torch.Stream):
     _event: type
     _objects: dict[SimulatedStream, Any]
     _simulated: SimulatedStream
-    _entered: list[tuple[SimulatedStream | None, int]]
 
     def __new__(cls, device: Any = None, priority: int = 0, **ids: Any) -> Any:
         """Made with the ids of the engine, which torch keeps."""
@@ -64,7 +63,6 @@ class Stream(torch.Stream):
                 device_type=_PRIVATE_USE_1,
             )
             made._simulated = stream
-            made._entered = []
         return made
 
     @property
@@ -112,11 +110,12 @@ class Stream(torch.Stream):
         before = here.streams.get(stream.gpu), here.device
         make_current(self._simulation, stream)
         here.device = stream.gpu.index
-        self._entered.append(before)
+        here.entered.append(before)
         return self
 
     def __exit__(self, *_: object) -> None:
-        stream, self._simulation.here.device = self._entered.pop()
+        here = self._simulation.here
+        stream, here.device = here.entered.pop()
         make_current(self._simulation, stream or self._simulated.gpu.default_stream)
 
     def __repr__(self) -> str:

@@ -29,6 +29,10 @@ from gpumagic.simulator.backend.refusals import (
     refused_kernels,
     refused_layouts,
 )
+from gpumagic.simulator.backend.several_gpus import (
+    refused_collectives,
+    several_gpus,
+)
 from gpumagic.simulator.backend.transfers import Transfers
 from gpumagic.simulator.backend.words import Words
 
@@ -94,6 +98,9 @@ class Switch:
             ):
                 self._replace(undo, target, {name: replacement})
             self._replace(undo, time, {"sleep": simulation.polling.sleep()})
+            for target, name, replacement in several_gpus(simulation, words):
+                put(undo, target, name, replacement)
+            refused_collectives(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -210,13 +217,17 @@ class Switch:
         undo: contextlib.ExitStack, target: Any, replacements: dict[str, Any]
     ) -> None:
         for name, replacement in replacements.items():
-            if name in vars(target):
-                undo.callback(setattr, target, name, vars(target)[name])
-            elif hasattr(target, name):
-                undo.callback(delattr, target, name)
-            else:
-                continue  # this torch has no such word
-            setattr(target, name, replacement)
+            if hasattr(target, name):  # else this torch has no such word
+                put(undo, target, name, replacement)
+
+
+def put(undo: contextlib.ExitStack, target: Any, name: str, replacement: Any) -> None:
+    """Put a word in the place of torch's own, if there is one, until that is undone."""
+    if name in vars(target):
+        undo.callback(setattr, target, name, vars(target)[name])
+    else:
+        undo.callback(delattr, target, name)
+    setattr(target, name, replacement)
 
 
 def new_tensor(torch: Any) -> Callable[..., Any]:

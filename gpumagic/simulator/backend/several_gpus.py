@@ -1,0 +1,318 @@
+"""One program on several GPUs: what `torch.cuda.comm` and `nn.DataParallel` call.
+
+A torch without CUDA lacks the C++ that spreads tensors over GPUs and collects them;
+what is written in Python on top of it is torch's own. As without NCCL, tensors are
+copied from GPU to GPU one after another, each on the current stream of its source.
+Several processes, with their collectives, are refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.turns import Threading
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.words import Words
+
+_CPU = -1  # where torch numbers GPUs
+_ONE_PROCESS = "nn.DataParallel works in one process; or keep what is sent on the CPU"
+
+
+def several_gpus(
+    simulation: Simulation, words: Words
+) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement."""
+    torch = simulation.torch
+    copies = Copies(simulation)
+    for name in ("broadcast", "broadcast_out", "broadcast_coalesced"):
+        yield torch._C, f"_{name}", getattr(copies, name)
+    for name in ("scatter", "scatter_out", "gather", "gather_out"):
+        yield torch._C, f"_{name}", getattr(copies, name)
+    yield torch.cuda.nccl, "is_available", _no_nccl
+    functions = torch.nn.parallel._functions
+    yield functions, "_get_stream", _copying_streams(simulation, words)
+    replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
+    yield replicas, "threading", Threading(simulation.here)
+    yield from _processes(torch)
+
+
+class Copies:
+    """Spreads tensors over GPUs, and collects them.
+
+    Args:
+        simulation: The one that is on.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._torch = simulation.torch
+
+    def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
+        """The tensor on each of these GPUs; where it lies already, it is itself."""
+        copies = [
+            tensor
+            if index == tensor.get_device()
+            else self._torch.empty_like(tensor, device=self._device(index))
+            for index in devices
+        ]
+        return self.broadcast_out(tensor, copies)
+
+    def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> list[Any]:
+        """The tensor copied into each of these."""
+        for place, each in enumerate(out):
+            self._require_gpu(each, f"all output tensors, but output tensor {place}")
+            if each.shape != tensor.shape:
+                raise RuntimeError(
+                    "Expected all output tensors to have same shape as the source "
+                    f"tensor {[*tensor.shape]}, but output tensor at index {place} has "
+                    f"shape {[*each.shape]}"
+                )
+        for each in out:
+            if each is not tensor:
+                each.copy_(tensor, non_blocking=True)
+        return [*out]
+
+    def broadcast_coalesced(
+        self, tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
+    ) -> list[list[Any]]:
+        """All of these tensors on each GPU, sent in a few large pieces."""
+        from torch import _utils
+
+        if any(each.get_device() != devices[0] for each in tensors):
+            raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
+        copies: list[list[Any]] = [[] for _ in devices[1:]]
+        taken: list[Any] = []
+        for chunk in _utils._take_tensors(tensors, buffer_size):
+            taken += chunk
+            flat = _utils._flatten_dense_tensors(chunk)
+            for own, sent in zip(
+                copies, self.broadcast(flat, devices)[1:], strict=True
+            ):
+                # They share memory, and nobody is told: each has its own version.
+                parts = _utils._unflatten_dense_tensors(sent, chunk)
+                own += [each.data for each in parts]
+        order = {id(each): place for place, each in enumerate(taken)}
+        return [
+            [*tensors],
+            *([own[order[id(each)]] for each in tensors] for own in copies),
+        ]
+
+    def scatter(
+        self,
+        tensor: Any,
+        devices: Sequence[int],
+        chunk_sizes: Sequence[int] | None,
+        dim: int,
+        streams: Sequence[Any] | None,
+    ) -> list[Any]:
+        """A part of the tensor on each GPU."""
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        if chunk_sizes is None:
+            chunks = tensor.chunk(len(devices), dim)
+        elif len(chunk_sizes) != len(devices):
+            raise RuntimeError(
+                "Expected devices and chunk_sizes to be of same length, but got "
+                f"len(devices) = {len(devices)} and len(chunk_sizes) = "
+                f"{len(chunk_sizes)}"
+            )
+        else:
+            chunks = tensor.split_with_sizes([*chunk_sizes], dim)
+        parts = []
+        for place, (chunk, index) in enumerate(zip(chunks, devices, strict=False)):
+            if index == tensor.get_device():
+                parts.append(chunk)
+                continue
+            device = self._device(index)
+            with self._on(streams, place, device.index):
+                parts.append(chunk.to(device, non_blocking=True))
+        return parts
+
+    def scatter_out(
+        self, tensor: Any, out: Sequence[Any], dim: int, streams: Sequence[Any] | None
+    ) -> list[Any]:
+        """A part of the tensor in each of these."""
+        if not out:
+            raise RuntimeError("Expected at least one output tensor to scatter to")
+        for place, each in enumerate(out):
+            self._require_gpu(each, f"all output tensors, but output tensor {place}")
+        sizes = [each.size(dim) for each in out]
+        if sum(sizes) != tensor.size(dim):
+            raise RuntimeError(
+                f"Total size for output tensors along scatter dim {dim} does not match "
+                f"the source tensor size: got {sum(sizes)}, but expected "
+                f"{tensor.size(dim)}"
+            )
+        chunks = tensor.split_with_sizes(sizes, dim)
+        for place, (chunk, each) in enumerate(zip(chunks, out, strict=True)):
+            with self._on(streams, place, each.get_device()):
+                each.copy_(chunk, non_blocking=True)
+        return [*out]
+
+    def gather(self, tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
+        """These tensors behind each other, on one GPU or on the CPU."""
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        first = tensors[0]
+        shape = [*first.shape]
+        dim = dim if dim >= 0 else dim + len(shape)
+        for place, each in enumerate(tensors):
+            self._require_gpu(each, f"all input tensors, but tensor {place}")
+            expected = [*first.shape]
+            expected[dim : dim + 1] = each.shape[dim : dim + 1]
+            if [*each.shape] != expected:
+                raise RuntimeError(
+                    f"Input tensor at index {place} has invalid shape "
+                    f"{[*each.shape]}, but expected {expected}"
+                )
+        shape[dim] = sum(each.size(dim) for each in tensors)
+        device = "cpu" if destination == _CPU else self._device(destination)
+        result = self._torch.empty(shape, dtype=first.dtype, device=device)
+        if first.dim() == 4 and all(map(_channels_last, tensors)):
+            result = result.to(memory_format=self._torch.channels_last)
+        return self.gather_out(tensors, result, dim)
+
+    def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
+        """These tensors behind each other, in this one."""
+        sizes = [each.size(dim) for each in tensors]
+        chunks = out.split_with_sizes(sizes, dim)
+        for chunk, each in zip(chunks, tensors, strict=True):
+            chunk.copy_(each, non_blocking=out.device.type != "cpu")
+        return out
+
+    # ---------------------------------------------------------------- its parts
+
+    def _device(self, index: int | None) -> Any:
+        if index is not None and index < 0:
+            raise RuntimeError(f"Expected non-negative device index, but got {index}")
+        return self._torch.device(NAME, self._simulation.gpu(index).index)
+
+    def _require_gpu(self, tensor: Any, which: str) -> None:
+        if tensor.get_device() == _CPU:
+            word = self._simulation.word
+            raise RuntimeError(f"Expected {word} devices for {which} is on the CPU")
+
+    def _on(
+        self, streams: Sequence[Any] | None, place: int, index: int
+    ) -> contextlib.AbstractContextManager[Any]:
+        """The stream for a place, if there is one; else the GPU's current stream."""
+        import contextlib
+
+        stream = streams[place] if streams and place < len(streams) else None
+        if stream is None:
+            return contextlib.nullcontext()
+        if stream.device.index != index:
+            raise RuntimeError(
+                f"Expected the device associated with the stream at index {place} (was "
+                f"{stream.device.index}) to match the device supplied at that index "
+                f"(expected {index})"
+            )
+        block: contextlib.AbstractContextManager[Any] = stream
+        return block
+
+
+def _channels_last(tensor: Any) -> bool:
+    import torch
+
+    return bool(
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def _no_nccl(tensors: Any) -> bool:
+    """Whether NCCL sums these up: tensors are copied and added instead."""
+    del tensors
+    return False
+
+
+def _copying_streams(simulation: Simulation, words: Words) -> Callable[[Any], Any]:
+    """The streams on which batches are scattered, for as long as this machine is on."""
+    made: dict[int, Any] = {}
+
+    def get_stream(device: Any) -> Any:
+        if device.type == "cpu":
+            return None
+        index = simulation.gpu(device.index).index
+        if index not in made:
+            made[index] = words.as_mapping()["Stream"](index)
+        return made[index]
+
+    return get_stream
+
+
+# ------------------------------------------------------------- several processes
+
+
+def _processes(torch: Any) -> Iterator[tuple[Any, str, Any]]:
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return
+    parallel = torch.nn.parallel.DistributedDataParallel
+    yield parallel, "__init__", _without_gpus(parallel.__init__)
+    begin = _without_nccl(distributed.init_process_group)
+    for module in (distributed, distributed.distributed_c10d):
+        yield module, "init_process_group", begin
+
+
+def _without_gpus(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def checked(self: Any, module: Any, *args: Any, **options: Any) -> None:
+        if any(each.get_device() != _CPU for each in module.parameters()):
+            raise not_simulated(
+                "nn.parallel.DistributedDataParallel over its GPUs", _ONE_PROCESS
+            )
+        init(self, module, *args, **options)
+
+    return checked
+
+
+def _without_nccl(begin: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(begin)
+    def checked(backend: Any = None, *args: Any, **options: Any) -> Any:
+        if "nccl" in str(backend).lower():
+            raise not_simulated(
+                "NCCL, for which several processes are needed",
+                f'say backend="gloo" on the CPU; {_ONE_PROCESS}',
+            )
+        return begin(backend, *args, **options)
+
+    return checked
+
+
+def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
+    """Refuse by name what sends simulated tensors to other processes."""
+    prefix, key = "c10d::", "PrivateUse1"
+    names = [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith(prefix)
+        and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    ]
+    if not names:
+        return
+    library = torch.library.Library("c10d", "IMPL")
+    undo.callback(library._destroy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has kernels of its own
+        for name in names:
+            word = name.removeprefix(prefix).strip("_")
+            library.impl(name.removeprefix(prefix), _refusing(word), key)
+
+
+def _refusing(word: str) -> Callable[..., Any]:
+    def kernel(*_: Any, **__: Any) -> Any:
+        raise not_simulated(f"torch.distributed over its GPUs ({word})", _ONE_PROCESS)
+
+    return kernel
