@@ -34,8 +34,12 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield tensor, "new_tensor", _naming_device(tensor.new_tensor, names)
     yield tensor, "device", _device_property(torch, names)
     yield tensor, "is_cuda", _is_cuda(torch)
-    yield tensor, "to", _to(torch, names)
-    yield tensor, "cuda", _cuda(torch, names)
+    to, cuda = _to(torch, names), _cuda(torch, names)
+    yield tensor, "to", to
+    yield tensor, "cuda", cuda
+    # The parameters of lazy modules know by identity what may be done with them.
+    lazy = torch.nn.parameter.UninitializedTensorMixin
+    yield lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda]
     yield tensor, "type", _type(torch, names)
     storage = torch.UntypedStorage
     yield storage, "clone", _clone(torch, storage.clone)

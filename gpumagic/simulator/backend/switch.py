@@ -15,7 +15,6 @@ from gpumagic.simulator.backend.classes import make_classes
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_kernel
-from gpumagic.simulator.backend.modules import moving
 from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
@@ -33,6 +32,7 @@ from gpumagic.simulator.backend.several_gpus import (
     refused_collectives,
     several_gpus,
 )
+from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.transfers import Transfers
 from gpumagic.simulator.backend.words import Words
 
@@ -91,7 +91,6 @@ class Switch:
             self._replace(undo, autograd, {"_engine_run_backward": backward})
             methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
             self._replace(undo, torch.Tensor, methods)
-            self._replace(undo, torch.nn.Module, {"_apply": moving(simulation)})
             for target, name, replacement in (
                 *refused_everywhere(torch),
                 *simulated_addresses(torch),
@@ -145,6 +144,9 @@ class Switch:
                 library.put(short, make_kernel(simulation, name), _KEY)
         for short, kernel in own.items():
             library.put(short, kernel, _KEY)
+        # Also where gradients are wanted, or a subclass would be asked first.
+        for key in (_KEY, f"Autograd{_KEY}"):
+            library.put("_has_compatible_shallow_copy_type", holds_either(torch), key)
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")

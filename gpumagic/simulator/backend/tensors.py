@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], Any]"
 
 
+def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
+    """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
+
+    Moving a module is such an assignment to each parameter, which so stays the object
+    that it was, with its hooks and attributes. torch asks first whether both are made
+    of one class in C++. Its list of devices for which dense tensors are leaves out
+    those that are registered from Python, though they are no different.
+    """
+    keys_of, key = torch._C._dispatch_keys, torch._C.DispatchKey
+    dense = key.CPU, key.PrivateUse1
+
+    def kernel(tensor: Any, other: Any) -> bool:
+        return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
+
+    return kernel
+
+
 class Memory:
     """What a simulated storage is made of.
 
