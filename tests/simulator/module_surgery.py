@@ -376,6 +376,49 @@ def buffers(device):
     )
 
 
+# -------------------------------------------------------------------- transformers
+
+
+def padded(device):
+    """Two sequences, the second of which ends early, and the mask that says so."""
+    x = torch.linspace(-1, 1, 80).reshape(2, 5, 8).to(device)
+    ends = torch.tensor([5, 3], device=device)
+    return x, torch.arange(5, device=device) >= ends[:, None]
+
+
+@program
+def encoder_with_padding(device):
+    """Where there are words the encoder says what it says on the CPU."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8)).eval().to(device)
+    x, ends = padded(device)
+    with torch.inference_mode():
+        out = model(x, src_key_padding_mask=ends)
+    return out.shape, [round(each, 3) for each in out[~ends].cumsum(0)[-1].tolist()]
+
+
+@program
+def encoder_layers_in_one_operation(device):
+    """The fast path of a layer, with each kind of mask."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().to(device)
+    x, ends = padded(device)
+    causal = nn.Transformer.generate_square_subsequent_mask(5).to(device)
+    with torch.no_grad():
+        outs = model(x), model(x, src_mask=causal), model(x, src_key_padding_mask=ends)
+    return sums([*outs[:2], outs[2][~ends]])
+
+
+@program
+def attention_with_padding(device):
+    """The fast path of attention, with weights and without."""
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval().to(device)
+    x, ends = padded(device)
+    with torch.no_grad():
+        out, weights = model(x, x, x, key_padding_mask=ends)
+        alone, none = model(x, x, x, need_weights=False)
+    return sums([out, weights, alone]), none
+
+
 # ------------------------------------------------------------ averages, functions
 
 

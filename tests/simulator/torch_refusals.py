@@ -129,6 +129,10 @@ REFUSED = {
     "shared memory": torch.Tensor.share_memory_,
     "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),
     "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :1]]),
+    "nested, of one tensor": torch.nested.as_nested_tensor,
+    "nested, of padding": lambda x: torch._nested_tensor_from_mask(
+        x[None], torch.ones(1, 2, dtype=torch.bool, device="sim")
+    ),
 }
 
 

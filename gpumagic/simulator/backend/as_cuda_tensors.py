@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 Replacement = tuple[Any, str, Any]
 
 # Factories that ask, before the dispatcher does, which of CUDA's devices is current.
-_ASKING = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor")
+_ASKING = (
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "range",
+    "sparse_coo_tensor",
+    "sparse_compressed_tensor",
+    "sparse_csr_tensor",
+    "sparse_csc_tensor",
+    "sparse_bsr_tensor",
+    "sparse_bsc_tensor",
+)
 
 
 def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:

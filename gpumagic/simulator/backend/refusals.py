@@ -94,15 +94,23 @@ def refused_kernels() -> dict[str, Callable[..., Any]]:
         "nested tensors in the strided layout",
         "say layout=torch.jagged when you make it",
     )
+    encoder = (
+        "nested tensors in the strided layout",
+        "leave mask_check=True, so that nn.TransformerEncoder works with padding",
+    )
     return {
-        name: _refusing(*what)
-        for what, names in (
-            (sparse, _SPARSE),
-            (quantised, _QUANTISED),
-            (mkldnn, _MKLDNN),
-            (nested, _NESTED),
-        )
-        for name in names
+        **{
+            name: _refusing(*what)
+            for what, names in (
+                (sparse, _SPARSE),
+                (quantised, _QUANTISED),
+                (mkldnn, _MKLDNN),
+                (nested, _NESTED),
+                (encoder, ("_nested_tensor_from_mask",)),
+            )
+            for name in names
+        },
+        "_nested_tensor_from_mask_left_aligned": _keep_padding,
     }
 
 
@@ -138,8 +146,17 @@ _QUANTISED = (
     "quantize_per_tensor_dynamic",
     "quantize_per_channel",
 )
-_NESTED = ("_nested_tensor_from_tensor_list", "_nested_from_padded")
+_NESTED = (
+    "_nested_tensor_from_tensor_list",
+    "_nested_from_padded",
+    "_nested_view_from_buffer",
+)
 _MKLDNN = ("to_mkldnn",)
+
+
+def _keep_padding(*_: Any) -> bool:
+    """What nn.TransformerEncoder asks before it makes a nested tensor of its input."""
+    return False
 
 
 def _refusing(what: str, way_on: str) -> Callable[..., Any]:
