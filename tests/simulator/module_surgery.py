@@ -394,7 +394,7 @@ def encoder_with_padding(device):
     x, ends = padded(device)
     with torch.inference_mode():
         out = model(x, src_key_padding_mask=ends)
-    return out.shape, [round(each, 3) for each in out[~ends].cumsum(0)[-1].tolist()]
+    return out.shape, sums([out[~ends], out[1, :3, 0]])
 
 
 @program
