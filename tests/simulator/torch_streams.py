@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 BUSY = 2048  # a matmul of this size keeps a stream busy for a while
 BYTES = 1 << 24
@@ -269,3 +270,118 @@ def test_the_machine_is_described(box):
     assert properties.multi_processor_count == 132
     assert torch.sim.is_bf16_supported()
     assert "_SimulatedDeviceProperties" in repr(properties)
+
+
+# ---------------------------------------------------------------- backward passes
+
+
+class Doubled(torch.autograd.Function):
+    """Twice its input; its backward notes the stream that it finds, and uses another.
+
+    Attributes:
+        side: The stream that its backward works on.
+
+        seen: The current streams of its backward: before, in and after that work.
+    """
+
+    side = None
+    seen = None
+
+    @staticmethod
+    def forward(_, x):
+        """On the current stream."""
+        return x * 2
+
+    @staticmethod
+    def backward(_, grad):
+        """On a stream of its own, ordered by hand."""
+        cls, current = Doubled, torch.sim.current_stream
+        found = current()
+        cls.side.wait_stream(found)
+        with torch.sim.stream(cls.side):
+            within, result = current(), grad * 2
+        found.wait_stream(cls.side)
+        cls.seen = [found, within, current()]
+        return result
+
+
+def doubled(side):
+    """A leaf, and what became of it on a side stream."""
+    x = torch.ones(4, device="sim", requires_grad=True)
+    side.wait_stream(torch.sim.current_stream())
+    with torch.sim.stream(side):
+        y = Doubled.apply(x)
+    torch.sim.current_stream().wait_stream(side)
+    return x, y
+
+
+def test_a_custom_backward_finds_the_stream_of_its_forward(box):
+    """It is the current one there, and in hooks; streams entered there are obeyed."""
+    forward, other, caller = (torch.sim.Stream() for _ in range(3))
+    Doubled.side, hooks = other, []
+    x, y = doubled(forward)
+    y.register_hook(lambda _: hooks.append(torch.sim.current_stream()))
+    loss = y.sum()
+    caller.wait_stream(torch.sim.current_stream())
+
+    with torch.sim.stream(caller):
+        loss.backward()
+        assert torch.sim.current_stream() == caller
+        assert x.grad.tolist() == [2.0] * 4
+
+    assert torch.sim.current_stream() == torch.sim.default_stream()
+    assert Doubled.seen == [forward, other, forward]
+    assert hooks == [forward]
+    assert not box.races
+
+
+def test_a_missing_wait_in_a_custom_backward_is_a_race(box):
+    """Only the streams of nodes are ordered by themselves."""
+    forward, Doubled.side = torch.sim.Stream(), torch.sim.Stream()
+    Doubled.side.wait_stream = lambda _: None
+    _x, y = doubled(forward)
+
+    with pytest.warns(Warning, match="nothing makes it wait"):
+        (y * torch.ones(4, device="sim")).sum().backward()
+
+    assert len(box.races) == 1
+
+
+def test_work_without_gradients_does_not_change_the_stream_of_a_node(box):
+    """A node belongs to the stream on which its own operation was recorded."""
+    forward, other = torch.sim.Stream(), torch.sim.Stream()
+    Doubled.side = torch.sim.Stream()
+    _x, y = doubled(forward)
+    with torch.sim.stream(other), torch.no_grad():
+        torch.ones(4, device="sim") + 1
+    y.sum().backward()
+    assert Doubled.seen[0] == forward
+
+    z = Doubled.apply(torch.ones(4, device="sim", requires_grad=True))
+    with torch.sim.stream(other), torch.no_grad():
+        torch.ones(4, device="sim") + 1
+    z.sum().backward()
+    assert Doubled.seen[0] == torch.sim.default_stream()
+    assert not box.races
+
+
+def test_a_pass_within_a_pass_leaves_the_stream_alone(box):
+    """A checkpoint is computed again, and goes back, where its forward ran."""
+    forward = torch.sim.Stream()
+    Doubled.side, found = torch.sim.Stream(), []
+
+    def step(x):
+        found.append(torch.sim.current_stream())
+        return Doubled.apply(x)
+
+    x = torch.ones(4, device="sim", requires_grad=True)
+    forward.wait_stream(torch.sim.current_stream())
+    with torch.sim.stream(forward):
+        y = torch.utils.checkpoint.checkpoint(step, x, use_reentrant=True)
+    torch.sim.current_stream().wait_stream(forward)
+    y.sum().backward()
+
+    assert found == [forward, forward]
+    assert Doubled.seen[0] == forward
+    assert x.grad.tolist() == [2.0] * 4
+    assert not box.races

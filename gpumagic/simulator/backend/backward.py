@@ -1,8 +1,10 @@
 """On which stream the operations of a backward pass run.
 
-Each runs where its forward operation ran, and waits for those before it; when the
-pass is over, the caller's streams wait for all that took part. So a whole backward
-pass orders with its surroundings like one operation.
+A node runs where its forward operation ran, and waits for those before it: that
+stream is the current one in it, for its hooks and for whatever a custom function does.
+When the pass is over, the caller's streams wait for all that took part, and are the
+current ones again. So a whole backward pass orders with its surroundings like one
+operation.
 """
 
 from __future__ import annotations
@@ -17,11 +19,36 @@ if TYPE_CHECKING:
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 
 
-class _Pass(threading.local):
-    """The backward pass that this thread is in: the streams it has used so far."""
+class _Pass:
+    """A backward pass that a thread is in.
 
-    last: SimulatedStream | None = None
-    used: dict[SimulatedStream, None] | None = None
+    Attributes:
+        callers: The current streams of whoever began it.
+
+        node: The number of the node that it is in.
+
+        entered: The GPUs that this node has used.
+
+        last: The stream of the node before.
+
+        used: The streams of all nodes so far.
+    """
+
+    __slots__ = ("callers", "entered", "last", "node", "used")
+
+    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
+        self.callers = callers
+        self.node: int | None = None
+        self.entered: set[SimulatedGpu] = set()
+        self.last: SimulatedStream | None = None
+        self.used: dict[SimulatedStream, None] = {}
+
+
+class _Thread(threading.local):
+    """The pass that a thread is in, and how many nodes it had made when last asked."""
+
+    inside: _Pass | None = None
+    numbered = 0
 
 
 class BackwardStreams:
@@ -30,56 +57,73 @@ class BackwardStreams:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._core = simulation.torch._C
+        self._count = simulation.torch._C._autograd._get_sequence_nr
         self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
-        self._now = _Pass()
+        self._thread = _Thread()
 
-    def stream_for(
-        self, gpu: SimulatedGpu, current: SimulatedStream
-    ) -> SimulatedStream:
-        """Where an operation goes whose thread has this current stream."""
-        core = self._core
-        if core._current_graph_task_id() == -1:
-            # What a hook does with a saved tensor is not the node's own operation.
-            if current is not gpu.default_stream and core.is_grad_enabled():
-                self._remember(current)
-            return current
-        node = core._current_autograd_node()
-        if node is None:
-            return current
-        stream = self._forward.get(node._sequence_nr())
-        if stream is None or stream.gpu is not gpu:
-            stream = gpu.default_stream
-        self._follow(stream, current)
-        return stream
+    def stream_for(self, gpu: SimulatedGpu) -> SimulatedStream:
+        """Where work on a GPU goes, in this thread and now."""
+        here, thread = self._simulation.here, self._thread
+        if thread.inside is not None:
+            node = self._core._current_autograd_node()
+            if node is not None:
+                self._enter(thread.inside, node._sequence_nr(), gpu)
+        current = here.streams.get(gpu, gpu.default_stream)
+        # What a hook does with a saved tensor is not the node's own operation.
+        if self._count() != thread.numbered and self._core.is_grad_enabled():
+            self._remember(current)
+        return current
 
-    def finish(self) -> None:
-        """The outermost pass is over: the caller's streams wait for all of it."""
-        used, self._now.used, self._now.last = self._now.used, None, None
-        for stream in used or ():
-            gpu = stream.gpu
-            current = self._simulation.here.streams.get(gpu, gpu.default_stream)
-            if stream is not current:
-                self._wait(current, stream)
+    def start(self) -> _Pass | None:
+        """A pass begins; answers with the one that it is part of."""
+        outer = self._thread.inside
+        self._thread.inside = _Pass(dict(self._simulation.here.streams))
+        return outer
+
+    def finish(self, outer: _Pass | None) -> None:
+        """It is over: its caller's streams are current again, and wait for it."""
+        here, inside = self._simulation.here, self._thread.inside
+        self._thread.inside = outer
+        if inside is None or not inside.used:
+            return
+        here.streams.clear()
+        here.streams.update(inside.callers)
+        for stream in inside.used:
+            self._wait(here.streams.get(stream.gpu, stream.gpu.default_stream), stream)
 
     def _remember(self, stream: SimulatedStream) -> None:
-        newest = self._core._autograd._get_sequence_nr() - 1
-        self._forward[newest] = stream
-        if len(self._forward) > _REMEMBERED:
-            del self._forward[next(iter(self._forward))]
+        """The nodes made since this thread was last looked at are of this stream."""
+        count, forward = self._count(), self._forward
+        first, self._thread.numbered = self._thread.numbered, count
+        if stream is stream.gpu.default_stream:
+            return
+        for number in range(max(first, count - _REMEMBERED), count):
+            forward[number] = stream
+        for _ in range(len(forward) - _REMEMBERED):
+            del forward[next(iter(forward))]
 
-    def _follow(self, stream: SimulatedStream, current: SimulatedStream) -> None:
-        now = self._now
-        if now.used is None:
-            now.used = {}
-        last = now.last or current
-        if stream is not last:
-            self._wait(stream, last)
-        now.last = stream
-        now.used[stream] = None
+    def _enter(self, inside: _Pass, number: int, gpu: SimulatedGpu) -> None:
+        """Make the stream of a node's forward operation the current one in it."""
+        streams = self._simulation.here.streams
+        if inside.node != number:
+            inside.node = number
+            inside.entered.clear()
+            streams.clear()
+            stream = self._forward.get(number)
+            if stream is not None:
+                streams[stream.gpu] = stream
+        if gpu not in inside.entered:
+            inside.entered.add(gpu)
+            stream = streams.get(gpu, gpu.default_stream)
+            callers = inside.callers.get(gpu, gpu.default_stream)
+            self._wait(stream, inside.last or callers)
+            inside.last = stream
+            inside.used[stream] = None
 
     def _wait(self, stream: SimulatedStream, other: SimulatedStream) -> None:
-        with self._simulation.books():
-            self._simulation.machine.wait(stream, other)
+        if stream is not other:
+            with self._simulation.books():
+                self._simulation.machine.wait(stream, other)
 
 
 def finishing(run_backward: Any, simulation: Simulation) -> Any:
@@ -88,11 +132,10 @@ def finishing(run_backward: Any, simulation: Simulation) -> Any:
 
     @functools.wraps(run_backward)
     def run(*arguments: Any, **options: Any) -> Any:
+        outer = simulation.backward.start()
         try:
             return run_backward(*arguments, **options)
         finally:
-            core = simulation.torch._C
-            if simulation.side_streams and core._current_graph_task_id() == -1:
-                simulation.backward.finish()
+            simulation.backward.finish(outer)
 
     return run

@@ -136,8 +136,7 @@ class Simulation:
         """The stream that work of this thread on a GPU goes to."""
         if not self.side_streams:
             return gpu.default_stream
-        current = self.here.streams.get(gpu, gpu.default_stream)
-        return self.backward.stream_for(gpu, current)
+        return self.backward.stream_for(gpu)
 
     def is_own_generator(self, given: Any) -> bool:
         """Whether a source of random numbers was made for the device."""

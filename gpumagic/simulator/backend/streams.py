@@ -107,6 +107,7 @@ class Stream(torch.Stream):
 
     def __enter__(self) -> Any:
         stream, here = self._simulated, self._simulation.here
+        self._simulation.stream(stream.gpu)  # in a backward pass, that of the node
         before = here.streams.get(stream.gpu), here.device
         make_current(self._simulation, stream)
         here.device = stream.gpu.index
@@ -155,11 +156,12 @@ def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
             f"make one on the machine that is on: torch.{simulation.word}.Stream()",
         )
     here = simulation.here
+    simulation.side_streams = True
+    simulation.stream(stream.gpu)  # what was recorded until now is of the one before
     if stream is stream.gpu.default_stream:
         here.streams.pop(stream.gpu, None)
     else:
         here.streams[stream.gpu] = stream
-        simulation.side_streams = True
 
 
 def index_of(device: Any) -> int | None:

@@ -108,8 +108,7 @@ class Words:
 
     def current_stream(self, device: Any = None) -> Any:
         """The stream that work of this thread goes to."""
-        gpu = self._gpu(device)
-        stream = self._simulation.here.streams.get(gpu, gpu.default_stream)
+        stream = self._simulation.stream(self._gpu(device))
         return self._stream_class.of(stream)  # type: ignore[attr-defined]
 
     def default_stream(self, device: Any = None) -> Any:
