@@ -64,7 +64,7 @@ class SimulatedDriver:
         self._gpus = tuple(gpus)
         self._others = _fitting(self._gpus, others)
         self._identities = tuple(
-            _identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
+            identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
         )
         self.latch = Latch(self._identities, environment)
 
@@ -185,7 +185,7 @@ def _generation(links: Links) -> int | None:
     return None
 
 
-def _identity(model: GpuModel, index: int) -> Gpu:
+def identity(model: GpuModel, index: int) -> Gpu:
     """What does not change of a GPU, the same in every run."""
     seed = f"gpumagic {model.label} {index}"
     return Gpu(

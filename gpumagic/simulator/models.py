@@ -69,6 +69,13 @@ class GpuModel(Record):
         """The bytes read plus written in a second by a long copy on the device."""
         return self.memory_bytes_per_s * self.memory_efficiency
 
+    @property
+    def clock_hz(self) -> float:
+        """The clock of the multiprocessors with which they reach their fp32 peak."""
+        wide = self.compute_capability >= (8, 6)
+        lanes = self.multiprocessors * (128 if wide else 64)
+        return self.peak_flops["fp32"] / (2 * lanes)  # a lane multiplies and adds
+
     def has_units_for(self, dtype: str) -> bool:
         """Whether the GPU computes this type without emulating it."""
         return dtype in self.peak_flops

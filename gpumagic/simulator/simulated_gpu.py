@@ -161,6 +161,18 @@ class SimulatedGpu:
             stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, name
         )
 
+    def spin(self, stream: SimulatedStream, cycles: int) -> None:
+        """Keep one thread of a stream busy for so many cycles of the clock."""
+        self.start()
+        self._machine.scheduler.launch(
+            stream.queue,
+            _COMPUTE,
+            int(cycles * 1e9 / self.model.clock_hz),
+            self.costs.share(1),
+            self.costs.host.raw_launch_ns,
+            "spin_kernel",
+        )
+
     def _cost(self, sizes: tuple[Rule, str, float, int]) -> tuple[int, int]:
         if len(self._durations) >= _KNOWN_DURATIONS:
             self._durations.clear()

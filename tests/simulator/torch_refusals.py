@@ -196,6 +196,39 @@ def test_storages_of_tensors_can_be_copied(box):
         assert copy.tolist() == host.tolist() == storage.tolist()
 
 
+WANTING_CUDA = {
+    "factory": lambda: torch.ones(2, device="cuda"),
+    "to": lambda: torch.ones(2).to("cuda"),
+    "cuda": lambda: torch.ones(2).cuda(),
+    "module": lambda: nn.Linear(2, 2).cuda(),
+    "synchronize": "synchronize",
+    "name": "get_device_name",
+    "set_device": lambda: torch.cuda.set_device(0),
+    "device": lambda: torch.cuda.device(0).__enter__(),
+    "stream": "Stream",
+    "event": "Event",
+    "generator": lambda: torch.Generator("cuda"),
+    "random state": "get_rng_state",
+}
+
+
+@pytest.mark.parametrize("name", WANTING_CUDA)
+@pytest.mark.usefixtures("box")
+def test_code_for_cuda_is_told_of_the_simulated_gpu(name):
+    """Where torch says that there is no CUDA, the error says what there is."""
+    want = WANTING_CUDA[name]
+    if isinstance(want, str):
+        want = getattr(torch.cuda, want)
+
+    with pytest.raises(DeviceError) as caught:
+        want()
+
+    assert "CUDA" in caught.value.problem
+    assert 'device="sim"' in caught.value.hint
+    assert "as_cuda=True" in caught.value.hint
+    assert isinstance(caught.value, (AssertionError, AttributeError, RuntimeError))
+
+
 def test_devices_that_there_are_not(box):
     """A GPU that is not there is an invalid device ordinal, and how many there are."""
     x = torch.ones(2)

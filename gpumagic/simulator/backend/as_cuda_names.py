@@ -34,6 +34,8 @@ _HOLDS_AS_IT_IS = frozenset(
         "cast",
     )
 )
+# For programs that read it: of the toolkit that torch's own packages bring today.
+_CUDA_VERSION = "13.0"
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
 
 
@@ -53,6 +55,10 @@ def cuda_names(
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
     yield torch.cuda.nvtx, "range", _nothing_around
+    for name in ("__enter__", "__exit__"):
+        yield torch.autograd.profiler.emit_nvtx, name, _nothing_to_mark
+    if torch.version.cuda is None:
+        yield torch.version, "cuda", _CUDA_VERSION
     yield torch.backends.cuda, "cufft_plan_cache", PlanCaches(simulation)
     for name in ("start", "stop"):
         yield torch.cuda.profiler, name, _nothing
@@ -124,6 +130,7 @@ class _Others:
         simulation = self._simulation
         return {
             **own,
+            "_sleep": self._sleep,
             "device_of": self._device_of,
             "StreamContext": self._words.stream,
             "default_generators": tuple(simulation.generators.values()),
@@ -161,6 +168,12 @@ class _Others:
         self.seed()
         self._words.manual_seed_all(self._words.initial_seed())
 
+    def _sleep(self, cycles: int) -> None:
+        simulation = self._simulation
+        gpu = simulation.gpu()
+        with simulation.books():
+            gpu.spin(simulation.stream(gpu), cycles)
+
     def _device_of(self, tensor: Any) -> Any:
         block = self._words.as_mapping()["device"]
         return block(tensor.get_device() if tensor.is_cuda else None)
@@ -169,6 +182,10 @@ class _Others:
 def _nothing(*_: Any, **__: Any) -> int:
     """Marks for a profiler that cannot see the simulated GPU."""
     return 0
+
+
+def _nothing_to_mark(*_: Any) -> None:
+    """What a block of such marks does when it begins and ends."""
 
 
 @contextlib.contextmanager

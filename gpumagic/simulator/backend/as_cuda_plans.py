@@ -36,7 +36,7 @@ class PlanCaches:
         vars(self).update(_simulation=simulation, _caches={})
 
     def __getitem__(self, device: Any) -> PlanCache:
-        gpu = self._simulation.gpu(index_of(device))
+        gpu = self._simulation.gpu(index_of(device, self._simulation.word))
         cache: PlanCache = self._caches.setdefault(gpu.index, PlanCache())
         return cache
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.registration import NAME, lies_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,12 @@ def saved_as_cuda(torch: Any) -> Iterator[None]:
     serialization = torch.serialization
 
     def tag(storage: Any) -> str | None:
-        device = storage.device
-        return f"cuda:{device.index}" if device.type == NAME else None
+        return str(storage.device) if lies_there(storage) else None
 
     def restore(saved: Any, location: str) -> Any:
         if location != "cuda" and not location.startswith("cuda:"):
             return None
+        serialization._validate_device(location, "cuda")
         where = location.replace("cuda", NAME, 1)
         return serialization.default_restore_location(saved, where)
 

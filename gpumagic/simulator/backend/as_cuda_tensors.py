@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.registration import NAME, lies_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,12 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
         yield torch, name, _naming_device(getattr(torch, name), names)
     nested = torch.nested
     yield nested, "nested_tensor", _naming_device(nested.nested_tensor, names)
+    scripts = torch.jit._serialization
+    yield scripts, "validate_map_location", _map_location(scripts, names)
     yield torch, "kaiser_window", _kaiser_window(torch, names)
     tensor = torch.Tensor
     yield tensor, "new_tensor", _naming_device(tensor.new_tensor, names)
-    yield tensor, "device", _device_property(torch, names)
+    yield tensor, "device", _device_property(torch._C.TensorBase, names)
     yield tensor, "is_cuda", _is_cuda(torch)
     to, cuda = _to(torch, names), _cuda(torch, names)
     yield tensor, "to", to
@@ -52,19 +54,23 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     lazy = torch.nn.parameter.UninitializedTensorMixin
     yield lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda]
     yield tensor, "type", _type(torch, names)
+    for name in ("numpy", "__array__"):
+        yield tensor, name, _saying_cuda(getattr(tensor, name))
     storage = torch.UntypedStorage
     yield storage, "clone", _clone(torch, storage.clone)
+    yield storage, "device", _device_property(torch._C.StorageBase, names)
+    yield storage, "__new__", _naming_device(storage.__new__, names)
     yield torch.backends.cudnn, "is_acceptable", lambda _: False
 
 
-def _device_property(torch: Any, names: Names) -> property:
-    device_of, shown = torch._C.TensorBase.device.__get__, names.shown
+def _device_property(base: Any, names: Names) -> property:
+    device_of, shown = base.device.__get__, names.shown
 
     def device(self: Any) -> Any:
         found = device_of(self)
         return shown[found.index] if found.type == NAME else found
 
-    return property(device, doc="Where the tensor lies.")
+    return property(device, doc="Where it lies.")
 
 
 def _is_cuda(torch: Any) -> property:
@@ -141,7 +147,7 @@ def _clone(torch: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def clone(self: Any) -> Any:
-        if self.device.type != NAME:
+        if not lies_there(self):
             return plain(self)
         memory = self._gpumagic
         # The view of bytes ends here, so it changes nothing for those that stay.
@@ -153,6 +159,19 @@ def _clone(torch: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return clone
+
+
+def _saying_cuda(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose errors name the device as the user did."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except TypeError as error:
+            raise TypeError(str(error).replace(f"{NAME}:", "cuda:")) from None
+
+    return call
 
 
 def _naming_device(factory: Callable[..., Any], names: Names) -> Callable[..., Any]:
@@ -167,6 +186,17 @@ def _naming_device(factory: Callable[..., Any], names: Names) -> Callable[..., A
         return factory(*args, **options)
 
     return make
+
+
+def _map_location(scripts: Any, names: Names) -> Callable[..., Any]:
+    """Where `torch.jit.load` puts the tensors of a script."""
+    plain = scripts.validate_map_location
+
+    @functools.wraps(plain)
+    def validate_map_location(map_location: Any = None) -> Any:
+        return names.ours(plain(map_location))
+
+    return validate_map_location
 
 
 def _kaiser_window(torch: Any, names: Names) -> Callable[..., Any]:
@@ -236,9 +266,9 @@ def tensor_types(torch: Any) -> Iterator[tuple[str, type]]:
 def _tensor_type(torch: Any, name: str, dtype: Any) -> type:
     on_host = getattr(torch, name)
 
-    def make(cls: type, *args: Any) -> Any:
+    def make(cls: type, *args: Any, device: Any = None) -> Any:
         del cls
-        return on_host(*args).cuda()
+        return on_host(*args).cuda(device)
 
     return CudaTensorType(
         name,

@@ -12,7 +12,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.registration import NAME
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
@@ -135,7 +139,17 @@ def finishing(run_backward: Any, simulation: Simulation) -> Any:
         outer = simulation.backward.start()
         try:
             return run_backward(*arguments, **options)
+        except RuntimeError as error:
+            error.args = (*_in_words_of(simulation, error.args),)
+            raise
         finally:
             simulation.backward.finish(outer)
 
     return run
+
+
+def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
+    """What torch's engine says of devices, with the name that the user knows."""
+    for each in said:
+        known = isinstance(each, str)
+        yield each.replace(f"{NAME}:", f"{simulation.word}:") if known else each

@@ -132,6 +132,12 @@ class Event(torch.Event):
             raise RuntimeError(
                 "Both events must be completed before calculating elapsed time."
             )
+        if self._gpu is not end._gpu:
+            raise RuntimeError(
+                "CUDA error: invalid resource handle\n"
+                "the events were recorded on different GPUs, which have no clock in "
+                "common"
+            )
         return float(end._work.end_ns - (self._work.end_ns or 0)) / 1e6
 
     def _stream(self, stream: Any) -> SimulatedStream:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.refusals import no_cuda
+
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
@@ -29,6 +31,8 @@ class Generator(torch.Generator):
         """Made by torch, with what the engine needs to know."""
         simulation, wanted = cls._simulation, torch.device(device)
         ours = wanted.type == simulation.device_type
+        if wanted.type == "cuda" and not ours:
+            raise no_cuda(RuntimeError("there is no CUDA here"))
         made = super().__new__(cls, "cpu" if ours else wanted)
         if ours:
             index = simulation.gpu(wanted.index).index

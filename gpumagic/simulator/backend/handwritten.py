@@ -138,7 +138,6 @@ class _Memory:
 
     def resize_(self, tensor: Any, size: Any, memory_format: Any = None) -> Any:
         """Change the shape, in new memory where the old is too small."""
-        del memory_format
         simulation, torch = self._simulation, self._torch
         count = 1
         for length in size:
@@ -156,6 +155,9 @@ class _Memory:
             larger[: kept.numel()].copy_(kept)
             storage = simulation.place(larger, gpu).untyped_storage()
         stride = contiguous_strides(size)
+        if memory_format not in {None, torch.contiguous_format}:
+            alike = torch.empty(size, device="meta", memory_format=memory_format)
+            stride = alike.stride()
         return simulation.tensors.rebind(tensor, storage, offset, size, stride)
 
     def record_stream(self, tensor: Any, stream: Any) -> None:

@@ -122,6 +122,8 @@ class Operation:
 
         generator_at: Where its generator stands, if it is not named.
 
+        silent: Whether it answers with nothing.
+
         outs: The names of those among them that are outputs alone.
     """
 
@@ -139,6 +141,7 @@ class Operation:
         "outs",
         "rounds",
         "rule",
+        "silent",
         "single",
         "takes_device",
         "takes_generator",
@@ -164,6 +167,7 @@ class Operation:
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         self.in_place = self.single and returns[0].alias_info is not None
         self.mixes = base in _TAKES_HOST_INDICES
+        self.silent = not returns
         self.outs = tuple(each.name for each in arguments if each.is_out)
         self.written: tuple[int | str, ...] = tuple(
             each.name if each.kwarg_only else position

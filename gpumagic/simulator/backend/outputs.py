@@ -61,6 +61,8 @@ class IntoOutputs:
         )
         for target, result in _pairs(targets, results):
             self._hand_over(gpu, target, result)
+        if operation.silent:
+            return None
         given = (*targets.values(),)
         return given[0] if len(given) == 1 else given
 
@@ -83,7 +85,10 @@ class IntoOutputs:
     def _fresh(self, target: Any) -> Any:
         empty = self._simulation.torch.empty
         if isinstance(target, list):
-            return [empty(0, dtype=each.dtype, device="cpu") for each in target]
+            # Operators with a list of outputs do not resize them, but compare.
+            return [
+                empty(each.shape, dtype=each.dtype, device="cpu") for each in target
+            ]
         return empty(0, dtype=target.dtype, device="cpu")
 
     def _hand_over(self, gpu: SimulatedGpu, target: Any, result: Any) -> None:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices import torch_private
 from gpumagic.devices.opening import why_no_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.backend.registration import NAME, registered
+from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _OLDEST_TORCH = (2, 10)
+_NO_CUDA_HINT = (
+    f'say device="{NAME}", which is the simulated GPU; or let "cuda" mean it: '
+    'gpumagic.simulate("h100", as_cuda=True)'
+)
 
 
 class NotSimulated(DeviceError, NotImplementedError):
@@ -169,6 +173,7 @@ def _refusing(what: str, way_on: str) -> Callable[..., Any]:
 def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
     return [
+        *_cuda_entered(torch),
         (torch, "compile", compiling(torch.compile)),
         (
             torch.UntypedStorage,
@@ -190,6 +195,59 @@ def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
             ),
         ),
     ]
+
+
+def _cuda_entered(torch: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Where code that wants CUDA enters torch, to be told of what there is."""
+    cuda, loading = torch.cuda, torch.serialization
+    start = _telling_of_ours(cuda._lazy_init)
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("torch.cuda") and hasattr(module, "_lazy_init"):
+            yield module, "_lazy_init", start
+    for owner, name in (
+        (cuda, "set_device"),
+        (cuda.device, "__enter__"),
+        (cuda.Stream, "__new__"),
+        (cuda.Event, "__new__"),
+    ):
+        yield owner, name, _telling_of_ours(getattr(owner, name))
+    yield loading, "_validate_device", _validating(torch, loading._validate_device)
+
+
+def _telling_of_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def enter(*args: Any, **options: Any) -> Any:
+        try:
+            return original(*args, **options)
+        except DeviceError:
+            raise
+        except (AssertionError, AttributeError, RuntimeError) as error:
+            raise no_cuda(error) from None
+
+    return enter
+
+
+def _validating(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What is asked before something is loaded to a device."""
+
+    @functools.wraps(original)
+    def validate(location: Any, backend_name: str) -> Any:
+        if backend_name == "cuda" and not torch.cuda.is_available():
+            raise no_cuda(
+                RuntimeError(f"{location} is wanted, and there is no CUDA here"),
+                f'load it with map_location="{NAME}", which is the simulated GPU',
+            )
+        return original(location, backend_name)
+
+    return validate
+
+
+def no_cuda(error: Exception, hint: str = _NO_CUDA_HINT) -> Exception:
+    """There is no CUDA, as torch says, but the simulated GPU; of torch's own type."""
+    kind = type("NoCuda", (DeviceError, type(error)), {"__module__": __name__})
+    said = str(error).partition("\n")[0]
+    made: Exception = kind(said if "CUDA" in said else "there is no CUDA here", hint)
+    return made
 
 
 def not_simulated(what: str, way_on: str) -> NotSimulated:
@@ -259,7 +317,7 @@ def _unless_on_device(
     original: Callable[..., Any], what: str, way_on: str
 ) -> Callable[..., Any]:
     def checked(self: Any, *args: Any, **options: Any) -> Any:
-        if self.device.type == NAME:
+        if lies_there(self):
             raise not_simulated(what, way_on)
         return original(self, *args, **options)
 

@@ -113,6 +113,12 @@ def register(torch: Any) -> SimulatedModule:
     return module
 
 
+def lies_there(storage: Any) -> bool:
+    """Whether a storage is the simulated device's, whatever name that goes by."""
+    torch = sys.modules["torch"]
+    return bool(torch._C.StorageBase.device.__get__(storage).type == NAME)
+
+
 def _fence_storages(torch: Any, module: SimulatedModule) -> None:
     """Make storages that are asked for by hand, or refuse; also after switching off.
 
@@ -133,7 +139,7 @@ def _fence_storages(torch: Any, module: SimulatedModule) -> None:
     new = torch.UntypedStorage.new
 
     def checked_new(self: Any, *args: Any, **options: Any) -> Any:
-        if self.device.type == NAME:
+        if lies_there(self):
             raise _no_storage()
         return new(self, *args, **options)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +45,7 @@ class Stream(torch.Stream):
         if "stream_id" in ids:
             gpu = simulation.gpu(ids["device_index"])
             return cls.of(gpu.streams[ids["stream_id"]])
-        gpu = simulation.gpu(index_of(device))
+        gpu = simulation.gpu(index_of(device, simulation.word))
         with simulation.books():
             stream = gpu.new_stream(priority)
         return cls.of(stream)
@@ -64,6 +66,11 @@ class Stream(torch.Stream):
             )
             made._simulated = stream
         return made
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the most urgent priority that there are."""
+        return LOWEST_PRIORITY, HIGHEST_PRIORITY
 
     @property
     def priority(self) -> int:
@@ -164,11 +171,42 @@ def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
         here.streams[stream.gpu] = stream
 
 
-def index_of(device: Any) -> int | None:
-    """The number in whatever names a device; None is the current one."""
+def index_of(device: Any, word: str) -> int | None:
+    """The number in whatever names a device; None is the current one.
+
+    Args:
+        device: A number, a name, a device, or a block with a device.
+
+        word: What the user calls the simulated device: "sim", or "cuda".
+
+    Raises:
+        ValueError: It names another device, or nothing, in CUDA's words.
+    """
     if device is None or isinstance(device, int):
         return device
     if isinstance(device, str):
         device = torch.device(device)
-    index: int | None = device.index
+    if not isinstance(device, torch.device):
+        index: int | None = getattr(device, "idx", None)
+        if index is None:
+            raise ValueError(_NO_DEVICE.format(device))
+        return index
+    if device.type not in {NAME, word}:
+        raise ValueError(f"Expected a {word} device, but got: {device}")
+    index = device.index
     return index
+
+
+def numbered(device: Any, word: str) -> int:
+    """The same, where a device has to be named.
+
+    Raises:
+        ValueError: It is not, or names another device, in CUDA's words.
+    """
+    index = index_of(device, word)
+    if index is None:
+        raise ValueError(_NO_DEVICE.format(device))
+    return index
+
+
+_NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"

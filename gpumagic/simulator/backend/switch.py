@@ -28,6 +28,7 @@ from gpumagic.simulator.backend.refusals import (
     refused_kernels,
     refused_layouts,
 )
+from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.several_gpus import (
     refused_collectives,
     several_gpus,
@@ -191,6 +192,7 @@ class Switch:
         def restore(saved: Any, location: str) -> Any:
             if location != name and not location.startswith(f"{name}:"):
                 return None
+            serialization._validate_device(location, NAME)
             gpu = simulation.gpu(self._torch.device(location).index)
             storage = self._storage(saved.nbytes(), self._torch.device(name, gpu.index))
             storage._gpumagic.twin.untyped_storage().copy_(saved)

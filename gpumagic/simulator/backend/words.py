@@ -10,8 +10,10 @@ from gpumagic.simulator.backend.refusals import lost_by_fork
 from gpumagic.simulator.backend.streams import (
     index_of,
     make_current,
+    numbered,
     own_stream,
 )
+from gpumagic.simulator.driver import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +85,8 @@ class Words:
 
     def set_device(self, device: Any) -> None:
         """Send work to this GPU."""
-        index = index_of(device)
-        if index is not None and index >= 0:
+        index = numbered(device, self._simulation.word)
+        if index >= 0:
             self._simulation.here.device = self._gpu(index).index
 
     def get_device_name(self, device: Any = None) -> str:
@@ -215,7 +217,20 @@ class Words:
         self, fraction: float, device: Any = None
     ) -> None:
         """Let this process have no more than this part of the memory."""
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         self._ask(device, lambda gpu: gpu.allocator.set_fraction(fraction))
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        """Which part of the memory this process may have."""
+
+        def ask(gpu: SimulatedGpu) -> float:
+            allowed, whole = gpu.allocator.allowed_bytes, gpu.model.memory_bytes
+            return 1.0 if allowed is None else allowed / whole
+
+        return float(self._ask(device, ask))
 
     # --------------------------------------------------------- random numbers
 
@@ -255,7 +270,7 @@ class Words:
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
             raise lost_by_fork()
-        return self._simulation.gpu(index_of(device))
+        return self._simulation.gpu(index_of(device, self._simulation.word))
 
     def _ask(self, device: Any, question: Callable[[SimulatedGpu], Any]) -> Any:
         gpu = self._gpu(device)
@@ -272,7 +287,7 @@ class Words:
                 what(gpu)
 
     def _generator(self, device: Any) -> Any:
-        index = index_of(device)
+        index = index_of(device, self._simulation.word)
         here = self._simulation.here.device
         return self._simulation.generators[here if index is None else index]
 
@@ -296,14 +311,30 @@ class DeviceProperties:
         self.warp_size = 32
         self.is_integrated = int(model.unified_memory)
         self.is_multi_gpu_board = 0
+        self.uuid = Uuid(identity(model, gpu.number).uuid or "")
 
     def __repr__(self) -> str:
         return (
             f"_SimulatedDeviceProperties(name={self.name!r}, major={self.major}, "
             f"minor={self.minor}, total_memory={self.total_memory >> 20}MB, "
             f"multi_processor_count={self.multi_processor_count}, "
-            f"L2_cache_size={self.L2_cache_size >> 20}MB)"
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size >> 20}MB)"
         )
+
+
+class Uuid:
+    """What tells a GPU from all others, as CUDA's properties hold it.
+
+    Attributes:
+        bytes: Its sixteen bytes.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text.removeprefix("GPU-")
+        self.bytes = list(bytes.fromhex(self._text.replace("-", "")))
+
+    def __str__(self) -> str:
+        return self._text
 
 
 def _device_block(words: Words) -> type:
@@ -313,7 +344,8 @@ def _device_block(words: Words) -> type:
         """Send the work of a `with` block to this GPU; None changes nothing."""
 
         def __init__(self, device: Any) -> None:
-            self.idx = index_of(device)
+            found = index_of(device, words._simulation.word)
+            self.idx = -1 if found is None else found
             self.prev_idx = -1
 
         def __enter__(self) -> Any:

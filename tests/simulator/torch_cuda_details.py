@@ -1,0 +1,312 @@
+"""Small things that CUDA does, each of which some program relies on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import gpumagic
+from gpumagic.errors import DeviceError
+
+CUDA_1 = torch.device("cuda", 1)
+
+
+@pytest.fixture
+def box():
+    """Two H100 that stand in for CUDA, for one test."""
+    with gpumagic.simulate("2xh100", as_cuda=True) as machine:
+        yield machine
+
+
+# ------------------------------------------------------------------------ devices
+
+
+ASKING = (
+    "synchronize",
+    "current_stream",
+    "get_device_name",
+    "get_device_properties",
+    "memory_allocated",
+    "mem_get_info",
+    "reset_peak_memory_stats",
+    "set_device",
+    "device",
+    "Stream",
+)
+
+
+@pytest.mark.parametrize("word", ASKING)
+@pytest.mark.usefixtures("box")
+def test_what_wants_a_gpu_takes_no_other_device(word):
+    """A device of another kind is an error, in CUDA's words."""
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        getattr(torch.cuda, word)("cpu")
+
+
+@pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
+@pytest.mark.usefixtures("box")
+def test_a_device_is_set_by_its_number(device):
+    """set_device wants a number; blocks and questions take the current one."""
+    with pytest.raises(ValueError, match="with a specified index"):
+        torch.cuda.set_device(device)
+    torch.cuda.synchronize(device)
+    with torch.cuda.device(device), torch.cuda.device(1):
+        assert torch.cuda.current_device() == 1
+        torch.cuda.set_device(-1)
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.usefixtures("box")
+def test_gpus_are_told_apart():
+    """Each has its own UUID, the one that the driver tells."""
+    first, second = (torch.cuda.get_device_properties(each).uuid for each in (0, 1))
+
+    assert len(str(first)) == 36
+    assert len(first.bytes) == 16
+    assert str(first) != str(second)
+    assert f"uuid={first}" in repr(torch.cuda.get_device_properties(0))
+
+
+@pytest.mark.usefixtures("box")
+def test_the_fraction_of_memory_is_a_float():
+    """Other types and other numbers are refused; what was set is told."""
+    torch.cuda.set_per_process_memory_fraction(0.5, 1)
+
+    assert torch.cuda.get_per_process_memory_fraction(0) == 1.0
+    assert torch.cuda.get_per_process_memory_fraction(1) == 0.5
+    with pytest.raises(TypeError, match="must be `float`"):
+        torch.cuda.set_per_process_memory_fraction(1)
+    with pytest.raises(ValueError, match="Allowed range: 0~1"):
+        torch.cuda.set_per_process_memory_fraction(1.5)
+
+
+def test_the_version_of_cuda_is_a_number_while_it_is_there():
+    """Programs that read it run, and torch is itself again after."""
+    before = torch.version.cuda
+    with gpumagic.simulate("h100", as_cuda=True):
+        assert int(torch.version.cuda.split(".")[0]) >= 12
+    assert torch.version.cuda == before
+
+
+# ----------------------------------------------------------------- streams, events
+
+
+@pytest.mark.usefixtures("box")
+def test_priorities_have_a_range():
+    """The most urgent one that torch has is the most urgent one that a stream gets."""
+    least, greatest = torch.cuda.Stream.priority_range()
+
+    assert (least, greatest) == (0, -3)
+    assert torch.cuda.Stream(priority=-9).priority == greatest
+
+
+@pytest.mark.usefixtures("box")
+def test_events_of_two_gpus_have_no_time_between_them():
+    """CUDA knows no clock that two GPUs share."""
+    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    with torch.cuda.device(1):
+        second.record()
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        first.elapsed_time(second)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_stream_sleeps_for_cycles():
+    """`_sleep` keeps a stream busy for as long as so many cycles of an H100 take."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    torch.cuda._sleep(10_000_000)
+    ended.record()
+    assert not ended.query()
+    torch.cuda.synchronize()
+
+    assert began.elapsed_time(ended) == pytest.approx(10_000_000 / 1.98e6, rel=0.01)
+
+
+@pytest.mark.usefixtures("box")
+def test_marks_for_nvtx_are_emitted_to_nobody():
+    """A block that would mark each operation runs."""
+    with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+        assert (torch.ones(2, device="cuda") + 1).sum().item() == 4
+
+
+# ----------------------------------------------------------------------- storages
+
+
+STORAGES = {
+    "typed": lambda: torch.ones(2).storage().cuda(1),
+    "untyped": lambda: torch.ones(2).untyped_storage().cuda(1),
+    "to": lambda: torch.ones(2).untyped_storage().to(device="cuda:1"),
+    "of a tensor": lambda: torch.ones(2, device=CUDA_1).untyped_storage(),
+    "by hand": lambda: torch.UntypedStorage(8, device="cuda:1"),
+    "by hand, typed": lambda: torch.TypedStorage(
+        2, dtype=torch.float32, device="cuda:1"
+    ),
+}
+
+
+@pytest.mark.parametrize("make", STORAGES.values(), ids=STORAGES)
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.usefixtures("box")
+def test_storages_lie_on_cuda(make):
+    """They are moved and made there, and say so."""
+    storage = make()
+
+    assert (storage.device, storage.is_cuda, storage.get_device()) == (CUDA_1, True, 1)
+    assert storage.nbytes() == storage.cpu().nbytes() == storage.clone().nbytes() == 8
+    assert "device=cuda:1" in repr(storage)
+    assert storage.cpu().device.type == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.usefixtures("box")
+def test_storages_carry_their_numbers():
+    """What arrives is what was sent, there and back."""
+    sent = torch.arange(4.0).storage().cuda()
+
+    assert sent.type() == "torch.cuda.FloatStorage"
+    assert sent.cpu().tolist() == sent.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_storages_are_fenced_under_either_name():
+    """What would crash torch is refused while the device answers to "cuda" as well."""
+    for as_cuda in (False, True):
+        with gpumagic.simulate("h100", as_cuda=as_cuda):
+            storage = torch.ones(2, device="sim").untyped_storage()
+            with pytest.raises(DeviceError):
+                storage.new()
+            with pytest.raises(DeviceError):
+                storage.resize_(0)
+
+
+@pytest.mark.usefixtures("box")
+def test_old_types_take_a_device():
+    """`torch.cuda.FloatTensor(..., device=1)` makes tensors on that GPU."""
+    for device in (1, "cuda:1", CUDA_1):
+        made = torch.cuda.FloatTensor(2, 3, device=device)
+        assert (made.shape, made.device) == ((2, 3), CUDA_1)
+    assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
+    with pytest.raises(RuntimeError, match="must be cuda device"):
+        torch.cuda.FloatTensor(1, device="cpu")
+
+
+# ---------------------------------------------------------------------- operators
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((1, 2, 3, 4), torch.channels_last), ((1, 2, 3, 4, 5), torch.channels_last_3d)],
+)
+def test_a_tensor_is_resized_in_an_order_of_memory(shape, order, box):
+    """`resize_(memory_format=)` gives the strides that it gives on the CPU."""
+    del box
+    here, there = torch.empty(1), torch.empty(1, device="cuda")
+    for each in (here, there):
+        each.resize_(*shape, memory_format=order)
+
+    assert there.stride() == here.stride()
+    assert there.fill_(2.0).sum().item() == 2.0 * there.numel()
+    with pytest.raises(RuntimeError, match="required rank"):
+        there.resize_(2, memory_format=order)
+
+
+COPIES = {
+    torch.split_with_sizes_copy: ([1, 2],),
+    torch.split_copy: (2,),
+    torch.unbind_copy: (),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES, ids=lambda each: each.__name__)
+@pytest.mark.usefixtures("box")
+def test_copies_are_made_into_lists(copy):
+    """Operators with a list of outputs fill them, also parts of larger tensors."""
+    x = torch.arange(6.0).view(3, 2)
+    expected = copy(x, *COPIES[copy])
+    whole = torch.zeros(len(expected), 8, device="cuda")
+    out = [
+        row[: each.numel()].view(each.shape)
+        for row, each in zip(whole, expected, strict=True)
+    ]
+
+    assert copy(x.cuda(), *COPIES[copy], out=out) is None
+    for each, numbers in zip(out, expected, strict=True):
+        assert each.tolist() == numbers.tolist()
+
+
+# ---------------------------------------------------------------- texts, loading
+
+
+@pytest.mark.usefixtures("box")
+def test_errors_of_torch_itself_say_cuda():
+    """Conversions and gradients name the device as the user did."""
+    x = torch.ones(2, device="cuda", requires_grad=True)
+
+    for convert in (torch.Tensor.numpy, torch.Tensor.__array__):
+        with pytest.raises(TypeError, match=r"can't convert cuda:0 device"):
+            convert(x.detach())
+    with pytest.raises(RuntimeError, match="expected device cuda:0 but got cpu"):
+        x.backward(torch.ones(2))
+
+
+def saved_on_the_second_gpu():
+    """A file with a tensor that was on cuda:1."""
+    file = io.BytesIO()
+    with gpumagic.simulate("2xh100", as_cuda=True):
+        torch.save(torch.ones(2, device="cuda:1"), file)
+    return file
+
+
+def test_a_file_of_a_gpu_that_is_not_there_says_so():
+    """torch.load names map_location, as with CUDA, and takes it."""
+    file = saved_on_the_second_gpu()
+    with gpumagic.simulate("h100", as_cuda=True):
+        file.seek(0)
+        with pytest.raises(RuntimeError, match=r"CUDA device 1 but .* is 1\. Please"):
+            torch.load(file)
+        file.seek(0)
+        loaded = torch.load(file, map_location={"cuda:1": "cuda:0"})
+        assert loaded.device == torch.device("cuda:0")
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own: scripts are of old
+@pytest.mark.parametrize("where", ["cuda", "cuda:1", CUDA_1])
+@pytest.mark.usefixtures("box")
+def test_a_script_is_loaded_to_cuda(where):
+    """torch.jit.load puts parameters and buffers where map_location says."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), file)
+    file.seek(0)
+
+    loaded = torch.jit.load(file, map_location=where)
+
+    expected = torch.device("cuda", torch.device(where).index or 0)
+    devices = {each.device for each in [*loaded.parameters(), *loaded.buffers()]}
+    assert devices == {expected}
+    x = torch.ones(1, 2)
+    torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x))
+
+
+# ------------------------------------------------------------- without as_cuda=True
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own: scripts are of old
+def test_files_for_cuda_are_loaded_to_the_simulated_gpu():
+    """torch.load and torch.jit.load say which map_location there is."""
+    file = saved_on_the_second_gpu()
+    with gpumagic.simulate("h100"):
+        for load in (torch.load, torch.jit.load):
+            file.seek(0)
+            with pytest.raises(RuntimeError, match='map_location="sim"'):
+                load(file, map_location="cuda")
+        file.seek(0)
+        assert torch.load(file, map_location="sim").device.type == "sim"
