@@ -206,7 +206,7 @@ WANTING_CUDA = {
     "set_device": lambda: torch.cuda.set_device(0),
     "device": lambda: torch.cuda.device(0).__enter__(),
     "stream": "Stream",
-    "event": "Event",
+    "event": lambda: torch.cuda.Event().record(),
     "generator": lambda: torch.Generator("cuda"),
     "random state": "get_rng_state",
 }

@@ -186,14 +186,14 @@ def index_of(device: Any, word: str) -> int | None:
         return device
     if isinstance(device, str):
         device = torch.device(device)
-    if not isinstance(device, torch.device):
-        index: int | None = getattr(device, "idx", None)
+    if isinstance(device, torch.device):
+        if device.type not in {NAME, word}:
+            raise ValueError(f"Expected a {word} device, but got: {device}")
+        index: int | None = device.index
+    else:
+        index = getattr(device, "idx", None)
         if index is None:
             raise ValueError(_NO_DEVICE.format(device))
-        return index
-    if device.type not in {NAME, word}:
-        raise ValueError(f"Expected a {word} device, but got: {device}")
-    index = device.index
     return index
 
 
