@@ -6,6 +6,7 @@ run on both devices from one seed; whatever can be seen of the results must agre
 
 from __future__ import annotations
 
+import contextlib
 import string
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import gpumagic
+from gpumagic.simulator.backend import foresight, general, kernels, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SAMPLES = 12  # of each variant, the first ones
+FEW = 4
+LITTLE = 4096  # bytes, of which nobody runs out
 MODULES = ("fft", "linalg", "masked", "nn.functional", "signal", "special", "torch")
-GROUPS = (*string.ascii_lowercase, *MODULES, "other")
+FOREACH = "foreach"  # over lists of tensors: what optimisers are made of
+GROUPS = (*string.ascii_lowercase, *MODULES, FOREACH, "other")
 # Their numbers are whatever was in the memory.
 UNINITIALISED = (
     "empty",
@@ -60,11 +65,13 @@ def operators() -> dict[str, list[Any]]:
     pytest.importorskip(
         "expecttest", reason="torch's operator database needs the package expecttest"
     )
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as database
 
     groups: dict[str, list[Any]] = {group: [] for group in GROUPS}
-    for operator in op_db:
+    for operator in database.op_db:
         groups[group_of(operator.name)].append(operator)
+    for kind in ("unary", "binary", "pointwise", "reduce", "other"):
+        groups[FOREACH] += getattr(database, f"foreach_{kind}_op_db")
     return groups
 
 
@@ -89,6 +96,56 @@ def test_an_exception_that_is_none_any_more_is_taken_off_the_list(
     listed = [each for each in operators[group] if full_name(each) in EXCEPTIONS]
 
     assert [full_name(each) for each in listed if not first_difference(each)] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_operator_makes_more_than_is_foreseen(
+    group, operators, machine, monkeypatch
+):
+    """What is made is no more than the meta device says, and that than the formula."""
+    wrong = set()
+
+    def judge(simulation, _, operation, inner, named):
+        if not operation.makes:
+            return
+        at_most = foresight.at_most_bytes(torch, operation, inner, named)
+        exactly = foresight.bytes_by_shapes(torch, operation, inner, named)
+        made = bytes_made(operation, inner, named)
+        if made is not None and made > min(exactly or made, at_most) + LITTLE:
+            wrong.add(f"{operation.name}: {made} made, {exactly} of {at_most} foreseen")
+
+    for module in (general, kernels, outputs):
+        monkeypatch.setattr(module, "foresee", judge)
+        monkeypatch.setattr(module, "may_be_large", lambda *_: True)
+    monkeypatch.setattr(kernels, "_SMALL_BYTES", -1)
+    for operator in operators[group]:
+        for _, sample in zip(range(FEW), samples_of(operator), strict=False):
+            here = (sample.input, sample.args, sample.kwargs)
+            with contextlib.suppress(Exception):  # some samples are there to fail
+                run(operator, tree_map(moved, here), "sim")
+
+    assert sorted(wrong) == []
+
+
+def bytes_made(operation: Any, inner: Any, named: Any) -> int | None:
+    """What an operation makes of tensors that are like these; None if it fails."""
+    try:
+        made = operation.call(*tree_map(alike, inner), **tree_map(alike, named))
+    except Exception:  # noqa: BLE001 -- some samples are there to fail
+        return None
+    return sum(each.nbytes for each in tree_leaves(made) if is_tensor(each))
+
+
+def alike(value: Any) -> Any:
+    """The same, and a tensor or generator of its own."""
+    if isinstance(value, torch.Generator):
+        return torch.Generator()
+    return value.clone() if is_tensor(value) else value
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether there are bytes to count."""
+    return isinstance(value, torch.Tensor)
 
 
 def group_of(name: str) -> str:

@@ -31,6 +31,33 @@ SCHEDULERS = {
     ),
 }
 
+# What these networks are made of: sizes of very different kinds in one list.
+PARAMETERS = {
+    "resnet": ((64, 3, 7, 7), (64,), (128, 64, 3, 3), (256, 128, 1, 1), (999, 256)),
+    "mobilenet": ((32, 3, 3, 3), (32,), (960, 1, 3, 3), (96, 960, 1, 1), (999, 1280)),
+}
+# Each with the ways it has to go through a list of parameters.
+WAYS = (
+    *(
+        (name, {"foreach": True})
+        for name in (
+            "ASGD",
+            "Adadelta",
+            "Adagrad",
+            "Adam",
+            "AdamW",
+            "Adamax",
+            "NAdam",
+            "RAdam",
+            "RMSprop",
+            "Rprop",
+            "SGD",
+        )
+    ),
+    *((name, {"fused": True}) for name in ("Adagrad", "Adam", "AdamW", "SGD")),
+    ("Adafactor", {"foreach": True}),
+)
+
 pytestmark = pytest.mark.usefixtures("box")
 
 
@@ -98,6 +125,26 @@ def test_a_transformer(options, dropout):
         return losses, model.state_dict()
 
     on_both(workload, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", PARAMETERS)
+@pytest.mark.parametrize(("name", "way"), WAYS, ids=str)
+def test_optimizers_over_the_parameters_of_large_networks(name, way, network):
+    """Steps over lists of parameters, their gradients clipped, are the CPU's."""
+
+    def workload(device):
+        parameters = [
+            nn.Parameter(numbers(*shape).to(device)) for shape in PARAMETERS[network]
+        ]
+        optimizer = getattr(torch.optim, name)(parameters, lr=0.01, **way)
+        for _ in range(2):
+            for each in parameters:
+                each.grad = numbers(*each.shape).to(device)
+            norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+        return norm, parameters
+
+    on_both(workload)
 
 
 def test_gradients_add_up_over_several_batches():

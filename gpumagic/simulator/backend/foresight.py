@@ -1,9 +1,9 @@
 """How large an output will be, before this machine's RAM is asked to hold it.
 
 What a simulated GPU has room for may be more than there is. An operating system that
-runs out of memory ends a process without a word, so large outputs are foreseen: by a
-formula where there is one, else by running the operator on torch's meta device, which
-knows shapes and no numbers.
+runs out of memory ends a process without a word, so large outputs are foreseen. A
+formula gives what an output is at most, which is little for nearly all; for the others
+torch's meta device, which knows shapes and no numbers, runs the operator.
 """
 
 from __future__ import annotations
@@ -21,21 +21,18 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
+    Shape = Sequence[int]
+
 _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 _LARGE_NUMBER = 1 << 20  # an argument that may be a size
-_WIDEST_ITEM_BYTES = 8
+_WIDEST_ITEM_BYTES = 16
 
-# Their output is no larger than their inputs.
-_SHRINKING = frozenset(
-    (
-        Kind.SOFTMAX,
-        Kind.LOG_SOFTMAX,
-        Kind.NORM,
-        Kind.NORM_BACKWARD,
-        Kind.OPTIMIZER,
-        Kind.METADATA,
-    )
+# Each output is as large as an input at most.
+_OF_THEIR_INPUTS_SIZE = frozenset(
+    (Kind.SOFTMAX, Kind.LOG_SOFTMAX, Kind.NORM, Kind.NORM_BACKWARD, Kind.OPTIMIZER)
 )
+_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
+_ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
 
 
 def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:
@@ -57,69 +54,40 @@ def foresee(
         HostMemoryFull: It says what there is and how to go on.
     """
     __tracebackhide__ = True
-    kind, tensor = operation.rule.kind, simulation.torch.Tensor
-    if kind in _SHRINKING:
-        return
-    shapes = [each.shape for each in _flat(inner) if isinstance(each, tensor)]
-    if kind is Kind.ELEMENTWISE and shapes and not operation.takes_sizes:
-        nbytes = _WIDEST_ITEM_BYTES * _broadcast_elements(shapes)
-    elif kind is Kind.MATMUL and len(shapes) > 1:
-        nbytes = _WIDEST_ITEM_BYTES * math.prod(shapes[-2][:-1]) * shapes[-1][-1]
-    elif _at_most(shapes, (*inner, *named.values())) < WATCHED_BYTES:
-        return
-    else:
-        nbytes = _by_shapes_alone(simulation, operation, inner, named)
-    simulation.foresee(nbytes, gpu)
+    if at_most_bytes(simulation.torch, operation, inner, named) >= WATCHED_BYTES:
+        exactly = bytes_by_shapes(simulation.torch, operation, inner, named)
+        simulation.foresee(exactly, gpu)
 
 
-def _is_large(value: Any) -> bool:
-    if type(value) is list:
-        return (
-            bool(value) and isinstance(value[0], int) and _product(value) > _SMALL_BYTES
-        )
-    return type(value) in (int, float) and abs(value) > _LARGE_NUMBER
+def at_most_bytes(
+    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
+) -> int:
+    """What is never less than an operation makes, found without running anything."""
+    if not operation.makes:
+        return 0
+    kind, values = operation.rule.kind, (*inner, *named.values())
+    shapes = [each.shape for each in _flat(values) if isinstance(each, torch.Tensor)]
+    if operation.pointwise:
+        elements = _broadcast_elements(shapes)
+    elif operation.over_lists:
+        elements = sum(map(_broadcast_elements, _side_by_side(inner, torch.Tensor)))
+    elif operation.is_product and len(shapes) > 1:
+        elements = math.prod(shapes[-2][:-1]) * shapes[-1][-1]
+    elif kind in _OF_THEIR_INPUTS_SIZE or operation.name in _JOINING:
+        elements = sum(map(math.prod, shapes))
+    elif operation.name in _ON_A_DIAGONAL:
+        length = sum(max(1, math.prod(shape)) for shape in shapes)
+        elements = (length * _numbers_multiplied(values)) ** 2
+    else:  # no output is larger than all sizes multiplied
+        tensors = math.prod(max(1, math.prod(shape)) for shape in shapes)
+        elements = tensors * _numbers_multiplied(values)
+    return _WIDEST_ITEM_BYTES * operation.makes * elements
 
 
-def _flat(values: Sequence[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list):
-            yield from value
-        else:
-            yield value
-
-
-def _product(sizes: Sequence[int]) -> int:
-    return math.prod(abs(each) or 1 for each in sizes)
-
-
-def _broadcast_elements(shapes: Sequence[Any]) -> int:
-    first = shapes[0]
-    if all(shape == first for shape in shapes):
-        return math.prod(first)
-    longest = max(map(len, shapes))
-    padded = [(1,) * (longest - len(shape)) + (*shape,) for shape in shapes]
-    return math.prod(map(max, zip(*padded, strict=True)))
-
-
-def _at_most(shapes: Sequence[Any], values: Sequence[Any]) -> int:
-    """No output is larger than all sizes multiplied."""
-    product = math.prod(max(1, math.prod(shape)) for shape in shapes)
-    for value in values:
-        if type(value) in (int, float) and math.isfinite(value):
-            product *= max(1, abs(int(value)))
-        elif type(value) is list and value and isinstance(value[0], int):
-            product *= _product(value)
-    return _WIDEST_ITEM_BYTES * product
-
-
-def _by_shapes_alone(
-    simulation: Simulation,
-    operation: Operation,
-    inner: Sequence[Any],
-    named: dict[str, Any],
+def bytes_by_shapes(
+    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What an operator makes, run where there are no numbers; 0 if that cannot be."""
-    torch = simulation.torch
 
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -137,5 +105,49 @@ def _by_shapes_alone(
         )
     except (RuntimeError, NotImplementedError, ValueError):
         return 0  # its size depends on numbers, or it is an error torch will tell
-    tensors = made if isinstance(made, (list, tuple)) else (made,)
-    return sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
+    made = made if isinstance(made, (list, tuple)) else (made,)
+    return sum(each.nbytes for each in _flat(made) if isinstance(each, torch.Tensor))
+
+
+def _is_large(value: Any) -> bool:
+    if type(value) is list:
+        return (
+            bool(value)
+            and isinstance(value[0], (int, float))
+            and _numbers_multiplied(value) > _SMALL_BYTES
+        )
+    return type(value) in (int, float) and abs(value) > _LARGE_NUMBER
+
+
+def _flat(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+def _side_by_side(values: Sequence[Any], tensor: Any) -> Iterator[list[Shape]]:
+    """The shapes that belong together, where lists are gone through index by index."""
+    lists = [each for each in values if isinstance(each, list)]
+    alone = [each.shape for each in values if isinstance(each, tensor)]
+    for row in zip(*(each for each in lists if each), strict=False):
+        yield [*alone, *(each.shape for each in row if isinstance(each, tensor))]
+
+
+def _broadcast_elements(shapes: Sequence[Shape]) -> int:
+    first = shapes[0] if shapes else ()
+    if all(shape == first for shape in shapes):
+        return math.prod(first)
+    longest = max(map(len, shapes))
+    padded = [(1,) * (longest - len(shape)) + (*shape,) for shape in shapes]
+    return math.prod(map(max, zip(*padded, strict=True)))
+
+
+def _numbers_multiplied(values: Sequence[Any]) -> int:
+    """A number may be a factor, or be added to a size at either end."""
+    product = 1
+    for value in _flat(values):
+        if type(value) in (int, float) and math.isfinite(value):
+            product *= math.ceil(abs(value)) + 1
+    return product

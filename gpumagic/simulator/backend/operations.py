@@ -112,6 +112,12 @@ class Operation:
 
         rule: What it costs.
 
+        makes: How many tensors or lists of tensors it makes that were not there before.
+
+        pointwise: Whether it makes one that has the shape its arguments broadcast to.
+
+        over_lists: Whether it goes through lists of tensors, index by index.
+
         flops: Counts its floating point operations; None where bytes decide.
 
         written: The positions and names of the arguments that it writes.
@@ -136,9 +142,12 @@ class Operation:
         "in_place",
         "is_product",
         "launches",
+        "makes",
         "mixes",
         "name",
         "outs",
+        "over_lists",
+        "pointwise",
         "rounds",
         "rule",
         "silent",
@@ -159,9 +168,11 @@ class Operation:
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS
-        self.flops = None
+        self.flops: Callable[..., int] | None = None
         if self.is_product:
             self.flops = _product_flops
+        elif base == "_foreach_mm":
+            self.flops = _flops_of_products
         elif self.rule.uses_flops:
             self.flops = _flop_formula(getattr(torch.ops.aten, functional))
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
@@ -174,6 +185,11 @@ class Operation:
             for position, each in enumerate(arguments)
             if each.alias_info is not None and each.alias_info.is_write
         )
+        self.makes = len(self.outs) or sum(not each.alias_info for each in returns)
+        if self.rule.kind is Kind.METADATA:
+            self.makes = 0
+        self.pointwise = torch.Tag.pointwise in overload.tags and self.single
+        self.over_lists = base.startswith("_foreach_")
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names
         self.generator_at = next(
@@ -198,6 +214,8 @@ class Operation:
         """
         rule = self.rule
         shapes = [each.shape for each in twins if hasattr(each, "untyped_storage")]
+        if not shapes:
+            return rule
         if rule.kind is Kind.MATMUL and len(shapes[-1]) > 1:
             depth, columns = shapes[-1][-2:]
             return matmul_rule(rule, word, columns, depth)
@@ -263,6 +281,12 @@ def _product_flops(*shapes: Any, out_shape: Any, **_: Any) -> int:
     """Of a matrix product: what torch's formula says, which takes long to load."""
     depth, elements = int(shapes[-1][-2]), math.prod(map(int, out_shape))
     return 2 * elements * depth
+
+
+def _flops_of_products(left: Any, right: Any, **_: Any) -> int:
+    """Of many matrix products at once."""
+    pairs = zip(left, right, strict=True)
+    return sum(2 * a.numel() * b.shape[-1] for a, b in pairs)
 
 
 def _flop_formula(packet: Any) -> Callable[..., int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
+from gpumagic.simulator.backend.foresight import foresee, may_be_large
 from gpumagic.simulator.backend.general import count_flops, give_generator
 from gpumagic.simulator.backend.operations import INDICES
 
@@ -47,6 +48,8 @@ class IntoOutputs:
         if operation.takes_generator:
             give_generator(simulation, operation, gpu, inner, named)
         results = {name: self._fresh(target) for name, target in targets.items()}
+        if call.expanded or may_be_large(call.nbytes, args):
+            foresee(simulation, gpu, operation, inner, {**named, **results})
         operation.call(*inner, **named, **results)
         written_bytes = call.nbytes - read_bytes
         simulation.launch(
