@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.frontend import running_shell
 from gpumagic.hooks import CellEvents
 from gpumagic.simulator.backend.addresses import simulated_addresses
+from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
@@ -133,6 +134,7 @@ class Switch:
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
             **recurrent_cells(simulation),
+            **attention_kernels(simulation),
             **refused_kernels(),
             "copy_": transfers.copy_,
             "_to_copy": transfers.to_copy,
@@ -148,6 +150,9 @@ class Switch:
         # Also where gradients are wanted, or a subclass would be asked first.
         for key in (_KEY, f"Autograd{_KEY}"):
             library.put("_has_compatible_shallow_copy_type", holds_either(torch), key)
+        for short, kernel in attention_entry(simulation).items():
+            for key in (_KEY, f"Autograd{_KEY}"):
+                library.put(short, kernel, key)
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
