@@ -29,6 +29,19 @@ LITTLE = 4096  # bytes, of which nobody runs out
 MODULES = ("fft", "linalg", "masked", "nn.functional", "signal", "special", "torch")
 FOREACH = "foreach"  # over lists of tensors: what optimisers are made of
 GROUPS = (*string.ascii_lowercase, *MODULES, FOREACH, "other")
+NARROW = (torch.float16, torch.bfloat16, torch.complex32, torch.int64, torch.uint8)
+FLOAT32_BYTES = 4
+NOT_IN_HALF = (
+    "jiterator",  # compiles CUDA's language
+    "sparse",
+    "to_sparse",
+    "as_strided.partial_views",
+    "tensor_split",
+    "nansum",  # of complex numbers
+    "nanmean",
+    "torch.ops.aten._flash_attention_forward",  # beneath what programs call
+    "torch.ops.aten._efficient_attention_forward",
+)
 # Their numbers are whatever was in the memory.
 UNINITIALISED = (
     "empty",
@@ -97,6 +110,36 @@ def test_an_exception_that_is_none_any_more_is_taken_off_the_list(
     listed = [each for each in operators[group] if full_name(each) in EXCEPTIONS]
 
     assert [full_name(each) for each in listed if not first_difference(each)] == []
+
+
+@pytest.mark.parametrize("group", [each for each in GROUPS if each != FOREACH])
+def test_types_that_cuda_computes_are_computed(group, operators, machine):
+    """What runs in half precision on CUDA, or on integers, does so here."""
+    missing = {}
+    for operator in operators[group]:
+        for dtype in {*NARROW} & {*(operator.dtypesIfCUDA or ())}:
+            if dtype not in operator.dtypes or dtype.itemsize < FLOAT32_BYTES:
+                name = f"{full_name(operator)} {dtype}"
+                missing[name] = failure(operator, dtype)
+
+    found = {name: why for name, why in missing.items() if why}
+    assert {n: w for n, w in found.items() if not n.startswith(NOT_IN_HALF)} == {}
+
+
+def failure(operator: Any, dtype: torch.dtype) -> str:
+    """Why the first samples in a type do not run on the device; empty if they do."""
+    try:
+        samples = operator.sample_inputs("cpu", dtype)
+        few = [sample for _, sample in zip(range(FEW), samples, strict=False)]
+    except RuntimeError:
+        return ""  # the CPU cannot make them
+    for sample in few:
+        there = tree_map(moved, (sample.input, sample.args, sample.kwargs))
+        try:
+            run(operator, there, "sim")
+        except Exception as error:  # noqa: BLE001 -- every failure is a finding
+            return f"{type(error).__name__}: {error}"[:200]
+    return ""
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from gpumagic.simulator.backend import foresight, general
+
 pytestmark = pytest.mark.usefixtures("box")
 
 SAMPLERS = {
@@ -43,6 +45,28 @@ SAMPLERS = {
         }.items()
     },
 }
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("given", [False, True])
+def test_large_outputs_of_random_numbers_are_foreseen(name, given, monkeypatch):
+    """Looking at sizes needs no source of random numbers, and takes none."""
+    seen = []
+    found = foresight.bytes_by_shapes
+    monkeypatch.setattr(foresight, "WATCHED_BYTES", 1)
+    monkeypatch.setattr(general, "may_be_large", lambda *_: True)
+    monkeypatch.setattr(
+        foresight, "bytes_by_shapes", lambda *given: seen.append(found(*given)) or 0
+    )
+    torch.manual_seed(3)
+    generator = torch.Generator("sim").manual_seed(3) if given else None
+
+    numbers = SAMPLERS[name](generator)
+
+    assert set(seen) <= {0, numbers.nbytes}
+    monkeypatch.undo()
+    torch.manual_seed(3)
+    assert torch.equal(SAMPLERS[name](None), numbers)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

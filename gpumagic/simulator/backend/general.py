@@ -47,7 +47,7 @@ class General:
         reads, writes = self._split(call)
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)
-        result = operation.call(*inner, **named)
+        result = operation.run(inner, named)
         first = next((each for each in inner if isinstance(each, self._tensor)), None)
         if first is None:
             first = next((each for each in _tensors_in(result, self._tensor)), None)

@@ -71,7 +71,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     halves = (simulation.torch.float16, simulation.torch.bfloat16)
     recording, words = simulation.torch.is_grad_enabled, simulation.words
 
-    def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912
+    def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
         __tracebackhide__ = True
         gpu, nbytes, dense, needs_grad = None, 0, True, False
         expanded = False
@@ -110,7 +110,10 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             return general(*args, **options)
         if nbytes > _SMALL_BYTES or expanded or (by_sizes and may_be_large(0, args)):
             foresee(simulation, gpu, operation, inner, options)
-        result = call(*inner)
+        try:
+            result = call(*inner)
+        except NotImplementedError as lacking:
+            result = operation.after(lacking, inner, options)
         dtype = result.dtype
         flops, rule, by_shape = 0.0, None, shaped
         if is_product:  # as torch's own formula has it, at a tenth of its cost

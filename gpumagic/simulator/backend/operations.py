@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.precision import Precision
 from gpumagic.simulator.operators import (
     Kind,
     Rule,
@@ -81,6 +82,7 @@ _TAKES_HOST_INDICES = frozenset(
 _SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
+_SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.MATMUL, Kind.CONVOLUTION, *_SOFTMAXES)
 # The operators that programs are made of, with the methods that call them.
@@ -134,6 +136,8 @@ class Operation:
     """
 
     __slots__ = (
+        "_base",
+        "_torch",
         "_waiting",
         "by_shape",
         "call",
@@ -165,6 +169,8 @@ class Operation:
         base = name.removeprefix(_NAMESPACE).partition(".")[0]
         self.name = name
         self.call: Callable[..., Any] = _binding(torch, name) or overload._op
+        self._base = base
+        self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS
@@ -190,6 +196,8 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
+        if self.rule.kind in _SLOW_IN_HALF:
+            self.call = Precision(torch).in_single(self.call, self.written)
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names
         self.generator_at = next(
@@ -201,6 +209,24 @@ class Operation:
         self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
         self.by_shape = self.rule.kind in _SHAPED and self.rule.harder is not None
         self._waiting = dataclasses.replace(self.rule, waits=True)
+
+    def run(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Call it; in wider types if it is not there in these and on CUDA is."""
+        try:
+            return self.call(*args, **named)
+        except NotImplementedError as lacking:
+            return self.after(lacking, args, named)
+
+    def after(
+        self,
+        lacking: NotImplementedError,
+        args: Sequence[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """What CUDA computes, and the CPU has just said that it does not."""
+        return Precision(self._torch).after(
+            lacking, self._base, self.call, self.written, args, named
+        )
 
     def rule_by_shape(self, twins: Sequence[Any], word: str, *, dense: bool) -> Rule:
         """What it costs on operands of these shapes.

@@ -50,7 +50,7 @@ class IntoOutputs:
         results = {name: self._fresh(target) for name, target in targets.items()}
         if call.expanded or may_be_large(call.nbytes, args):
             foresee(simulation, gpu, operation, inner, {**named, **results})
-        operation.call(*inner, **named, **results)
+        operation.run(inner, {**named, **results})
         written_bytes = call.nbytes - read_bytes
         simulation.launch(
             gpu,

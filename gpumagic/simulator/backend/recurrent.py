@@ -7,11 +7,13 @@ one workspace, in the order that torch's own backward formula hands it back.
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.precision import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +33,7 @@ def _kernel(
     simulation: Simulation, name: str, cell: Callable[..., Any], torch: Any
 ) -> Callable[..., Any]:
     operation = Operation(torch, f"aten::{name}")
+    compute = Precision(torch).in_single(functools.partial(cell, torch))
 
     def kernel(*args: Any, **options: Any) -> Any:
         call = Call(simulation)
@@ -39,7 +42,7 @@ def _kernel(
             for position, each in enumerate(args)
         ]
         given += options.values()
-        results = cell(torch, *given)
+        results = compute(*given)
         fresh = [each for each in results if each is not None]
         gpu = call.gpu or simulation.gpu()
         outputs = iter(

@@ -22,6 +22,7 @@ from gpumagic.simulator.backend.pinning import (
     pinning_factories,
     pinning_methods,
 )
+from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
     refuse_in_child,
@@ -148,9 +149,12 @@ class Switch:
         for short, kernel in own.items():
             library.put(short, kernel, _KEY)
         # Also where gradients are wanted, or a subclass would be asked first.
-        for key in (_KEY, f"Autograd{_KEY}"):
-            library.put("_has_compatible_shallow_copy_type", holds_either(torch), key)
-        for short, kernel in attention_entry(simulation).items():
+        above = {
+            **attention_entry(simulation),
+            **dict(transforms(torch)),
+            "_has_compatible_shallow_copy_type": holds_either(torch),
+        }
+        for short, kernel in above.items():
             for key in (_KEY, f"Autograd{_KEY}"):
                 library.put(short, kernel, key)
         pinning = Pinning(simulation)

@@ -1,0 +1,130 @@
+"""Half precision on the simulated GPU: computed in single precision, rounded once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+pytestmark = pytest.mark.usefixtures("box")
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def numbers(*shape):
+    """Inputs that are the same everywhere."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def convolution_gradients(x, w):
+    """Of the input and the weight of a convolution."""
+    wanted = [x.requires_grad_(), w.requires_grad_()]
+    out = functional.conv2d(x, w, padding=1)
+    return torch.autograd.grad(out, wanted, torch.ones_like(out))
+
+
+# Each with the shapes that it is called on.
+PRODUCTS = {
+    "mm": (torch.mm, (33, 65), (65, 17)),
+    "addmm": (torch.addmm, (17,), (33, 65), (65, 17)),
+    "addmm_": (lambda a, b, c: a.clone().addmm_(b, c), (33, 17), (33, 65), (65, 17)),
+    "bmm": (torch.bmm, (3, 9, 65), (3, 65, 7)),
+    "baddbmm": (torch.baddbmm, (3, 9, 7), (3, 9, 65), (3, 65, 7)),
+    "mv": (torch.mv, (9, 65), (65,)),
+    "matmul": (torch.matmul, (2, 3, 9, 65), (65, 4)),
+    "linear": (functional.linear, (9, 65), (7, 65), (7,)),
+    "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), (2, 9, 65), (2, 4, 65)),
+    "out": (lambda a, b: torch.mm(a, b, out=a.new_empty(0)), (33, 65), (65, 17)),
+    "conv1d": (functional.conv1d, (2, 6, 20), (4, 6, 3)),
+    "conv2d": (functional.conv2d, (2, 6, 12, 12), (4, 6, 3, 3), (4,)),
+    "conv_transpose2d": (functional.conv_transpose2d, (2, 6, 7, 7), (6, 4, 3, 3)),
+    "gradients": (convolution_gradients, (2, 6, 7, 7), (4, 6, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_added_up_in_single_precision(name, dtype):
+    """The result is that of single precision, rounded to the type, to the last bit."""
+    function, *shapes = PRODUCTS[name]
+    given = [numbers(*shape).to(dtype) for shape in shapes]
+
+    expected = function(*(each.float() for each in given))
+    got = function(*(each.to("sim") for each in given))
+
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    got = got if isinstance(got, tuple) else (got,)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.dtype is dtype
+        assert torch.equal(mine.cpu(), theirs.to(dtype))
+
+
+def test_sums_that_a_half_cannot_hold_are_infinite():
+    """What is too large for float16 is infinite, as on CUDA, and no error."""
+    a = torch.full((2, 64), 100.0, dtype=torch.float16, device="sim")
+
+    assert (a @ a.mT).isinf().all()
+
+
+def test_mixtures_of_types_are_refused_as_ever():
+    """A half and a single do not go together only because both are widened."""
+    a = torch.ones(4, 4, device="sim")
+
+    with pytest.raises(RuntimeError, match="same dtype"):
+        a.half() @ a
+    with pytest.raises(RuntimeError, match="expected scalar type Half"):
+        functional.conv1d(a.half()[None], a[None])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("cell", ["LSTMCell", "GRUCell"])
+def test_recurrent_cells_round_once(cell, dtype):
+    """The fused cells keep their sums in single precision, too."""
+    layer = getattr(torch.nn, cell)(8, 8)
+    x = numbers(4, 8)
+    expected = layer(x)
+    got = layer.to("sim", dtype)(x.to("sim", dtype))
+
+    close = {"rtol": 0, "atol": 3e-3 if dtype is torch.float16 else 2e-2}
+    for mine, theirs in zip(
+        got if isinstance(got, tuple) else (got,),
+        expected if isinstance(expected, tuple) else (expected,),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine.cpu().float(), theirs, **close)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_what_cuda_alone_computes_is_right():
+    """Integers are counted, pictures shrunk and waves taken apart in their types."""
+    counted = torch.histc(torch.arange(10, device="sim"), bins=5, min=0, max=9)
+    picture = numbers(1, 2, 8, 8).half()
+    shrunk = functional.interpolate(
+        picture.to("sim"), scale_factor=0.5, mode="bilinear", antialias=True
+    )
+    wave = numbers(4, 16).half()
+    spectrum = torch.fft.rfft(wave.to("sim"))
+
+    assert counted.tolist() == [2] * 5
+    assert counted.dtype is torch.int64
+    expected = functional.interpolate(
+        picture.float(), scale_factor=0.5, mode="bilinear", antialias=True
+    )
+    assert torch.equal(shrunk.cpu(), expected.half())
+    assert spectrum.dtype is torch.complex32
+    torch.testing.assert_close(
+        spectrum.cpu().to(torch.complex64),
+        torch.fft.rfft(wave.float()),
+        rtol=1e-3,
+        atol=1e-2,
+    )
+
+
+def test_what_cuda_does_not_compute_either_is_refused():
+    """Solving in half precision is an error there, and here."""
+    a = torch.eye(3, dtype=torch.float16, device="sim")
+
+    with pytest.raises(RuntimeError, match=r"Half|Low precision"):
+        torch.linalg.inv(a)
+    with pytest.raises(RuntimeError, match="Half"):
+        torch.special.ndtri(a)
