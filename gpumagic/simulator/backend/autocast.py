@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 KEY = "AutocastPrivateUse1"
 
 LOWER = (
+    "_convolution",
+    "_convolution.deprecated",
+    "conv_tbc",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -35,7 +38,15 @@ LOWER = (
     "bmm",
     "chain_matmul",
     "linalg_multi_dot",
+    "linalg_vecdot",
     "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell",
 )
 FLOAT32 = (
     "acos",
@@ -57,9 +68,12 @@ FLOAT32 = (
     "pow.Scalar",
     "softplus",
     "layer_norm",
+    "native_layer_norm",
+    "rms_norm",
     "group_norm",
-    "norm.Scalar",
-    "norm.ScalarOpt_dim",
+    "frobenius_norm.dim",
+    "nuclear_norm",
+    "nuclear_norm.dim",
     "cosine_similarity",
     "poisson_nll_loss",
     "cosine_embedding_loss",
@@ -82,16 +96,39 @@ FLOAT32 = (
     "cdist",
     "renorm",
     "logsumexp",
+    "linalg_matrix_sqrth",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "upsample_trilinear3d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+    *(
+        f"{name}{dimensions}d"
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for dimensions in (1, 2, 3)
+    ),
+)
+# They read halves and write float32, unless they are told what to write.
+FLOAT32_OUT = (
     "prod",
+    "prod.dim_int",
     "softmax.int",
     "log_softmax.int",
     "cumprod",
     "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord",
     "sum",
     "sum.dim_IntList",
-    "cross_entropy_loss",
 )
-# They need one type for all arguments; the widest wins.
+# Likewise, by another overload, which takes the type as well.
+FLOAT32_OUT_BY = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
+# They need one type for all arguments; the wider one wins.
 WIDEST = (
     "addcdiv",
     "addcmul",
@@ -111,62 +148,131 @@ def autocast_kernels(
     torch: Any, device_type: str
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Each operator that casts, by name, with its kernel."""
-    half = lambda: torch.get_autocast_dtype(device_type)  # noqa: E731
-    single = lambda: torch.float32  # noqa: E731
-    for names, wanted in ((LOWER, half), (FLOAT32, single)):
+    policies = _Policies(torch, device_type)
+    for names, policy in (
+        (LOWER, policies.lower),
+        (FLOAT32, policies.float32),
+        (FLOAT32_OUT, policies.float32_out),
+        (WIDEST, policies.widest),
+    ):
         for name in names:
-            yield name, _casting(torch, name, device_type, wanted)
-    for name in WIDEST:
-        yield name, _casting(torch, name, device_type, None)
+            operator = _operator(torch, name)
+            if operator is not None:  # older versions of torch lack some
+                yield name, policies.outside(policy(operator))
+    for name, other in FLOAT32_OUT_BY.items():
+        by = policies.float32_out_by(_operator(torch, name), _operator(torch, other))
+        yield name, policies.outside(by)
     yield "binary_cross_entropy", _unsafe
 
 
-def _casting(
-    torch: Any,
-    name: str,
-    device_type: str,
-    wanted: Callable[[], Any] | None,
-) -> Callable[..., Any]:
-    base, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
-    core = torch._C
-    below = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
+class _Policies:
+    """What is done with the arguments of an operator before it runs."""
 
-    def cast(value: Any, dtype: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            eligible = (
-                value.is_floating_point()
-                and value.device.type == device_type
-                and value.dtype is not torch.float64
-            )
-            return value.to(dtype) if eligible and value.dtype != dtype else value
-        if isinstance(value, (list, tuple)):
-            return type(value)(cast(each, dtype) for each in value)
-        return value
+    def __init__(self, torch: Any, device_type: str) -> None:
+        self._torch = torch
+        self._device_type = device_type
 
-    def kernel(*args: Any, **options: Any) -> Any:
-        with core._ExcludeDispatchKeyGuard(below):
-            dtype = wanted() if wanted else _widest(torch, (args, *options.values()))
-            if dtype is not None:
-                args = cast(args, dtype)
-                options = {key: cast(each, dtype) for key, each in options.items()}
+    def outside(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """A kernel beneath which nothing casts any more."""
+        core = self._torch._C
+        below = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
+
+        def run(*args: Any, **options: Any) -> Any:
+            with core._ExcludeDispatchKeyGuard(below):
+                return kernel(*args, **options)
+
+        return run
+
+    def lower(self, operator: Any) -> Callable[..., Any]:
+        """Run it in the type of the autocast block."""
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            return self._in(self._half, operator, args, options)
+
+        return kernel
+
+    def float32(self, operator: Any) -> Callable[..., Any]:
+        """Run it in single precision."""
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            return self._in(self._torch.float32, operator, args, options)
+
+        return kernel
+
+    def widest(self, operator: Any) -> Callable[..., Any]:
+        """Run it in single precision if one of its arguments is."""
+        single = self._torch.float32
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            flat = self._eligible_in((args, *options.values()))
+            wide = any(each.dtype is single for each in flat)
+            return self._in(single if wide else self._half, operator, args, options)
+
+        return kernel
+
+    def float32_out(self, operator: Any) -> Callable[..., Any]:
+        """Let it write single precision, unless the caller says what it writes."""
+        names = [each.name for each in operator._schema.arguments]
+        position = names.index("dtype")
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            told = options.get("dtype") or (*args, *[None] * len(names))[position]
+            if told is None and self._eligible(args[0]):
+                options["dtype"] = self._torch.float32
+                args = args[:position]
             return operator(*args, **options)
 
-    return kernel
+        return kernel
+
+    def float32_out_by(self, operator: Any, other: Any) -> Callable[..., Any]:
+        """Likewise, where the type is an argument of another overload."""
+        defaults = [each.default_value for each in operator._schema.arguments]
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            if not self._eligible(args[0]):
+                return operator(*args, **options)
+            full = (*args, *defaults[len(args) :])
+            return other(*full, **options, dtype=self._torch.float32)
+
+        return kernel
+
+    @property
+    def _half(self) -> Any:
+        return self._torch.get_autocast_dtype(self._device_type)
+
+    def _in(self, dtype: Any, operator: Any, args: Any, options: Any) -> Any:
+        named = {key: self._cast(each, dtype) for key, each in options.items()}
+        return operator(*self._cast(args, dtype), **named)
+
+    def _cast(self, value: Any, dtype: Any) -> Any:
+        if self._eligible(value):
+            return value.to(dtype)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._cast(each, dtype) for each in value)
+        return value
+
+    def _eligible(self, value: Any) -> bool:
+        torch = self._torch
+        return (
+            isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.device.type == self._device_type
+            and value.dtype is not torch.float64
+        )
+
+    def _eligible_in(self, values: Any) -> Iterator[Any]:
+        """All eligible tensors, however deep they are."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                yield from self._eligible_in(value)
+            elif self._eligible(value):
+                yield value
 
 
-def _widest(torch: Any, values: Any) -> Any:
-    """The widest floating point type among tensors, however deep they are."""
-    widest = None
-    for value in values:
-        found = None
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            found = value.dtype
-        elif isinstance(value, (list, tuple)):
-            found = _widest(torch, value)
-        if found is not None:
-            widest = found if widest is None else torch.promote_types(widest, found)
-    return widest
+def _operator(torch: Any, name: str) -> Any:
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None)
 
 
 def _unsafe(*_: Any, **__: Any) -> Any:
