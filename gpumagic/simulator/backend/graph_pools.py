@@ -107,7 +107,7 @@ def _use_mem_pool(simulation: Simulation) -> Any:
     def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
         """Take the memory of this thread's tensors from a pool."""
         thread = threading.get_ident()
-        allocator = simulation.gpu(index_of(device)).allocator
+        allocator = simulation.gpu(index_of(device, simulation.word)).allocator
         with simulation.books():
             allocator.divert(pool.id, lambda _: threading.get_ident() == thread)
         try:
