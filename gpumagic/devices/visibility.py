@@ -8,7 +8,7 @@ answer is given and called uncertain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.mask_entries import Kind, Place, is_blank, read_entry, uuid_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumagic.devices.mask_entries import Device, Entry
+    from gpumagic.devices.protocols import Gpu, Inventory
 
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
@@ -66,6 +67,38 @@ def visible(
         notes.certain,
         tuple(notes.reasons),
     )
+
+
+def seen_under(
+    mask: str | None, order: str | None, inventory: Inventory, *, mps: bool = False
+) -> Visible:
+    """What a process sees under values of the two variables.
+
+    The order makes no difference where all GPUs are of one model. An MPS daemon
+    numbers the GPUs that it serves in its own way.
+
+    Args:
+        mask: Of CUDA_VISIBLE_DEVICES; None if it is not set.
+
+        order: Of CUDA_DEVICE_ORDER; None if it is not set.
+
+        inventory: The machine.
+
+        mps: Whether such a daemon is in between.
+    """
+    gpus = usable(inventory)
+    alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None
+    seen = visible(mask, gpus, order=BY_PCI_ADDRESS if alike else order)
+    if mps and not (mask or "").startswith(("GPU-", "MIG-")):
+        doubt = "an MPS daemon may number the GPUs in its own way"
+        return replace(seen, certain=False, reasons=(*seen.reasons, doubt))
+    return seen
+
+
+def usable(inventory: Inventory) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA can use, by ascending PCI address, as it numbers them."""
+    answering = [gpu for gpu in inventory.gpus if gpu.problem is None]
+    return tuple(sorted(answering, key=lambda gpu: gpu.pci_address or ""))
 
 
 @dataclass

@@ -101,9 +101,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"started, {count_text(facts.cuda.device_count, 'GPU')} visible",
             Verdict.NOTE,
-            f"to choose again, for instance GPU 0: {facts.anew}"
-            if facts.simulated
-            else "to choose other GPUs: %gpu_select 2 --restart, with their numbers",
+            _to_choose_again(facts),
         ),
         Initialisation.FORKED_CHILD: Finding(
             topic,
@@ -123,9 +121,24 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     }[state]
 
 
+def _to_choose_again(facts: Facts) -> str:
+    """The way to other GPUs, where there are others."""
+    if facts.simulated:
+        return f"to choose again, for instance GPU 0: {facts.anew}"
+    numbers = [gpu.index for gpu in answering(facts)]
+    if len(numbers) < 2:
+        return ""
+    choice = f"%gpu_select {numbers[-1]} --restart"
+    return f"to choose other GPUs: {choice}, with their numbers"
+
+
 def _environment(facts: Facts) -> Iterator[Finding]:
     for name, value in facts.environment.items():
-        if name == "CUDA_VISIBLE_DEVICES" and hides_all(value):
+        if name == "CUDA_VISIBLE_DEVICES" and facts.mask_too_late:
+            found = f"{value!r} came too late: CUDA had started, and shows other GPUs"
+            hint = _to_choose_again(facts) or f"take it back: del os.environ[{name!r}]"
+            yield Finding(name, found, Verdict.WARNING, hint)
+        elif name == "CUDA_VISIBLE_DEVICES" and hides_all(value):
             hint = f"unset {name} before the kernel starts to see the GPUs"
             yield Finding(name, f"{value!r} hides every GPU", Verdict.WARNING, hint)
         elif name == _BLOCKING and value not in ("", "0") and facts.simulated:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpumagic.gpu_doctor.report import Change, Facts, Finding
 
 
+_READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
+_TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
+
+
 def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
     """The first problem; without one, what there is to work with."""
     problems = [each for each in findings if each.verdict is Verdict.PROBLEM]
@@ -29,22 +33,34 @@ def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
     return _without_nvidia(facts)
 
 
-def headline_of_changes(changes: tuple[Change, ...]) -> str:
-    """What is different after a stretch of code."""
+def headline_of_changes(
+    changes: tuple[Change, ...], *, cuda_had_started: bool = False
+) -> str:
+    """What is different after a stretch of code.
+
+    Args:
+        changes: All of it.
+
+        cuda_had_started: Whether CUDA was running before, which reads its variables
+            once, at its start.
+    """
     if not changes:
         return (
             "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
             "before."
         )
     said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
-    return f"Changed: {'; '.join(said)}."
+    late = cuda_had_started and any(each.topic.startswith(_READ) for each in changes)
+    return f"Changed: {'; '.join(said)}.{_TOO_LATE if late else ''}"
 
 
 def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:
     if facts.cuda.state is Initialisation.INITIALISED:
         seen = facts.cuda.device_count
         of_all = f"{seen} of {in_words(gpus)}" if seen != len(gpus) else in_words(gpus)
-        return f"Ready: {of_all}. CUDA has started: the choice of GPUs is fixed."
+        fixed = "CUDA has started: the choice of GPUs is fixed"
+        late = ", and CUDA_VISIBLE_DEVICES came too late" if facts.mask_too_late else ""
+        return f"Ready: {of_all}. {fixed}{late}."
     mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if mask is None:
         return f"Ready: {in_words(gpus)}. CUDA has not started: you can still choose."

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.protocols import Initialisation
+from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
+from gpumagic.devices.visibility import seen_under
 from gpumagic.frontend import front_end, running_shell
 from gpumagic.gpu_doctor.checks import findings_of
 from gpumagic.gpu_doctor.headline import headline_of, headline_of_changes
@@ -22,7 +24,7 @@ from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.devices.protocols import Driver
+    from gpumagic.devices.protocols import Driver, Inventory
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -73,18 +75,22 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
     """A report on what is different between two moments."""
     findings = findings_of(after)
     changes = tuple(_changes(before, after))
-    return DoctorReport(headline_of_changes(changes), findings, after, changes)
+    states = {before.cuda.state, after.cuda.state}
+    started = states == {Initialisation.INITIALISED}
+    headline = headline_of_changes(changes, cuda_had_started=started)
+    return DoctorReport(headline, findings, after, changes)
 
 
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     """The facts now."""
     driver, box = driver or open_driver(), simulated_box()
+    inventory = driver.inventory()
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),
         front_end=front_end(shell or running_shell()),
         torch=read_torch_build(),
-        inventory=driver.inventory(),
+        inventory=inventory,
         cuda=driver.cuda_state(),
         environment={
             name: os.environ[name] for name in _VARIABLES if name in os.environ
@@ -94,6 +100,24 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
         simulated=driver.simulated,
         anew=box.anew("0") if driver.simulated and box else "",
+        mask_too_late=_mask_is_too_late(driver, inventory),
+    )
+
+
+def _mask_is_too_late(driver: Driver, inventory: Inventory) -> bool:
+    """Whether CUDA shows other GPUs than those that the variables name now."""
+    shown, mask = driver.visible_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not shown or mask is None or driver.overlooks(mask):
+        return False
+    order = os.environ.get("CUDA_DEVICE_ORDER")
+    mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    seen = seen_under(mask, order, inventory, mps=mps)
+    unknown = None in (*seen.uuids, *(each.uuid for each in shown))
+    of_old_slices = any("/" in (uuid or "") for uuid in seen.uuids)  # not their own
+    if not seen.certain or unknown or of_old_slices:
+        return False
+    return len(seen.uuids) != len(shown) or not all(
+        same_uuid(uuid, each.uuid) for uuid, each in zip(seen.uuids, shown, strict=True)
     )
 
 

@@ -39,6 +39,7 @@ class Facts(Record):
     compiler: str | None
     simulated: bool = False
     anew: str = ""  # what to type for GPU 0 of the same simulated machine once more
+    mask_too_late: bool = False  # CUDA shows otherwise than the variables say now
 
 
 @dataclass(frozen=True)

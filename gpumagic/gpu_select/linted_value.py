@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gpumagic.devices.visibility import usable
 from gpumagic.gpu_select.environment import VISIBLE
-from gpumagic.gpu_select.machine import places, usable
+from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.report import Remark, Severity
 
 if TYPE_CHECKING:

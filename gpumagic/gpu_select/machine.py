@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.visibility import BY_PCI_ADDRESS, Visible, visible
+from gpumagic.devices.visibility import usable
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Gpu, Inventory
+    from gpumagic.devices.visibility import Visible
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +49,6 @@ class Place:
         return number if self.part is None else f"slice {self.part} of {number}"
 
 
-def usable(inventory: Inventory) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA can use, by ascending PCI address, as it numbers them."""
-    answering = [gpu for gpu in inventory.gpus if gpu.problem is None]
-    return tuple(sorted(answering, key=lambda gpu: gpu.pci_address or ""))
-
-
 def places(inventory: Inventory) -> tuple[Place, ...]:
     """All that can be chosen, by number: slices where MIG is on, whole GPUs else."""
     found = []
@@ -73,32 +68,6 @@ def numbers_are_safe(inventory: Inventory) -> bool:
     by_address = [gpu.index for gpu in usable(inventory)]
     known = all(gpu.pci_address for gpu in inventory.gpus)
     return known and by_address == list(range(len(inventory.gpus)))
-
-
-def seen_under(
-    mask: str | None, order: str | None, inventory: Inventory, *, mps: bool = False
-) -> Visible:
-    """What a process sees under values of the two variables.
-
-    The order makes no difference where all GPUs are of one model. An MPS daemon
-    numbers the GPUs that it serves in its own way.
-
-    Args:
-        mask: Of CUDA_VISIBLE_DEVICES; None if it is not set.
-
-        order: Of CUDA_DEVICE_ORDER; None if it is not set.
-
-        inventory: The machine.
-
-        mps: Whether such a daemon is in between.
-    """
-    gpus = usable(inventory)
-    alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None
-    seen = visible(mask, gpus, order=BY_PCI_ADDRESS if alike else order)
-    if mps and not (mask or "").startswith(("GPU-", "MIG-")):
-        doubt = "an MPS daemon may number the GPUs in its own way"
-        return replace(seen, certain=False, reasons=(*seen.reasons, doubt))
-    return seen
 
 
 def rank_of(place: Place, seen: Visible) -> int | None:

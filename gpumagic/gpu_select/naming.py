@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SHORT_UUID = len("GPU-12345678")
 _SLICE = "MIG-"
 _PCI = "pci:"
+_SIMULATE = "to work without one, type %gpu_select --simulate h100"
 
 
 def resolve(name: str, inventory: Inventory) -> Place:
@@ -57,9 +58,10 @@ def find(name: str, inventory: Inventory) -> Place:
 def require_gpus(inventory: Inventory) -> None:
     """Raise where the machine has no GPU, with what the driver says of it."""
     if not inventory.gpus:
+        hint = inventory.hint or "type %gpu_doctor to see what was looked for"
         raise GpuMagicError(
             inventory.problem or "this machine has no NVIDIA GPU",
-            inventory.hint or "type %gpu_doctor to see what was looked for",
+            f"{_SIMULATE}; {hint}" if inventory.absent else hint,
         )
 
 

@@ -29,6 +29,7 @@ class Cause(enum.Enum):
     CLAIM = "claim"
     USE = "use"
     NEED = "need"  # free memory is not enough
+    SIZE = "size"  # all of its memory would not be enough
 
 
 _PASSING = {Cause.CLAIM, Cause.USE, Cause.NEED}  # what time may heal
@@ -74,13 +75,12 @@ def _of_yours(usage: Usage) -> str:
 
 
 def _of_need(usage: Usage, needed: int) -> Iterator[Refusal]:
-    if usage.free_bytes is not None and usage.free_bytes < needed:
-        has = f"{bytes_text(usage.free_bytes)} free"
-    elif usage.total_bytes is not None and usage.total_bytes < needed:
-        has = f"{bytes_text(usage.total_bytes)} in all"
-    else:
-        return
-    yield Refusal(Cause.NEED, f"{has}, {bytes_text(needed)} asked for")
+    free, total = usage.free_bytes, usage.total_bytes
+    asked = f"{bytes_text(needed)} asked for"
+    if total is not None and total < needed:
+        yield Refusal(Cause.SIZE, f"{bytes_text(total)} in all, {asked}")
+    elif free is not None and free < needed:
+        yield Refusal(Cause.NEED, f"{bytes_text(free)} free, {asked}")
 
 
 def _of_mode(usage: Usage) -> Iterator[Refusal]:
@@ -105,8 +105,13 @@ def way_out(
     cases = [(usage, {each.cause for each in reasons}) for usage, reasons in refused]
     mine = not request.mine_ok and any(_mine_in_the_way(*case) for case in cases)
     causes = [each for _, each in cases if each]
-    passing = any(each <= _PASSING for each in causes)
-    sharing = request.min_free_bytes is None and {Cause.USE} in causes
+    # Waiting is of use where the GPUs in the way would be enough, if they were free.
+    waited_for = sum(each <= _PASSING for each in causes)
+    passing = waited_for and found + waited_for >= request.count
+    too_small = any(Cause.SIZE in each for each in causes)
+    largest = max((usage.total_bytes or 0 for usage, _ in cases), default=0)
+    shared = causes.count({Cause.USE}) if request.min_free_bytes is None else 0
+    sharing = shared and found + shared >= request.count
     ways = [
         *([f"-n {found} for what there is"] if found else []),
         *(["-n 1 for a slice"] if {Cause.SLICE} in causes and not found else []),
@@ -114,12 +119,17 @@ def way_out(
         *(["--wait 10m to wait for more"] if passing else []),
         *(["--min-free 20GiB to share a GPU with others"] if sharing else []),
         *(["less for --min-free"] if {Cause.NEED} in causes else []),
+        *([_of_the_largest(largest)] if too_small and not passing else []),
         *(["less to filter by"] if {Cause.FILTER} in causes else []),
         *(["--force to leave the limit"] if {Cause.LIMIT} in causes else []),
     ]
     if ways:
         return f"type {listed(ways, 'or')}"
     return "type %gpu_select without a word to see what there is"
+
+
+def _of_the_largest(total_bytes: int) -> str:
+    return f"less for --min-free, as the largest has {bytes_text(total_bytes)} in all"
 
 
 def _mine_in_the_way(usage: Usage, causes: set[Cause]) -> bool:

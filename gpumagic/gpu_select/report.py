@@ -137,6 +137,7 @@ class SelectReport(Report):
     simulated: bool = False
     vendor: str = "NVIDIA"
     word: str = "cuda"  # in front of the colon of a torch device
+    way_out: str = ""  # what to type, too late, for what the variables name
 
     @property
     def only_tried_too_late(self) -> bool:

@@ -27,6 +27,7 @@ from gpumagic.gpu_select.situation import (
     is_shown_as,
     look,
     rank_shown,
+    simulated_anew,
 )
 
 if TYPE_CHECKING:
@@ -112,8 +113,26 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         request=request,
         simulated=situation.driver.simulated,
         word=situation.word,
+        way_out=_way_out(situation, seen),
     )
     return replace(report, headline=headline_of(report))
+
+
+def _way_out(situation: Situation, seen: Visible) -> str:
+    """How to have what the variables name; nothing where there is no choice at all."""
+    there = places(situation.inventory)
+    if len(there) < 2:
+        return ""
+    named = [place for place in there if rank_of(place, seen) is not None]
+    named.sort(key=lambda place: rank_of(place, seen) or 0)
+    words = ",".join(map(_typed, named or there[-1:]))
+    if situation.driver.simulated:
+        return simulated_anew(words)
+    return f"%gpu_select {words} --restart"
+
+
+def _typed(place: Place) -> str:
+    return str(place.gpu.index) if place.part is None else place.uuid or place.label
 
 
 # ---------------------------------------------------------------- the rows

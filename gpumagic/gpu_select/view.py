@@ -68,8 +68,17 @@ def _difference(report: SelectReport) -> Iterator[Note]:
             "problem",
             "the driver shows otherwise than the variables say now "
             f"({count_text(count, 'row')} above): this process uses what it shows",
-            "add --restart to a choice to make it count: %gpu_select 2,0 --restart",
+            _to_make_it_count(report),
         )
+
+
+def _to_make_it_count(report: SelectReport) -> str:
+    """What to type for the GPUs that the variables name now."""
+    if not report.way_out:
+        return "restart the kernel for them to count; there is no other GPU to choose"
+    if report.simulated:
+        return f"have the machine anew: {report.way_out}"
+    return f"add --restart to a choice to make it count: {report.way_out}"
 
 
 def _doubt(report: SelectReport) -> Iterator[Note]:

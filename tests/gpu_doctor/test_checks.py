@@ -443,11 +443,20 @@ def test_the_way_to_other_gpus_is_one_that_this_machine_has(simulated, way):
     started = CudaState(Initialisation.INITIALISED, code=0, device_count=1)
 
     anew = "%gpu_select 0 --simulate 2xh100 --as-cuda" if simulated else ""
-    facts = on(ONE_GPU, cuda=started, simulated=simulated, anew=anew)
+    (first,) = ONE_GPU.inventory.gpus
+    two = with_gpus(ONE_GPU, first, dataclasses.replace(first, index=1))
+    facts = on(two, cuda=started, simulated=simulated, anew=anew)
     found = finding(facts, TOPIC_OF_CUDA)
 
     assert way in found.next_step
     assert found.next_step.endswith(anew)
+
+
+def test_where_there_is_one_gpu_no_other_is_offered():
+    """A number that this machine does not have would be refused."""
+    started = CudaState(Initialisation.INITIALISED, code=0, device_count=1)
+
+    assert finding(on(ONE_GPU, cuda=started), TOPIC_OF_CUDA).next_step == ""
 
 
 def test_a_slice_whose_gpu_tells_nothing_is_not_taken_for_shared_memory():

@@ -139,6 +139,53 @@ def test_started_cuda_is_noticed_and_not_counted_as_ours():
     assert "the choice of GPUs is fixed" in report["headline"]
 
 
+@pytest.mark.parametrize(
+    ("scenario", "hint"),
+    [
+        ("one_gpu", "take it back: del os.environ['CUDA_VISIBLE_DEVICES']"),
+        ("four_gpus", "%gpu_select 3 --restart"),
+    ],
+)
+def test_a_choice_after_the_start_of_cuda_is_said_to_be_too_late(scenario, hint):
+    """Both in front of the cell and afterwards; the way out is one of this machine."""
+    run = run_python(
+        CUDA_TORCH
+        + """
+import json, os
+fakes[1].cuInit(0)
+from gpumagic.gpu_doctor import examine, watch
+with watch() as watched:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "2,0"
+print(json.dumps([watched.report.headline, examine().to_dict()]))
+""",
+        scenario=scenario,
+    )
+    changed, report = run.json()
+    (found,) = (
+        each for each in report["findings"] if each["topic"] == "CUDA_VISIBLE_DEVICES"
+    )
+
+    assert "Too late to count" in changed
+    assert report["headline"].endswith("and CUDA_VISIBLE_DEVICES came too late.")
+    assert "'2,0' came too late" in found["found"]
+    assert found["verdict"] == "warning"
+    assert hint in found["next_step"]
+
+
+@pytest.mark.parametrize("value", ["2,0", "GPU-22222222", None])
+def test_a_choice_before_the_start_of_cuda_is_not_too_late(value):
+    """What CUDA has read is as it shows; nothing is said of it."""
+    chosen = f"os.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" if value else ""
+    run = run_python(
+        f"{CUDA_TORCH}\nimport json, os\n{chosen}fakes[1].cuInit(0)\n"
+        "from gpumagic.gpu_doctor import examine\n"
+        "print(json.dumps(examine().to_dict()))",
+        scenario="four_gpus",
+    )
+
+    assert not run.json()["facts"]["mask_too_late"]
+
+
 def test_the_magic_in_front_of_a_cell_names_what_started_cuda():
     """`%%gpu_doctor` says that this cell initialised CUDA, and shows its value."""
     run = run_python(

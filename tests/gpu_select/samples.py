@@ -110,6 +110,7 @@ DIFFERING = replace(
     variables=variables("2,0"),
     start=Start(4, 1, None, "torch.cuda.is_available()"),
     confirmed=False,
+    way_out="%gpu_select 2,0 --restart",
     guard=Guard(on=False),
 )
 FREE = replace(
@@ -375,6 +376,7 @@ NASTY = replace(
     unlisted=(HOSTILE, *(f"GPU-{number}" for number in range(5))),
     remarks=(Remark(Severity.WARNING, HOSTILE, HOSTILE),),
     confirmed=False,
+    way_out="%gpu_select 0 --restart",
     request=HOSTILE,
 )
 

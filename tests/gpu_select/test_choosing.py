@@ -70,6 +70,8 @@ def test_too_few_are_an_error_with_a_reason_for_each():
     [
         ({}, "1 GPU was asked for, none is free", "--wait", "-n"),
         ({"min_free": "70GiB"}, "none fits", "less for --min-free", "--mine-ok"),
+        ({"min_free": "200GiB"}, "none fits", "as the largest has 80.0 GiB", "--wait"),
+        ({"n": 3}, "none is free", "to see what there is", "--wait"),
         ({"max_util": 1}, "none fits", "--wait", "--force"),
         ({"allowed": []}, "none is free", "to see what there is", "--force"),
         ({"claimed": {UUIDS[0]: "x"}, "min_free": 0}, "none fits", "--wait", "less"),

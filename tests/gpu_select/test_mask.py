@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
+from gpumagic.devices.visibility import seen_under
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select.machine import places, seen_under
+from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.mask import written
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
 

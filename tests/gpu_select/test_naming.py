@@ -179,7 +179,10 @@ def test_without_gpus_the_driver_says_why():
     """On a machine without GPUs the inventory's own problem is the error."""
     nothing = Inventory(absent=True, problem="there is no driver", hint="install it")
     error = _refusal(["0"], nothing)
-    assert (error.problem, error.hint) == ("there is no driver", "install it")
+    assert error.problem == "there is no driver"
+    assert error.hint == (
+        "to work without one, type %gpu_select --simulate h100; install it"
+    )
     assert "no NVIDIA GPU" in _refusal(["0"], Inventory()).problem
 
 

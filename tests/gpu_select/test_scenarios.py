@@ -429,3 +429,22 @@ def test_a_gpu_out_of_reach_is_refused_with_its_own_reason():
     refused = [each for each in lost if "error" in each]
     assert refused
     assert all(each["unchanged"] and each["hint"] for each in refused)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "value", "way_out"),
+    [
+        ("one_gpu", "2,0", ""),
+        ("four_gpus", "2,0", "%gpu_select 2,0 --restart"),
+        ("four_gpus", "7", "%gpu_select 3 --restart"),
+    ],
+)
+def test_the_way_out_of_a_late_choice_is_one_of_this_machine(scenario, value, way_out):
+    """It names the GPUs that the variable names, if there are any, or the last."""
+    late = f"""
+    started()
+    os.environ["CUDA_VISIBLE_DEVICES"] = {value!r}
+    tell(status().way_out)
+    """
+
+    assert on(scenario, late) == way_out
