@@ -9,24 +9,13 @@ from gpumagic.simulator.backend.generators import Generator
 from gpumagic.simulator.backend.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumagic.simulator.backend.simulation import Simulation
 
 
-def make_classes(
-    simulation: Simulation, host_waited: Callable[[], None]
-) -> tuple[type, type, type]:
-    """Stream, Event and Generator of one simulation.
-
-    Args:
-        simulation: The one they belong to.
-
-        host_waited: To be called whenever the host has waited for something.
-    """
+def make_classes(simulation: Simulation) -> tuple[type, type, type]:
+    """Stream, Event and Generator of one simulation."""
     home = f"torch.{simulation.device_type}"
     shared = {"_simulation": simulation, "__module__": home}
-    waiting = {**shared, "_host_waited": staticmethod(host_waited)}
-    event = type("Event", (Event,), waiting)
-    stream = type("Stream", (Stream,), {**waiting, "_event": event, "_objects": {}})
+    event = type("Event", (Event,), shared)
+    stream = type("Stream", (Stream,), {**shared, "_event": event, "_objects": {}})
     return stream, event, type("Generator", (Generator,), shared)

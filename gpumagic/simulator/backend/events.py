@@ -9,8 +9,6 @@ import torch
 from gpumagic.simulator.backend.streams import own_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
@@ -32,7 +30,6 @@ class Event(torch.Event):
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
-    _host_waited: Callable[[], None]
     _timing: bool
     _work: Work | None
     _mark: Mark | None
@@ -105,8 +102,6 @@ class Event(torch.Event):
             done = self._simulation.machine.scheduler.done(self._work)
             if done and self._mark is not None:
                 tracker.host_waits_for_mark(self._mark)
-        if done:
-            type(self)._host_waited()
         return done
 
     def synchronize(self) -> None:
@@ -116,7 +111,6 @@ class Event(torch.Event):
         machine = self._simulation.machine
         with self._simulation.books():
             machine.synchronize_event(self._gpu, self._work, self._mark)
-        type(self)._host_waited()
 
     def elapsed_time(self, end: Any) -> float:
         """Milliseconds from this event to another."""

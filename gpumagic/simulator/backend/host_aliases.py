@@ -160,7 +160,7 @@ def _alive(buffer: PinnedBuffer) -> list[Any]:
     for key, reference in tuple(buffer.aliases.items()):
         tensor = reference()
         if tensor is None:
-            del buffer.aliases[key]
+            buffer.aliases.pop(key, None)
         else:
             alive[key] = tensor
     return [*alive.values()]

@@ -15,8 +15,6 @@ from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
@@ -34,7 +32,6 @@ class Stream(torch.Stream):
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
-    _host_waited: Callable[[], None]
     _event: type
     _objects: dict[SimulatedStream, Any]
     _simulated: SimulatedStream
@@ -85,15 +82,12 @@ class Stream(torch.Stream):
             done = simulation.polling.is_done(stream.queue.last, cost_ns)
             if done:
                 tracker.host_waits_for(stream.order)
-        if done:
-            type(self)._host_waited()
         return done
 
     def synchronize(self) -> None:
         """Wait until all of its work is done."""
         with self._simulation.books():
             self._simulation.machine.synchronize_stream(self._simulated)
-        type(self)._host_waited()
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work wait for all that another stream was given so far."""

@@ -18,7 +18,6 @@ from gpumagic.simulator.driver import identity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
@@ -29,17 +28,12 @@ class Words:
     Args:
         simulation: The one that is on.
 
-        flights: Its copies under way.
-
         classes: Its Stream, Event and Generator.
     """
 
-    def __init__(
-        self, simulation: Simulation, flights: Flights, classes: tuple[type, ...]
-    ) -> None:
+    def __init__(self, simulation: Simulation, classes: tuple[type, ...]) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
-        self._flights = flights
         self._stream_class, self._event_class, self._generator_class = classes
         self._pid = os.getpid()
 
@@ -136,7 +130,6 @@ class Words:
             self._simulation.machine.synchronize(
                 gpu, f"torch.{self._simulation.word}.synchronize()"
             )
-        self._flights.land()
 
     # ----------------------------------------------------------------- memory
 
