@@ -80,7 +80,8 @@ class Aliases:
     def note(self, tensor: Any, buffer: PinnedBuffer) -> int:
         """Know of a tensor and what it is a view of; answers with how many that is."""
         with self._torch._C.DisableTorchFunctionSubclass():
-            both = [each for each in (tensor, tensor._base) if each is not None]
+            base = tensor._base
+        both = (tensor,) if base is None else (tensor, base)
         for each in both:
             _note(each, buffer)
         return len(both)

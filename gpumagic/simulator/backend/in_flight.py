@@ -274,10 +274,9 @@ class Flights:
         read, written = ((), (operand,)) if writes else ((operand,), ())
         with self._simulation.books() as tracker:
             met = self._met(buffer, span, writes=writes)
-            races = tracker.operate(HOST, read, written, place)
-            if not races:  # the tracker may have forgotten so much use of one buffer
-                untold = [each for each in met if not each.told]
-                races = [each.race(place, span, writes=writes) for each in untold[-1:]]
+            races = tracker.operate(HOST, read, written, place) or [
+                flight.race(place, span, writes=writes) for flight in _last_untold(met)
+            ]
             for flight in met:
                 self._spoil(flight)
             if races:
@@ -409,3 +408,8 @@ class Flights:
         if storage is None or storage.nbytes() < flight.span[1]:
             return None
         return flight.stretch.on(storage, self._torch)
+
+
+def _last_untold(met: Sequence[Flight]) -> Sequence[Flight]:
+    """What a tracker may have forgotten that has seen so much use of one buffer."""
+    return [flight for flight in met if not flight.told][-1:]
