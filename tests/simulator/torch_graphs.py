@@ -592,3 +592,65 @@ def test_pinned_memory_is_read_at_each_replay():
     torch.cuda.synchronize()
 
     assert target.tolist() == [4, 4, 4]
+
+
+@pytest.mark.usefixtures("box")
+def test_the_graph_of_any_accelerator_is_one_of_ours():
+    """`torch.accelerator.Graph` is captured as a block, and replayed."""
+    if not hasattr(torch.accelerator, "Graph"):
+        pytest.skip("this torch has none")
+    x, stream, graph = torch.zeros(3, device="cuda"), torch.Stream(), None
+    graph = torch.accelerator.Graph()
+
+    with stream, graph:
+        x += 1
+    graph.replay()
+    graph.replay()
+
+    assert x.tolist() == [2, 2, 2]
+    assert graph.pool()[0] > 0
+    with pytest.raises(ZeroDivisionError), stream, torch.accelerator.Graph():
+        x / (1 // 0)
+    assert (x + 1).tolist() == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_graph_is_captured_once():
+    """A second capture needs another graph, or a reset."""
+    x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+    for wrong in ({"capture_error_mode": "local"}, {"enable_annotations": True}):
+        with (
+            pytest.raises(RuntimeError, match=r"error mode|annotated"),
+            torch.cuda.graph(graph, **wrong),
+        ):
+            pass
+    with torch.cuda.graph(graph):
+        x.add_(1)
+
+    with (
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+        torch.cuda.graph(graph),
+    ):
+        x.add_(2)
+    graph.reset()
+    with torch.cuda.graph(graph):
+        x.add_(2)
+    graph.replay()
+
+    assert x.tolist() == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("box")
+def test_a_replay_says_that_its_input_is_gone():
+    """Where it was asked for, an input that nobody holds any more is an error."""
+    pytest.importorskip("torch.utils._cuda_debug")
+    graph, given = torch.cuda.CUDAGraph(), [torch.ones(3, device="cuda")]
+    with torch.cuda.graph(graph, check_input_liveness=True):
+        result = given[0] * 2
+    graph.replay()
+    assert result.tolist() == [2, 2, 2]
+
+    given.clear()
+
+    with pytest.raises(RuntimeError, match="1 dead tensor"):
+        graph.replay()

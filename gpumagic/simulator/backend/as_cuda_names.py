@@ -52,6 +52,7 @@ def cuda_names(
     }
     yield from _over_modules(offered)
     yield from memory_words(simulation, words)
+    yield from graphs.elsewhere()
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
     yield torch.cuda.nvtx, "range", _nothing_around

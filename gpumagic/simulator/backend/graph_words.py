@@ -1,4 +1,4 @@
-"""The classes for graphs, as `torch.cuda` offers them."""
+"""The classes for graphs, as torch offers them; each simulation has its own."""
 
 from __future__ import annotations
 
@@ -10,115 +10,208 @@ from gpumagic.simulator.backend.refusals import not_simulated
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.graphs import Capture, Graphs
 
+_CUDA, _ACCELERATOR = "torch.cuda.graphs", "torch.accelerator.graphs"
+_ERROR_MODES = ("default", "global", "thread_local", "relaxed")
+_OF_THE_DRIVER = "the graph can be captured and replayed"
 
-def graph_class(graphs: Graphs) -> type:  # noqa: C901 -- torch's class has as many methods
-    """`torch.cuda.CUDAGraph`."""
 
-    class CUDAGraph:
-        """Work that is captured once and replayed as often as wanted."""
+class CUDAGraph:
+    """Work that is captured once and replayed as often as wanted.
 
-        def __init__(self, keep_graph: bool = False) -> None:
-            del keep_graph
-            self._capture: Capture | None = None
+    Args:
+        keep_graph: Makes no difference here: there is no graph of the driver's.
+    """
 
-        def __del__(self) -> None:
-            self.reset()
+    _graphs: Graphs  # set in the subclass of each simulation
+    _capture: Capture | None = None
+    _inputs: Any = None  # watches them, where that was asked for
 
-        def capture_begin(
-            self,
-            pool: Any = None,
-            capture_error_mode: str = "global",
-            **_: Any,
-        ) -> None:
-            """Capture the work of the current stream from now on."""
-            del capture_error_mode
-            graphs.begin(pool)
+    def __init__(self, keep_graph: bool = False) -> None:
+        del keep_graph
 
-        def capture_end(self) -> None:
-            """End the capture; from now on it can be replayed."""
-            self.reset()
-            self._capture = graphs.end()
-            graphs.warn_of_empty(self._capture)
+    def __del__(self) -> None:
+        self._forget()
 
-        def instantiate(self) -> None:
-            """Nothing is left to do."""
-
-        def register_generator_state(self, generator: Any) -> None:
-            """Nothing is left to do: each generator goes on at each replay."""
-
-        def replay(self) -> None:
-            """Do the captured work once, on the current stream."""
-            if self._capture is None:
-                raise RuntimeError(
-                    "Called CUDAGraph::replay without a preceding successful capture."
-                )
-            graphs.replay(self._capture)
-
-        def reset(self) -> None:
-            """Forget the captured work."""
-            capture, self._capture = self._capture, None
-            if capture is not None:
-                capture.forget()
-
-        def pool(self) -> Any:
-            """A token for the memory of this graph."""
-            if self._capture is None:
-                raise RuntimeError(
-                    "Called CUDAGraph::pool() without a preceding successful capture."
-                )
-            return self._capture.pool
-
-        def enable_debug_mode(self) -> None:
-            """There is nothing to be dumped."""
-
-        def debug_dump(self, debug_path: str) -> None:
-            """Refused: there is no graph of the driver's to be written."""
-            raise not_simulated(
-                "CUDAGraph.debug_dump()", f"nothing was written to {debug_path}"
+    def capture_begin(
+        self,
+        pool: Any = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Capture the work of the current stream from now on."""
+        if self._capture is not None:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a "
+                "new graph, create a new instance."
             )
+        if capture_error_mode not in _ERROR_MODES:
+            raise RuntimeError(
+                f"Unknown capture error mode. Expected {', '.join(_ERROR_MODES[1:])}, "
+                f"got {capture_error_mode}"
+            )
+        self._graphs.begin(pool)
+        if check_input_liveness:
+            from torch.utils._cuda_debug import _CUDAGraphInputLivenessTracker
 
-    CUDAGraph.__qualname__ = CUDAGraph.__name__
-    CUDAGraph.__module__ = "torch.cuda"
-    return CUDAGraph
+            self._inputs = _CUDAGraphInputLivenessTracker()
+            self._inputs.start()
+
+    def capture_end(self) -> None:
+        """End the capture; from now on it can be replayed."""
+        if self._inputs is not None:  # its mode lies on top of ours
+            self._inputs.stop()
+        self._capture = self._graphs.end()
+        self._graphs.warn_of_empty(self._capture)
+
+    def instantiate(self) -> None:
+        """Nothing is left to do."""
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Nothing is left to do: each generator goes on at each replay."""
+
+    def replay(self) -> None:
+        """Do the captured work once, on the current stream."""
+        if self._capture is None:
+            raise RuntimeError(
+                "Called CUDAGraph::replay without a preceding successful capture."
+            )
+        if self._inputs is not None:
+            self._inputs.check_alive(self.pool())
+        self._graphs.replay(self._capture)
+
+    def reset(self) -> None:
+        """Forget the captured work."""
+        self._forget()
+        self._stop_watching()
+
+    def pool(self) -> Any:
+        """A token for the memory of this graph."""
+        if self._capture is None:
+            raise RuntimeError(
+                "Called CUDAGraph::pool() without a preceding successful capture."
+            )
+        return self._capture.pool
+
+    def enable_debug_mode(self) -> None:
+        """There is nothing to be dumped."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Refused: there is no graph of the driver's to be written."""
+        raise not_simulated(
+            "CUDAGraph.debug_dump()", f"nothing was written to {debug_path}"
+        )
+
+    def raw_cuda_graph(self) -> int:
+        """Refused: there is no graph of the driver's."""
+        raise not_simulated("CUDAGraph.raw_cuda_graph()", _OF_THE_DRIVER)
+
+    def raw_cuda_graph_exec(self) -> int:
+        """Refused: there is no graph of the driver's."""
+        raise not_simulated("CUDAGraph.raw_cuda_graph_exec()", _OF_THE_DRIVER)
+
+    def get_graph_data(self) -> dict[str, Any]:
+        """Refused: there is no graph of the driver's."""
+        raise not_simulated("CUDAGraph.get_graph_data()", _OF_THE_DRIVER)
+
+    def _forget(self) -> None:
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.forget()
+
+    def _stop_watching(self) -> None:
+        inputs, self._inputs = self._inputs, None
+        if inputs is not None:
+            inputs.stop()
 
 
-def block_class(graphs: Graphs) -> type:
-    """`torch.cuda.graph`."""
+class Graph(CUDAGraph):
+    """`torch.accelerator.Graph`, which is a block of its own."""
 
-    class graph:  # noqa: N801 -- torch's own name
-        """Capture the work of a `with` block.
+    def __init__(
+        self,
+        keep_graph: bool = False,
+        *,
+        pool: Any = None,
+        capture_error_mode: str = "default",
+    ) -> None:
+        super().__init__(keep_graph)
+        self.graph_pool = pool
+        self.capture_error_mode = capture_error_mode
 
-        Args:
-            cuda_graph: What is to hold it.
+    def capture_begin(self) -> None:  # type: ignore[override]  # as torch has it
+        """Capture the work of the current stream from now on."""
+        super().capture_begin(self.graph_pool, self.capture_error_mode)
 
-            pool: Of another graph, with which it may share its memory.
+    def __enter__(self) -> None:
+        self._graphs.prepare()
+        self.capture_begin()
 
-            stream: Where to capture; None is one kept for that.
-        """
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.capture_end()
+        else:
+            self._graphs.abandon()
 
-        def __init__(
-            self, cuda_graph: Any, pool: Any = None, stream: Any = None, **_: Any
-        ) -> None:
-            self._graph = cuda_graph
-            self._pool = pool
-            self._stream = stream or graphs.stream_for_capture()
 
-        def __enter__(self) -> None:
-            graphs.prepare()
-            with contextlib.ExitStack() as undo:
-                undo.enter_context(self._stream)
-                self._graph.capture_begin(pool=self._pool)
-                undo.pop_all()
+class graph:  # noqa: N801 -- torch's own name
+    """Capture the work of a `with` block.
 
-        def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-            try:
-                if kind is None:
-                    self._graph.capture_end()
-                else:
-                    graphs.abandon()  # the block's own error says more
-            finally:
-                self._stream.__exit__(kind, *rest)
+    Args:
+        cuda_graph: What is to hold it.
 
-    graph.__qualname__ = graph.__name__
-    graph.__module__ = "torch.cuda"
-    return graph
+        pool: Of another graph, with which it may share its memory.
+
+        stream: Where to capture; None is one kept for that.
+
+        capture_error_mode: Makes no difference to one thread.
+
+        enable_annotations: Refused: they need a graph of the driver's.
+
+        check_input_liveness: Whether a replay says that an input is gone.
+    """
+
+    _graphs: Graphs  # set in the subclass of each simulation
+
+    def __init__(
+        self,
+        cuda_graph: Any,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: str = "global",
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
+    ) -> None:
+        if enable_annotations:
+            raise not_simulated("annotated graphs", "leave enable_annotations out")
+        self._graph = cuda_graph
+        self._stream = stream or self._graphs.stream_for_capture()
+        self._options = {"pool": pool, "capture_error_mode": capture_error_mode}
+        if check_input_liveness:
+            self._options["check_input_liveness"] = True
+
+    def __enter__(self) -> None:
+        self._graphs.prepare()
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(self._stream)
+            self._graph.capture_begin(**self._options)
+            undo.pop_all()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                self._graph.capture_end()
+            else:
+                self._graph._stop_watching()
+                self._graphs.abandon()  # the block's own error says more
+        finally:
+            self._stream.__exit__(kind, *rest)
+
+
+def graph_classes(graphs: Graphs) -> dict[str, type]:
+    """The classes of one simulation, by their names in `torch.cuda` and elsewhere."""
+    own = {"_graphs": graphs}
+    return {
+        "CUDAGraph": type("CUDAGraph", (CUDAGraph,), {**own, "__module__": _CUDA}),
+        "graph": type("graph", (graph,), {**own, "__module__": _CUDA}),
+        "Graph": type("Graph", (Graph,), {**own, "__module__": _ACCELERATOR}),
+    }

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.graph_nodes import Nodes
 from gpumagic.simulator.backend.graph_pools import PoolNames, memory_pools
 from gpumagic.simulator.backend.graph_values import Values
-from gpumagic.simulator.backend.graph_words import block_class, graph_class
+from gpumagic.simulator.backend.graph_words import graph_classes
 from gpumagic.simulator.backend.operator_mode import operator_mode
 from gpumagic.simulator.backend.races_told import warn_at
 from gpumagic.simulator.backend.refusals import not_simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpumagic.simulator.allocator_pools import PoolId
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.words import Words
@@ -43,13 +45,22 @@ class Graphs:
 
     def as_mapping(self) -> dict[str, Any]:
         """The words of `torch.cuda` that are about graphs."""
+        classes = graph_classes(self)
         return {
-            "CUDAGraph": graph_class(self),
-            "graph": block_class(self),
+            "CUDAGraph": classes["CUDAGraph"],
+            "graph": classes["graph"],
             "graph_pool_handle": self.pool_handle,
             "is_current_stream_capturing": self.is_capturing,
             **memory_pools(self._simulation, self._pools),
         }
+
+    def elsewhere(self) -> Iterator[tuple[Any, str, Any]]:
+        """What is about graphs outside of `torch.cuda`: object, name, replacement."""
+        accelerator = self._simulation.torch.accelerator
+        if hasattr(accelerator, "Graph"):  # older ones have none
+            graph = graph_classes(self)["Graph"]
+            yield accelerator, "Graph", graph
+            yield accelerator.graphs, "Graph", graph
 
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is being captured."""
