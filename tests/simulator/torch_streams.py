@@ -385,3 +385,31 @@ def test_a_pass_within_a_pass_leaves_the_stream_alone(box):
     assert Doubled.seen[0] == forward
     assert x.grad.tolist() == [2.0] * 4
     assert not box.races
+
+
+def test_what_a_hook_does_with_saved_tensors_is_not_the_node(box):
+    """Saving on another stream leaves a node to the stream of its own operation."""
+    side, forward = torch.sim.Stream(), torch.sim.Stream()
+    Doubled.side = torch.sim.Stream()
+
+    def pack(x):
+        side.wait_stream(torch.sim.current_stream())
+        with torch.sim.stream(side), torch.no_grad():
+            kept = x * 1
+        torch.sim.current_stream().wait_stream(side)
+        return kept
+
+    x = torch.ones(4, device="sim", requires_grad=True)
+    forward.wait_stream(torch.sim.current_stream())
+    with (
+        torch.sim.stream(forward),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept),
+    ):
+        y = x * x
+    found = []
+    y.grad_fn.register_prehook(lambda _: found.append(torch.sim.current_stream()))
+    torch.sim.current_stream().wait_stream(forward)
+    y.sum().backward()
+
+    assert found == [forward]
+    assert not box.races
