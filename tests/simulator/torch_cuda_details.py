@@ -67,7 +67,8 @@ def test_gpus_are_told_apart():
 
     assert len(str(first)) == 36
     assert len(first.bytes) == 16
-    assert str(first) != str(second)
+    assert first != second
+    assert torch.cuda.get_device_properties(None) == torch.cuda.get_device_properties(0)
     assert f"uuid={first}" in repr(torch.cuda.get_device_properties(0))
 
 
@@ -99,6 +100,7 @@ def test_the_version_of_cuda_is_a_number_while_it_is_there():
 def test_priorities_have_a_range():
     """The most urgent one that torch has is the most urgent one that a stream gets."""
     least, greatest = torch.cuda.Stream.priority_range()
+    assert "torch.cuda.Stream: the default" in repr(torch.cuda.current_stream())
 
     assert (least, greatest) == (0, -3)
     assert torch.cuda.Stream(priority=-9).priority == greatest
@@ -108,9 +110,11 @@ def test_priorities_have_a_range():
 def test_events_of_two_gpus_have_no_time_between_them():
     """CUDA knows no clock that two GPUs share."""
     first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    assert first.event_id == second.event_id == 0
     first.record()
     with torch.cuda.device(1):
         second.record()
+    assert first.event_id != second.event_id
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
 

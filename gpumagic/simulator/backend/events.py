@@ -62,6 +62,11 @@ class Event(torch.Event):
     def __init__(self, *args: Any, **options: Any) -> None:
         """Nothing is left to do."""
 
+    @property
+    def event_id(self) -> int:
+        """What tells it from other events; 0 until it is recorded."""
+        return 0 if self._work is None else id(self)
+
     def record(self, stream: Any = None) -> None:
         """Mark the end of all that a stream was given so far."""
         simulation, simulated = self._simulation, self._stream(stream)
@@ -140,4 +145,5 @@ class Event(torch.Event):
         return own_stream(self._simulation, stream)
 
     def __repr__(self) -> str:
-        return f"<{self._simulation.label}: event at {id(self):#x}>"
+        simulation = self._simulation
+        return f"<torch.{simulation.word}.Event: {id(self):#x}, {simulation.label}>"

@@ -121,7 +121,9 @@ class Stream(torch.Stream):
         make_current(self._simulation, stream or self._simulated.gpu.default_stream)
 
     def __repr__(self) -> str:
-        return f"<{self._simulation.label}: {name_of(self._simulated)}>"
+        simulation = self._simulation
+        which = f"{name_of(self._simulated)}, {simulation.label}"
+        return f"<torch.{simulation.word}.Stream: {which}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a stream of the simulator cannot be pickled")

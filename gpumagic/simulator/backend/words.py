@@ -306,6 +306,12 @@ class DeviceProperties:
         self.is_multi_gpu_board = 0
         self.uuid = Uuid(identity(model, gpu.number).uuid or "")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceProperties) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
     def __repr__(self) -> str:
         return (
             f"_SimulatedDeviceProperties(name={self.name!r}, major={self.major}, "
@@ -328,6 +334,12 @@ class Uuid:
 
     def __str__(self) -> str:
         return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Uuid) and self.bytes == other.bytes
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 def _device_block(words: Words) -> type:
