@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import gpumagic
+from gpumagic.simulator.backend.races_told import DataRace
 from gpumagic.tensor_info import describe
 
 
@@ -136,3 +137,25 @@ def test_torch_has_its_own_words_again():
 
     for word, own in zip(words, before, strict=True):
         assert vars(word).get("data_ptr") is own.get("data_ptr")
+
+
+def test_memory_that_is_handed_on_stays_the_same_memory():
+    """What DLPack makes of a tensor lies where it lies, and its races are seen."""
+    with gpumagic.simulate("h100", as_cuda=True) as box:
+        x, side = torch.zeros(1 << 20, device="cuda"), torch.cuda.Stream()
+        y = torch.from_dlpack(x)
+        assert y.data_ptr() == x.data_ptr()
+        side.wait_stream(torch.cuda.current_stream())
+        y.add_(1)
+
+        assert torch.cuda.memory_allocated() == x.nbytes
+        assert x.sum().item() == 1 << 20
+        x.add_(1)
+        with pytest.warns(DataRace), torch.cuda.stream(side):
+            y.mul_(2)
+        assert box.races
+        address = x.data_ptr()
+        del x
+        assert address in blocks_in_use("cuda")
+        del y
+        assert address not in blocks_in_use("cuda")

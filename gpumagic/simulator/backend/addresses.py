@@ -15,22 +15,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.tensors import Memory
 
-def simulated_addresses(torch: Any) -> Iterator[tuple[Any, str, Any]]:
+
+def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
+    torch = simulation.torch
     tensor, storage = torch.Tensor, torch.UntypedStorage
+    claimed = simulation.tensors.claimed
     for name in ("data_ptr", "const_data_ptr"):
-        yield tensor, name, _of_tensor(getattr(torch._C.TensorBase, name))
+        yield tensor, name, _of_tensor(getattr(torch._C.TensorBase, name), claimed)
     yield storage, "data_ptr", _of_storage(torch._C.StorageBase.data_ptr)
 
 
-def _of_tensor(plain: Callable[..., int]) -> Callable[..., int]:
+def _of_tensor(
+    plain: Callable[..., int], claimed: Callable[[Any], Memory]
+) -> Callable[..., int]:
     """Where the first element lies."""
 
     @functools.wraps(plain)
     def data_ptr(self: Any) -> int:
         pointer = plain(self)  # first: it refuses what has no memory
-        base = _base(self.untyped_storage()) if pointer else None
+        if not pointer or self.get_device() < 0:
+            return pointer
+        claimed(self)
+        base = _base(self.untyped_storage())
         if base is None:
             return pointer
         offset_bytes: int = self.storage_offset() * self.element_size()

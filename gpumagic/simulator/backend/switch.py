@@ -96,7 +96,7 @@ class Switch:
             self._replace(undo, torch.Tensor, methods)
             for target, name, replacement in (
                 *refused_everywhere(torch),
-                *simulated_addresses(torch),
+                *simulated_addresses(simulation),
             ):
                 self._replace(undo, target, {name: replacement})
             self._replace(undo, time, {"sleep": simulation.polling.sleep()})

@@ -202,10 +202,23 @@ class Tensors:
             memory.plain = False
             memory.gpu = self._gpu(tensor.device.index)
             memory.nbytes = nbytes
-            memory.accesses = Accesses(nbytes)
-            memory.life = None
+            owner = self._owner_of(pointer)
+            memory.accesses = Accesses(nbytes) if owner is None else owner.accesses
+            memory.life = None if owner is None else owner.life
             storage._gpumagic = memory
         return memory
+
+    def _owner_of(self, pointer: int) -> Memory | None:
+        """Whose memory begins there, if a storage of ours does: DLPack hands it on."""
+        begins = self._torch._C.StorageBase.data_ptr
+        storages = (life() for life in tuple(self.lives.values()))
+        owners = (
+            each._gpumagic
+            for each in storages
+            if each is not None and begins(each) == pointer
+        )
+        owner: Memory | None = next(owners, None) if pointer else None
+        return owner
 
     def disown(self) -> None:
         """The machine is switched off: what lies on it is of no more use."""
