@@ -153,15 +153,16 @@ def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
 
     def arriving(
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
-    ) -> None:
+    ) -> Any:
         began_ns = box.machine.scheduler.now_ns
         pinned = pinned_buffer(source) is not None
-        arrive(self, gpu, target, source, non_blocking=non_blocking)
+        sent = arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
         if watching and nbytes:
             held_ns = box.machine.scheduler.now_ns - began_ns
             mark = simulation.places.here()
             note(mark, nbytes, held_ns, pinned=pinned, non_blocking=non_blocking)
+        return sent
 
     setattr(Transfers, _ARRIVE, arriving)
     try:
