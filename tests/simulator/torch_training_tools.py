@@ -45,7 +45,9 @@ def test_autocast_computes_as_casts_by_hand(dtype):
     for mine, theirs in zip(
         there.parameters(), [*first.parameters(), *second.parameters()], strict=True
     ):
-        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+        # Each product is rounded to half once; the CPU's kernels round in between.
+        close = {"rtol": 0.02, "atol": 2e-3}
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, **close)
 
 
 def test_a_grad_scaler_scales_and_skips():

@@ -171,7 +171,13 @@ class _Entry:
 
 
 class _Fused:
-    """One fused kernel: computes on the twins, keeps the books."""
+    """One fused kernel: computes on the twins, keeps the books.
+
+    Attributes:
+        products: How many matrix products go over the sizes of keys, and of values.
+    """
+
+    products = (1, 1)
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self._simulation = simulation
@@ -217,7 +223,7 @@ class _Fused:
             [],
             call.nbytes,
             0,
-            self._flops(pairs, twins),
+            pairs.flops(*self.products),
             pairs.dtype,
             None,
             torch.is_grad_enabled() and any(each.requires_grad for each in tensors),
@@ -231,15 +237,6 @@ class _Fused:
     def results(self, made: list[Any], twins: dict[str, Any]) -> tuple[Any, ...]:
         """What the operator returns, of what was made."""
         raise NotImplementedError
-
-    def _flops(self, pairs: _Pairs, twins: dict[str, Any]) -> float:
-        """By torch's own formula, of those pairs that are not left out."""
-        count = self._operation.flops
-        if count is None:
-            return 0.0
-        inputs = self._names[: self._names.index("value") + 1]
-        shapes = [twins[name].shape for name in inputs]
-        return count(*shapes, out_shape=None) * pairs.share_seen
 
 
 class _Flash(_Fused):
@@ -291,7 +288,9 @@ class _Cudnn(_Fused):
 
 
 class _Backward(_Fused):
-    """The gradients of each of them."""
+    """The gradients of each of them; scores are computed anew."""
+
+    products = (3, 2)
 
     def fresh(self, pairs: _Pairs, twins: dict[str, Any]) -> list[Any]:
         """They lie like what they are of, or as the output does."""
@@ -374,15 +373,15 @@ class _Pairs:
             0 if seed is None else int(seed.flatten()[0]),
         )
 
-    @property
-    def share_seen(self) -> float:
-        """The share of pairs that is looked at: of a causal square, half."""
-        rows, columns = int(self.query.size(2)), int(self.key.size(2))
-        if not self.causal:
-            return 1.0
-        short = min(rows, columns)
-        seen = short * (short + 1) / 2 + (rows - short) * columns
-        return seen / (rows * columns)
+    def flops(self, over_keys: int, over_values: int) -> float:
+        """What matrix products take, of those pairs that a causal mask leaves."""
+        batch, heads, rows, size = self.query.shape
+        columns, seen = self.key.size(2), rows * self.key.size(2)
+        if self.causal:
+            short = min(rows, columns)
+            seen = short * (short + 1) / 2 + (rows - short) * columns
+        sizes = over_keys * size + over_values * self.value.size(-1)
+        return float(2 * batch * heads * seen * sizes)
 
     def forward(self) -> tuple[Any, Any]:
         """The output, and the logarithm of the sum of each row."""

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES
-from gpumagic.simulator.operators import Kind
+from gpumagic.simulator.backend.operations import OF_THEIR_INPUTS_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,10 +27,6 @@ _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 _LARGE_NUMBER = 1 << 20  # an argument that may be a size
 _WIDEST_ITEM_BYTES = 16
 
-# Each output is as large as an input at most.
-_OF_THEIR_INPUTS_SIZE = frozenset(
-    (Kind.SOFTMAX, Kind.LOG_SOFTMAX, Kind.NORM, Kind.NORM_BACKWARD, Kind.OPTIMIZER)
-)
 _JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
 _ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
 
@@ -65,15 +61,19 @@ def at_most_bytes(
     """What is never less than an operation makes, found without running anything."""
     if not operation.makes:
         return 0
-    kind, values = operation.rule.kind, (*inner, *named.values())
-    shapes = [each.shape for each in _flat(values) if isinstance(each, torch.Tensor)]
+    tensor = torch.Tensor
     if operation.pointwise:
-        elements = _broadcast_elements(shapes)
-    elif operation.over_lists:
-        elements = sum(map(_broadcast_elements, _side_by_side(inner, torch.Tensor)))
-    elif operation.is_product and len(shapes) > 1:
-        elements = math.prod(shapes[-2][:-1]) * shapes[-1][-1]
-    elif kind in _OF_THEIR_INPUTS_SIZE or operation.name in _JOINING:
+        given = (*inner, *named.values()) if named else inner
+        shapes = [each.shape for each in given if isinstance(each, tensor)]
+        return _WIDEST_ITEM_BYTES * _broadcast_elements(shapes)
+    if operation.is_product:
+        rows, columns = [each.shape for each in inner if isinstance(each, tensor)][-2:]
+        return int(_WIDEST_ITEM_BYTES * math.prod(rows[:-1]) * columns[-1])
+    kind, values = operation.rule.kind, (*inner, *named.values())
+    shapes = [each.shape for each in _flat(values) if isinstance(each, tensor)]
+    if operation.over_lists:
+        elements = sum(map(_broadcast_elements, _side_by_side(inner, tensor)))
+    elif kind in OF_THEIR_INPUTS_SIZE or operation.name in _JOINING:
         elements = sum(map(math.prod, shapes))
     elif operation.name in _ON_A_DIAGONAL:
         length = sum(max(1, math.prod(shape)) for shape in shapes)
@@ -137,7 +137,7 @@ def _side_by_side(values: Sequence[Any], tensor: Any) -> Iterator[list[Shape]]:
 
 def _broadcast_elements(shapes: Sequence[Shape]) -> int:
     first = shapes[0] if shapes else ()
-    if all(shape == first for shape in shapes):
+    if shapes.count(first) == len(shapes):
         return math.prod(first)
     longest = max(map(len, shapes))
     padded = [(1,) * (longest - len(shape)) + (*shape,) for shape in shapes]

@@ -79,6 +79,10 @@ _TAKES_HOST_INDICES = frozenset(
     ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
 
+# Each output is as large as an input at most.
+OF_THEIR_INPUTS_SIZE = frozenset(
+    (Kind.SOFTMAX, Kind.LOG_SOFTMAX, Kind.NORM, Kind.NORM_BACKWARD, Kind.OPTIMIZER)
+)
 _SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
@@ -124,6 +128,8 @@ class Operation:
 
         written: The positions and names of the arguments that it writes.
 
+        several: Whether it returns several new tensors, and nothing else.
+
         launches: Whether it runs a kernel at all.
 
         is_product: Whether it multiplies matrices and does nothing else.
@@ -154,6 +160,7 @@ class Operation:
         "pointwise",
         "rounds",
         "rule",
+        "several",
         "silent",
         "single",
         "takes_device",
@@ -182,6 +189,9 @@ class Operation:
         elif self.rule.uses_flops:
             self.flops = _flop_formula(getattr(torch.ops.aten, functional))
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
+        self.several = len(returns) > 1 and all(
+            str(each.type) == "Tensor" and each.alias_info is None for each in returns
+        )
         self.in_place = self.single and returns[0].alias_info is not None
         self.mixes = base in _TAKES_HOST_INDICES
         self.silent = not returns
@@ -203,7 +213,9 @@ class Operation:
         self.generator_at = next(
             (i for i, each in enumerate(arguments) if each.name == "generator"), 0
         )
-        self.takes_sizes = any(str(each.type) in _SIZES for each in arguments)
+        self.takes_sizes = self.rule.kind not in OF_THEIR_INPUTS_SIZE and any(
+            str(each.type) in _SIZES for each in arguments
+        )
         self.takes_device = "device" in names
         self.launches = self.rule.launches
         self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
@@ -238,20 +250,20 @@ class Operation:
 
             dense: Whether each operand lies in one piece.
         """
-        rule = self.rule
-        shapes = [each.shape for each in twins if hasattr(each, "untyped_storage")]
-        if not shapes:
+        rule, tensor = self.rule, self._torch.Tensor
+        tensors = [each for each in twins if isinstance(each, tensor)]
+        if not tensors:
             return rule
-        if rule.kind is Kind.MATMUL and len(shapes[-1]) > 1:
-            depth, columns = shapes[-1][-2:]
+        if rule.kind is Kind.MATMUL and tensors[-1].dim() > 1:
+            depth, columns = tensors[-1].shape[-2:]
             return matmul_rule(rule, word, columns, depth)
         if rule.kind is Kind.CONVOLUTION:
-            weight = next(each for each in reversed(shapes) if len(each) > 2)
-            return convolution_rule(rule, weight[1], weight[0])
-        if rule.kind in _SOFTMAXES and len(shapes[0]):
+            weight = next(each for each in reversed(tensors) if each.dim() > 2)
+            return convolution_rule(rule, weight.size(1), weight.size(0))
+        if rule.kind in _SOFTMAXES and tensors[0].dim():
             dimension = next((each for each in twins if type(each) is int), -1)
-            first = next(each for each in twins if hasattr(each, "untyped_storage"))
-            return softmax_rule(rule, shapes[0][dimension], first.element_size())
+            first = tensors[0]
+            return softmax_rule(rule, first.size(dimension), first.element_size())
         return rule if dense else strided_rule(rule)
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
