@@ -25,9 +25,10 @@ from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.stand_ins import StandIns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.words import Words
@@ -82,13 +83,14 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
         undo.callback(graphs.abandon)
         undo.callback(_forget_default_device, torch)
         _put_factories(torch, names, undo)
+        stand_ins = StandIns(torch, undo)
         for target, name, replacement in (
             *cuda_tensors(torch, names),
             *autocast_for_cuda(torch, names),
             *cuda_names(simulation, words, graphs),
         ):
-            _put(undo, target, name, replacement)
-        _know_as_builtins(torch, undo)
+            stand_ins.put(target, name, replacement)
+        stand_ins.follow()
         undo.enter_context(saved_as_cuda(torch))
         yield
 
@@ -186,29 +188,6 @@ def _operator(torch: Any, name: str) -> Any:
 
 
 # ----------------------------------------------------------------- other parts
-
-
-def _put(undo: contextlib.ExitStack, target: Any, name: str, replacement: Any) -> None:
-    if name in vars(target):
-        undo.callback(setattr, target, name, vars(target)[name])
-    else:
-        undo.callback(delattr, target, name)
-    setattr(target, name, replacement)
-
-
-def _know_as_builtins(torch: Any, undo: contextlib.ExitStack) -> None:
-    """Let torch.jit take our factories for what they stand for."""
-    from torch.jit._builtins import _get_builtin_table
-
-    table: dict[int, str] = _get_builtin_table()
-    for name in _builtin_names():
-        key = id(getattr(torch, name))
-        table[key] = f"aten::{name}"
-        undo.callback(table.pop, key, None)
-
-
-def _builtin_names() -> Iterable[str]:
-    return ("tensor", "as_tensor")
 
 
 def _forget_default_device(torch: Any) -> None:

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_memory import memory_words
-from gpumagic.simulator.backend.as_cuda_plans import PlanCaches
+from gpumagic.simulator.backend.as_cuda_plans import plan_caches
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
 from gpumagic.simulator.backend.refusals import not_simulated
 
@@ -60,7 +60,7 @@ def cuda_names(
         yield torch.autograd.profiler.emit_nvtx, name, _nothing_to_mark
     if torch.version.cuda is None:
         yield torch.version, "cuda", _CUDA_VERSION
-    yield torch.backends.cuda, "cufft_plan_cache", PlanCaches(simulation)
+    yield torch.backends.cuda, "cufft_plan_cache", plan_caches(simulation)
     for name in ("start", "stop"):
         yield torch.cuda.profiler, name, _nothing
     yield torch.cuda.profiler, "profile", _nothing_around
@@ -68,17 +68,8 @@ def cuda_names(
     yield torch, "set_default_tensor_type", _no_default_type(torch)
     yield torch.accelerator, "current_accelerator", _accelerator(torch)
     yield torch._C, "_cuda_clearCublasWorkspaces", _clear_workspaces(simulation)
-    stream, event = offered["Stream"], offered["Event"]
-    yield (
-        stream,
-        "device",
-        property(lambda self: _device_of(torch, self._simulated.gpu)),
-    )
+    stream = offered["Stream"]
     yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
-    yield stream, "cuda_stream", property(lambda self: self._simulated.number)
-    yield event, "device", property(lambda self: _device_of(torch, self._gpu))
-    generator = offered["Generator"]
-    yield generator, "device", _generator_device(torch, generator)
 
 
 def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
@@ -88,6 +79,8 @@ def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
         for name, value in tuple(vars(module).items()):
             if name in offered:
                 yield module, name, offered[name]
+            elif name in _CLASSES_REFUSED:
+                yield module, name, _refused_class(name, value, offered)
             elif _must_be_refused(name, value):
                 yield module, name, _refusing(name)
 
@@ -95,8 +88,6 @@ def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
 def _must_be_refused(name: str, value: Any) -> bool:
     if name.startswith("_") or name in _HOLDS_AS_IT_IS:
         return False
-    if name in _CLASSES_REFUSED:
-        return True
     is_function = isinstance(value, types.FunctionType)
     return is_function and value.__module__.startswith("torch.cuda")
 
@@ -111,6 +102,14 @@ def _refusing(name: str) -> Callable[..., Any]:
         raise not_simulated(f"torch.cuda.{name}", _WAY_ON)
 
     return refuse
+
+
+def _refused_class(name: str, original: type, offered: dict[str, Any]) -> type:
+    """One that can be asked for as a class, and makes nothing."""
+    bases = [offered.get(each.__name__) for each in original.__bases__]
+    refuse = _refusing(name)
+    parents = (bases[0] or original,)
+    return type(name, parents, {"__new__": refuse, "__init__": refuse})
 
 
 class _Others:
@@ -132,8 +131,7 @@ class _Others:
         return {
             **own,
             "_sleep": self._sleep,
-            "device_of": self._device_of,
-            "StreamContext": self._words.stream,
+            "device_of": _device_of(self._words.device_class),
             "default_generators": tuple(simulation.generators.values()),
             "_initialized": True,
         }
@@ -155,9 +153,9 @@ class _Others:
         count = self._words.device_count()
         return [self._words.get_rng_state(index) for index in range(count)]
 
-    def set_rng_state_all(self, states: Any) -> None:
+    def set_rng_state_all(self, new_states: Any) -> None:
         """Put back the states of the random numbers of all GPUs."""
-        for index, state in enumerate(states):
+        for index, state in enumerate(new_states):
             self._words.set_rng_state(state, index)
 
     def seed(self) -> None:
@@ -175,9 +173,13 @@ class _Others:
         with simulation.books():
             gpu.spin(simulation.stream(gpu), cycles)
 
-    def _device_of(self, tensor: Any) -> Any:
-        block = self._words.as_mapping()["device"]
-        return block(tensor.get_device() if tensor.is_cuda else None)
+
+def _device_of(device: type) -> type:
+    class device_of(device):  # noqa: N801
+        def __init__(self, obj: Any) -> None:
+            super().__init__(obj.get_device() if obj.is_cuda else None)
+
+    return device_of
 
 
 def _nothing(*_: Any, **__: Any) -> int:
@@ -223,17 +225,3 @@ def _clear_workspaces(simulation: Simulation) -> Callable[[], None]:
                 gpu.clear_workspaces()
 
     return clear
-
-
-def _device_of(torch: Any, gpu: Any) -> Any:
-    return torch.device("cuda", gpu.index if gpu is not None else 0)
-
-
-def _generator_device(torch: Any, generator: type) -> property:
-    plain = generator.device  # type: ignore[attr-defined]
-
-    def device(self: Any) -> Any:
-        found = plain.__get__(self)
-        return found if self._wanted is None else torch.device("cuda", found.index)
-
-    return property(device, doc="Where the numbers are wanted.")

@@ -45,7 +45,7 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield torch, "kaiser_window", _kaiser_window(torch, names)
     tensor = torch.Tensor
     yield tensor, "new_tensor", _naming_device(tensor.new_tensor, names)
-    yield tensor, "device", _device_property(torch._C.TensorBase, names)
+    yield tensor, "device", _shown_device(torch._C.TensorBase.device.__get__, names)
     yield tensor, "is_cuda", _is_cuda(torch)
     to, cuda = _to(torch, names), _cuda(torch, names)
     yield tensor, "to", to
@@ -56,21 +56,35 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield tensor, "type", _type(torch, names)
     for name in ("numpy", "__array__"):
         yield tensor, name, _saying_cuda(getattr(tensor, name))
+    for name in ("_make_subclass", "_make_wrapper_subclass"):
+        yield tensor, name, _made_in_cpp(getattr(tensor, name), names)
+    fake = torch._subclasses.fake_tensor.FakeTensor
+    yield fake, "fake_device", _fake_device(names)
+    yield fake, "device", _shown_device(fake.device.fget, names)
     storage = torch.UntypedStorage
     yield storage, "clone", _clone(torch, storage.clone)
-    yield storage, "device", _device_property(torch._C.StorageBase, names)
+    yield storage, "device", _shown_device(torch._C.StorageBase.device.__get__, names)
     yield storage, "__new__", _naming_device(storage.__new__, names)
     yield torch.backends.cudnn, "is_acceptable", lambda _: False
 
 
-def _device_property(base: Any, names: Names) -> property:
-    device_of, shown = base.device.__get__, names.shown
+def _shown_device(device_of: Callable[[Any], Any], names: Names) -> property:
+    shown = names.shown
 
     def device(self: Any) -> Any:
         found = device_of(self)
         return shown[found.index] if found.type == NAME else found
 
     return property(device, doc="Where it lies.")
+
+
+def _fake_device(names: Names) -> property:
+    """Where a tensor without numbers would lie, as torch's C++ is to know it."""
+
+    def set_device(self: Any, device: Any) -> None:
+        self._fake_device = names.ours(device)
+
+    return property(lambda self: self._fake_device, set_device)
 
 
 def _is_cuda(torch: Any) -> property:
@@ -120,6 +134,23 @@ def _cuda(torch: Any, names: Names) -> Callable[..., Any]:
         )
 
     return cuda
+
+
+def _made_in_cpp(make: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    """What makes tensors of other classes, such as those of torch's compiler.
+
+    On a device that is none, torch's C++ ends the process.
+    """
+    ours = names.ours
+
+    def made(*args: Any, **options: Any) -> Any:
+        args = tuple(map(ours, args))
+        for option in ("device", "device_for_backend_keys"):
+            if option in options:
+                options[option] = ours(options[option])
+        return make(*args, **options)
+
+    return made
 
 
 def _type(torch: Any, names: Names) -> Callable[..., Any]:

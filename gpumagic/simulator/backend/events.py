@@ -67,6 +67,12 @@ class Event(torch.Event):
         """What tells it from other events; 0 until it is recorded."""
         return 0 if self._work is None else id(self)
 
+    @property
+    def device(self) -> Any:
+        """The GPU where it was recorded; before that the first."""
+        index = 0 if self._gpu is None else self._gpu.index
+        return torch.device(self._simulation.word, index)
+
     def record(self, stream: Any = None) -> None:
         """Mark the end of all that a stream was given so far."""
         simulation, simulated = self._simulation, self._stream(stream)
@@ -147,3 +153,23 @@ class Event(torch.Event):
     def __repr__(self) -> str:
         simulation = self._simulation
         return f"<torch.{simulation.word}.Event: {id(self):#x}, {simulation.label}>"
+
+
+class EventOfDevice:
+    """What makes an event one of the device's module: it takes no device."""
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Any:
+        """Made as any event is."""
+        del external  # of meaning within captured graphs only
+        return Event.__new__(
+            cls,  # type: ignore[arg-type]  # it stands before Event among the bases
+            enable_timing=enable_timing,
+            blocking=blocking,
+            interprocess=interprocess,
+        )

@@ -49,4 +49,6 @@ class Generator(torch.Generator):
     @property
     def device(self) -> Any:
         """Where the numbers are wanted."""
-        return self._wanted or super().device
+        if self._wanted is None:
+            return super().device
+        return torch.device(self._simulation.word, self._wanted.index)

@@ -8,7 +8,6 @@ really page-locked; the mark is what the model of a copy needs to know.
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections import Counter, deque
@@ -20,7 +19,6 @@ from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import ExitStack
 
     from gpumagic.simulator.backend.flight import Flight
     from gpumagic.simulator.backend.simulation import Simulation
@@ -205,30 +203,14 @@ _FACTORIES = (
 )
 
 
-def pinning_factories(torch: Any, undo: ExitStack) -> dict[str, Callable[..., Any]]:
+def pinning_factories(torch: Any) -> dict[str, Callable[..., Any]]:
     """Factories that pin what they make if they are asked to, by name.
 
     torch's own ask C++ for an allocator that cannot be supplied. Replacing the
     kernels beneath them would cost every CPU operation that needs new memory several
     microseconds; this costs a factory that is called from Python a fifth of one.
     """
-    from torch.jit import _builtins
-    from torch.utils import _device
-
-    known = _device._device_constructors()  # before the names are replaced
-    replaced = {}
-    for name in _FACTORIES:
-        original = getattr(torch, name)
-        replaced[name] = factory = _pinning(original)
-        # torch compiles code of its own that calls them, and looks there for a name.
-        operator = _builtins._find_builtin(original)
-        if operator is not None:
-            table = _builtins._get_builtin_table()
-            table[id(factory)] = operator
-            undo.callback(table.pop, id(factory), None)
-        known.add(factory)
-        undo.callback(known.discard, factory)
-    return replaced
+    return {name: _pinning(getattr(torch, name)) for name in _FACTORIES}
 
 
 # And the methods of a tensor that can.
@@ -241,7 +223,6 @@ def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def make(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
         __tracebackhide__ = True
         made = original(*args, **options)

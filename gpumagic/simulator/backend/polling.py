@@ -10,7 +10,6 @@ from then on; only then a time differs from run to run.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -78,7 +77,7 @@ class Polling:
 
         # Ctrl-C is not to take this for a place of ours, where it would have to wait.
         sleeping.__code__ = sleeping.__code__.replace(co_filename="<time.sleep>")
-        return functools.wraps(sleep)(sleeping)
+        return sleeping
 
     def _pauses(self) -> bool:
         """Whether this thread polls with pauses of a kind that is not simulated."""

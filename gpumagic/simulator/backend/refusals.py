@@ -13,7 +13,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 _OLDEST_TORCH = (2, 10)
 _NO_CUDA_HINT = (
@@ -174,7 +174,6 @@ def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
     return [
         *_cuda_entered(torch),
-        (torch, "compile", compiling(torch.compile)),
         (
             torch.UntypedStorage,
             "resize_",
@@ -266,36 +265,6 @@ def lost_by_fork(*_: Any, **__: Any) -> RuntimeError:
 def refuse_in_child(*_: Any, **__: Any) -> Any:
     """The kernel of every operator, in such a child."""
     raise lost_by_fork()
-
-
-def compiling(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile` whose default backend refuses simulated tensors by name."""
-
-    @functools.wraps(compile_)
-    def compile_here(*args: Any, **options: Any) -> Any:
-        if options.get("backend", "inductor") == "inductor":
-            options["backend"] = _inductor_elsewhere
-        return compile_(*args, **options)
-
-    return compile_here
-
-
-def _inductor_elsewhere(graph: Any, examples: Sequence[Any], **options: Any) -> Any:
-    tensors = (*examples, *graph.parameters(), *graph.buffers())
-    if any(
-        getattr(each, "device", None) and each.device.type == NAME for each in tensors
-    ):
-
-        def refuse(*_: Any) -> Any:
-            raise not_simulated(
-                "torch.compile with the inductor backend",
-                'say torch.compile(f, backend="eager") here',
-            )
-
-        return refuse
-    from torch._inductor.compile_fx import compile_fx
-
-    return compile_fx(graph, examples, **options)
 
 
 def _new_shared(torch: Any) -> Any:

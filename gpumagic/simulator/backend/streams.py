@@ -32,16 +32,17 @@ class Stream(torch.Stream):
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
+    _class: type  # that of the device's module, which all of them have
     _event: type
     _objects: dict[SimulatedStream, Any]
     _simulated: SimulatedStream
 
-    def __new__(cls, device: Any = None, priority: int = 0, **ids: Any) -> Any:
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
         """Made with the ids of the engine, which torch keeps."""
         simulation = cls._simulation
-        if "stream_id" in ids:
-            gpu = simulation.gpu(ids["device_index"])
-            return cls.of(gpu.streams[ids["stream_id"]])
+        if "stream_id" in kwargs:
+            gpu = simulation.gpu(kwargs["device_index"])
+            return cls.of(gpu.streams[kwargs["stream_id"]])
         gpu = simulation.gpu(index_of(device, simulation.word))
         with simulation.books():
             stream = gpu.new_stream(priority)
@@ -56,7 +57,7 @@ class Stream(torch.Stream):
         made = cls._objects.get(stream)
         if made is None:
             made = cls._objects[stream] = super().__new__(
-                cls,
+                cls._class,
                 stream_id=stream.number,
                 device_index=stream.gpu.index,
                 device_type=_PRIVATE_USE_1,
@@ -68,6 +69,16 @@ class Stream(torch.Stream):
     def priority_range() -> tuple[int, int]:
         """The least and the most urgent priority that there are."""
         return LOWEST_PRIORITY, HIGHEST_PRIORITY
+
+    @property
+    def device(self) -> Any:
+        """The GPU that it belongs to."""
+        return torch.device(self._simulation.word, self._simulated.gpu.index)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The number that other libraries would be given."""
+        return self._simulated.number
 
     @property
     def priority(self) -> int:

@@ -13,6 +13,7 @@ from gpumagic.simulator.backend.attention import attention_entry, attention_kern
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
+from gpumagic.simulator.backend.compiling import compiling
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_kernel
@@ -35,13 +36,15 @@ from gpumagic.simulator.backend.several_gpus import (
     refused_collectives,
     several_gpus,
 )
+from gpumagic.simulator.backend.stand_ins import StandIns
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.transfers import Transfers
-from gpumagic.simulator.backend.words import Words
+from gpumagic.simulator.backend.words import Words, device_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
@@ -85,23 +88,12 @@ class Switch:
             self._module.allow_operations()
             undo.callback(self._module.refuse_operations, torch)
             self._register_kernels(undo, flights)
-            self._replace(undo, torch, dict(zip(_CLASSES, classes, strict=True)))
-            self._replace(undo, torch.accelerator, _accelerator(words))
-            self._replace(undo, torch.accelerator.memory, _accelerator(words))
-            self._replace(undo, torch, pinning_factories(torch, undo))
-            autograd = torch.autograd
-            backward = finishing(autograd._engine_run_backward, simulation)
-            self._replace(undo, autograd, {"_engine_run_backward": backward})
-            methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
-            self._replace(undo, torch.Tensor, methods)
-            for target, name, replacement in (
-                *refused_everywhere(torch),
-                *simulated_addresses(simulation),
-            ):
-                self._replace(undo, target, {name: replacement})
-            self._replace(undo, time, {"sleep": simulation.polling.sleep()})
+            stand_ins = StandIns(torch, undo)
+            for target, replacements in self._replacements(classes, words):
+                stand_ins.put_known(target, replacements)
             for target, name, replacement in several_gpus(simulation, words):
-                put(undo, target, name, replacement)
+                stand_ins.put(target, name, replacement)
+            stand_ins.follow()
             refused_collectives(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
@@ -126,6 +118,29 @@ class Switch:
         self._library.clear()
         self._module.make_storage = refuse_in_child
         self._module.refuse_operations(self._torch, refuse_in_child)
+
+    def _replacements(
+        self, classes: Classes, words: Words
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """What to put in the place of torch's own: where, and what by name."""
+        simulation, torch = self._simulation, self._torch
+        yield torch, classes.of_torch()
+        accelerator = _accelerator(words)
+        yield torch.accelerator, accelerator
+        yield torch.accelerator.memory, accelerator
+        yield torch, pinning_factories(torch)
+        run_backward = torch.autograd._engine_run_backward
+        backward = finishing(run_backward, simulation)
+        yield torch.autograd, {"_engine_run_backward": backward}
+        methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
+        yield torch.Tensor, methods
+        yield time, {"sleep": simulation.polling.sleep()}
+        for target, name, replacement in (
+            *refused_everywhere(torch),
+            *compiling(torch),
+            *simulated_addresses(simulation),
+        ):
+            yield target, {name: replacement}
 
     # ---------------------------------------------------------------- kernels
 
@@ -225,23 +240,6 @@ class Switch:
         storage._gpumagic.plain = False
         return storage
 
-    @staticmethod
-    def _replace(
-        undo: contextlib.ExitStack, target: Any, replacements: dict[str, Any]
-    ) -> None:
-        for name, replacement in replacements.items():
-            if hasattr(target, name):  # else this torch has no such word
-                put(undo, target, name, replacement)
-
-
-def put(undo: contextlib.ExitStack, target: Any, name: str, replacement: Any) -> None:
-    """Put a word in the place of torch's own, if there is one, until that is undone."""
-    if name in vars(target):
-        undo.callback(setattr, target, name, vars(target)[name])
-    else:
-        undo.callback(delattr, target, name)
-    setattr(target, name, replacement)
-
 
 def new_tensor(torch: Any) -> Callable[..., Any]:
     """`new_tensor`, for which torch's C++ would take the current device."""
@@ -253,9 +251,6 @@ def new_tensor(torch: Any) -> Callable[..., Any]:
         return original(self, data, **options)
 
     return new_tensor
-
-
-_CLASSES = ("Stream", "Event", "Generator")
 
 
 class _Library:
@@ -297,17 +292,16 @@ def _accelerator(words: Words) -> dict[str, Any]:
         "reset_peak_memory_stats",
         "empty_cache",
     )
-    block = words.as_mapping()["device"]
     return {
         **{name: getattr(words, name) for name in own},
         "current_device_index": words.current_device,
         "current_device_idx": words.current_device,
         "set_device_index": words.set_device,
         "set_device_idx": words.set_device,
-        "device_index": block,
+        "device_index": device_index(words),
         "get_memory_info": words.mem_get_info,
         "empty_host_cache": lambda: None,
-        "get_device_capability": lambda _=None: {
+        "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
             "supported_dtypes": {
                 each for each in words._simulation.words if each.itemsize
             }

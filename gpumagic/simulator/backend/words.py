@@ -18,6 +18,7 @@ from gpumagic.simulator.driver import identity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
@@ -31,10 +32,12 @@ class Words:
         classes: Its Stream, Event and Generator.
     """
 
-    def __init__(self, simulation: Simulation, classes: tuple[type, ...]) -> None:
+    def __init__(self, simulation: Simulation, classes: Classes) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
-        self._stream_class, self._event_class, self._generator_class = classes
+        self._classes = classes
+        self.device_class = _device_block(self)
+        self._stream_block = _stream_block(self)
         self._pid = os.getpid()
 
     def as_mapping(self) -> dict[str, Any]:
@@ -46,10 +49,11 @@ class Words:
         }
         return {
             **own,
-            "Stream": self._stream_class,
-            "Event": self._event_class,
-            "Generator": self._generator_class,
-            "device": _device_block(self),
+            "Stream": self._classes.stream,
+            "StreamContext": self._stream_block,
+            "Event": self._classes.event,
+            "Generator": self._classes.generator,
+            "device": self.device_class,
             "OutOfMemoryError": self._torch.OutOfMemoryError,
             "_is_in_bad_fork": self._is_in_bad_fork,
             "_lazy_init": self.init,
@@ -95,9 +99,9 @@ class Words:
         """What CUDA tells of a GPU, under the same names."""
         return DeviceProperties(self._gpu(device))
 
-    def can_device_access_peer(self, device: Any, peer: Any) -> bool:
+    def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         """Whether two GPUs copy to each other without the host."""
-        one, other = self._gpu(device), self._gpu(peer)
+        one, other = self._gpu(device), self._gpu(peer_device)
         return one is not other and one.model.links.peer_bytes_per_s is not None
 
     # ---------------------------------------------------------------- streams
@@ -105,12 +109,12 @@ class Words:
     def current_stream(self, device: Any = None) -> Any:
         """The stream that work of this thread goes to."""
         stream = self._simulation.stream(self._gpu(device))
-        return self._stream_class.of(stream)  # type: ignore[attr-defined]
+        return self._classes.stream.of(stream)  # type: ignore[attr-defined]
 
     def default_stream(self, device: Any = None) -> Any:
         """The stream that is there from the beginning."""
         stream = self._gpu(device).default_stream
-        return self._stream_class.of(stream)  # type: ignore[attr-defined]
+        return self._classes.stream.of(stream)  # type: ignore[attr-defined]
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
@@ -119,9 +123,9 @@ class Words:
             self._simulation.here.device = simulated.gpu.index
             make_current(self._simulation, simulated)
 
-    def stream(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+    def stream(self, stream: Any) -> Any:
         """Send the work of a `with` block to a stream; None changes nothing."""
-        return contextlib.nullcontext() if stream is None else stream
+        return self._stream_block(stream)
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
@@ -246,9 +250,9 @@ class Words:
         """The state of a GPU's random numbers."""
         return self._generator(device).get_state()
 
-    def set_rng_state(self, state: Any, device: Any = None) -> None:
+    def set_rng_state(self, new_state: Any, device: Any = None) -> None:
         """Put back the state of a GPU's random numbers."""
-        self._generator(device).set_state(state)
+        self._generator(device).set_state(new_state)
 
     def get_amp_supported_dtype(self) -> list[Any]:
         """The types that autocast may cast to."""
@@ -293,7 +297,7 @@ class DeviceProperties:
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         model = gpu.model
-        self.name = model.label
+        self.name = self.gcnArchName = model.label  # likewise on CUDA
         self.major, self.minor = model.compute_capability
         self.total_memory = model.memory_bytes
         self.multi_processor_count = model.multiprocessors
@@ -345,7 +349,7 @@ class Uuid:
 def _device_block(words: Words) -> type:
     """`torch.sim.device`: a block during which another GPU is the current one."""
 
-    class device(contextlib.AbstractContextManager):  # type: ignore[type-arg] # noqa: N801
+    class device:  # noqa: N801
         """Send the work of a `with` block to this GPU; None changes nothing."""
 
         def __init__(self, device: Any) -> None:
@@ -353,13 +357,47 @@ def _device_block(words: Words) -> type:
             self.idx = -1 if found is None else found
             self.prev_idx = -1
 
-        def __enter__(self) -> Any:
+        def __enter__(self) -> None:
             here = words._simulation.here
             self.prev_idx = here.device
             words.set_device(self.idx)
-            return self
 
         def __exit__(self, *_: object) -> None:
             words._simulation.here.device = self.prev_idx
 
     return device
+
+
+def device_index(words: Words) -> type:
+    """`torch.accelerator.device_index`: the same for any kind of device."""
+
+    class device_index(words.device_class):  # type: ignore[name-defined]  # noqa: N801
+        def __init__(self, device: Any, /) -> None:
+            super().__init__(device)
+
+    return device_index
+
+
+def _stream_block(words: Words) -> type:
+    """`torch.sim.StreamContext`: a block whose work goes to a stream."""
+
+    class StreamContext:
+        """Send the work of a `with` block to a stream; None changes nothing."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+            self.idx = words._simulation.here.device
+            self.src_prev_stream = self.dst_prev_stream = None
+
+        def __enter__(self) -> None:
+            if self.stream is None:
+                return
+            self.src_prev_stream = words.current_stream()
+            self.dst_prev_stream = words.current_stream(self.stream.device)
+            self.stream.__enter__()
+
+        def __exit__(self, *raised: object) -> None:
+            if self.stream is not None:
+                self.stream.__exit__(*raised)
+
+    return StreamContext
