@@ -90,6 +90,10 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
             *cuda_names(simulation, words, graphs),
         ):
             stand_ins.put(target, name, replacement)
+        # The parameters of lazy modules know by identity what may be done with them.
+        lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
+        allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
+        stand_ins.put(lazy, "_allowed_methods", allowed)
         stand_ins.follow()
         undo.enter_context(saved_as_cuda(torch))
         yield

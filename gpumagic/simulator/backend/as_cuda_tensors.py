@@ -47,12 +47,8 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield tensor, "new_tensor", _naming_device(tensor.new_tensor, names)
     yield tensor, "device", _shown_device(torch._C.TensorBase.device.__get__, names)
     yield tensor, "is_cuda", _is_cuda(torch)
-    to, cuda = _to(torch, names), _cuda(torch, names)
-    yield tensor, "to", to
-    yield tensor, "cuda", cuda
-    # The parameters of lazy modules know by identity what may be done with them.
-    lazy = torch.nn.parameter.UninitializedTensorMixin
-    yield lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda]
+    yield tensor, "to", _to(torch, names)
+    yield tensor, "cuda", _cuda(torch, names)
     yield tensor, "type", _type(torch, names)
     for name in ("numpy", "__array__"):
         yield tensor, name, _saying_cuda(getattr(tensor, name))

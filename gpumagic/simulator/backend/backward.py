@@ -73,8 +73,7 @@ class BackwardStreams:
             if node is not None:
                 self._enter(thread.inside, node._sequence_nr(), gpu)
         current = here.streams.get(gpu, gpu.default_stream)
-        # What a hook does with a saved tensor is not the node's own operation.
-        if self._count() != thread.numbered and self._core.is_grad_enabled():
+        if self._count() != thread.numbered:
             self._remember(current)
         return current
 
