@@ -48,9 +48,11 @@ def read_torch_build() -> TorchBuild | None:
 
 def _imported_build(torch: Any) -> TorchBuild:
     version = getattr(torch, "version", None)
+    cuda = getattr(version, "cuda", None)
     return TorchBuild(
         version=str(getattr(torch, "__version__", "unknown version")),
-        cuda=getattr(version, "cuda", None),
+        # While a simulated GPU stands in for CUDA, so does its version.
+        cuda=None if getattr(cuda, "simulated", False) else cuda,
         hip=getattr(version, "hip", None),
         xpu=getattr(version, "xpu", None),
         imported=True,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import gpumagic
+from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.errors import DeviceError
 
 CUDA_1 = torch.device("cuda", 1)
@@ -86,10 +87,11 @@ def test_the_fraction_of_memory_is_a_float():
 
 
 def test_the_version_of_cuda_is_a_number_while_it_is_there():
-    """Programs that read it run, and torch is itself again after."""
+    """Programs that read it run; what torch was built for is told as it is."""
     before = torch.version.cuda
     with gpumagic.simulate("h100", as_cuda=True):
         assert int(torch.version.cuda.split(".")[0]) >= 12
+        assert read_torch_build().cuda == before
     assert torch.version.cuda == before
 
 

@@ -34,8 +34,6 @@ _HOLDS_AS_IT_IS = frozenset(
         "cast",
     )
 )
-# For programs that read it: of the toolkit that torch's own packages bring today.
-_CUDA_VERSION = "13.0"
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
 
 
@@ -59,7 +57,7 @@ def cuda_names(
     for name in ("__enter__", "__exit__"):
         yield torch.autograd.profiler.emit_nvtx, name, _nothing_to_mark
     if torch.version.cuda is None:
-        yield torch.version, "cuda", _CUDA_VERSION
+        yield torch.version, "cuda", SimulatedVersion("13.0")
     yield torch.backends.cuda, "cufft_plan_cache", plan_caches(simulation)
     for name in ("start", "stop"):
         yield torch.cuda.profiler, name, _nothing
@@ -70,6 +68,17 @@ def cuda_names(
     yield torch._C, "_cuda_clearCublasWorkspaces", _clear_workspaces(simulation)
     stream = offered["Stream"]
     yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
+
+
+class SimulatedVersion(str):
+    """A version for programs that read one: of the toolkit that torch brings today.
+
+    Attributes:
+        simulated: Tells it from that of a torch that was built with CUDA.
+    """
+
+    __slots__ = ()
+    simulated = True
 
 
 def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:

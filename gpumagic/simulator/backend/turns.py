@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -89,20 +90,23 @@ class Turns:
         return time.clock_gettime(clock(ident))
 
 
-class Threading:
+class Threading(types.ModuleType):
     """In the place of the module `threading`, where replicas are run.
 
-    Threads begin when the first of them is waited for, so that all take part.
+    Threads begin when the first of them is waited for, so that all take part. All
+    else is that module's own.
 
     Args:
         here: What each thread has of its own.
     """
 
-    Lock = staticmethod(threading.Lock)
-
     def __init__(self, here: Here) -> None:
+        super().__init__(threading.__name__, threading.__doc__)
         self._here = here
         self._open = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
 
     def Thread(  # noqa: N802 -- the name of the class
         self, target: Callable[..., Any], args: tuple[Any, ...]
