@@ -12,6 +12,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.registration import NAME
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -23,21 +25,24 @@ def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]
     """What to put in the place of torch's own while on: object, name, replacement."""
     torch = simulation.torch
     tensor, storage = torch.Tensor, torch.UntypedStorage
-    claimed = simulation.tensors.claimed
+    base = torch._C.TensorBase
+    device_of, claimed = base.device.__get__, simulation.tensors.claimed
     for name in ("data_ptr", "const_data_ptr"):
-        yield tensor, name, _of_tensor(getattr(torch._C.TensorBase, name), claimed)
+        yield tensor, name, _of_tensor(getattr(base, name), device_of, claimed)
     yield storage, "data_ptr", _of_storage(torch._C.StorageBase.data_ptr)
 
 
 def _of_tensor(
-    plain: Callable[..., int], claimed: Callable[[Any], Memory]
+    plain: Callable[..., int],
+    device_of: Callable[[Any], Any],
+    claimed: Callable[[Any], Memory],
 ) -> Callable[..., int]:
     """Where the first element lies."""
 
     @functools.wraps(plain)
     def data_ptr(self: Any) -> int:
         pointer = plain(self)  # first: it refuses what has no memory
-        if not pointer or self.get_device() < 0:
+        if not pointer or device_of(self).type != NAME:
             return pointer
         claimed(self)
         base = _base(self.untyped_storage())
