@@ -643,7 +643,6 @@ def test_a_graph_is_captured_once():
 @pytest.mark.usefixtures("box")
 def test_a_replay_says_that_its_input_is_gone():
     """Where it was asked for, an input that nobody holds any more is an error."""
-    pytest.importorskip("torch.utils._cuda_debug")
     graph, given = torch.cuda.CUDAGraph(), [torch.ones(3, device="cuda")]
     with torch.cuda.graph(graph, check_input_liveness=True):
         result = given[0] * 2

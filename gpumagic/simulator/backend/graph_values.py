@@ -8,6 +8,7 @@ and what was made holds nothing.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.simulator.backend.recurrent import CELLS
@@ -40,8 +41,19 @@ class Step(NamedTuple):
     targets: tuple[tuple[int, Any], ...]  # by the place among all results
 
 
+class Input(NamedTuple):
+    """A storage that a capture has used and not made."""
+
+    storage: weakref.ref[Any]
+    address: int
+    pool: tuple[int, int]
+
+
 class Values:
     """What a capture computes.
+
+    Attributes:
+        inputs: What it has used and not made.
 
     Args:
         simulation: The one that is captured.
@@ -53,6 +65,7 @@ class Values:
         self._steps: list[Step] = []
         self._before: dict[int, tuple[Any, Any]] = {}  # a storage's bytes, a copy
         self._made: dict[int, Any] = {}
+        self.inputs: dict[int, Input] = {}
         self._watching = True
         self._random = [
             (each, each.get_state()) for each in simulation.generators.values()
@@ -66,7 +79,10 @@ class Values:
             return func(*args, **options)
         self._keep_generator(options.get("generator"))
         inner, inner_options = self._twins(func, args, options)
-        given = self._storages(_pytree.tree_leaves((args, options)))
+        leaves = _pytree.tree_leaves((args, options))
+        given = self._storages(leaves)
+        for each in filter(self._is_ours, leaves):
+            self._note_input(each)
         written = self._written(func, args, options)
         for each in written:
             self._keep(each)
@@ -149,6 +165,13 @@ class Values:
     def _keep_generator(self, generator: Any) -> None:
         if generator is not None and all(generator is not it for it, _ in self._random):
             self._random.append((generator, generator.get_state()))
+
+    def _note_input(self, tensor: Any) -> None:
+        key, life = self._cdata(tensor), self._simulation.tensors.claimed(tensor).life
+        if key in self._made or key in self.inputs or life is None or not life.block:
+            return
+        storage, block = weakref.ref(tensor.untyped_storage()), life.block
+        self.inputs[key] = Input(storage, block.address, block.pool.identity)
 
     def _keep(self, tensor: Any) -> None:
         key = self._cdata(tensor)

@@ -24,7 +24,7 @@ class CUDAGraph:
 
     _graphs: Graphs  # set in the subclass of each simulation
     _capture: Capture | None = None
-    _inputs: Any = None  # watches them, where that was asked for
+    _watches_inputs = False
 
     def __init__(self, keep_graph: bool = False) -> None:
         del keep_graph
@@ -50,16 +50,10 @@ class CUDAGraph:
                 f"got {capture_error_mode}"
             )
         self._graphs.begin(pool)
-        if check_input_liveness:
-            from torch.utils._cuda_debug import _CUDAGraphInputLivenessTracker
-
-            self._inputs = _CUDAGraphInputLivenessTracker()
-            self._inputs.start()
+        self._watches_inputs = check_input_liveness
 
     def capture_end(self) -> None:
         """End the capture; from now on it can be replayed."""
-        if self._inputs is not None:  # its mode lies on top of ours
-            self._inputs.stop()
         self._capture = self._graphs.end()
         self._graphs.warn_of_empty(self._capture)
 
@@ -75,14 +69,13 @@ class CUDAGraph:
             raise RuntimeError(
                 "Called CUDAGraph::replay without a preceding successful capture."
             )
-        if self._inputs is not None:
-            self._inputs.check_alive(self.pool())
+        if self._watches_inputs:
+            self._capture.require_inputs()
         self._graphs.replay(self._capture)
 
     def reset(self) -> None:
         """Forget the captured work."""
         self._forget()
-        self._stop_watching()
 
     def pool(self) -> Any:
         """A token for the memory of this graph."""
@@ -91,6 +84,10 @@ class CUDAGraph:
                 "Called CUDAGraph::pool() without a preceding successful capture."
             )
         return self._capture.pool
+
+    def pools(self) -> list[Any]:
+        """The tokens of all its memory: there is one."""
+        return [self.pool()]
 
     def enable_debug_mode(self) -> None:
         """There is nothing to be dumped."""
@@ -117,11 +114,6 @@ class CUDAGraph:
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.forget()
-
-    def _stop_watching(self) -> None:
-        inputs, self._inputs = self._inputs, None
-        if inputs is not None:
-            inputs.stop()
 
 
 class Graph(CUDAGraph):
@@ -201,7 +193,6 @@ class graph:  # noqa: N801 -- torch's own name
             if kind is None:
                 self._graph.capture_end()
             else:
-                self._graph._stop_watching()
                 self._graphs.abandon()  # the block's own error says more
         finally:
             self._stream.__exit__(kind, *rest)

@@ -207,6 +207,21 @@ class Capture:
             self._keeps_pool = False
             self.gpu.allocator.release_pool(self.pool)
 
+    def require_inputs(self) -> None:
+        """Say which inputs are gone; what lies in its own pool may be."""
+        dead = [
+            f"{each.address:#x}"
+            for each in self._values.inputs.values()
+            if each.storage() is None and each.pool != self.pool
+        ]
+        if dead:
+            raise RuntimeError(
+                self._simulation.says(
+                    f"CUDA graph replay detected {len(dead)} dead tensor(s): "
+                    f"{', '.join(dead)}"
+                )
+            )
+
     def replay(self) -> None:
         """Compute everything again, and submit it in one call."""
         simulation = self._simulation
