@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
-import types
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
