@@ -9,11 +9,15 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c con
 # release of the line in between.
 OLD_IPYTHONS := 7.34.0 8.37.0
 
+# The oldest torch that the README names, the one of constraints.txt and the newest; on
+# Linux the CUDA packages that come with one of them are some gigabytes.
+TORCHES := 2.4.0 2.13.0 2.14.1
+
 # As many tests at once as there are processors; more than eight only eat memory.
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit ipython hardware bench gallery golden notebooks browser docs clean
+.PHONY: help demo test check unit ipython torches hardware bench gallery golden notebooks browser docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +42,11 @@ ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
 ipython-%: .venv-ipython-%/.ready
 	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) tests/ipython tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_freeing_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
 
+torches: $(TORCHES:%=torch-%)  ## what depends on torch, on the oldest and newest torch; some gigabytes
+
+torch-%: .venv-torch-%/.ready
+	.venv-torch-$*/bin/python -m tests.torches $(PARALLEL)
+
 hardware: $(VENV)/.dev  ## the tests that need a GPU
 	$(BIN)/python -m pytest tests/hardware -m hardware
 
@@ -61,7 +70,7 @@ docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@echo "Look at them: $(BIN)/python -m http.server -d build/site"
 
 clean:  ## remove everything that the other targets have made
-	rm -rf $(VENV) .venv-ipython-* build dist .*_cache .hypothesis
+	rm -rf $(VENV) .venv-ipython-* .venv-torch-* build dist .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -88,4 +97,11 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-ipython-$*
 	.venv-ipython-$*/bin/python -m pip install -q \
 	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis
+	@touch $@
+
+.PRECIOUS: .venv-torch-%/.ready
+.venv-torch-%/.ready: pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-torch-$*
+	.venv-torch-$*/bin/python -m pip install -q torch==$* numpy \
+	    ipython ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis expecttest
 	@touch $@

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
 _OLDEST_TORCH = (2, 4)
+# What the tests were run on, oldest first; `make torches` runs them.
+TESTED = ("2.4.0", "2.13.0", "2.14.1")
 # CUDA 13 compiles for Turing and newer; GPUs before it have the builds for 12.6 left.
 _DROPPED_OLD, _OLDEST_CAPABILITY, _LAST_FOR_OLD = 13, (7, 5), "12.6"
 
@@ -39,7 +41,7 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
     driver = facts.inventory.cuda_version
     found = f"{torch.version}, {built_for(torch)}"
     if facts.simulated:  # any build runs on it
-        return Finding("torch", f"{found}; it runs on the simulated GPU", Verdict.OK)
+        return _tested(torch, f"{found}; it runs on the simulated GPU")
     if facts.inventory.gpus and torch.cuda is None:
         up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
         hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
@@ -64,7 +66,17 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
     if () < version_numbers(torch.version) < _OLDEST_TORCH:  # () is an unknown version
         hint = "gpumagic is made for torch 2.4 and newer: update torch"
         return Finding("torch", found, Verdict.WARNING, hint)
-    return Finding("torch", found, Verdict.OK)
+    return _tested(torch, found)
+
+
+def _tested(torch: TorchBuild, found: str) -> Finding:
+    """Nothing speaks against it; whether we have ever seen one as new is said."""
+    tested = f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
+    if version_numbers(torch.version) <= version_numbers(TESTED[-1]):
+        found += f"; gpumagic is tested with {tested}"
+        return Finding("torch", found, Verdict.OK)
+    hint = f"gpumagic has not been tested with it, but with {tested}"
+    return Finding("torch", found, Verdict.NOTE, hint)
 
 
 def _without_kernels(torch: TorchBuild, facts: Facts) -> list[Gpu]:

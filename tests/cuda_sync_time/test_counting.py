@@ -75,6 +75,8 @@ def test_attention_on_the_cpu_is_counted_as_on_a_gpu():
 
 def test_inference_mode_is_counted():
     """Composite operations arrive whole there, and are taken apart."""
+    if torch.__version__.startswith("2.4."):
+        pytest.skip("torch 2.4 does not show them in inference mode")
     layer, sample = torch.nn.Linear(8, 4), torch.ones(2, 8)
 
     def run():

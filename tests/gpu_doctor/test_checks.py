@@ -9,6 +9,7 @@ import pytest
 from gpumagic.devices.protocols import CudaState, Gpu, Initialisation, Inventory
 from gpumagic.gpu_doctor.measure import compare
 from gpumagic.gpu_doctor.report import Verdict
+from gpumagic.gpu_doctor.torch_check import TESTED
 from tests.gpu_doctor.samples import (
     H100,
     LAPTOP,
@@ -44,6 +45,14 @@ def finding(facts, topic):
             "pip install",
         ),
         (LAPTOP, "torch", "ok", "built without CUDA", ""),
+        (LAPTOP, "torch", "ok", f"tested with {TESTED[0]}, {TESTED[1]}", ""),
+        (
+            on(LAPTOP, torch=dataclasses.replace(LAPTOP.torch, version="9.9.0+cpu")),
+            "torch",
+            "note",
+            "9.9.0+cpu, built without CUDA",
+            f"not been tested with it, but with {TESTED[0]}",
+        ),
         (ONE_GPU, "torch", "ok", "built for CUDA 13.0", ""),
         (on(LAPTOP, torch=None), "torch", "warning", "not installed", "pytorch.org"),
         (on(ONE_GPU, torch=None), "torch", "problem", "not installed", "pytorch.org"),

@@ -657,7 +657,7 @@ def test_tensors_made_of_values_and_files(host):
 
     def cell():
         kept.append(torch.tensor([1.0] * 1000))
-        kept.append(torch.load(file))
+        kept.append(torch.load(file, weights_only=True))
 
     run = host(cell, lines=True)
 

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests import own_process
 from tests.ipython.shells import environment
 
 pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def there_is_a_simulator():
+    """Its cells switch it on."""
+    own_process.require_simulator()
+
 
 INTERRUPTS = 25
 PATIENCE_S, WAIT_S = 300, 120

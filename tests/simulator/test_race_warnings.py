@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests import own_process
 from tests.ipython.shells import see_in_kernel, see_in_terminal
 
 pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def there_is_a_simulator():
+    """Its cells switch it on."""
+    own_process.require_simulator()
+
 
 CELLS = [
     "import torch, warnings, gpumagic; box = gpumagic.simulate('h100')",

@@ -63,6 +63,8 @@ def cuda_names(
         yield torch.cuda.profiler, name, _nothing
     yield torch.cuda.profiler, "profile", _nothing_around
     yield torch.backends.cuda, "is_built", lambda: True
+    profile = torch.autograd.profiler.profile
+    yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch, "set_default_tensor_type", _no_default_type(torch)
     yield torch.accelerator, "current_accelerator", _accelerator(torch)
     yield torch._C, "_cuda_clearCublasWorkspaces", _clear_workspaces(simulation)
@@ -203,6 +205,30 @@ def _nothing_to_mark(*_: Any) -> None:
 @contextlib.contextmanager
 def _nothing_around(*_: Any, **__: Any) -> Iterator[None]:
     yield
+
+
+def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:
+    """A profiler that is not told of CUDA: what it would ask is the driver's own.
+
+    At each operation that fails, and C++ writes a traceback.
+    """
+
+    def begin(
+        self: Any,
+        enabled: bool = True,
+        *,
+        use_cuda: bool = False,
+        use_device: str | None = None,
+        use_cpu: bool = True,
+        **options: Any,
+    ) -> None:
+        on_cuda = use_cuda or use_device == "cuda"
+        told = None if on_cuda else use_device
+        init(self, enabled, use_device=told, use_cpu=use_cpu or on_cuda, **options)
+        if on_cuda:
+            self.use_device = "cuda"  # which it waits for at the end
+
+    return begin
 
 
 def _no_default_type(torch: Any) -> Callable[..., None]:

@@ -1,0 +1,74 @@
+"""torch's own profiler, asked for CUDA while the simulator stands in for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+import gpumagic
+
+
+@pytest.fixture(autouse=True)
+def x():
+    """A tensor on a simulated GPU that answers to "cuda"."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        yield torch.ones(64, 64, device="cuda")
+
+
+ACTIVITIES = {
+    "both": {"activities": [ProfilerActivity.CPU, ProfilerActivity.CUDA]},
+    "CUDA alone": {"activities": [ProfilerActivity.CUDA]},
+    "all there are": {},
+}
+
+
+@pytest.mark.parametrize("activities", ACTIVITIES.values(), ids=ACTIVITIES)
+def test_it_is_silent_and_lists_the_operations(activities, x, capfd):
+    """Nothing fails at each operation: C++ has no traceback to write to stderr."""
+    with profile(**activities) as found:
+        for _ in range(20):
+            x.sin()
+
+    calls = {each.key: each.count for each in found.key_averages()}
+    assert calls["aten::sin"] == 20
+    assert found.key_averages().table(sort_by="cuda_time_total")
+    assert "Exception" not in capfd.readouterr().err
+
+
+def test_the_older_ways_to_ask_for_it_are_silent_too(x, capfd):
+    """`torch.autograd.profiler` takes the device by name, or as a flag."""
+    for option in ({"use_device": "cuda"}, {"use_cuda": True}):
+        with torch.autograd.profiler.profile(**option) as found:
+            x.sin()
+        assert [each for each in found.key_averages() if each.key == "aten::sin"]
+    assert "Exception" not in capfd.readouterr().err
+
+
+def test_the_end_waits_for_the_device(x):
+    """As on CUDA: what was launched under it is done."""
+    with profile(**ACTIVITIES["both"]):
+        x @ x
+
+    assert torch.cuda.current_stream().query()
+
+
+def test_schedules_and_traces_are_as_ever(x, tmp_path):
+    """Steps, memory, stacks and the file for a viewer need nothing of CUDA."""
+    file = tmp_path / "trace.json"
+    with profile(
+        **ACTIVITIES["both"],
+        schedule=schedule(wait=1, warmup=1, active=1),
+        on_trace_ready=lambda found: found.export_chrome_trace(str(file)),
+        profile_memory=True,
+        with_stack=True,
+        record_shapes=True,
+    ) as running:
+        for _ in range(3):
+            x.sin()
+            running.step()
+
+    names = {each.get("name") for each in json.loads(file.read_text())["traceEvents"]}
+    assert "aten::sin" in names
