@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import statistics
 import subprocess
@@ -112,6 +113,31 @@ def _training_step(device: str) -> Callable[[], object]:
     return step
 
 
+def _polynomial(device: str) -> Callable[[], object]:
+    """PyTorch's tutorial on autograd: a third-order polynomial through a sine."""
+    x = torch.linspace(-math.pi, math.pi, 2000, device=device)
+    y = torch.sin(x)
+    factors = [torch.ones((), device=device, requires_grad=True) for _ in range(4)]
+    a, b, c, d = factors
+
+    def step() -> None:
+        (a + b * x + c * x**2 + d * x**3 - y).pow(2).sum().backward()
+        with torch.no_grad():
+            for each in factors:
+                each.sub_(1e-6 * each.grad)
+                each.grad = None
+
+    return step
+
+
+def _attention(device: str) -> Callable[[], object]:
+    layer = torch.nn.TransformerEncoderLayer(
+        32, 2, 64, dropout=0, batch_first=True, device=device
+    )
+    x = torch.ones(1, 8, 32, device=device, requires_grad=True)
+    return functools.partial(layer, x)
+
+
 def _factory(device: str) -> Callable[[], object]:
     return functools.partial(torch.zeros, 16, 16, device=device)
 
@@ -127,7 +153,13 @@ _SINGLE: Mapping[str, Make] = {
     "add_": _add_in_place,
     "mm": _product,
 }
-_SEVERAL: Mapping[str, Make] = {"Linear": _linear, _STEP: _training_step}
+_SEVERAL: Mapping[str, Make] = {
+    "Linear": _linear,
+    "attention layer": _attention,
+    "polynomial": _polynomial,
+    _STEP: _training_step,
+}
+_SLOW = ("attention layer", "polynomial", _STEP)
 _CPU: Mapping[str, Make] = {"CPU a + b": _add, "CPU zeros": _factory}
 
 
@@ -138,7 +170,7 @@ def _operations() -> dict[str, Subject]:
     """Each operation on the CPU, on the simulated GPU, and on fake tensors."""
     subjects = {}
     for name, make in {**_SINGLE, **_SEVERAL}.items():
-        calls = _TOGETHER // 20 if name == _STEP else _TOGETHER
+        calls = _TOGETHER // 20 if name in _SLOW else _TOGETHER
         subjects[f"{name}, CPU"] = _per_call(make("cpu"), calls)
         subjects[f"{name}, simulated"] = _per_call(make("sim"), calls)
         fake = FakeTensorMode()
