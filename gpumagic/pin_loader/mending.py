@@ -132,12 +132,13 @@ def make_the_loader(case: Case) -> Ending | None:
 
 def prove_the_same(case: Case) -> Ending | None:
     """Compare what old and new loader give, batch by batch, under one random state."""
-    case.sameness = sameness.compare(
-        case.loader,
-        case.feeding,
-        batches=_affordable(case),
-        whole=case.wish.verify,
-    )
+    with reuse.collected_races(case.runtime):  # of buffers, which are watched next
+        case.sameness = sameness.compare(
+            case.loader,
+            case.feeding,
+            batches=_affordable(case),
+            whole=case.wish.verify,
+        )
     if case.sameness.same is not False or case.wish.force:
         return None
     case.feeding = None

@@ -73,7 +73,7 @@ def check(
     if stream is None:
         return ReuseCheck(0, problem=_NO_STREAMS)
     watch = _Watch(runtime, device, stream)
-    with _races(runtime) as races, batches_of(loader) as given:
+    with collected_races(runtime) as races, batches_of(loader) as given:
         for count in range(batches):
             began_ns = runtime.now_ns()
             batch = next(given, None)
@@ -185,7 +185,7 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _races(runtime: Runtime) -> Iterator[list[SeenRace]]:
+def collected_races(runtime: Runtime) -> Iterator[list[SeenRace]]:
     """The races of a simulated machine, without its warnings; elsewhere none."""
     watched: Any = contextlib.nullcontext([])
     if runtime.simulated:
