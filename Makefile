@@ -17,7 +17,7 @@ TORCHES := 2.4.0 2.13.0 2.14.1
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit ipython torches hardware bench gallery golden notebooks browser docs clean
+.PHONY: help demo test check unit ipython torches hardware bench strangers gallery golden notebooks browser docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ hardware: $(VENV)/.dev  ## the tests that need a GPU
 bench: $(VENV)/.dev  ## put us beside our peers; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
+strangers: .venv-strangers/.ready  ## others' programs on the simulated GPU; SOURCES=, PYTORCH=
+	.venv-strangers/bin/python -m benchmarks.strangers $(if $(SOURCES),--sources $(SOURCES)) $(if $(PYTORCH),--pytorch $(PYTORCH)) $(if $(ONLY),--only $(ONLY))
+
 gallery: $(VENV)/.dev  ## draw every part and every view for the eye
 	@$(BIN)/python -m tests.gallery build/gallery
 
@@ -70,7 +73,7 @@ docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@echo "Look at them: $(BIN)/python -m http.server -d build/site"
 
 clean:  ## remove everything that the other targets have made
-	rm -rf $(VENV) .venv-ipython-* .venv-torch-* build dist .*_cache .hypothesis
+	rm -rf $(VENV) .venv-ipython-* .venv-torch-* .venv-strangers build dist .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -104,4 +107,12 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-torch-$*
 	.venv-torch-$*/bin/python -m pip install -q torch==$* numpy \
 	    ipython ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis expecttest
+	@touch $@
+
+.venv-strangers/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-strangers
+	.venv-strangers/bin/python -m pip install -q torch==2.14.1 torchvision==0.29.1
+	.venv-strangers/bin/python -m pip install -q \
+	    transformers timm lightning accelerate einops tensorboard pandas matplotlib scipy \
+	    requests psutil pytest expecttest hypothesis -e '.[torch,demo]'
 	@touch $@

@@ -1,0 +1,1 @@
+"""Programs that nobody here wrote, on the simulated GPU; see README.md."""

@@ -1,0 +1,120 @@
+"""`python -m benchmarks.strangers`: the simulated GPU under others' programs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runner import RESULTS, write_measurement
+from benchmarks.strangers.cells import CPU, CUDA, SIM
+from benchmarks.strangers.children import import_first, result_of
+from benchmarks.strangers.notebook_child import run_as_notebook
+from benchmarks.strangers.outcomes import SAME, Outcome, difference, time_ratio
+from benchmarks.strangers.pages import write_table
+from benchmarks.strangers.program_child import run_here
+from benchmarks.strangers.programs import FOLDERS, PROGRAMS, Program
+from benchmarks.strangers.torch_tests import FILES, run_all, tests_of
+from benchmarks.strangers.verdicts import PASSED, SKIPPED, counted, out_of_date, verdict
+
+_PROGRAM_S, _NOTEBOOK_S, _TEST_S = 300, 1200, 90
+_FIRST = ("torch._dynamo", "torchvision", "matplotlib.pyplot", "pandas")
+_FOR_PACKAGES = ("timm", "lightning", "accelerate", "transformers")
+_FOR_TESTS = ("torch._inductor.utils", "psutil")
+_VERSIONS = ("torchvision", "transformers", "timm", "lightning", "accelerate", "einops")
+
+
+def main() -> None:
+    """Run what is asked for, and keep what was found with versions and date."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.strangers")
+    parser.add_argument("--sources", type=Path, help="a folder with the checkouts")
+    parser.add_argument("--pytorch", type=Path, help="PyTorch's checkout")
+    parser.add_argument(
+        "--only", default="", help="programs or tests with this in them"
+    )
+    parser.add_argument("--no-notebooks", action="store_true", help="not with magics")
+    options = parser.parse_args()
+    import_first((*_FIRST, *_FOR_PACKAGES, *_FOR_TESTS, "ipykernel.kernelapp"))
+    if options.sources:
+        _programs(options.sources.resolve(), options.only, not options.no_notebooks)
+    if options.pytorch:
+        _torch_tests(options.pytorch.resolve() / "test", options.only)
+    if not options.only:
+        print(f"  -> {write_table()}")
+
+
+def _programs(sources: Path, only: str, notebooks: bool) -> None:
+    found = []
+    for program in PROGRAMS:
+        if only not in f"{program.origin}: {program.name}":
+            continue
+        if not (program.from_package or (sources / FOLDERS[program.origin]).exists()):
+            print(f"{program.origin}: there is no checkout {FOLDERS[program.origin]}")
+            continue
+        row = _row(program, sources, notebooks)
+        found.append(row)
+        print("  ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
+    _keep("strangers_programs", only, {"programs": found})
+
+
+def _row(program: Program, sources: Path, notebooks: bool) -> dict[str, Any]:
+    """What one program gave everywhere."""
+    devices = [CUDA if program.needs_a_gpu else CPU, CUDA]
+    devices += [] if program.why_not_sim else [SIM]
+    outcomes = {
+        each: _outcome(program, each, sources) for each in dict.fromkeys(devices)
+    }
+    first, *others = outcomes
+    row: dict[str, Any] = {"name": program.name, "origin": program.origin}
+    row[first] = outcomes[first].error or "runs"
+    for each in others:
+        row[each] = difference(outcomes[each], outcomes[first], within=program.within)
+    ratio = time_ratio(outcomes[CUDA], outcomes[first]) if first == CPU else None
+    row["times as long"] = ratio and round(ratio, 1)
+    if notebooks:
+        said, error = result_of(lambda: run_as_notebook(program, sources), _NOTEBOOK_S)
+        ways = said.get("ways", {})
+        row["magics"] = error or said["error"] or SAME
+        row["not the same"] = {way: each for way, each in ways.items() if each != SAME}
+    return row
+
+
+def _outcome(program: Program, device: str, sources: Path) -> Outcome:
+    said, error = result_of(lambda: run_here(program, device, sources), _PROGRAM_S)
+    return Outcome.read(said) if said else Outcome(error=error)
+
+
+def _torch_tests(tests: Path, only: str) -> None:
+    outcomes, details = {}, {}
+    for file in FILES:
+        names = [each for each in tests_of(tests, file) if only in f"{file}.{each}"]
+        for ran in run_all(tests, file, names, limit_s=_TEST_S):
+            name = f"{file}.{ran.test}"
+            outcomes[name] = ran.outcome
+            if ran.outcome not in {PASSED, SKIPPED}:
+                details[name] = ran.last_line
+                print(
+                    f"{verdict(name, ran.outcome)}: {name}: {ran.last_line}", flush=True
+                )
+    for each in out_of_date(outcomes):
+        print(f"nothing fails for {each.tests} any more")
+    print(counted(outcomes))
+    version = (tests.parent / "version.txt").read_text(encoding="utf-8").strip()
+    _keep(
+        "strangers_torch_tests",
+        only,
+        {"tests_of": version, "outcomes": outcomes, "failures": details},
+    )
+
+
+def _keep(name: str, only: str, found: dict[str, Any]) -> None:
+    """Results of everything are kept; those of a part are only shown."""
+    if not only:
+        versions = {each: importlib.metadata.version(each) for each in _VERSIONS}
+        path = write_measurement(RESULTS, name, {"packages": versions, **found})
+        print(f"  -> {path}")
+
+
+if __name__ == "__main__":
+    main()
