@@ -93,10 +93,8 @@ def _torch_tests(tests: Path, only: str) -> None:
             name = f"{file}.{ran.test}"
             outcomes[name] = ran.outcome
             if ran.outcome not in {PASSED, SKIPPED}:
-                details[name] = ran.last_line
-                print(
-                    f"{verdict(name, ran.outcome)}: {name}: {ran.last_line}", flush=True
-                )
+                details[name] = ran.said
+                print(f"{verdict(name, ran.outcome)}: {name}: {ran.said}", flush=True)
     for each in out_of_date(outcomes):
         print(f"nothing fails for {each.tests} any more")
     print(counted(outcomes))

@@ -23,6 +23,10 @@ _BLOCK = re.compile(
 )
 _TAB = re.compile(r"^(?:%%tab|#@tab) (.*)$", re.MULTILINE)
 
+# A device that is named, and not chosen by what there is.
+_NAMED = re.compile(
+    r"""((?:device ?= ?|torch\.device\()(['"]))cuda(?::\d)?(\2)(?! if)"""
+)
 _MAGIC = re.compile(
     r"^%.*$", re.MULTILINE
 )  # %matplotlib inline, which does nothing here
@@ -72,7 +76,7 @@ def on_device(text: str, device: str) -> str:
         return text
     if device == SIM:
         return re.sub(r"\bcuda(?=\b|_)", "sim", text)
-    text = re.sub(r"""(['"])cuda(?::\d)?\1""", r"\1cpu\1", text)
+    text = _NAMED.sub(r"\1cpu\3", text)
     return re.sub(r"=cuda\b", "=cpu", text)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 import tempfile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 FILES = ("test_accelerator", "test_cuda", "test_cuda_multigpu", "test_dataloader")
 
+_AN_ERROR = re.compile(r"[\w.]+: |[\w.]+(?:Error|Exception)$")
 _START_S = 120  # until a child has imported the file
 _GOODBYE_S = 20  # threads of a test may keep a child from ending
 
@@ -40,10 +42,11 @@ class Ran:
     detail: str = ""
 
     @property
-    def last_line(self) -> str:
-        """What the error says of itself."""
+    def said(self) -> str:
+        """The line in which the last error says what it is."""
         lines = [line for line in self.detail.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else ""
+        errors = [line for line in lines if _AN_ERROR.match(line)]
+        return (errors or lines or [""])[-1].strip()
 
 
 def tests_of(tests: Path, file: str) -> list[str]:
@@ -145,7 +148,7 @@ def _main() -> None:
             file,
             names,
             limit_s=60,
-            tell=lambda ran: print(ran.outcome, ran.test, ran.last_line, flush=True),
+            tell=lambda ran: print(ran.outcome, ran.test, ran.said, flush=True),
         ):
             found[f"{file}.{ran.test}"] = vars(ran)
         print(file, f"{time.perf_counter() - start:.0f} s", flush=True)

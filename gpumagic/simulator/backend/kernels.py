@@ -13,6 +13,7 @@ from gpumagic.simulator.backend.general import General, count_flops
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES
 from gpumagic.simulator.backend.operations import COMMON, Operation
 from gpumagic.simulator.backend.outputs import IntoOutputs
+from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.spans import operand_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,30 @@ def make_kernel(simulation: Simulation, name: str) -> Kernel:
         nonlocal run
         if run is None:
             run = _study(simulation, name)
+        return run(*args, **options)
+
+    return kernel
+
+
+def make_fallback(simulation: Simulation) -> Kernel:
+    """The kernel of all operators that are not torch's own, also of those to come.
+
+    Libraries bring kernels for the CPU and for CUDA; that for the CPU computes here.
+    """
+    kernels: dict[str, Kernel] = {}
+    has_kernel = simulation.torch._C._dispatch_has_kernel_for_dispatch_key
+
+    def kernel(operator: Any, *args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        name = operator.name()
+        run = kernels.get(name)
+        if run is None:
+            if not has_kernel(name, "CPU"):
+                raise not_simulated(
+                    f"kernel for {name}, which has none for the CPU either",
+                    "run this part where there is a real GPU",
+                )
+            run = kernels[name] = _study(simulation, name)
         return run(*args, **options)
 
     return kernel

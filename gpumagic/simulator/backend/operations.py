@@ -311,8 +311,10 @@ def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _overload(torch: Any, name: str) -> Any:
-    base, _, overload = name.removeprefix(_NAMESPACE).partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base)
+    return getattr(packet, overload or "default")
 
 
 def _product_flops(*shapes: Any, out_shape: Any, **_: Any) -> int:

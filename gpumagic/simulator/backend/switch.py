@@ -16,7 +16,7 @@ from gpumagic.simulator.backend.classes import make_classes
 from gpumagic.simulator.backend.compiling import compiling
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
-from gpumagic.simulator.backend.kernels import make_kernel
+from gpumagic.simulator.backend.kernels import make_fallback, make_kernel
 from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
@@ -116,6 +116,7 @@ class Switch:
     def forbid(self) -> None:
         """In a forked child, let every operation say that the device is lost."""
         self._library.clear()
+        self._others._destroy()
         self._module.make_storage = refuse_in_child
         self._module.refuse_operations(self._torch, refuse_in_child)
 
@@ -177,6 +178,9 @@ class Switch:
         library.put("_pin_memory", pinning.pin, "CPU")
         for short, kernel in autocast_kernels(torch, simulation.device_type):
             library.put(short, kernel, KEY)
+        self._others = torch.library.Library("_", "IMPL")
+        undo.callback(self._others._destroy)
+        self._others.fallback(make_fallback(simulation), _KEY)
         everything = torch.library.Library("_", "IMPL")
         undo.callback(everything._destroy)
         everything.fallback(torch.library.fallthrough_kernel, KEY)
