@@ -113,6 +113,6 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-strangers
 	.venv-strangers/bin/python -m pip install -q torch==2.14.1 torchvision==0.29.1
 	.venv-strangers/bin/python -m pip install -q \
-	    transformers timm lightning accelerate einops tensorboard pandas matplotlib scipy \
+	    transformers timm lightning accelerate einops tensordict tensorboard pandas matplotlib scipy \
 	    requests psutil pytest expecttest hypothesis -e '.[torch,demo]'
 	@touch $@

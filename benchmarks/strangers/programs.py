@@ -41,6 +41,7 @@ FOLDERS = {
 
 _IN_ORDER: Edit = ('"shuffle": True', '"shuffle": False')
 _NO_WORKERS: Edit = ("'num_workers': 1, ", "")  # it draws its seed at another time
+_NO_WORKERS_ALONE: Edit = ("'num_workers': 1,", "")
 _IN_ORDER_2: Edit = ("'shuffle': True", "'shuffle': False")
 _QUICK = (("range(2000)", "range(60)"), ("% 100 == 99", "% 20 == 19"))
 _ONE_EPOCH: Edit = ("max_epochs=10", "max_epochs=1")
@@ -58,7 +59,7 @@ PROGRAMS = (
     Program("VAE", _EXAMPLES, "vae/main.py", "--epochs 1 --batch-size 32",
             (("'results/", "'"), _NO_WORKERS)),
     Program("Siamese network", _EXAMPLES, "siamese_network/main.py",
-            "--epochs 1 --batch-size 16", (_IN_ORDER_2,)),
+            "--epochs 1 --batch-size 16", (_IN_ORDER_2, _NO_WORKERS_ALONE)),
     Program("DCGAN", _EXAMPLES, "dcgan/main.py",
             "--dataset mnist --dataroot . --workers 0 --batchSize 16 --ngf 8 --ndf 8"
             " --niter 1 --accel --manualSeed 1"),
@@ -66,7 +67,8 @@ PROGRAMS = (
             "--dummy --epochs 1 -b 4 -j 0 --gpu 0",
             (("1281167, (3, 224, 224)", "12, (3, 64, 64)"),
              ("50000, (3, 224, 224)", "8, (3, 64, 64)"),
-             ("shuffle=(train_sampler is None)", "shuffle=False"))),
+             ("shuffle=(train_sampler is None)", "shuffle=False")),
+            needs_a_gpu=True),  # on each of two GPUs norms are of half a batch
     Program("Word language model, LSTM", _EXAMPLES, "word_language_model/main.py",
             "--accel --epochs 1 --dry-run --emsize 16 --nhid 16 --dropout 0 --data words"),
     Program("Word language model, transformer", _EXAMPLES,
@@ -158,7 +160,7 @@ PROGRAMS = (
     Program("Pinned memory, non_blocking", _TUTORIALS,
             "intermediate_source/pinmem_nonblock.py", "",
             (("min_run_time=1.0, max_run_time=20.0", "min_run_time=0.01, max_run_time=0.1"),
-             ("1024**2 * 5", "1024"), ("1_000_000", "1_000")), needs_a_gpu=True,
+             ("1024**2 * 5", "1024"), ("range(1000)", "range(10)")), needs_a_gpu=True,
             why_not_sim=_ONLY_CUDA),
     # ------------------------------------------------ Dive into Deep Learning
     Program("Use a GPU", _D2L, "chapter_builders-guide/use-gpu.md", needs_a_gpu=True),

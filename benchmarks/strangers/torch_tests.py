@@ -87,16 +87,15 @@ def _in_one_child(
     tests: Path, file: str, names: Sequence[str], limit_s: float
 ) -> Iterator[Ran]:
     """What a child gets done of these; the one that ends it is the last."""
-    begun = None
+    running: str | None = names[0]  # where it ends before its first
     for said in _said_by_child(tests, file, names, limit_s):
         if "ends" in said:
-            begun = None
+            running = None
             yield Ran(said["ends"], said["outcome"], said["seconds"], said["detail"])
         elif "begins" in said:
-            begun = said["begins"]
-        else:
-            yield Ran(begun or names[0], said["died"], limit_s, said["detail"])
-            return
+            running = said["begins"]
+        elif running is not None:
+            yield Ran(running, said["died"], limit_s, said["detail"])
 
 
 def _said_by_child(

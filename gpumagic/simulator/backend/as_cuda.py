@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_autocast import autocast_for_cuda
 from gpumagic.simulator.backend.as_cuda_names import cuda_names
+from gpumagic.simulator.backend.as_cuda_private import private_words
 from gpumagic.simulator.backend.as_cuda_saving import saved_as_cuda
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
 from gpumagic.simulator.backend.graph_capture import make_capturable
@@ -87,6 +88,7 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
         for target, name, replacement in (
             *cuda_tensors(torch, names),
             *autocast_for_cuda(torch, names),
+            *private_words(simulation, words),  # some are answered below
             *cuda_names(simulation, words, graphs),
         ):
             stand_ins.put(target, name, replacement)

@@ -70,7 +70,7 @@ class Copies:
     def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> list[Any]:
         """The tensor copied into each of these."""
         for place, each in enumerate(out):
-            self._require_gpu(each, f"all output tensors, but output tensor {place}")
+            self._require_gpu(each, "output", place)
             if each.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source "
@@ -145,7 +145,16 @@ class Copies:
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
         for place, each in enumerate(out):
-            self._require_gpu(each, f"all output tensors, but output tensor {place}")
+            self._require_gpu(each, "output", place)
+        for place, each in enumerate(out):
+            expected = [*tensor.shape]
+            if each.dim() == len(expected):
+                expected[dim] = each.size(dim)
+            if [*each.shape] != expected:
+                raise RuntimeError(
+                    f"Output tensor at index {place} has incorrect shape: "
+                    f"{[*each.shape]}, but expected {expected} but for dim {dim}"
+                )
         sizes = [each.size(dim) for each in out]
         if sum(sizes) != tensor.size(dim):
             raise RuntimeError(
@@ -167,7 +176,13 @@ class Copies:
         shape = [*first.shape]
         dim = dim if dim >= 0 else dim + len(shape)
         for place, each in enumerate(tensors):
-            self._require_gpu(each, f"all input tensors, but tensor {place}")
+            self._require_gpu(each, "input", place)
+            if each.dim() != first.dim():
+                raise RuntimeError(
+                    "Expected all input tensors to have the same number of dimensions, "
+                    f"but tensor at index {place} has {each.dim()} dimensions, "
+                    f"(expected {first.dim()})"
+                )
             expected = [*first.shape]
             expected[dim : dim + 1] = each.shape[dim : dim + 1]
             if [*each.shape] != expected:
@@ -197,10 +212,13 @@ class Copies:
             raise RuntimeError(f"Expected non-negative device index, but got {index}")
         return self._torch.device(NAME, self._simulation.gpu(index).index)
 
-    def _require_gpu(self, tensor: Any, which: str) -> None:
+    def _require_gpu(self, tensor: Any, which: str, place: int) -> None:
         if tensor.get_device() == _CPU:
-            word = self._simulation.word
-            raise RuntimeError(f"Expected {word} devices for {which} is on the CPU")
+            index = f"{which} tensor" if which == "output" else "tensor"
+            raise RuntimeError(
+                f"Expected all {which} tensors to be {self._simulation.word.upper()} "
+                f"tensors, but {index} at index {place} has device '{tensor.device}'"
+            )
 
     def _on(
         self, streams: Sequence[Any] | None, place: int, index: int
