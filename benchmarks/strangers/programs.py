@@ -74,7 +74,7 @@ PROGRAMS = (
     Program("Word language model, transformer", _EXAMPLES,
             "word_language_model/main.py",
             "--accel --model Transformer --epochs 1 --dry-run --emsize 16 --nhid 16"
-            " --lr 1 --dropout 0 --data words"),
+            " --data words", needs_a_gpu=True),  # its attention drops out on the device
     Program("Polynomial regression", _EXAMPLES, "regression/main.py", "",
             (("loss < 1e-3", "loss < 0.05 or batch_idx > 200"),), names_no_device=True),
     # ----------------------------------------------- PyTorch's tutorials
@@ -111,7 +111,9 @@ PROGRAMS = (
             "", (("EPOCHS = 5", "EPOCHS = 1"), ("% 1000 == 999", "% 8 == 7"),
                  ("/ 1000", "/ 8"))),
     Program("Tensors, deeper", _TUTORIALS,
-            "beginner_source/introyt/tensors_deeper_tutorial.py", needs_a_gpu=True),
+            "beginner_source/introyt/tensors_deeper_tutorial.py", "",
+            (("torch.empty_like(", "torch.zeros_like("), ("torch.empty(", "torch.zeros(")),
+            needs_a_gpu=True),
     Program("Models", _TUTORIALS, "beginner_source/introyt/modelsyt_tutorial.py",
             names_no_device=True),
     Program("Knowledge distillation", _TUTORIALS,
@@ -125,7 +127,9 @@ PROGRAMS = (
             "beginner_source/nlp/word_embeddings_tutorial.py", "",
             (("range(10)", "range(1)"),), names_no_device=True),
     Program("Saved tensors, hooks", _TUTORIALS,
-            "intermediate_source/autograd_saved_tensors_hooks_tutorial.py",
+            "intermediate_source/autograd_saved_tensors_hooks_tutorial.py", "",
+            # A default device does not reach into hooks: torch has set it aside there.
+            (("torch.randn(*x.size())", "torch.randn(*x.size(), device=x.device)"),),
             names_no_device=True),
     Program("Gradients per sample", _TUTORIALS, "intermediate_source/per_sample_grads.py",
             "", (("batch_size = 64", "batch_size = 4"), ("(10, (64,)", "(10, (4,)"),

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.cuda_alone import made_of_others
 from gpumagic.simulator.backend.precision import Precision
 from gpumagic.simulator.operators import (
     Kind,
@@ -173,17 +174,20 @@ class Operation:
         overload = _overload(torch, name)
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
-        base = name.removeprefix(_NAMESPACE).partition(".")[0]
+        base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name
-        self.call: Callable[..., Any] = _binding(torch, name) or overload._op
+        made = made_of_others(torch, name)
+        self.call: Callable[..., Any] = _binding(torch, name) or made or overload._op
         self._base = base
         self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
-        self.is_product = functional in _PRODUCTS
+        self.is_product = functional in _PRODUCTS and kind != "dtype"
         self.flops: Callable[..., int] | None = None
         if self.is_product:
             self.flops = _product_flops
+        elif functional in _PRODUCTS:
+            self.flops = _flops_before_type
         elif base == "_foreach_mm":
             self.flops = _flops_of_products
         elif self.rule.uses_flops:
@@ -206,7 +210,7 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        if self.rule.kind in _SLOW_IN_HALF:
+        if self.rule.kind in _SLOW_IN_HALF and made is None:
             self.call = Precision(torch).in_single(self.call, self.written)
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names
@@ -315,6 +319,11 @@ def _overload(torch: Any, name: str) -> Any:
     base, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), base)
     return getattr(packet, overload or "default")
+
+
+def _flops_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> int:
+    """Of a matrix product that is told which type to give."""
+    return _product_flops(*shapes_and_type[:-1], out_shape=out_shape)
 
 
 def _product_flops(*shapes: Any, out_shape: Any, **_: Any) -> int:
