@@ -54,7 +54,7 @@ bench: $(VENV)/.dev  ## put us beside our peers; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
 strangers: .venv-strangers/.ready  ## others' programs on the simulated GPU; SOURCES=, PYTORCH=
-	.venv-strangers/bin/python -m benchmarks.strangers $(if $(SOURCES),--sources $(SOURCES)) $(if $(PYTORCH),--pytorch $(PYTORCH)) $(if $(ONLY),--only $(ONLY))
+	OMP_NUM_THREADS=1 .venv-strangers/bin/python -m benchmarks.strangers $(if $(SOURCES),--sources $(SOURCES)) $(if $(PYTORCH),--pytorch $(PYTORCH)) $(if $(ONLY),--only $(ONLY))
 
 gallery: $(VENV)/.dev  ## draw every part and every view for the eye
 	@$(BIN)/python -m tests.gallery build/gallery

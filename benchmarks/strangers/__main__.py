@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.runner import RESULTS, write_measurement
 from benchmarks.strangers.cells import CPU, CUDA, SIM
@@ -18,6 +18,11 @@ from benchmarks.strangers.programs import FOLDERS, PROGRAMS, Program
 from benchmarks.strangers.torch_tests import FILES, run_all, tests_of
 from benchmarks.strangers.verdicts import PASSED, SKIPPED, counted, out_of_date, verdict
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOWHERE = Path("no checkouts")
+_PARTS = ("programs", "notebooks", "tests")
 _PROGRAM_S, _NOTEBOOK_S, _TEST_S = 300, 1200, 90
 _FIRST = ("torch._dynamo", "torchvision", "matplotlib.pyplot", "pandas")
 _FOR_PACKAGES = ("timm", "lightning", "accelerate", "transformers")
@@ -33,33 +38,38 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="programs or tests with this in them"
     )
-    parser.add_argument("--no-notebooks", action="store_true", help="not with magics")
+    parser.add_argument("--part", choices=_PARTS, action="append", help="not all three")
     options = parser.parse_args()
+    parts = options.part or _PARTS
     import_first((*_FIRST, *_FOR_PACKAGES, *_FOR_TESTS, "ipykernel.kernelapp"))
-    if options.sources:
-        _programs(options.sources.resolve(), options.only, not options.no_notebooks)
-    if options.pytorch:
+    sources = (options.sources or _NOWHERE).resolve()
+    programs = [*_programs(sources, options.only)]
+    for part, look in (("programs", _on_devices), ("notebooks", _under_magics)):
+        found: list[dict[str, Any]] = []
+        for program in programs if part in parts else ():
+            found.append(look(program, sources))
+            print("  ".join(f"{key}: {each}" for key, each in found[-1].items()))
+            _keep(f"strangers_{part}", options.only, {"programs": found})
+    if "tests" in parts and options.pytorch:
         _torch_tests(options.pytorch.resolve() / "test", options.only)
     if not options.only:
         print(f"  -> {write_table()}")
 
 
-def _programs(sources: Path, only: str, notebooks: bool) -> None:
-    found = []
+def _programs(sources: Path, only: str) -> Iterator[Program]:
+    """Those whose code is here."""
     for program in PROGRAMS:
         if only not in f"{program.origin}: {program.name}":
             continue
-        if not (program.from_package or (sources / FOLDERS[program.origin]).exists()):
-            print(f"{program.origin}: there is no checkout {FOLDERS[program.origin]}")
-            continue
-        row = _row(program, sources, notebooks)
-        found.append(row)
-        print("  ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
-    _keep("strangers_programs", only, {"programs": found})
+        folder = FOLDERS.get(program.origin)
+        if folder is None or (sources / folder).exists():
+            yield program
+        else:
+            print(f"{program.name}: there is no checkout {folder}")
 
 
-def _row(program: Program, sources: Path, notebooks: bool) -> dict[str, Any]:
-    """What one program gave everywhere."""
+def _on_devices(program: Program, sources: Path) -> dict[str, Any]:
+    """What a program gave as cuda and on sim, beside the CPU where it runs there."""
     devices = [CUDA if program.needs_a_gpu else CPU, CUDA]
     devices += [] if program.why_not_sim else [SIM]
     outcomes = {
@@ -72,11 +82,16 @@ def _row(program: Program, sources: Path, notebooks: bool) -> dict[str, Any]:
         row[each] = difference(outcomes[each], outcomes[first], within=program.within)
     ratio = time_ratio(outcomes[CUDA], outcomes[first]) if first == CPU else None
     row["times as long"] = ratio and round(ratio, 1)
-    if notebooks:
-        said, error = result_of(lambda: run_as_notebook(program, sources), _NOTEBOOK_S)
-        ways = said.get("ways", {})
-        row["magics"] = error or said["error"] or SAME
-        row["not the same"] = {way: each for way, each in ways.items() if each != SAME}
+    return row
+
+
+def _under_magics(program: Program, sources: Path) -> dict[str, Any]:
+    """In which way of running its cells a program did not give the same."""
+    said, error = result_of(lambda: run_as_notebook(program, sources), _NOTEBOOK_S)
+    others = {way: each for way, each in said.get("ways", {}).items() if each != SAME}
+    row: dict[str, Any] = {"name": program.name, "origin": program.origin}
+    row["without"] = error or said["error"] or "runs"
+    row["not the same"] = others
     return row
 
 
@@ -110,8 +125,7 @@ def _keep(name: str, only: str, found: dict[str, Any]) -> None:
     """Results of everything are kept; those of a part are only shown."""
     if not only:
         versions = {each: importlib.metadata.version(each) for each in _VERSIONS}
-        path = write_measurement(RESULTS, name, {"packages": versions, **found})
-        print(f"  -> {path}")
+        write_measurement(RESULTS, name, {"packages": versions, **found})
 
 
 if __name__ == "__main__":

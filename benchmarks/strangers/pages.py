@@ -35,35 +35,38 @@ def write_table(page: Path = PAGE) -> Path:
 
 def tables(results: Path = RESULTS) -> str:
     """All tables, of the results that are kept."""
-    programs = _read(results / "strangers_programs.json")
-    tests = _read(results / "strangers_torch_tests.json")
-    return "\n".join([*_programs(programs), "", *_tests(tests)])
+    programs, notebooks, tests = (
+        _read(results / f"strangers_{each}.json")
+        for each in ("programs", "notebooks", "torch_tests")
+    )
+    return "\n".join([*_programs(programs, notebooks), "", *_tests(tests)])
 
 
-def _programs(found: Mapping[str, Any]) -> Iterator[str]:
+def _programs(found: Mapping[str, Any], notebooks: Mapping[str, Any]) -> Iterator[str]:
     versions = {"torch": found["environment"]["versions"]["torch"], **found["packages"]}
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield f"On {found['environment']['date'][:10]}, with {named}:\n"
     yield "| Program | By | as cuda | on sim | times as long | under magics |"
     yield "| --- | --- | --- | --- | --- | --- |"
+    magics = {(row["origin"], row["name"]): row for row in notebooks["programs"]}
     for row in found["programs"]:
         ratio = row["times as long"]
         cells = (
             row["name"],
             row["origin"],
-            _word(row.get("cuda", "")),
-            _word(row["sim"]) if "sim" in row else "",
+            _word(row["cuda"]),
+            _word(row.get("sim", "")),
             f"{ratio:g}" if ratio else "",
-            _magics(row),
+            _magics(magics.get((row["origin"], row["name"]))),
         )
         yield "| " + " | ".join(cells) + " |"
 
 
-def _magics(row: Mapping[str, Any]) -> str:
-    if "magics" not in row:
+def _magics(row: Mapping[str, Any] | None) -> str:
+    if row is None:
         return ""
-    if row["magics"] != SAME:
-        return _word(row["magics"])
+    if row["without"] != "runs":
+        return _word(row["without"])
     others = row["not the same"]
     return "; ".join(f"`{way}`: {_word(each)}" for way, each in others.items()) or SAME
 
