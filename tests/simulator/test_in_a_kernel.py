@@ -26,6 +26,12 @@ CELLS = {
     "polled awaiting": (
         "y = x @ x\ne.record()\nwhile not e.query():\n    await asyncio.sleep(0.001)"
     ),
+    "peaks reset": (
+        "%%gpu_mem\n"
+        "for mebibytes in (300, 200):\n"
+        "    torch.cuda.reset_peak_memory_stats()\n"
+        "    torch.empty(mebibytes << 20, dtype=torch.uint8, device='cuda')"
+    ),
     "an error far down": (
         "def down(n):\n    return down(n - 1) if n else 1 / 0\n"
         "time.sleep(0.01)\ndown(100)"
@@ -69,6 +75,14 @@ def test_drawing_a_deep_traceback_is_not_timed(seen):
 
     assert line.startswith("failed after")
     assert 0.01 <= _told_s(seen["an error far down"]) < 0.02
+
+
+@pytest.mark.kernel
+def test_a_peak_before_a_reset_within_the_cell_is_told(seen):
+    """The cell's own reset does not hide its higher peak from the report."""
+    text = next(each["text/plain"] for each in seen["peaks reset"].shown)
+
+    assert "peak 333 MiB (exact)" in text.partition("\n\n")[0]  # with 33 from before
 
 
 def _told_s(seen):
