@@ -15,7 +15,7 @@ from benchmarks.strangers.outcomes import SAME, Outcome, difference, time_ratio
 from benchmarks.strangers.pages import write_table
 from benchmarks.strangers.program_child import run_here
 from benchmarks.strangers.programs import FOLDERS, PROGRAMS, Program
-from benchmarks.strangers.torch_tests import FILES, run_all, tests_of
+from benchmarks.strangers.torch_tests import FILES, Ran, run_all, tests_of
 from benchmarks.strangers.verdicts import PASSED, SKIPPED, counted, out_of_date, verdict
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def main() -> None:
     parts = options.part or _PARTS
     import_first((*_FIRST, *_FOR_PACKAGES, *_FOR_TESTS, "ipykernel.kernelapp"))
     sources = (options.sources or _NOWHERE).resolve()
-    programs = [*_programs(sources, options.only)]
+    programs = [*_programs(sources, options.only)] if {*parts} != {"tests"} else []
     for part, look in (("programs", _on_devices), ("notebooks", _under_magics)):
         found: list[dict[str, Any]] = []
-        for program in programs if part in parts else ():
+        for program in _spread(programs) if part in parts else ():
             found.append(look(program, sources))
             print("  ".join(f"{key}: {each}" for key, each in found[-1].items()))
             _keep(f"strangers_{part}", options.only, {"programs": found})
@@ -66,6 +66,11 @@ def _programs(sources: Path, only: str) -> Iterator[Program]:
             yield program
         else:
             print(f"{program.name}: there is no checkout {folder}")
+
+
+def _spread(programs: list[Program]) -> list[Program]:
+    """In an order of which each part has something of everybody."""
+    return [program for first in range(3) for program in programs[first::3]]
 
 
 def _on_devices(program: Program, sources: Path) -> dict[str, Any]:
@@ -101,24 +106,26 @@ def _outcome(program: Program, device: str, sources: Path) -> Outcome:
 
 
 def _torch_tests(tests: Path, only: str) -> None:
-    outcomes, details = {}, {}
+    version = (tests.parent / "version.txt").read_text(encoding="utf-8").strip()
+    outcomes: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for file in FILES:
         names = [each for each in tests_of(tests, file) if only in f"{file}.{each}"]
-        for ran in run_all(tests, file, names, limit_s=_TEST_S):
+
+        def tell(ran: Ran, file: str = file) -> None:
             name = f"{file}.{ran.test}"
             outcomes[name] = ran.outcome
+            failures.pop(name, None)
             if ran.outcome not in {PASSED, SKIPPED}:
-                details[name] = ran.said
+                failures[name] = ran.said
                 print(f"{verdict(name, ran.outcome)}: {name}: {ran.said}", flush=True)
+
+        run_all(tests, file, names, limit_s=_TEST_S, tell=tell)
+        found = {"tests_of": version, "outcomes": outcomes, "failures": failures}
+        _keep("strangers_torch_tests", only, found)
     for each in out_of_date(outcomes):
         print(f"nothing fails for {each.tests} any more")
     print(counted(outcomes))
-    version = (tests.parent / "version.txt").read_text(encoding="utf-8").strip()
-    _keep(
-        "strangers_torch_tests",
-        only,
-        {"tests_of": version, "outcomes": outcomes, "failures": details},
-    )
 
 
 def _keep(name: str, only: str, found: dict[str, Any]) -> None:

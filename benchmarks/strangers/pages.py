@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.runner import RESULTS
 from benchmarks.strangers.outcomes import SAME
+from benchmarks.strangers.programs import PROGRAMS
 from benchmarks.strangers.verdicts import (
     BEYOND,
     KNOWN,
@@ -49,7 +50,9 @@ def _programs(found: Mapping[str, Any], notebooks: Mapping[str, Any]) -> Iterato
     yield "| Program | By | as cuda | on sim | times as long | under magics |"
     yield "| --- | --- | --- | --- | --- | --- |"
     magics = {(row["origin"], row["name"]): row for row in notebooks["programs"]}
-    for row in found["programs"]:
+    order = {(each.origin, each.name): place for place, each in enumerate(PROGRAMS)}
+    rows = [row for row in found["programs"] if (row["origin"], row["name"]) in order]
+    for row in sorted(rows, key=lambda row: order[row["origin"], row["name"]]):
         ratio = row["times as long"]
         cells = (
             row["name"],

@@ -24,6 +24,37 @@ def keep_busy():
         x = x @ x / BUSY
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["set_device_index", "current_stream", "synchronize", "memory_allocated"],
+)
+def test_a_device_that_is_not_the_accelerators_is_named(box, word):
+    """As torch says of any accelerator."""
+    message = "cpu doesn't match the current accelerator sim"
+    for device in ("cpu", torch.device("cpu")):
+        with pytest.raises(ValueError, match=message):
+            getattr(torch.accelerator, word)(device)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_types_that_the_accelerator_supports_can_be_copied_to(box):
+    """Names for bits, and what is quantised, are not among them."""
+    types = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.bool, torch.int64} <= types
+    for each in types:
+        there = torch.ones(4, device="sim").to(each)
+        assert there.to(torch.float32).dtype == torch.float32
+
+
+def test_the_accelerators_allocator_is_there_once_it_is_used(box):
+    """Code that asks whether it is does not end in an assertion of C++."""
+    asked = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
+    if asked is None:
+        pytest.skip("this torch has no such word")
+    torch.ones(1, device="sim")
+    assert asked() is True
+
+
 def test_the_accelerator_words(box):
     """The generic words of torch find the simulated device."""
     accelerator = torch.accelerator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,8 @@ class Switch:
         accelerator = _accelerator(words)
         yield torch.accelerator, accelerator
         yield torch.accelerator.memory, accelerator
+        started = words.is_initialized
+        yield torch._C, {"_accelerator_isAllocatorInitialized": started}
         yield torch, pinning_factories(torch)
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
@@ -283,10 +286,9 @@ class _Library:
 
 def _accelerator(words: Words) -> dict[str, Any]:
     """Torch's generic functions, which would ask C++ that knows nothing."""
-    own: Iterable[str] = (
+    of_a_device: Iterable[str] = (
         "synchronize",
         "current_stream",
-        "set_stream",
         "memory_allocated",
         "max_memory_allocated",
         "memory_reserved",
@@ -294,20 +296,47 @@ def _accelerator(words: Words) -> dict[str, Any]:
         "memory_stats",
         "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
-        "empty_cache",
     )
+    select = _of_the_accelerator(words, words.set_device)
+    types = {each for each in words._simulation.words if _TYPES_COPIED(str(each))}
     return {
-        **{name: getattr(words, name) for name in own},
+        **{
+            name: _of_the_accelerator(words, getattr(words, name))
+            for name in of_a_device
+        },
+        "set_stream": words.set_stream,
+        "empty_cache": words.empty_cache,
         "current_device_index": words.current_device,
         "current_device_idx": words.current_device,
-        "set_device_index": words.set_device,
-        "set_device_idx": words.set_device,
+        "set_device_index": select,
+        "set_device_idx": select,
         "device_index": device_index(words),
-        "get_memory_info": words.mem_get_info,
+        "get_memory_info": _of_the_accelerator(words, words.mem_get_info),
         "empty_host_cache": lambda: None,
         "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
-            "supported_dtypes": {
-                each for each in words._simulation.words if each.itemsize
-            }
+            "supported_dtypes": types
         },
     }
+
+
+# Others are names for bits, which nothing can be copied to.
+_TYPES_COPIED = re.compile(
+    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|complex\d+)$"
+).match
+
+
+def _of_the_accelerator(words: Words, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """An answer for a device; in torch's words, where that is of another kind."""
+    simulation = words._simulation
+    of_torch = simulation.torch.device
+
+    def run(device: Any = None) -> Any:
+        if isinstance(device, (str, of_torch)):
+            kind = of_torch(device).type
+            if kind not in {simulation.device_type, simulation.word}:
+                raise ValueError(
+                    f"{kind} doesn't match the current accelerator {simulation.word}."
+                )
+        return answer(device)
+
+    return run
