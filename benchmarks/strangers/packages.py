@@ -129,6 +129,15 @@ def whisper(device: str) -> Any:
 
 def trainer(device: str) -> Any:
     """Train GPT-2 with transformers' own Trainer."""
+    return _trainer(device, gpus=1)
+
+
+def trainer_on_all(device: str) -> Any:
+    """Likewise, on all GPUs that there are, which it puts into DataParallel."""
+    return _trainer(device, gpus=None)
+
+
+def _trainer(device: str, gpus: int | None) -> Any:
     from tempfile import TemporaryDirectory
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -141,6 +150,8 @@ def trainer(device: str) -> Any:
             logging_steps=1, report_to=[], save_strategy="no", disable_tqdm=True,
             use_cpu=device == "cpu", dataloader_num_workers=0,
         )  # fmt: skip
+        if gpus is not None and arguments.n_gpu > gpus:
+            arguments._n_gpu = gpus  # noqa: SLF001 -- it takes all that it sees
         run = Trainer(model=model, args=arguments, train_dataset=data)
         found = run.train()
     return {"model": model.to("cpu"), "loss": found.training_loss}

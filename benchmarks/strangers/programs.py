@@ -244,6 +244,8 @@ PROGRAMS = (
     Program("ViT", "transformers", "vit"),
     Program("Whisper", "transformers", "whisper"),
     Program("Trainer", "transformers", "trainer", why_not_sim=_KNOWS_CUDA),
+    Program("Trainer on two GPUs", "transformers", "trainer_on_all", needs_a_gpu=True,
+            why_not_sim=_KNOWS_CUDA),
     Program("BERT, classifying", "transformers", "pipeline"),
     Program("resnet18", "timm", "timm_resnet18"),
     Program("ViT, tiny", "timm", "timm_vit"),

@@ -10,6 +10,7 @@ import torch
 
 import gpumagic
 from gpumagic.errors import GpuMagicError
+from gpumagic.simulator.backend.refusals import NotSimulated
 
 MIB = 1 << 20
 
@@ -198,6 +199,18 @@ def test_who_asked_is_told_when_memory_runs_out():
     assert heard == [(1, 1 << 31, total, free)]
 
 
+@pytest.mark.usefixtures("box")
+def test_who_asked_is_told_of_what_this_machine_could_not_hold_either():
+    """An output that is refused before it is made is told of like any other."""
+    heard = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
+
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda:1")
+
+    assert [each[:2] for each in heard] == [(1, 1 << 50)]
+
+
 # --------------------------------------------------------------------- settings
 
 
@@ -235,7 +248,7 @@ def test_settings_are_obeyed_from_then_on(word):
 @pytest.mark.usefixtures("box")
 def test_settings_that_cannot_be_obeyed_are_refused(setting):
     """A setting is never ignored: it is refused in two lines, and nothing changes."""
-    with pytest.raises(GpuMagicError, match=setting.partition(":")[0]):
+    with pytest.raises(NotSimulated, match=setting.partition(":")[0]):
         torch.cuda.memory._set_allocator_settings(setting)
 
     assert splits()

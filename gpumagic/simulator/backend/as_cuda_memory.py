@@ -9,9 +9,11 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.errors import GpuMagicError
 from gpumagic.places import Place
 from gpumagic.simulator.allocator_history import Context, Recording
 from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.backend.refusals import NotSimulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -242,7 +244,10 @@ def _require(what: str, value: Any, known: tuple[Any, ...]) -> None:
 def _settings(simulation: Simulation) -> Callable[[str], None]:
     def _set_allocator_settings(env: str) -> None:
         """Let the allocators do as PYTORCH_ALLOC_CONF would say, from now on."""
-        settings = AllocatorSettings.parse(env)
+        try:
+            settings = AllocatorSettings.parse(env)
+        except GpuMagicError as refused:  # torch has its own kind of error
+            raise NotSimulated(refused.problem, refused.hint) from None
         with simulation.books():
             for gpu in simulation.machine.all_gpus:
                 gpu.allocator.configure(settings)

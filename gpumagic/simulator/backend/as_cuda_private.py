@@ -95,6 +95,8 @@ def _answers(simulation: Simulation, words: Words) -> dict[str, Callable[..., An
         "maybeExchangeDevice": exchange,
         "synchronize": words.synchronize,
         "emptyCache": words.empty_cache,
+        "resetPeakMemoryStats": words.reset_peak_memory_stats,
+        "resetAccumulatedMemoryStats": words.reset_accumulated_memory_stats,
         "getCurrentStream": lambda device: ids(words.current_stream(device)),
         "getDefaultStream": lambda device: ids(words.default_stream(device)),
         "getCurrentRawStream": lambda device: words.current_stream(device).cuda_stream,

@@ -53,8 +53,7 @@ class HostMemory:
             try:
                 block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
             except OutOfSimulatedMemory as full:
-                error = simulation.torch.OutOfMemoryError(simulation.says(full.text))
-                raise error from None
+                raise simulation.out_of_memory(gpu, full) from None
             if block is not None:
                 gpu.allocator.free(block)
 

@@ -97,12 +97,8 @@ def _in_words(operator: str) -> str:
 
 def _make_tensor_of(simulation: Simulation) -> TensorOf:
     """A CPU tensor as a simulated one, with memory; the books are held."""
-    tracker, wrap, torch = (
-        simulation.machine.tracker,
-        simulation.tensors.wrap,
-        simulation.torch,
-    )
-    births, memory_full = simulation.births, simulation.memory_full
+    tracker, wrap = simulation.machine.tracker, simulation.tensors.wrap
+    births = simulation.births
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
@@ -117,10 +113,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
         try:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
-            if full.shortage is not None:
-                for observe in tuple(memory_full):
-                    observe(gpu.index, *full.shortage.figures)
-            raise torch.OutOfMemoryError(simulation.says(full.text)) from None
+            raise simulation.out_of_memory(gpu, full) from None
         if tracker.ghosts or tracker.vacancies:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:

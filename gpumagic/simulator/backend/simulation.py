@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.latch import Latch
     from gpumagic.simulator.machine import Machine
+    from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
@@ -184,6 +185,13 @@ class Simulation:
         poison = self.torch.empty_like(twin)
         poison.untyped_storage().fill_(_POISON_BYTE)
         return poison
+
+    def out_of_memory(self, gpu: SimulatedGpu, full: OutOfSimulatedMemory) -> Any:
+        """The error in torch's words; whoever observes such errors is told first."""
+        if full.shortage is not None:
+            for observe in tuple(self.memory_full):
+                observe(gpu.index, *full.shortage.figures)
+        return self.torch.OutOfMemoryError(self.says(full.text))
 
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
