@@ -164,7 +164,8 @@ PROGRAMS = (
     Program("Pinned memory, non_blocking", _TUTORIALS,
             "intermediate_source/pinmem_nonblock.py", "",
             (("min_run_time=1.0, max_run_time=20.0", "min_run_time=0.01, max_run_time=0.1"),
-             ("1024**2 * 5", "1024"), ("range(1000)", "range(10)")), needs_a_gpu=True,
+             ("1024**2 * 5", "1024"), ("range(1000)", "range(10)"),
+             ("1_000_000", "10_000"), ("999999", "9999")), needs_a_gpu=True,
             why_not_sim=_ONLY_CUDA),
     # ------------------------------------------------ Dive into Deep Learning
     Program("Use a GPU", _D2L, "chapter_builders-guide/use-gpu.md", needs_a_gpu=True),
@@ -228,12 +229,13 @@ PROGRAMS = (
             "--device=cuda --compile=False --eval_iters=1 --eval_interval=2 --log_interval=1"
             " --block_size=16 --batch_size=4 --n_layer=2 --n_head=2 --n_embd=16"
             " --max_iters=3 --lr_decay_iters=3 --dropout=0.0 --dataset=noise"
-            " --gradient_accumulation_steps=2 --dtype=float32"),
+            " --gradient_accumulation_steps=2 --dtype=float32", why_not_sim=_ONLY_CUDA),
     Program("nanoGPT, training in bfloat16", _NANOGPT, "train.py",
             "--device=cuda --compile=False --eval_iters=1 --eval_interval=2 --log_interval=1"
             " --block_size=16 --batch_size=4 --n_layer=2 --n_head=2 --n_embd=16"
             " --max_iters=3 --lr_decay_iters=3 --dropout=0.0 --dataset=noise"
-            " --gradient_accumulation_steps=2 --dtype=bfloat16", within=_HALF),
+            " --gradient_accumulation_steps=2 --dtype=bfloat16", within=_HALF,
+            why_not_sim=_ONLY_CUDA),
     # ------------------------------------------------------------- packages
     Program("GPT-2, training and writing", "transformers", "gpt2"),
     Program("GPT-2, beams and sampling", "transformers", "gpt2_sampling"),

@@ -63,10 +63,24 @@ def run_all(
     names: Sequence[str],
     *,
     limit_s: float,
-    again: bool = True,
+    again: Callable[[Ran], bool] = lambda _ran: True,
     tell: Callable[[Ran], None] = lambda _ran: None,
 ) -> list[Ran]:
-    """Run these tests in as few processes as it takes; failed ones again, alone."""
+    """Run these tests in as few processes as it takes; failed ones again, alone.
+
+    Args:
+        tests: The folder of the files.
+
+        file: One of them.
+
+        names: Its tests.
+
+        limit_s: How long each may take.
+
+        again: Whether a test that failed is worth another try.
+
+        tell: Told of each outcome as it comes.
+    """
     found: dict[str, Ran] = {}
     left = [*names]
     while left:
@@ -74,8 +88,8 @@ def run_all(
             found[ran.test] = ran
             tell(ran)
         left = [each for each in names if each not in found]
-    for ran in [*found.values()] if again else ():
-        if ran.outcome in {"failed", "hung"}:
+    for ran in [*found.values()]:
+        if ran.outcome in {"failed", "hung"} and again(ran):
             alone = next(_in_one_child(tests, file, [ran.test], limit_s))
             found[ran.test] = alone
             if alone.outcome != ran.outcome:

@@ -24,7 +24,60 @@ class Known(NamedTuple):
     why: str
 
 
-KNOWN: tuple[Known, ...] = ()
+_NEWER = "of a newer torch than the one that is installed"
+_OLDER = "of an older torch: these settings have since got another form"
+_ANOTHER_PYTHON = "starts a Python of its own, in which nothing is simulated"
+_NO_DRIVER = "asks the driver's own library, or the runtime, which are not there"
+_CPP = "compiles C++ against CUDA, or wants C++ frames"
+_RAW = "memory without a tensor: there is nothing behind a simulated address"
+_TREES = "checkpoints of private pools, which only torch.compile's graphs make"
+_CORRUPTS = "wants wrong values where graphs share memory; here the values stay right"
+_FRAMES = "wants torch's own functions among the frames; a record begins at the caller"
+_SEGMENT = "supposes that there is a segment already"
+_TOO_LARGE = "computes for minutes on a CPU what a GPU does in no time"
+_PINNED = "pinned memory comes from this machine's allocator, with other addresses"
+_SPARSE = "sparse tensors are refused"
+_EXPANDABLE = "expandable segments are refused"
+
+KNOWN: tuple[Known, ...] = (
+    Known("test_accelerator.*.test_custom_pin_memory_device_*", THE_TESTS, _NEWER),
+    Known("test_cuda.*.test_no_triton_on_import", BEYOND, _ANOTHER_PYTHON),
+    Known("test_cuda.*.test_device_count_not_cached_pre_init", BEYOND, _ANOTHER_PYTHON),
+    Known("test_cuda.*.test_graph_error", BEYOND, _ANOTHER_PYTHON),
+    Known("test_cuda.TestBlockStateAbsorption.*", BEYOND, _TREES),
+    Known("test_cuda.*.test_cublas_allow_*", THE_TESTS, _OLDER),
+    Known("test_cuda.*.test_float32_matmul_precision_get_set", THE_TESTS, _OLDER),
+    Known("test_cuda.*.test_cublas_workspace_*", BEYOND, "cuBLAS's own settings"),
+    Known("test_cuda.*.test_cudart_register", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_cuda_module_loading_env", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_clock_speed", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_device_memory_used", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_nvml_get_handler", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_power_draw", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_temperature", BEYOND, _NO_DRIVER),
+    Known("test_cuda_multigpu.*.test_external_streams*", BEYOND, _NO_DRIVER),
+    Known("test_cuda.*.test_cpp_memory_snapshot_pickle", BEYOND, _CPP),
+    Known("test_cuda.*.test_memory_snapshot_with_cpp", BEYOND, _CPP),
+    Known("test_cuda.*.test_memory_snapshot_script", BEYOND, _CPP),
+    Known("test_cuda.*.test_memory_plots", BEYOND, _CPP),
+    Known("test_cuda.*.test_mempool_context", THE_TESTS, _OLDER),
+    Known("test_cuda.*.test_mempool_with_allocator", BEYOND, _CPP),
+    Known("test_cuda.*.test_memory_allocation", BEYOND, _RAW),
+    Known("test_cuda.*.test_cachingAllocator_raw_alloc", BEYOND, _RAW),
+    Known("test_cuda.*.test_graph_three_successive", BEYOND, _CORRUPTS),
+    Known("test_cuda.*.test_graph_concurrent_replay", BEYOND, _CORRUPTS),
+    Known("test_cuda.*.test_graph_debugdump", BEYOND, "there is no drawing of a graph"),
+    Known("test_cuda.*.test_memory_plots_free_segment_stack", BEYOND, _FRAMES),
+    Known("test_cuda.*.test_memory_plots_free_stack", THE_TESTS, _SEGMENT),
+    Known("test_cuda.*.test_memory_snapshot", THE_TESTS, "downloads a script"),
+    Known("test_cuda.*.test_allocator_fuzz", BEYOND, _TOO_LARGE),
+    Known("test_cuda.*.test_cuda_kernel_loop_overflow*", BEYOND, _TOO_LARGE),
+    Known("test_cuda.*.test_caching_pinned_memory*", BEYOND, _PINNED),
+    Known("test_cuda_multigpu.*.test_caching_pinned_memory*", BEYOND, _PINNED),
+    Known("test_cuda.*.test_cusparse_*", BEYOND, _SPARSE),
+    Known("test_cuda_multigpu.TestCudaComm.*_coalesced", BEYOND, _SPARSE),
+    Known("test_cuda.*.test_*_expandable", BEYOND, _EXPANDABLE),
+)  # fmt: skip
 
 
 def verdict(test: str, outcome: str, known: Sequence[Known] = KNOWN) -> str:
