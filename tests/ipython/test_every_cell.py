@@ -91,6 +91,25 @@ def test_the_shell_is_as_before_when_all_is_off(cell):
     shell.history_manager.end_session()
 
 
+@pytest.mark.parametrize("modes", ["None", ON], ids=["plain", "with all modes on"])
+@pytest.mark.parametrize(
+    "ours",
+    ["%%gpu_doctor", "%%cuda_sync_time", "%%gpu_mem --lines", "%%pin_loader --watch"],
+)
+@pytest.mark.parametrize(
+    "outer", ["%%capture caught", "%%time", "%%timeit -n 1 -r 1", "%%prun -q"]
+)
+def test_our_magics_run_under_the_magics_of_others(outer, ours, modes, shell):
+    """The body runs, its names are there, and the next cell is as ever."""
+    shell.run_cell(modes)
+
+    done = shell.run_cell(f"{outer}\n{ours}\nhere = 6 * 7")
+
+    assert done.success
+    assert shell.user_ns["here"] == 42
+    assert shell.run_cell("here + 1").result == 43
+
+
 def test_what_others_have_put_over_ours_stays(shell, capsys):
     """A library that replaces the drawing of tracebacks in mid-cell keeps its own."""
     shell.run_cell(ON)
