@@ -25,7 +25,7 @@ class Known(NamedTuple):
 
 
 _NEWER = "of a newer torch than the one that is installed"
-_OLDER = "of an older torch: these settings have since got another form"
+_OLDER = "of an older torch: what it asks for has since gone or changed"
 _ANOTHER_PYTHON = "starts a Python of its own, in which nothing is simulated"
 _NO_DRIVER = "asks the driver's own library, or the runtime, which are not there"
 _CPP = "compiles C++ against CUDA, or wants C++ frames"
@@ -61,6 +61,7 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda.*.test_memory_snapshot_script", BEYOND, _CPP),
     Known("test_cuda.*.test_memory_plots", BEYOND, _CPP),
     Known("test_cuda.*.test_mempool_context", THE_TESTS, _OLDER),
+    Known("test_cuda.*.test_mempool_multithread", THE_TESTS, _OLDER),
     Known("test_cuda.*.test_mempool_with_allocator", BEYOND, _CPP),
     Known("test_cuda.*.test_memory_allocation", BEYOND, _RAW),
     Known("test_cuda.*.test_cachingAllocator_raw_alloc", BEYOND, _RAW),

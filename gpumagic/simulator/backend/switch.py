@@ -321,7 +321,7 @@ def _accelerator(words: Words) -> dict[str, Any]:
 
 # Others are names for bits, which nothing can be copied to.
 _TYPES_COPIED = re.compile(
-    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|complex\d+)$"
+    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
 ).match
 
 
