@@ -102,7 +102,8 @@ class Scale:
         """Where a time is on a line of that width."""
         if self.length_s <= 0:
             return 0.0
-        return width * (time_s - self.start_s) / self.length_s
+        # A share first: it is 1 at the end, where a product may round beyond the line.
+        return width * ((time_s - self.start_s) / self.length_s)
 
     def share(self, lane: Lane) -> str:
         """How much of the scale the lane was busy, as text."""

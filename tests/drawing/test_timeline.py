@@ -199,3 +199,13 @@ def test_window_shows_the_time_before_and_after():
 def test_lane_of_nothing_has_nothing_to_point_at():
     """An empty lane pays for no boxes."""
     assert "title=" not in Timeline("C", (Lane("a"),)).html()
+
+
+@given(st.floats(1e-9, 1e3), st.sampled_from((24, 60, 96, 480)))
+def test_the_last_end_is_at_the_end_of_the_line(length_s, width):
+    """However the scale's length rounds, no span reaches beyond the picture."""
+    lane = Lane("a", (Span(0.0, length_s, "a"),))
+    scale = Scale.of((lane,))
+
+    assert scale.place(length_s, width) == width
+    assert sum(bool(each.title) for each in of_stretches(lane, scale, 480, width))
