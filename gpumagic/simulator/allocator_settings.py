@@ -38,7 +38,7 @@ _UNMODELLED = {
     "per_process_memory_fraction": "1.0",
     "throw_on_cudamalloc_oom": "False",
 }
-# ... and what changes nothing here, whatever its value.
+# ... and what changes nothing here, if it has a value that torch takes.
 _WITHOUT_EFFECT = (
     "graph_capture_record_stream_reuse",
     "pinned_num_register_threads",
@@ -47,6 +47,7 @@ _WITHOUT_EFFECT = (
     "pinned_use_cuda_host_register",
     "release_lock_on_cudamalloc",
 )
+_MOST_THREADS = 128  # that register pinned memory
 _KNOWN = (*_FIELDS, *_UNMODELLED, *_WITHOUT_EFFECT)
 
 
@@ -188,7 +189,14 @@ def _check_without_effect(key: str, value: str) -> None:
                 f"the simulated GPU does not model {key}:{value}",
                 f"leave {key} out of PYTORCH_ALLOC_CONF",
             )
-    elif key not in _WITHOUT_EFFECT:
+    elif key == "pinned_num_register_threads":
+        if _power_of_two(key, value) > _MOST_THREADS:
+            raise _misfit(key, value, f"at most {_MOST_THREADS}")
+    elif key == "pinned_reserve_segment_size_mb":
+        _whole(key, value, 0)
+    elif key in _WITHOUT_EFFECT:
+        _truth(key, value)
+    else:
         raise GpuMagicError(
             f"torch's allocator has no setting {key!r}",
             did_you_mean(key, _KNOWN) or _EXAMPLE,
