@@ -144,6 +144,7 @@ class Copies:
         """A part of the tensor in each of these."""
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim = dim if dim >= 0 else dim + tensor.dim()
         for place, each in enumerate(out):
             self._require_gpu(each, "output", place)
         for place, each in enumerate(out):
