@@ -366,7 +366,7 @@ def test_scripts_find_the_factories():
     def three():
         return torch.tensor([1.0, 2.0]) + torch.as_tensor([2.0, 1.0])
 
-    with pytest.warns(DeprecationWarning, match="jit"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="jit"):
         scripted = torch.jit.script(three)
 
     assert scripted().tolist() == [3, 3]

@@ -75,7 +75,7 @@ def test_a_checkpoint_saves_memory(reentrant):
 
 
 # The first forward derivative of a process scripts parts of torch.
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
 def test_function_transforms():
     """grad, vmap, jvp, vjp, jacrev, jacfwd and hessian give the CPU's numbers."""
 
