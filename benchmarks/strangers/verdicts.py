@@ -36,6 +36,8 @@ _FRAMES = "wants torch's own functions among the frames; a record begins at the 
 _SEGMENT = "supposes that there is a segment already"
 _TOO_LARGE = "computes for minutes on a CPU what a GPU does in no time"
 _PINNED = "pinned memory comes from this machine's allocator, with other addresses"
+_GENERATOR = "random numbers are those of the CPU's generator, which has no offset"
+_TURNS = "threads wait for the simulated clock one after the other"
 _SPARSE = "sparse tensors are refused"
 _EXPANDABLE = "expandable segments are refused"
 
@@ -75,6 +77,8 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda.*.test_cuda_kernel_loop_overflow*", BEYOND, _TOO_LARGE),
     Known("test_cuda.*.test_caching_pinned_memory*", BEYOND, _PINNED),
     Known("test_cuda_multigpu.*.test_caching_pinned_memory*", BEYOND, _PINNED),
+    Known("test_cuda_multigpu.*.test_rng_state_offset", BEYOND, _GENERATOR),
+    Known("test_cuda_multigpu.*.test_stream_event_nogil", BEYOND, _TURNS),
     Known("test_cuda.*.test_cusparse_*", BEYOND, _SPARSE),
     Known("test_cuda_multigpu.TestCudaComm.*_coalesced", BEYOND, _SPARSE),
     Known("test_cuda.*.test_*_expandable", BEYOND, _EXPANDABLE),

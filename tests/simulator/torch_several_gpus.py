@@ -425,3 +425,13 @@ def test_collectives_are_refused_by_name(device):
     dist.all_reduce(on_host)
     wrapped = parallel.DistributedDataParallel(nn.Linear(3, 2))
     assert wrapped(on_host).shape == (2,)
+
+
+@pytest.mark.usefixtures("box")
+def test_an_event_of_cuda_has_no_device_until_it_is_recorded():
+    """A program may ask for it to tell whether it was recorded, and where."""
+    event = torch.cuda.Event()
+    assert event.device is None
+    with torch.cuda.device(1):
+        event.record()
+    assert event.device == torch.device("cuda", 1)

@@ -173,3 +173,12 @@ class EventOfDevice:
             blocking=blocking,
             interprocess=interprocess,
         )
+
+    @property
+    def device(self: Any) -> Any:
+        """The GPU where it was recorded; None before that, as of CUDA's own."""
+        return (
+            None
+            if self._gpu is None
+            else torch.device(self._simulation.word, self._gpu.index)
+        )
