@@ -165,7 +165,7 @@ PROGRAMS = (
             "intermediate_source/pinmem_nonblock.py", "",
             (("min_run_time=1.0, max_run_time=20.0", "min_run_time=0.01, max_run_time=0.1"),
              ("1024**2 * 5", "1024"), ("range(1000)", "range(10)"),
-             ("randn(1_000_000", "randn(10_000")), needs_a_gpu=True,
+             ("randn(1_000_000", "randn(10_000"), ("(100, 999999)", "(2, 999999)")), needs_a_gpu=True,
             why_not_sim=_ONLY_CUDA),
     # ------------------------------------------------ Dive into Deep Learning
     Program("Use a GPU", _D2L, "chapter_builders-guide/use-gpu.md", needs_a_gpu=True),

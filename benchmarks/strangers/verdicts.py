@@ -38,6 +38,7 @@ _TOO_LARGE = "computes for minutes on a CPU what a GPU does in no time"
 _PINNED = "pinned memory comes from this machine's allocator, with other addresses"
 _GENERATOR = "random numbers are those of the CPU's generator, which has no offset"
 _TURNS = "threads wait for the simulated clock one after the other"
+_ANYWHERE = "does the same where nothing is simulated"
 _SPARSE = "sparse tensors are refused"
 _EXPANDABLE = "expandable segments are refused"
 
@@ -77,6 +78,10 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda.*.test_cuda_kernel_loop_overflow*", BEYOND, _TOO_LARGE),
     Known("test_cuda.*.test_caching_pinned_memory*", BEYOND, _PINNED),
     Known("test_cuda_multigpu.*.test_caching_pinned_memory*", BEYOND, _PINNED),
+    Known("test_dataloader.*.test_get_worker_info", THE_TESTS, _ANYWHERE),
+    Known("test_dataloader.*.test_segfault", THE_TESTS, _ANYWHERE),
+    Known("test_dataloader.*.test_multiprocessing_*", BEYOND, _ANOTHER_PYTHON),
+    Known("test_dataloader.*.test_shuffler_iterdatapipe", BEYOND, _ANOTHER_PYTHON),
     Known("test_cuda_multigpu.*.test_rng_state_offset", BEYOND, _GENERATOR),
     Known("test_cuda_multigpu.*.test_stream_event_nogil", BEYOND, _TURNS),
     Known("test_cuda.*.test_cusparse_*", BEYOND, _SPARSE),
