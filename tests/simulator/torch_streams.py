@@ -37,6 +37,7 @@ def test_a_device_that_is_not_the_accelerators_is_named(box, word):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
 def test_types_that_the_accelerator_supports_can_be_copied_to(box):
     """Names for bits, and what is quantised, are not among them."""
     types = torch.accelerator.get_device_capability()["supported_dtypes"]

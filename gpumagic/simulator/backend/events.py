@@ -104,7 +104,8 @@ class Event(torch.Event):
             return True
         cost_ns = self._gpu.costs.host.query_ns
         with self._simulation.books():
-            done = self._simulation.polling.is_done(self._work, cost_ns)
+            scheduler, work = self._simulation.machine.scheduler, self._work
+            done = self._simulation.polling.ask(lambda: scheduler.done(work), cost_ns)
         return done and self._is_passed()
 
     def _is_passed(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.work import Work
+    from gpumagic.simulator.scheduler import Scheduler
 
 _PAUSE_NS = 500_000  # a loop that only asks comes back much sooner
 _IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a row
@@ -43,19 +43,27 @@ class Polling:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._scheduler = simulation.machine.scheduler
         self._asked = _Asked()
 
-    def is_done(self, work: Work | None, cost_ns: int) -> bool:
-        """Whether an entry has ended, after what the question costs the host.
+    @property
+    def _scheduler(self) -> Scheduler:
+        return self._simulation.machine.scheduler  # during a capture it is another
+
+    def ask(self, is_done: Callable[[], bool], cost_ns: int) -> bool:
+        """Whether something is done, after what the question costs the host.
 
         To be called with the books held.
+
+        Args:
+            is_done: The question, put to the scheduler.
+
+            cost_ns: What it costs.
         """
         scheduler, asked = self._scheduler, self._asked
-        if not scheduler.done(work) and self._pauses():
+        if not is_done() and self._pauses():
             scheduler.elapse(time.perf_counter_ns() - asked.real_ns)
         scheduler.elapse(cost_ns)
-        done = scheduler.done(work)
+        done = is_done()
         asked.ever = True
         asked.simulated_ns = -1 if done else scheduler.now_ns
         asked.real_ns = time.perf_counter_ns()

@@ -90,7 +90,10 @@ class Stream(torch.Stream):
         stream, simulation = self._simulated, self._simulation
         cost_ns = stream.gpu.costs.host.query_ns
         with simulation.books() as tracker:
-            done = simulation.polling.is_done(stream.queue.last, cost_ns)
+            scheduler = simulation.machine.scheduler
+            done = simulation.polling.ask(
+                lambda: not scheduler.busy(stream.queue), cost_ns
+            )
             if done:
                 tracker.host_waits_for(stream.order)
         return done
