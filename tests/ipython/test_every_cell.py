@@ -315,8 +315,10 @@ BODIES_TO_STRIKE = ["7", "1 / 0", "%%capture caught\n7", "if"]
 
 
 @pytest.mark.parametrize("body", BODIES_TO_STRIKE)
-def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell):
-    """The cell ends or is interrupted, the next one runs, and all goes out."""
+def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell, monkeypatch):
+    """The cell ends or is interrupted, the next one runs and is told, all goes out."""
+    told = []
+    monkeypatch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
     shell.run_line_magic("xmode", "Minimal")  # drawing tracebacks is not the point
     loaded = fingerprint(shell)
     shell.run_cell(ON)
@@ -328,7 +330,9 @@ def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell):
         if not strike.struck:
             break
         lines += 1
+        told.clear()
         assert shell.run_cell("2 + 2").result == 4, strike.struck
+        assert len(told) == 1, strike.struck
         assert fingerprint(shell) == on, strike.struck
     assert lines > 20
     shell.run_cell(OFF)
