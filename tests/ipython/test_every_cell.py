@@ -17,6 +17,26 @@ OFF = "%cuda_sync_time off\n%gpu_mem off"
 OURS = (every_cell.__file__, hooks.__file__)
 
 
+@pytest.fixture(autouse=True)
+def modules_as_before():
+    """Put the package's modules back that a reload of it has made anew.
+
+    Tests after these hold classes and functions of the first ones.
+    """
+    modules = {name: each for name, each in sys.modules.items() if _is_ours(name)}
+    contents = {name: dict(vars(each)) for name, each in modules.items()}
+    yield
+    for name in [*filter(_is_ours, sys.modules)]:
+        del sys.modules[name]
+    sys.modules.update(modules)
+    for name, module in modules.items():
+        vars(module).update(contents[name])
+
+
+def _is_ours(name):
+    return name.partition(".")[0] == "gpumagic"
+
+
 @pytest.fixture
 def shell():
     """A shell with the extension loaded."""
