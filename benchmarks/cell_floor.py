@@ -10,7 +10,7 @@ import time
 from IPython.core.interactiveshell import InteractiveShell
 
 from benchmarks.runner import Comparison, Subject, side_by_side
-from gpumagic import cells
+from gpumagic.notebook import cells
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 _WALL = re.compile(r"Wall time: ([\d.]+) (\S+)")
@@ -22,8 +22,8 @@ def run(rounds: int = 300) -> Comparison:
     empty, raising = (cells.compile_cell(shell, body) for body in ("pass", "1/0"))
     subjects: dict[str, Subject] = {
         "two clock reads": _two_reads,
-        "gpumagic.cells": lambda: cells.execute(empty).elapsed_s,
-        "gpumagic.cells, raising": lambda: cells.execute(raising).elapsed_s,
+        "gpumagic.notebook.cells": lambda: cells.execute(empty).elapsed_s,
+        "gpumagic.notebook.cells, raising": lambda: cells.execute(raising).elapsed_s,
         "%%time": lambda: wall_time(shell),
     }
     return side_by_side("cell_floor", subjects, rounds=rounds, warmups=20)

@@ -29,7 +29,7 @@ from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.gpu_mem.cell_run import CellRun
 from gpumagic.gpu_mem.holdings import find_holdings
 from gpumagic.gpu_mem.known_names import KnownNames
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

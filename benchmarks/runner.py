@@ -22,7 +22,7 @@ from typing import Any
 
 import gpumagic
 from gpumagic.devices.nvml import read_inventory
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("torch", "ipython", "ipykernel", "nvidia-ml-py", "rich")

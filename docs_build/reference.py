@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from gpumagic.arguments import words_of
+from gpumagic.notebook.arguments import words_of
 
 if TYPE_CHECKING:
     import argparse

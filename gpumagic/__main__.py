@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpumagic import __version__
-from gpumagic.arguments import options_of
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_select import command
+from gpumagic.notebook.arguments import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,7 +101,7 @@ def _select(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from gpumagic import demo
+    from gpumagic.notebook import demo
 
     sys.stdout.write(
         "The tour runs in a kernel of its own; that takes half a minute.\n"

@@ -6,11 +6,10 @@ import importlib
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from gpumagic.cell_transform import CellTransform
-from gpumagic.completion import Completion
-from gpumagic.session import Session
-from gpumagic.settings import GpuMagic
-from gpumagic.showing import settings_of
+from gpumagic.notebook.cell_transform import CellTransform
+from gpumagic.notebook.completion import Completion
+from gpumagic.notebook.display import GpuMagic, settings_of
+from gpumagic.notebook.session import Session
 
 
 class Room(NamedTuple):

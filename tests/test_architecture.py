@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.extension import ROOMS
-from gpumagic.record import Report
+from gpumagic.report.record import Report
 
 PACKAGE = Path(gpumagic.__file__).parent
 REPOSITORY = PACKAGE.parent

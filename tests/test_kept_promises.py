@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic import host_memory, magic, ranks, saving, units
+from gpumagic.devices import host
 from gpumagic.errors import UsageProblem
+from gpumagic.notebook import magics as base
+from gpumagic.report import log, robust, units
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_outer_fences_are_three_times_the_middle_half_away():
     """Tukey's outer fence is at 3 interquartile ranges: just inside does not count."""
     values = [1.0, 2.0, 3.0, 4.0]  # with a fifth: quartiles 2 and 4, the fence at 10
 
-    assert ranks.outliers([*values, 9.9]) == (1, 0)
-    assert ranks.outliers([*values, 10.1]) == (1, 1)
+    assert robust.outliers([*values, 9.9]) == (1, 0)
+    assert robust.outliers([*values, 10.1]) == (1, 1)
 
 
 def test_an_honest_interval_is_no_wider_than_its_values_are_worth():
@@ -74,10 +76,10 @@ def test_an_honest_interval_is_no_wider_than_its_values_are_worth():
         for _ in range(100):
             state = 0.5 * state + noise.gauss(0, 1)
             values.append(state)
-        honest, naive = ranks.honest_interval(values), ranks.median_interval(values)
+        honest, naive = robust.honest_interval(values), robust.median_interval(values)
         wider.append((honest.high - honest.low) / (naive.high - naive.low))
 
-    assert 1.3 < ranks.median(wider) < 2.3
+    assert 1.3 < robust.median(wider) < 2.3
 
 
 @pytest.mark.parametrize("json", [True, False])
@@ -85,7 +87,7 @@ def test_a_quiet_report_is_not_shown_in_any_form(monkeypatch, json):
     """`-q` shows nothing, also where `--json` says how it would be shown."""
     # Given
     shown = []
-    monkeypatch.setattr(magic, "display", lambda *each, **_: shown.append(each))
+    monkeypatch.setattr(base, "display", lambda *each, **_: shown.append(each))
     magics = SimpleNamespace(
         shell=SimpleNamespace(user_ns={}, execution_count=1),
         session=SimpleNamespace(remember_shown=lambda *_: None),
@@ -94,7 +96,7 @@ def test_a_quiet_report_is_not_shown_in_any_form(monkeypatch, json):
     report = SimpleNamespace(to_dict=dict)
 
     # When
-    handed_out = magic.GpuMagics.show(magics, report, options)
+    handed_out = base.GpuMagics.show(magics, report, options)
 
     # Then
     assert (shown, handed_out) == ([], None)
@@ -114,17 +116,17 @@ def test_of_nested_control_groups_the_tightest_limit_counts(tmp_path, outer, inn
         (folder / "memory.current").write_text("1\n")
 
     # When
-    room = host_memory.container_room(tmp_path)
+    room = host.container_room(tmp_path)
 
     # Then
     assert room.nbytes == 2
-    assert host_memory.available_bytes(tmp_path) == 2
+    assert host.available_bytes(tmp_path) == 2
 
 
 @pytest.mark.parametrize("name", ["LOG.CSV", "log.Json"])
 def test_an_ending_in_capitals_is_the_same_ending(tmp_path, name):
     """A log is saved by its ending, however that is written."""
-    saving.save_rows(str(tmp_path / name), [{"a": 1}], ["a"])
+    log.save_rows(str(tmp_path / name), [{"a": 1}], ["a"])
 
     assert "1" in (tmp_path / name).read_text(encoding="utf-8")
 
@@ -133,6 +135,6 @@ def test_an_ending_in_capitals_is_the_same_ending(tmp_path, name):
 def test_a_report_is_kept_under_names_that_can_be_assigned_to(text):
     """What is no name, or a word of Python's own, is refused before anything runs."""
     with pytest.raises(UsageProblem):
-        magic.variable_name(text)
+        base.variable_name(text)
 
-    assert magic.variable_name("klass") == "klass"
+    assert base.variable_name("klass") == "klass"

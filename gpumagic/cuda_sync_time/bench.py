@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.flags import Flag
     from gpumagic.cuda_sync_time.records.roofline import Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
-    from gpumagic.observed import Code
+    from gpumagic.report.events import Code
 
     Progress = Callable[[float], object]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import word_of
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
-from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.digits import floor_text, measured, ratio_text
 from gpumagic.cuda_sync_time.flag_words import notes
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.run_section import surroundings
 from gpumagic.drawing import Details, Grid, Note, Paragraph, Range, Ranges, Sparkline
-from gpumagic.units import count_text
+from gpumagic.report import robust
+from gpumagic.report.robust import Verdict
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.comparison import Comparison
     from gpumagic.cuda_sync_time.report import ComparisonReport
     from gpumagic.drawing import Cell, Part
+    from gpumagic.report.robust import Comparison
 
 _SAME = 0.01
 _DRAWN = 4  # pairs
@@ -127,8 +127,8 @@ def _figures(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
     each = None if floor_s is None else floor_s / max(report.calls, 1)
     pairs = report.result.pairs
     if pairs:
-        newer = ranks.median([after for _, after in pairs])
-        older = ranks.median([before for before, _ in pairs])
+        newer = robust.median([after for _, after in pairs])
+        older = robust.median([before for before, _ in pairs])
         yield f"{new}, median", measured(newer, each)
         yield f"{base}, median", measured(older, each)
     calls = f"{count_text(report.calls, 'call')} of either in each"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.tally import Tally
 from gpumagic.devices import torch_private
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpumagic.units import UNKNOWN, seconds_text
+from gpumagic.report.units import UNKNOWN, seconds_text
 
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MINUTE_S = 59.5

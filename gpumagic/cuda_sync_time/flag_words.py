@@ -8,7 +8,13 @@ from gpumagic.cuda_sync_time.digits import measured, times_text
 from gpumagic.cuda_sync_time.flag_table import WORDS
 from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.drawing import Note
-from gpumagic.units import UNKNOWN, devices_text, seconds_text, share_of, share_text
+from gpumagic.report.units import (
+    UNKNOWN,
+    devices_text,
+    seconds_text,
+    share_of,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

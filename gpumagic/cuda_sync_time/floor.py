@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.cuda_sync_time.last_wait import last_wait
 from gpumagic.cuda_sync_time.window import Window
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
@@ -58,7 +58,7 @@ def _measure(runtime: Runtime) -> float:
         len(taken) < _WINDOWS and time.perf_counter() < until
     ):
         taken.append(_empty_s(runtime))
-    return ranks.median(taken)
+    return robust.median(taken)
 
 
 def _empty_s(runtime: Runtime) -> float:

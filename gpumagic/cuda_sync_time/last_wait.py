@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.waiting import NotInTime
 from gpumagic.devices import torch_private
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

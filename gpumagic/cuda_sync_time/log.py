@@ -12,7 +12,7 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
-from gpumagic.saving import save_rows
+from gpumagic.report.log import save_rows
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind

@@ -8,7 +8,7 @@ from gpumagic.cuda_sync_time.digits import nearly_same
 from gpumagic.cuda_sync_time.flag_words import short_words
 from gpumagic.drawing import Badge, Column, Meter, Note, Paragraph, Sparkline, Table
 from gpumagic.drawing.table import MOST_ROWS
-from gpumagic.units import count_text, seconds_text, share_text
+from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic import arguments
-from gpumagic.declaring import argument, word
 from gpumagic.errors import UsageProblem
-from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
+from gpumagic.notebook import arguments
+from gpumagic.notebook.arguments import argument, word
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
     from gpumagic.cuda_sync_time.notebook import Notebook
-    from gpumagic.session import Session
+    from gpumagic.notebook.session import Session
 
 
 def kept_names(magics: TimeMagics, _: str) -> list[str]:

@@ -13,7 +13,7 @@ from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.race_run import RaceRun
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.devices.driver import open_driver
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

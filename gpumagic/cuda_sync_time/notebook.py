@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from gpumagic.arguments import options_of
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
@@ -17,19 +16,20 @@ from gpumagic.cuda_sync_time.race_run import RaceRun
 from gpumagic.cuda_sync_time.report import BriefReport
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.every_cell import Mode, running_cell
-from gpumagic.magic import show_text
-from gpumagic.observed import Code
-from gpumagic.repeatable_cell import RepeatableCell, own_part
+from gpumagic.notebook.arguments import options_of
+from gpumagic.notebook.cell_hooks import Mode, running_cell
+from gpumagic.notebook.cells import RepeatableCell, own_part
+from gpumagic.notebook.magics import show_text
+from gpumagic.report.events import Code
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from gpumagic.cells import Outcome
     from gpumagic.cuda_sync_time.log import Timed
     from gpumagic.cuda_sync_time.report import LogReport
-    from gpumagic.magic import GpuMagics
+    from gpumagic.notebook.cells import Outcome
+    from gpumagic.notebook.magics import GpuMagics
 
 _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")

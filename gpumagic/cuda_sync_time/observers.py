@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.observed import Trace
+from gpumagic.report.events import Trace
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.profile import Profile
     from gpumagic.cuda_sync_time.records.run import SyncPoint
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SyncCall
+    from gpumagic.report.events import SyncCall
 
 
 class Observers:

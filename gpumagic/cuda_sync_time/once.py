@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.waiting import Waited
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.observed import Code
+    from gpumagic.report.events import Code
 
 __all__ = ["OneRun", "error_line"]
 

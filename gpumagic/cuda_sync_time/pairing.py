@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.comparison import Comparison, Pair, Verdict, logs_of, verdict_of
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
 from gpumagic.cuda_sync_time.warming import warm_up
+from gpumagic.report.robust import Comparison, Pair, Verdict, logs_of, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from gpumagic.drawing import (
     Timeline,
 )
 from gpumagic.drawing.timeline import MOST_LANES
-from gpumagic.observed import DEVICE_KINDS, SpanKind
-from gpumagic.units import count_text, seconds_text, share_text
+from gpumagic.report.events import DEVICE_KINDS, SpanKind
+from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.profile import Profile
     from gpumagic.cuda_sync_time.records.setting import Setting
     from gpumagic.drawing import Part
-    from gpumagic.observed import TraceSpan
+    from gpumagic.report.events import TraceSpan
 
 _KINDS = {
     SpanKind.KERNEL: "kernel",

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.records.profile import Profile, StreamShare, TopKernel
-from gpumagic.intervals import Window, seconds_busy
-from gpumagic.observed import DEVICE_KINDS, SpanKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, Window, seconds_busy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpumagic.observed import Trace, TraceSpan
+    from gpumagic.report.events import Trace, TraceSpan
 
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 

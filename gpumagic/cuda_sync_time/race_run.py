@@ -10,7 +10,7 @@ from gpumagic.cuda_sync_time.report import RaceReport
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.observed import Code, SeenRace
+    from gpumagic.report.events import Code, SeenRace
 
 
 class RaceRun:

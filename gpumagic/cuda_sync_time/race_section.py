@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Note, Paragraph, Table
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.report import RaceReport
     from gpumagic.drawing import Cell, Part
-    from gpumagic.observed import CodeLine
+    from gpumagic.report.events import CodeLine
 
 _SHOWN = 10
 _NO_TIME = "It ran with every access being noted, so no time is claimed for it."

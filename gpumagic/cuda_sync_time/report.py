@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.cuda_sync_time.records.run import Bound, Run, SyncPoint
-from gpumagic.record import Report
+from gpumagic.report import robust
+from gpumagic.report.record import Report
 
 if TYPE_CHECKING:
-    from gpumagic.comparison import Comparison
     from gpumagic.cuda_sync_time.records.flags import Flag
     from gpumagic.cuda_sync_time.records.log_entry import LogEntry
     from gpumagic.cuda_sync_time.records.profile import Profile
     from gpumagic.cuda_sync_time.records.roofline import Roofline
     from gpumagic.cuda_sync_time.records.samples import Mode, Samples
     from gpumagic.cuda_sync_time.records.setting import Setting
-    from gpumagic.observed import Code, SeenRace
+    from gpumagic.report.events import Code, SeenRace
+    from gpumagic.report.robust import Comparison
 
 # A wait of less than this part of the time says that the device kept up.
 _HARDLY_WAITED = 0.05
@@ -112,7 +112,7 @@ class ComparisonReport(Report):
     @property
     def seconds(self) -> float:
         """The figure that a log shows: one call of the newer code."""
-        return ranks.median([newer for _, newer in self.result.pairs])
+        return robust.median([newer for _, newer in self.result.pairs])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.errors import UsageProblem
-from gpumagic.units import parse_bytes, parse_seconds
+from gpumagic.report.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import rate_text
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Plane, Table
-from gpumagic.units import share_of, share_text
+from gpumagic.report.units import share_of, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
-from gpumagic.units import UNKNOWN, devices_text, seconds_text
+from gpumagic.report.units import UNKNOWN, devices_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

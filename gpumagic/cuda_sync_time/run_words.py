@@ -13,7 +13,7 @@ from gpumagic.cuda_sync_time.digits import (
 from gpumagic.cuda_sync_time.flag_words import short_words
 from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.records.run import Bound
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.run import Run

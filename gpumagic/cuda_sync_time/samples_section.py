@@ -17,7 +17,7 @@ from gpumagic.drawing import (
     Paragraph,
     Sparkline,
 )
-from gpumagic.units import count_text, seconds_text, share_text
+from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic import ranks
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.units import seconds_text
+from gpumagic.report import robust
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,9 +48,9 @@ def flags_of(seconds: Sequence[float]) -> tuple[Flag, ...]:
 
 def spread(seconds: Sequence[float]) -> float | None:
     """The interquartile range as a share of the median; None where there is none."""
-    if not seconds or (middle := ranks.median(seconds)) <= 0:
+    if not seconds or (middle := robust.median(seconds)) <= 0:
         return None
-    low, high = ranks.quartiles(seconds)
+    low, high = robust.quartiles(seconds)
     return (high - low) / middle
 
 
@@ -64,15 +64,15 @@ def drift(seconds: Sequence[float]) -> float | None:
     """
     if len(seconds) < _FEWEST_FOR_SHAPE:
         return None
-    if abs(ranks.rank_trend(seconds)) * math.sqrt(len(seconds) - 1) < _UNLIKELY:
+    if abs(robust.rank_trend(seconds)) * math.sqrt(len(seconds) - 1) < _UNLIKELY:
         return None
     third = len(seconds) // 3
     first, last = seconds[:third], seconds[-third:]
     (low, high), (last_low, last_high) = _reach(first), _reach(last)
-    before = ranks.median(first)
+    before = robust.median(first)
     if before <= 0 or (last_low <= high and low <= last_high):
         return None
-    change = ranks.median(last) / before - 1
+    change = robust.median(last) / before - 1
     return change if abs(change) >= _SMALLEST_CHANGE else None
 
 
@@ -90,27 +90,27 @@ def humps(seconds: Sequence[float]) -> Humps | None:
     splits = range(fewest, count - fewest + 1)
     gap, split = max((ordered[each] - ordered[each - 1], each) for each in splits)
     below, above = ordered[:split], ordered[split:]
-    widest = max(high - low for low, high in map(ranks.quartiles, (below, above)))
-    if gap <= max(_GAP * widest, _SMALLEST_CHANGE * ranks.median(ordered)):
+    widest = max(high - low for low, high in map(robust.quartiles, (below, above)))
+    if gap <= max(_GAP * widest, _SMALLEST_CHANGE * robust.median(ordered)):
         return None
-    return Humps(ranks.median(below), ranks.median(above))
+    return Humps(robust.median(below), robust.median(above))
 
 
 def are_alike(before: Sequence[float], now: Sequence[float]) -> bool:
     """Whether the medians of two stretches of time differ by less than two percent."""
-    was = ranks.median(before)
-    return abs(ranks.median(now) - was) <= _STEADY * was
+    was = robust.median(before)
+    return abs(robust.median(now) - was) <= _STEADY * was
 
 
 def moved(before: Sequence[float], now: Sequence[float]) -> bool:
     """Whether they differ by more, and by more than chance does."""
-    clear = abs(ranks.rank_shift(before, now)) > _UNLIKELY
+    clear = abs(robust.rank_shift(before, now)) > _UNLIKELY
     return clear and not are_alike(before, now)
 
 
 def correlation(values: Sequence[float]) -> float | None:
     """How much each value resembles the one before; None where it is not much."""
-    again = ranks.autocorrelation(values)
+    again = robust.autocorrelation(values)
     much = len(values) >= _FEWEST_FOR_SHAPE and again > CORRELATION_LIMIT
     return again if much else None
 
@@ -120,7 +120,7 @@ def worth_flags(values: Sequence[float]) -> Iterator[Flag]:
     again = correlation(values)
     if again is not None:
         yield Flag(FlagKind.CORRELATED, amount=again)
-    elif ranks.honest_interval(values) is None:
+    elif robust.honest_interval(values) is None:
         yield Flag(FlagKind.FEW, amount=len(values))
 
 
@@ -138,5 +138,5 @@ def _flags(seconds: Sequence[float]) -> Iterator[Flag]:
 
 def _reach(values: Sequence[float]) -> tuple[float, float]:
     """Where the median lies; of too few values somewhere between all of them."""
-    found = ranks.median_interval(values)
+    found = robust.median_interval(values)
     return (found.low, found.high) if found else (min(values), max(values))

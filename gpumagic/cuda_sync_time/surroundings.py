@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices import torch_private
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -125,7 +125,7 @@ def loads_in_use(runtime: Runtime, driver: Driver) -> Mapping[int, GpuLoad]:
     """
     if runtime.kind not in _HAS_LOAD or not runtime.started():
         return {}
-    from gpumagic.devices.load import loads
+    from gpumagic.devices.in_use import loads
 
     return loads(driver, runtime)
 

@@ -9,7 +9,7 @@ from gpumagic.cuda_sync_time.records.run import SyncPoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumagic.observed import CodeLine, SyncCall
+    from gpumagic.report.events import CodeLine, SyncCall
 
 
 def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
@@ -13,6 +12,7 @@ from gpumagic.cuda_sync_time.records.samples import Samples
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.cuda_sync_time.surroundings import flags_between
 from gpumagic.cuda_sync_time.warming import warm_up
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,8 +102,8 @@ def _fill(seconds: list[float], sampler: Sampler, plan: Plan) -> bool:
 
 
 def _is_narrow(seconds: Sequence[float]) -> bool:
-    interval = ranks.honest_interval(seconds)
+    interval = robust.honest_interval(seconds)
     if interval is None:
         return False
     half = (interval.high - interval.low) / 2
-    return half <= _NARROW * ranks.median(seconds)
+    return half <= _NARROW * robust.median(seconds)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.plan import FEWEST_SAMPLES
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.stopwatch import Elapsed
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.plan import Plan
@@ -163,7 +163,7 @@ class _Warming:
         sampler, plan = self._sampler, self._plan
         before = sampler.mode, sampler.calls
         # Of two calls one may have compiled something; of five the middle is right.
-        usual = min if len(stretch) < _FEWEST_ROUNDS else ranks.median
+        usual = min if len(stretch) < _FEWEST_ROUNDS else robust.median
         quickest_s = min(map(usual, _columns(stretch)))
         # What is done before a sample is done before its first call only.
         alone = plan.cold or plan.before is not None

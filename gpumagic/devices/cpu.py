@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SeenRace, SyncCall
+    from gpumagic.report.events import SeenRace, SyncCall
 
 _CPUINFO = Path("/proc/cpuinfo")
 

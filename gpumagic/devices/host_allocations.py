@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
-from gpumagic.places import Place
+from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gpumagic.places import PlaceMark, Places
+    from gpumagic.report.places import PlaceMark, Places
 
 _CPU = 0  # the number of the one device
 _MOST_EVENTS = 1_000_000

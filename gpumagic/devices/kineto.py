@@ -2,19 +2,22 @@
 
 It is the one form of a trace that is the same from torch 2.4 on and for every maker
 of GPUs: the raw events of older versions do not say what kind of event they are.
+
+The names are those of CUDA and HIP, of their runtimes and their drivers, and those of
+Level Zero (ze) and Unified Runtime (ur), by which XPUs are driven.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.call_names import kind_of_call
-from gpumagic.observed import SpanKind, TraceSpan
+from gpumagic.report.events import SpanKind, TraceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -250,3 +253,34 @@ def _correlation(event: dict[str, Any]) -> Any:
 
 def _number(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) else None
+
+
+_WAITS = re.compile(
+    r"""Synchronize
+    | ^(cuda|hip)(Host)?Free(Host|Array)?(_v\d+)?$  # not FreeAsync
+    | ^cuMemFree(Host)?(_v\d+)?$
+    | ^(cuda|hip)Memcpy(?!.*Async)
+    | ^cuMemcpy(?!.*Async)
+    | ^urEventWait
+    | ^urQueueFinish
+    """,
+    re.VERBOSE,
+)
+_LAUNCHES = re.compile(r"Launch|Enqueue|Memcpy|Memset")
+_COPIES = re.compile(r"Memcpy")
+
+
+def kind_of_call(name: str, *, copied: bool = False) -> SpanKind | None:
+    """Whether a call waits or launches; None for one that does neither.
+
+    Args:
+        name: As the profiler gives it.
+
+        copied: Whether a copy that it has launched was done when it returned. So it is
+            with pageable memory, for which "asynchronous" is only a word.
+    """
+    if _WAITS.search(name):
+        return SpanKind.WAIT
+    if not _LAUNCHES.search(name):
+        return None
+    return SpanKind.WAIT if copied and _COPIES.search(name) else SpanKind.LAUNCH

@@ -11,8 +11,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+from gpumagic.devices.cuda_start import STUB_LIBRARY, SUCCESS, StartProbe
 from gpumagic.devices.protocols import CudaState, Initialisation
-from gpumagic.devices.start_probe import STUB_LIBRARY, SUCCESS, StartProbe
 
 _NOT_INITIALIZED = 3
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.start_probe import StartProbe
+from gpumagic.devices.cuda_start import StartProbe
 
 if TYPE_CHECKING:
-    from gpumagic.devices.nvml_load import LoadReader
+    from gpumagic.devices.nvml_utilisation import LoadReader
     from gpumagic.devices.protocols import (
         CudaState,
         GpuLink,
@@ -76,36 +76,40 @@ class NvidiaDriver:
 
     def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
         """What CUDA shows this process, cuda:0 first; None before it has started."""
-        from gpumagic.devices import shown
+        from gpumagic.devices import visible_devices
         from gpumagic.devices.protocols import VisibleDevice
 
         library = self._start.library()
         if library is None or not self.cuda_started():
             return None
-        return tuple(VisibleDevice(**each) for each in shown.identities(library))
+        return tuple(
+            VisibleDevice(**each) for each in visible_devices.identities(library)
+        )
 
     def loads(self) -> tuple[GpuLoad, ...]:
         """How the GPUs that CUDA shows do now; empty before it has started."""
-        from gpumagic.devices import nvml_load
+        from gpumagic.devices import nvml_utilisation
 
-        shown = self.visible_devices() or ()
-        if shown and self._loads is None:
-            self._loads = nvml_load.LoadReader()
-        return self._loads.read(shown) if shown and self._loads else ()
+        visible_devices = self.visible_devices() or ()
+        if visible_devices and self._loads is None:
+            self._loads = nvml_utilisation.LoadReader()
+        return (
+            self._loads.read(visible_devices) if visible_devices and self._loads else ()
+        )
 
     def links(self) -> tuple[GpuLink, ...]:
         """How the GPUs that CUDA shows are joined to the host now."""
-        from gpumagic.devices import nvml_links
+        from gpumagic.devices import nvml_utilisation
 
-        shown = self.visible_devices() or ()
-        return nvml_links.read_links(shown) if shown else ()
+        visible_devices = self.visible_devices() or ()
+        return nvml_utilisation.read_links(visible_devices) if visible_devices else ()
 
     def overlooks(self, mask: str | None) -> bool:
         """Only no value is as good as none."""
         return mask is None
 
     def _mapped_library(self) -> str | None:
-        from gpumagic.devices.mapped import mapped_library
+        from gpumagic.devices.cuda_start import mapped_library
 
         # Once is enough: a mapped driver stays, and looking takes long.
         if self._library is None and self._start.library() is not None:

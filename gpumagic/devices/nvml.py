@@ -1,5 +1,8 @@
 """What the machine has, asked of the NVIDIA driver through NVML.
 
+That differs from GPU to GPU and from driver to driver, so every field is asked on
+its own: one that fails stays unknown and costs no other.
+
 NVML neither initialises CUDA nor heeds `CUDA_VISIBLE_DEVICES`: what it lists is the
 machine, in an order of its own, whatever this process may see of it.
 """
@@ -9,18 +12,276 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.nvml_gpu import (
-    answers,
-    error_code,
-    explain,
-    first,
-    read_gpu,
-    text,
-)
-from gpumagic.devices.protocols import Inventory
+from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
 from gpumagic.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NOT_AVAILABLE = 2**64 - 1  # NVML's way to say that it does not know a size
+_GPU_TEMPERATURE = 0
+_MIG_ENABLED = 1
+_COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+
+_LOST = 15
+_RESET_REQUIRED = 16
+_GPU_FAILURES = {
+    4: (
+        "this user may not use this GPU",
+        "choose another one, or ask who runs this machine for access to it",
+    ),
+    _LOST: (
+        "this GPU is lost: the driver cannot reach it any more",
+        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
+    ),
+    _RESET_REQUIRED: (
+        "this GPU must be reset before it can be used",
+        "reset it (sudo nvidia-smi --gpu-reset) or reboot",
+    ),
+}
+_UNOPENED = "the driver does not open this GPU"
+_LOOK = "run nvidia-smi to see whether the driver itself works"
+
+
+def read_gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU now, as far as it answers.
+
+    Args:
+        nvml: The module pynvml, initialised.
+
+        index: NVML's number of the GPU.
+    """
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except Exception as failure:  # noqa: BLE001 -- the other GPUs still count
+        return Gpu(index=index, **explain(failure, _GPU_FAILURES, _UNOPENED))
+    failures: list[Exception] = []
+    known = answers(_GPU, failures, nvml, handle)
+    memory = known.pop("memory", {})
+    gone = [each for each in failures if error_code(each) in (_LOST, _RESET_REQUIRED)]
+    why = explain(gone[0], _GPU_FAILURES, _UNOPENED) if gone else {}
+    return Gpu(index=index, **known, **memory, **why)
+
+
+def answers(
+    questions: tuple[tuple[str, Callable[..., Any]], ...],
+    failures: list[Exception],
+    *about: Any,
+) -> dict[str, Any]:
+    """The fields that could be read; what hindered the others joins `failures`."""
+    known = {}
+    for field, read in questions:
+        try:
+            known[field] = read(*about)
+        except Exception as failure:  # noqa: BLE001 -- it costs this field only
+            failures.append(failure)
+    return known
+
+
+def first(*attempts: Callable[[], Any]) -> Any:
+    """The first answer; drivers and pynvml differ in the calls they know."""
+    for attempt in attempts[:-1]:
+        with contextlib.suppress(Exception):
+            return attempt()
+    return attempts[-1]()
+
+
+def text(value: str | bytes) -> str:
+    """A name as text, which early versions of pynvml give as bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def error_code(failure: Exception) -> int | None:
+    """NVML's code, if the failure is one of NVML's."""
+    return getattr(failure, "value", None)
+
+
+def explain(
+    failure: Exception, known: dict[int, tuple[str, str]], otherwise: str
+) -> dict[str, Any]:
+    """The `problem` and the `hint` of a record for which this failure stands."""
+    code = error_code(failure)
+    if code is None:
+        return {"problem": f"{otherwise}: {failure}", "hint": _LOOK}
+    unknown = f"{otherwise}: {failure} (NVML code {code})", _LOOK
+    problem, hint = known.get(code, unknown)
+    return {"problem": problem, "hint": hint}
+
+
+# ---------------------------------------------------------------- the GPU itself
+
+
+def _name(nvml: Any, gpu: Any) -> str:
+    return text(nvml.nvmlDeviceGetName(gpu))
+
+
+def uuid(nvml: Any, gpu: Any) -> str:
+    """NVML's name for a GPU or a slice, with GPU- or MIG- in front."""
+    return text(nvml.nvmlDeviceGetUUID(gpu))
+
+
+def pci_address(nvml: Any, gpu: Any) -> str:
+    """As CUDA and lspci write it; NVML itself writes the domain in eight digits."""
+    pci = nvml.nvmlDeviceGetPciInfo(gpu)
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _compute_capability(nvml: Any, gpu: Any) -> tuple[int, int]:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return int(major), int(minor)
+
+
+def _compute_mode(nvml: Any, gpu: Any) -> str:
+    return _COMPUTE_MODES[nvml.nvmlDeviceGetComputeMode(gpu)]
+
+
+# ---------------------------------------------------------------- how it does
+
+
+def _size(value: int | None) -> int | None:
+    return None if value == _NOT_AVAILABLE else value
+
+
+def _memory(nvml: Any, gpu: Any) -> dict[str, int | None]:
+    # Version 1 counts what the driver keeps for itself as used, and cannot say it.
+    memory = first(
+        lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2),
+        lambda: nvml.nvmlDeviceGetMemoryInfo(gpu),
+    )
+    if not _size(memory.total):  # no GPU has no memory: this one cannot tell
+        return {}
+    return {
+        "memory_total_bytes": memory.total,
+        "memory_free_bytes": _size(memory.free),
+        "memory_used_bytes": _size(memory.used),
+        "memory_reserved_bytes": _size(getattr(memory, "reserved", None)),
+    }
+
+
+def _utilisation_share(nvml: Any, gpu: Any) -> float:
+    return float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100
+
+
+def _temperature_c(nvml: Any, gpu: Any) -> int:
+    # The first call is announced to go with CUDA 14; only new drivers know the second.
+    degrees = first(
+        lambda: nvml.nvmlDeviceGetTemperature(gpu, _GPU_TEMPERATURE),
+        lambda: nvml.nvmlDeviceGetTemperatureV(gpu, _GPU_TEMPERATURE),
+    )
+    return int(degrees)
+
+
+def _power_w(nvml: Any, gpu: Any) -> float:
+    return float(nvml.nvmlDeviceGetPowerUsage(gpu)) / 1000
+
+
+# ---------------------------------------------------------------- its processes
+
+
+def _processes(nvml: Any, gpu: Any) -> tuple[GpuProcess, ...]:
+    """A process that computes and draws is listed once, as one that computes."""
+    compute = running(nvml, gpu, "Compute")
+    graphics: list[Any] = []
+    with contextlib.suppress(Exception):
+        graphics = running(nvml, gpu, "Graphics")
+    computing = {row.pid for row in compute}
+    return tuple(
+        [_process(row, "compute") for row in compute]
+        + [_process(row, "graphics") for row in graphics if row.pid not in computing]
+    )
+
+
+def _process(row: Any, kind: str) -> GpuProcess:
+    return GpuProcess(row.pid or None, _size(row.usedGpuMemory), kind)
+
+
+def running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
+    """NVML's rows. The unversioned call is not asked: pynvml refuses it at will."""
+    call = f"nvmlDeviceGet{kind}RunningProcesses_"
+    try:
+        rows: list[Any] = getattr(nvml, call + "v3")(gpu)
+    except Exception:  # noqa: BLE001 -- older drivers have version 2 only
+        return list(getattr(nvml, call + "v2")(gpu))
+    if not all(row.pid for row in rows):
+        # Drivers 535.43 to 535.86 write longer rows into v3, which then read as
+        # processes of number 0; their v2 is sound.
+        with contextlib.suppress(Exception):
+            return list(getattr(nvml, call + "v2")(gpu))
+    return rows
+
+
+# ---------------------------------------------------------------- its slices
+
+
+def _mig_enabled(nvml: Any, gpu: Any) -> bool:
+    current, _pending = nvml.nvmlDeviceGetMigMode(gpu)
+    return bool(current == _MIG_ENABLED)
+
+
+def _mig(nvml: Any, gpu: Any) -> tuple[MigSlice, ...]:
+    if not _mig_enabled(nvml, gpu):
+        return ()
+    slices = []
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        # Most places are empty, and the taken ones need not be the first.
+        with contextlib.suppress(Exception):
+            slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place))
+    return tuple(_slice(nvml, each) for each in slices)
+
+
+def _slice(nvml: Any, part: Any) -> MigSlice:
+    unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(MigSlice))
+    known = answers(_SLICE, [], nvml, part)
+    memory = known.pop("memory", {})
+    return MigSlice(**(unknown | memory | known))
+
+
+def _gpu_instance(nvml: Any, part: Any) -> int:
+    return int(nvml.nvmlDeviceGetGpuInstanceId(part))
+
+
+def _compute_instance(nvml: Any, part: Any) -> int:
+    return int(nvml.nvmlDeviceGetComputeInstanceId(part))
+
+
+def _slice_size(nvml: Any, part: Any) -> int:
+    return int(nvml.nvmlDeviceGetAttributes_v2(part).memorySizeMB * 2**20)
+
+
+def _slice_memory(nvml: Any, part: Any) -> dict[str, int | None]:
+    memory = _memory(nvml, part)
+    memory.pop("memory_reserved_bytes", None)
+    return memory
+
+
+# ---------------------------------------------------------------- the questions
+
+_GPU = (
+    ("name", _name),
+    ("uuid", uuid),
+    ("pci_address", pci_address),
+    ("memory", _memory),
+    ("utilisation_share", _utilisation_share),
+    ("temperature_c", _temperature_c),
+    ("power_w", _power_w),
+    ("compute_capability", _compute_capability),
+    ("compute_mode", _compute_mode),
+    ("processes", _processes),
+    ("mig_enabled", _mig_enabled),
+    ("mig", _mig),
+)
+
+_SLICE = (
+    ("uuid", uuid),
+    ("gpu_instance", _gpu_instance),
+    ("compute_instance", _compute_instance),
+    ("memory", _slice_memory),
+    ("memory_total_bytes", _slice_size),  # if it is told, it is the one that counts
+)
+
 
 # The last one came with MIG: a pynvml without it would show whole GPUs where
 # there are only slices.
@@ -137,7 +398,7 @@ def _import_pynvml() -> Any:
 _LIBRARY_NOT_FOUND = 12
 _IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
 
-_FAILURES = {
+_DRIVER_FAILURES = {
     4: (
         "this user may not talk to the NVIDIA driver",
         "check who may read and write /dev/nvidiactl; " + _IN_A_CONTAINER,
@@ -174,6 +435,6 @@ _FAILURES = {
 
 
 def _unanswered(failure: Exception, **versions: Any) -> Inventory:
-    why = explain(failure, _FAILURES, "the NVIDIA driver cannot be asked")
+    why = explain(failure, _DRIVER_FAILURES, "the NVIDIA driver cannot be asked")
     absent = error_code(failure) == _LIBRARY_NOT_FOUND
     return Inventory(**versions, absent=absent, **why)

@@ -23,16 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
+from gpumagic.devices.accelerator import (
+    AcceleratorRuntime,
+    CudaRuntime,
+    driver_initialised,
+    is_available,
+)
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.cuda import CudaRuntime, driver_initialised
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import (
     SimulatedRuntime,
     simulated_box,
     why_not_simulated,
     word_of,
 )
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices import shown
+from gpumagic.devices import visible_devices
+from gpumagic.devices.cuda_start import LIBRARY
 from gpumagic.devices.protocols import VisibleDevice
-from gpumagic.devices.start_probe import LIBRARY
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def ask_child(
 
 
 def _answer(environment: Mapping[str, str], timeout_s: float) -> Any:
-    program = inspect.getsource(shown) + _ASK
+    program = inspect.getsource(visible_devices) + _ASK
     child = subprocess.Popen(  # noqa: S603 -- this very Python, and a program of ours
         [sys.executable, *_BARE, program, LIBRARY],
         env=dict(environment),

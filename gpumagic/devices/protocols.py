@@ -12,14 +12,14 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SeenRace, SyncCall
+    from gpumagic.report.events import SeenRace, SyncCall
 
 
 # ---------------------------------------------------------------- the machine

@@ -2,22 +2,26 @@
 
 torch's sanitizer (`torch.cuda._sanitizer`, private) prints the first race and raises.
 Here a copy of it goes on, and hands over what it finds.
+
+Once `torch.cuda._sanitizer` is loaded, it follows every allocation of the process for
+good, each with its whole stack. So it is never loaded under its own name here, and
+what the copy registers is taken back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.race_words import in_words
-from gpumagic.devices.sanitizer_copy import private_sanitizer
 from gpumagic.errors import DeviceError
-from gpumagic.places import PlaceMark, Places
+from gpumagic.report.events import SeenRace
+from gpumagic.report.places import PlaceMark, Places, code_line, place_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from gpumagic.observed import SeenRace
 
 _INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it runs with'
 
@@ -166,3 +170,123 @@ class _HasRun:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self._outputs
+
+
+_DEFAULT_STREAM = 0
+
+
+def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
+    """What is wrong, with both places, and what to type where.
+
+    Args:
+        torch: The torch module itself.
+
+        earlier: The access that was made first.
+
+        later: The access that does not wait for it.
+    """
+    later_place, earlier_place = place_text(later.mark), place_text(earlier.mark)
+    waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
+    return SeenRace(
+        problem=(
+            f"{later_place} {_verb(later)} memory on {_spoken(torch, later.stream)} "
+            f"that {earlier_place} {_verb(earlier)} on "
+            f"{_spoken(torch, earlier.stream)}, and nothing makes it wait"
+        ),
+        hint=f"{waiting}.wait_stream({other}) before {later_place}",
+        earlier=code_line(earlier.mark),
+        later=code_line(later.mark),
+    )
+
+
+def _typed(torch: Any, stream: int) -> str:
+    """What to type for a stream; in angle brackets where it has no name."""
+    if stream == _DEFAULT_STREAM:
+        return "torch.cuda.default_stream()"
+    return _variable_of(torch, stream) or f"<stream {stream:#x}>"
+
+
+def _spoken(torch: Any, stream: int) -> str:
+    if stream == _DEFAULT_STREAM:
+        return "the default stream"
+    return _variable_of(torch, stream) or f"stream {stream:#x}"
+
+
+def _variable_of(torch: Any, stream: int) -> str | None:
+    """The name that the user has given a stream, in the notebook or the script."""
+    variables = vars(sys.modules["__main__"]).copy()
+    streams = {
+        value.cuda_stream: name
+        for name, value in variables.items()
+        if isinstance(value, torch.cuda.Stream) and name[0] != "_"
+    }
+    return streams.get(stream)
+
+
+def _verb(access: Access) -> str:
+    return "writes" if access.writes else "reads"
+
+
+_SANITIZER = "torch.cuda._sanitizer"
+_HEARD = (
+    *("event_creation", "event_deletion", "event_record", "event_wait"),
+    *("memory_allocation", "memory_deallocation", "stream_creation"),
+    *("device_synchronization", "stream_synchronization", "event_synchronization"),
+)
+
+
+@contextlib.contextmanager
+def private_sanitizer(torch: Any) -> Iterator[Any]:
+    """The sanitizer's module, loaded beside the one that the user may have.
+
+    At the end torch's registries are rid of whatever the copy has put there.
+
+    Args:
+        torch: The torch module itself.
+
+    Raises:
+        ImportError: This torch has no sanitizer.
+        AttributeError: It lacks what the sanitizer listens to.
+    """
+    gpu_trace = importlib.import_module("torch.cuda._gpu_trace")
+    # Asked first: a copy that fails half-way leaves half a sanitizer.
+    for name in _HEARD:
+        getattr(gpu_trace, f"register_callback_for_{name}")
+    torch._C._activate_gpu_trace  # noqa: B018, SLF001 -- as above
+    spec = importlib.util.find_spec(_SANITIZER)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no {_SANITIZER}")
+    module: Any = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        # It extracts the whole stack at each operation, for texts that nobody reads.
+        module.traceback = _NoStacks
+        yield module
+    finally:
+        for registry in vars(gpu_trace).values():
+            _rid(getattr(registry, "callback_list", []), module)
+
+
+def _rid(callbacks: list[Any], module: Any) -> None:
+    callbacks[:] = [each for each in callbacks if not _is_of(module, each)]
+
+
+def _is_of(module: Any, callback: Any) -> bool:
+    function = getattr(callback, "__func__", None)
+    return getattr(function, "__globals__", None) is vars(module)
+
+
+class _NoStacks:
+    """In the place of `traceback`, for a sanitizer that is asked for no stacks."""
+
+    class StackSummary:
+        """The stack of nothing."""
+
+        @staticmethod
+        def extract(*_: Any, **__: Any) -> list[Any]:
+            """No frames at all."""
+            return []
+
+    @staticmethod
+    def walk_stack(_: Any) -> None:
+        """Nothing to walk."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SeenRace, SyncCall
+    from gpumagic.report.events import SeenRace, SyncCall
 
 _KIND = "sim"
 _LIBRARIES = {"cublas": "cuBLAS", "cudnn": "cuDNN"}

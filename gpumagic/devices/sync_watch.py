@@ -1,5 +1,7 @@
 """Which lines make the host wait for a CUDA device, noted while a block runs.
 
+torch warns of the waits that it hides; those that a program asks for are wrapped.
+
 Two ways together see most of it. torch's sync debug mode warns of every operation
 of torch that waits, after it has waited; the stack at that moment names the line.
 It says nothing of `torch.cuda.synchronize()` and of events, which are asked for in
@@ -10,17 +12,22 @@ switched off again, from then on slows down each allocation and each event of th
 process, and cannot tell a wait that was asked for from one that was not.
 """
 
+# ruff: noqa: SLF001 -- the public functions end in private ones, which none can evade
+
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import re
+import threading
+import time
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.explicit_syncs import wrapped_syncs
-from gpumagic.devices.sync_warnings import taken_warnings
-from gpumagic.devices.wait_words import call_in_words
 from gpumagic.errors import DeviceError
-from gpumagic.observed import SyncCall
-from gpumagic.places import Place, PlaceMark, Places, code_line, runs_through
+from gpumagic.report.events import SyncCall
+from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +117,7 @@ def _mode_of(
             _ANYWAY,
         )
     names = "_cuda_get_sync_debug_mode", "_cuda_set_sync_debug_mode"
-    found = [getattr(torch._C, name, None) for name in names]  # noqa: SLF001
+    found = [getattr(torch._C, name, None) for name in names]
     if not all(found) and torch.cuda.is_initialized():
         # The public words start CUDA, which does no harm once it is started.
         found = [getattr(torch.cuda, name[len("_cuda_") :], None) for name in names]
@@ -131,3 +138,236 @@ def _looked_at(wait: _Wait) -> SyncCall:
         what = call_in_words(expression)
     waited_s = None if wait.waited_ns is None else wait.waited_ns / 1e9
     return SyncCall(what, code_line(wait.mark), waited_s)
+
+
+_WAITED = "called a synchronizing CUDA operation"
+_UNFINISHED = "Synchronization debug mode is a prototype"  # said once, by setting it
+# Written so that it equals no filter of anybody else: that one would be replaced.
+_OURS = f"(?:{_WAITED}|{_UNFINISHED})"
+
+
+@contextlib.contextmanager
+def taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
+    """Call a function for each of torch's warnings that something has waited.
+
+    It is called within the warning, so that the stack tells who waited. All other
+    warnings go where they would have gone. What the block itself changes in the
+    filters, or in `warnings.showwarning`, stays.
+
+    Args:
+        waited: What to call.
+    """
+    before = warnings.showwarning
+    watching = True
+
+    def show(message: Any, category: Any, *args: Any, **options: Any) -> None:
+        text = str(message)
+        if not watching or not text.startswith((_WAITED, _UNFINISHED)):
+            before(message, category, *args, **options)
+        elif text.startswith(_WAITED):
+            waited()
+
+    # "always": by default each line warns once only.
+    warnings.filterwarnings("always", message=_OURS, category=UserWarning)
+    filters = _filters()
+    own = filters[0]
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        watching = False  # somebody may have kept it, as logging does
+        if warnings.showwarning is show:
+            warnings.showwarning = before
+        for each in (filters, _filters()):
+            _take_out(own, each)
+
+
+def _take_out(own: Any, filters: list[Any]) -> None:
+    filters[:] = [each for each in filters if each is not own]
+
+
+def _filters() -> list[Any]:
+    """The filters in force; since Python 3.14 they can be those of a context."""
+    current = getattr(warnings, "_get_filters", None)
+    filters: list[Any] = warnings.filters if current is None else current()  # type: ignore[assignment]
+    return filters
+
+
+class AskedFor(threading.local):
+    """Whether this thread is in a wait that was asked for.
+
+    Attributes:
+        now: Whether it is.
+    """
+
+    now = False
+
+
+@contextlib.contextmanager
+def wrapped_syncs(
+    torch: Any, note: Callable[[str, int | None], None]
+) -> Iterator[AskedFor]:
+    """Tell of each explicit wait in the block, with what it took on the host's clock.
+
+    The device's wait is wrapped where it enters C++, so that it is also seen under a
+    name that the user imported before. A wrapper that somebody keeps does nothing
+    once the block has ended.
+
+    Args:
+        torch: The torch module itself.
+
+        note: Is given what was called, and the nanoseconds, at the end of each wait.
+    """
+    asked_for = AskedFor()
+    watching = True
+
+    def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def synchronize(*args: Any, **options: Any) -> Any:
+            if asked_for.now or not watching:
+                return original(*args, **options)
+            asked_for.now = True
+            began_ns = time.perf_counter_ns()
+            try:
+                return original(*args, **options)
+            finally:
+                waited_ns = time.perf_counter_ns() - began_ns
+                asked_for.now = False
+                note(what, waited_ns)
+
+        return synchronize
+
+    with contextlib.ExitStack() as undo:
+        for owner, name, what in _those_that_wait(torch):
+            _put(undo, owner, name, wrap(getattr(owner, name), what))
+        try:
+            yield asked_for
+        finally:
+            watching = False
+
+
+def _those_that_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
+    """Of the functions that wait those that this torch has."""
+    for owner, name, what in _known_to_wait(torch):
+        if getattr(owner, name, None) is not None:
+            yield owner, name, what
+
+
+def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
+    yield torch._C, "_cuda_synchronize", "torch.cuda.synchronize()"
+    yield (
+        torch._C,
+        "_accelerator_synchronizeDevice",
+        "torch.accelerator.synchronize()",
+    )
+    yield getattr(torch.cuda, "Stream", None), "synchronize", "stream.synchronize()"
+    yield getattr(torch.cuda, "Event", None), "synchronize", "event.synchronize()"
+
+
+def _put(
+    undo: contextlib.ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]
+) -> None:
+    """Replace a function until the end, unless somebody else replaces it by then."""
+    inherited = name not in vars(owner)
+    original = None if inherited else vars(owner)[name]
+
+    def put_back() -> None:
+        if vars(owner).get(name) is not wrapper:
+            return
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    setattr(owner, name, wrapper)
+    undo.callback(put_back)
+
+
+_UNKNOWN = "an operation that waits"
+_SAYS_MORE = (  # than what was typed
+    "printing",
+    "indexing",
+    "assignment",
+    "copy from",
+    "copy to the device",
+    "freeing",
+    "cudaFree",
+    "stream.",
+    "event.",
+)
+_CONDITION = "a tensor as a condition"
+_CONDITIONAL = re.compile(r"(if|elif|while|assert)\b")
+_WORDS: dict[type[ast.expr], str] = {
+    ast.BoolOp: _CONDITION,
+    ast.Compare: _CONDITION,
+    ast.IfExp: _CONDITION,
+    ast.UnaryOp: _CONDITION,
+    ast.JoinedStr: "a tensor in a text",
+    ast.Subscript: "indexing",
+}
+# What the machine sees where a value is wanted on the host, whoever has asked for it.
+_FOR_A_VALUE = (".item()", "copy to the host")
+_ASKS_FOR_A_VALUE = frozenset(
+    {
+        *_WORDS.values(),
+        *(
+            f"{name}()"
+            for name in ("bool", "float", "int", "complex", "min", "max", "list")
+        ),
+        *(f".{name}()" for name in ("item", "tolist", "numpy", "cpu", "to")),
+    }
+)
+
+
+def call_in_words(expression: str | None) -> str:
+    """A short name for the code that waited: `.item()`, `torch.nonzero()`, `float()`.
+
+    Args:
+        expression: What was worked out when it waited, as it was typed; None if
+            that is not known.
+    """
+    typed = (expression or "").strip()
+    if _CONDITIONAL.match(typed):
+        return _CONDITION
+    try:
+        # In brackets, as it may go over several lines.
+        tree = ast.parse(f"({typed}\n)", mode="eval").body
+    except (SyntaxError, ValueError):
+        return _UNKNOWN
+    if isinstance(tree, ast.Call):
+        return _called(tree.func)
+    return _WORDS.get(type(tree), _UNKNOWN)
+
+
+def wait_in_words(seen: str, expression: str | None) -> str:
+    """A short name for a wait of which the machine has seen something as well.
+
+    Args:
+        seen: What that was: `.item()`, `copy to the host`, `nonzero`.
+
+        expression: What was worked out when it waited, as it was typed; None if
+            that is not known.
+
+    >>> wait_in_words(".item()", "loss > 1"), wait_in_words(".item()", "step(x)")
+    ('a tensor as a condition', 'step(): .item()')
+    >>> wait_in_words("nonzero", "torch.nonzero(x)"), wait_in_words("nonzero", None)
+    ('torch.nonzero()', 'nonzero')
+    """
+    typed = call_in_words(expression)
+    if typed == _UNKNOWN or seen.startswith(_SAYS_MORE):
+        return seen
+    function = seen.strip(".()").rpartition(".")[2]
+    same = typed.strip(".()").rpartition(".")[2] == function
+    if same or (seen in _FOR_A_VALUE and typed in _ASKS_FOR_A_VALUE):
+        return typed
+    return f"{typed}: {seen}"
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Name):
+        return f"{function.id}()"
+    if not isinstance(function, ast.Attribute):
+        return _UNKNOWN
+    name = ast.unparse(function)
+    of_torch = name.startswith("torch.") and name.replace(".", "").isidentifier()
+    return f"{name}()" if of_torch else f".{function.attr}()"

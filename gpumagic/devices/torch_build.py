@@ -9,7 +9,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 
 @dataclass(frozen=True)

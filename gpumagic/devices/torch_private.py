@@ -1,15 +1,29 @@
 """torch's private names: each behind a feature test, with what is done without it.
 
+And torch itself, if the notebook has imported it: nothing is imported to find out.
+
 Every function takes the torch module. Nothing here starts a device, except where
 its docstring says from when on it may be asked.
+
+torch has a public word for it since 2.12 and private ones before. Memory in use is not
+touched.
 """
 
 # ruff: noqa: SLF001 -- the one module that is meant to look inside torch
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from typing import Any
+
+
+def loaded_torch() -> Any | None:
+    """torch, if it has been imported, and not only in part."""
+    torch: Any = sys.modules.get("torch")
+    return torch if hasattr(torch, "cuda") else None
+
 
 _UNNAMED = "privateuseone"  # what torch calls the free place for a new backend
 
@@ -98,3 +112,28 @@ def compilations(torch: Any) -> int | None:
 
 def _loaded(module: Any, name: str) -> Any | None:
     return None if module is None else vars(module).get(name)
+
+
+_PRIVATE = ("_accelerator_emptyHostCache", "_host_emptyCache")
+
+
+def empty_host_cache(torch: Any) -> bool:
+    """Give back what is unused; ask after the start.
+
+    Args:
+        torch: The torch module itself.
+
+    Returns:
+        Whether this torch can do that here.
+    """
+    accelerator = getattr(torch, "accelerator", None)
+    words = [
+        getattr(accelerator, "empty_host_cache", None),
+        *(getattr(torch._C, name, None) for name in _PRIVATE),
+    ]
+    for empty in words:
+        if empty is not None:
+            with contextlib.suppress(RuntimeError):
+                empty()
+                return True
+    return False

@@ -158,7 +158,7 @@ def _activities(torch: Any, kind: str) -> list[Any]:
 
 
 def _would_start_cuda(torch: Any) -> bool:
-    from gpumagic.devices.cuda import driver_initialised
+    from gpumagic.devices.accelerator import driver_initialised
     from gpumagic.devices.opening import why_no_cuda
 
     if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumagic.devices import torch_private, trace_problems
+from gpumagic.devices import torch_private
 from gpumagic.errors import DeviceError
-from gpumagic.observed import Trace
+from gpumagic.report.events import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ class ProfilerTracing:
         self._expects_devices = False
         self._may_lose = False
         self._text: str | None = None
-        self._problem = trace_problems.LOST
+        self._problem = LOST
         self._began_ns = self._ended_ns = 0
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class ProfilerTracing:
         from gpumagic.devices import torch_profiler
 
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
-            raise DeviceError(*trace_problems.CAPTURING)
+            raise DeviceError(*CAPTURING)
         self._profile = torch_profiler.started(self._torch, self._kind)
         try:
             self._warm_up()
@@ -127,7 +127,7 @@ class ProfilerTracing:
         if not torch_profiler.is_running(self._torch, unknown=True):
             return  # the code has ended ours by starting one of its own
         if not self._ended_ns:
-            self._problem = trace_problems.UNENDED
+            self._problem = UNENDED
             torch_profiler.stop_without_waiting(self._torch)
             return
         try:
@@ -153,9 +153,9 @@ class ProfilerTracing:
         try:
             seen = kineto.read(self._text, _BEGIN, _END)
         except ValueError:  # a mark is missing
-            return Trace((), length_s, *trace_problems.LOST)
+            return Trace((), length_s, *LOST)
         if seen.sees_devices and self._may_lose and not seen.sees_earlier_work:
-            return Trace(seen.spans, seen.length_s, *trace_problems.HEADLESS)
+            return Trace(seen.spans, seen.length_s, *HEADLESS)
         if seen.sees_devices or not self._expects_devices:
             return Trace(seen.spans, seen.length_s)
         return Trace(seen.spans, seen.length_s, *self._blindness())
@@ -202,7 +202,7 @@ class ProfilerTracing:
         from gpumagic.devices import torch_profiler
 
         if self._kind in torch_profiler.ACTIVITIES:
-            return trace_problems.BLIND
+            return BLIND
         return (
             f"torch's profiler does not see devices of kind {self._kind!r}",
             "what is shown is the host's part",
@@ -211,3 +211,25 @@ class ProfilerTracing:
     def _mark(self, name: str) -> None:
         with self._torch.profiler.record_function(name):
             pass
+
+
+LOST = (
+    "the trace was lost: the code used torch's profiler itself",
+    "leave the profiler to one of the two: run this without --profile",
+)
+UNENDED = (
+    "the trace was lost: what was traced did not come to its end",
+    "the times do not depend on it",
+)
+CAPTURING = (
+    "a graph is being captured, which the profiler would break: it waits at its end",
+    "run this without --profile, or profile the replay of the graph",
+)
+BLIND = (
+    "no GPU activity could be traced",
+    "a GPU serves one profiler at a time: is nsys, DCGM or another one attached?",
+)
+HEADLESS = (
+    "the first kernels of this trace are missing: CUPTI loses more with each trace",
+    "restart the kernel; torch built for CUDA 13.1 or newer loses none",
+)

@@ -9,27 +9,16 @@ from __future__ import annotations
 from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
 
 # isort: split
-from gpumagic.drawing.badge import Badge
-from gpumagic.drawing.bars import Bar, BarPair
-from gpumagic.drawing.cell import Cell
-from gpumagic.drawing.details import Details
-from gpumagic.drawing.document import Drawing
-from gpumagic.drawing.grid import Grid
-from gpumagic.drawing.histogram import Histogram
-from gpumagic.drawing.meter import Meter
-from gpumagic.drawing.note import Note, NoteKind
-from gpumagic.drawing.paragraph import Paragraph
-from gpumagic.drawing.part import Part
-from gpumagic.drawing.plane import Plane
+from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
+from gpumagic.drawing.cells import Badge, Cell, Meter
+from gpumagic.drawing.distributions import Histogram, Range, Ranges
+from gpumagic.drawing.document import Details, Drawing, Note, NoteKind, Paragraph, Part
+from gpumagic.drawing.palette import Tone
 from gpumagic.drawing.progress import Progress
-from gpumagic.drawing.ranges import Range, Ranges
-from gpumagic.drawing.spans import Lane, Span
-from gpumagic.drawing.sparkline import Sparkline
-from gpumagic.drawing.stacks import Stack, Stacks
+from gpumagic.drawing.series import Plane, Sparkline
 from gpumagic.drawing.strips import Piece, StripRow, Strips
-from gpumagic.drawing.table import Column, Table
-from gpumagic.drawing.timeline import Timeline
-from gpumagic.drawing.tone import Tone
+from gpumagic.drawing.table import Column, Grid, Table
+from gpumagic.drawing.timeline import Lane, Span, Timeline
 
 __all__ = [
     "Badge",

@@ -1,4 +1,4 @@
-"""Quantities to one scale, so that the eye can compare them."""
+"""Quantities to one scale, each whole or in pieces, so that the eye compares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing.columns import widest, widest_word
-from gpumagic.drawing.html import Html, unbroken, words
-from gpumagic.drawing.ink import GAP, ink, side_by_side
-from gpumagic.drawing.palette import BLUE
-from gpumagic.drawing.tabular import (
+from rich.text import Text
+
+from gpumagic.drawing.cells import bar_html, bar_ink, track_html
+from gpumagic.drawing.html import INSET, Html, element, unbroken, words
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest, widest_word
+from gpumagic.drawing.lanes import KIND_FILLS, legend_html
+from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     cell_of,
@@ -18,9 +21,10 @@ from gpumagic.drawing.tabular import (
     row_html,
     table_html,
 )
-from gpumagic.drawing.track import bar_ink, track_html
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _WIDTH_EM, _LEAST_EM = 24, 8
@@ -119,3 +123,144 @@ def _length(bar: Bar) -> float:
     if bar.value is None or not math.isfinite(bar.value):
         return 0.0
     return max(bar.value, 0.0)
+
+
+_FEWEST_IN_A_STACK, _MOST_IN_A_STACK = 6, 56
+_FURTHEST = 1e100
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One bar.
+
+    Args:
+        label: What the whole is.
+
+        pieces: Each kind with its size, from left to right; an empty kind is a gap.
+
+        text: The whole as it is read, with its unit.
+    """
+
+    label: str
+    pieces: tuple[tuple[str, float], ...]
+    text: str
+
+    @property
+    def length(self) -> float:
+        """All pieces together; what is no size counts as none."""
+        return sum(map(_size, (size for _, size in self.pieces)))
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Bars in pieces, to the scale of the longest.
+
+    Args:
+        caption: What is shown.
+
+        stacks: In the order in which they are to be read.
+
+        legend: Each kind in the order of the colours, and what is said of it; only
+            kinds that are drawn are told.
+    """
+
+    caption: str
+    stacks: tuple[Stack, ...]
+    legend: tuple[tuple[str, str], ...]
+
+    @property
+    def _longest(self) -> float:
+        return max((stack.length for stack in self.stacks), default=0.0)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        last = len(KIND_FILLS) - 1
+        return {kind: min(at, last) for at, (kind, _) in enumerate(self.legend)}
+
+    def _ends(self, stack: Stack) -> Iterator[tuple[str, float, float]]:
+        """Each piece with where it begins and ends, as shares of the longest bar."""
+        at = 0.0
+        for kind, size in stack.pieces:
+            share = _size(size) / self._longest if self._longest else 0.0
+            yield kind, at, min(at + share, 1.0)
+            at = min(at + share, 1.0)
+
+    def html(self) -> Html:
+        """A table of label, bar and number, then what the colours mean."""
+        rows = (
+            row_html(
+                words(stack.label),
+                cell_of(self._bar_html(stack)),
+                cell_of(unbroken(stack.text), right=True),
+            )
+            for stack in self.stacks
+        )
+        return Html(f"{table_html(self.caption, rows)}\n{self._legend_html()}")
+
+    def _bar_html(self, stack: Stack) -> Html:
+        numbers, stops = self._numbers, []
+        end = 0.0
+        for kind, start, end in self._ends(stack):
+            fill = KIND_FILLS[numbers[kind]] if kind in numbers else TRACK
+            stops.append(f"{fill} {100 * start:.1f}%,{fill} {100 * end:.1f}%")
+        stops.append(f"{TRACK} {100 * end:.1f}%,{TRACK} 100%")
+        return bar_html(",".join(stops), _WIDTH_EM, "1.1em", least_em=_LEAST_EM)
+
+    def _legend_html(self) -> Html:
+        style = f"margin:0 0 .9em {INSET}"
+        return element("p", legend_html(self._said()), style=style)
+
+    def _said(self) -> Iterator[tuple[int, str]]:
+        drawn = {
+            kind for stack in self.stacks for kind, size in stack.pieces if _size(size)
+        }
+        numbers = self._numbers
+        for kind, text in self.legend:
+            if kind in drawn:
+                yield numbers[kind], f"{kind}, {text}" if text else kind
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        labels = [ink(stack.label, options) for stack in self.stacks]
+        texts = [ink(stack.text, options) for stack in self.stacks]
+        room = options.max_width - INDENT - 2 * len(GAP)
+        widths = _stack_widths(labels, texts, room)
+        for stack, label, text in zip(self.stacks, labels, texts, strict=True):
+            bar = self._bar_ink(stack, widths[2], options)
+            for line in side_by_side(
+                (label, text, bar), widths, console, right=(False, True, False)
+            ):
+                yield indented(line)
+        marks = glyphs_for(options).kinds
+        for number, said in self._said():
+            mark = Text(marks[number], style=KIND_FILLS[number])
+            yield indented(mark.append(" ").append_text(ink(said, options)))
+
+    def _bar_ink(self, stack: Stack, cells: int, options: ConsoleOptions) -> Text:
+        """The pieces in whole cells; one that is there has a cell, if one is left."""
+        glyphs, numbers, bar = glyphs_for(options), self._numbers, Text()
+        for kind, start, end in self._ends(stack):
+            at = bar.cell_len
+            least = 1 if end > start else 0
+            length = min(max(round(end * cells) - at, least), cells - at)
+            if kind in numbers:
+                number = numbers[kind]
+                bar.append(glyphs.kinds[number] * length, style=KIND_FILLS[number])
+            else:
+                bar.append(" " * length)
+        return bar
+
+
+def _stack_widths(
+    labels: list[Text], texts: list[Text], room: int
+) -> tuple[int, int, int]:
+    text = min(widest(each.plain for each in texts), max(room // 3, 2))
+    label = min(widest(each.plain for each in labels), max(room // 3, 2))
+    cells = max(min(room - label - text, _MOST_IN_A_STACK), _FEWEST_IN_A_STACK)
+    return max(min(label, room - text - cells), 1), text, cells
+
+
+def _size(size: float) -> float:
+    return size if 0 < size < _FURTHEST else 0.0

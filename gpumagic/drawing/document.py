@@ -1,25 +1,142 @@
-"""What every view returns: an answer, and the parts that show why."""
+"""What every view returns: an answer, and the parts of prose round what shows why."""
 
 from __future__ import annotations
 
 import io
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rich.console import Console, ConsoleDimensions
+from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from gpumagic.drawing.html import INSET, Html, element, lines, words
+from gpumagic.drawing.cells import Badge
+from gpumagic.drawing.html import INSET, Html, element, lines, sentences, words
 from gpumagic.drawing.ink import GAP, ink
-from gpumagic.drawing.note import Note
 from gpumagic.drawing.palette import RULE
+from gpumagic.drawing.table import indented
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
-    from gpumagic.drawing.part import Part
+
+class Part(Protocol):
+    """One piece of a drawing: the same content as HTML and as text.
+
+    Both forms are made from the part's own fields, so they cannot disagree.
+    """
+
+    def html(self) -> str:
+        """The piece as HTML that survives everywhere, and reads without CSS."""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """The piece as lines no wider than `options.max_width`, nothing cut."""
+
+
+NoteKind = Literal["note", "warning", "problem"]
+
+_HINT_INDENT = 4
+
+
+@dataclass(frozen=True)
+class Note:
+    """One sentence to the reader.
+
+    Args:
+        kind: How much it matters.
+
+        text: What is so.
+
+        hint: What to do or to type next.
+    """
+
+    kind: NoteKind
+    text: str
+    hint: str = ""
+
+    def html(self) -> Html:
+        """The kind as a badge, the sentence, and the hint on a line of its own."""
+        return element(
+            "div",
+            Badge(self.kind, self.kind).html(),
+            Html(" "),
+            sentences(self.text),
+            self._hint_html(),
+            style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:48em",
+        )
+
+    def _hint_html(self) -> Html:
+        if not self.hint:
+            return Html("")
+        return element("div", sentences(f"-> {self.hint}"), style="padding-left:1.2em")
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        badge = Badge(self.kind, self.kind).ink(options)
+        yield badge.append(": ").append_text(ink(self.text, options))
+        if self.hint:
+            yield Padding.indent(ink(f"-> {self.hint}", options), _HINT_INDENT)
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Running text; a line break in it stays one."""
+
+    text: str
+
+    def html(self) -> Html:
+        """The text, no wider than one can read."""
+        return element(
+            "p",
+            Html(str(element("br")).join(map(sentences, self._lines()))),
+            style=f"margin:0 0 .8em {INSET};max-width:48em",
+        )
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        for line in self._lines():
+            yield ink(line, options)
+
+    def _lines(self) -> list[str]:
+        return self.text.splitlines() or [""]
+
+
+@dataclass(frozen=True)
+class Details:
+    """Parts behind a line that opens them; text has nothing to click, so shows all.
+
+    Args:
+        summary: What is inside, in a few words.
+
+        parts: What opens.
+    """
+
+    summary: str
+    parts: tuple[Part, ...]
+
+    def html(self) -> Html:
+        """A closed `<details>`."""
+        inside = lines(part.html() for part in self.parts)
+        return element(
+            "details",
+            element("summary", words(self.summary), style="cursor:pointer"),
+            element("div", inside, style="margin:.5em 0 0 1.2em"),
+            style=f"margin:0 0 .6em {INSET}",
+        )
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield ink(self.summary, options, "bold")
+        for part in self.parts:
+            yield indented(part)
+
 
 WIDTH = 88
 

@@ -10,7 +10,7 @@ import html
 import re
 from typing import TYPE_CHECKING, NewType
 
-from gpumagic.drawing.clean import clean
+from gpumagic.drawing.ink import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,18 +2,149 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from gpumagic.drawing.clean import clean
-from gpumagic.drawing.glue import glued, loose
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions
+
+_UNSHOWABLE = "\N{REPLACEMENT CHARACTER}"
+
+# XML, and so SVG, has no place for these two, though Unicode counts them as unassigned.
+_NONCHARACTERS = "\ufffe\uffff"
+
+
+def clean(text: str) -> str:
+    r"""The text on one line, without what could move, hide or break it.
+
+    Names come from users, from drivers and from other people's files. Control
+    characters would reach the terminal as commands, direction marks would turn
+    the rest of the line around, and lone surrogates cannot be encoded.
+
+    >>> clean("two\nlines,\tone   gap"), clean("\x1b[31mred")
+    ('two lines, one gap', '\ufffd[31mred')
+    """
+    return " ".join("".join(map(_shown, text)).split())
+
+
+def _shown(character: str) -> str:
+    category = unicodedata.category(character)
+    if category.startswith("Z") or (category == "Cc" and character.isspace()):
+        return " "
+    if category in ("Cc", "Cs") or character in _NONCHARACTERS:
+        return _UNSHOWABLE
+    return "" if category == "Cf" else character
+
+
+# As wide as a space, but nobody breaks a line there. It never leaves the layout.
+_GLUE = "\ue000"
+
+_BETWEEN = re.compile(
+    r"(?<=\d) (?=(?:[num]?s|min|h|%|[KMGTPE]?i?B(?:/s)?|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))"
+)
+
+
+def glued(text: str) -> str:
+    """The text with numbers bound to their units.
+
+    >>> len(glued("391 us of 12 runs").split())
+    4
+    """
+    return _BETWEEN.sub(_GLUE, text)
+
+
+def loose(text: str) -> str:
+    """The same text as it is read."""
+    return text.replace(_GLUE, " ")
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """One set of drawing characters, each one cell wide."""
+
+    full: str
+    empty: str
+    parts: str
+    """What ends a bar, from the thinnest on; empty if a bar has whole cells only."""
+
+    levels: str
+    """A curve's heights, from the lowest on."""
+
+    kinds: str
+    """Kinds of spans, told apart without colour; the last is for all others."""
+
+    gap: str
+    rule: str
+
+
+UNICODE = Glyphs(
+    full="█",
+    empty="░",
+    parts="▏▎▍▌▋▊▉",
+    levels="▁▂▃▄▅▆▇█",
+    kinds="█▓▒░▚",
+    gap="·",
+    rule="─",
+)
+ASCII = Glyphs(
+    full="#", empty="-", parts="", levels="_.-=+*%#", kinds="#=+o%", gap=".", rule="-"
+)
+
+
+def glyphs_for(options: ConsoleOptions) -> Glyphs:
+    """The set that this console can encode."""
+    return ASCII if options.ascii_only else UNICODE
+
+
+# A word that is longer than this is folded rather than given a wide column.
+_LONGEST_WHOLE_WORD = 16
+
+
+def fit(
+    wants: Sequence[int], least: Sequence[int], room: int
+) -> tuple[int, ...] | None:
+    """Widths that share the room, the widest giving way first.
+
+    Args:
+        wants: The width at which nothing in the column wraps.
+
+        least: The width below which the column cannot be read.
+
+        room: What all of them have together.
+
+    Returns:
+        The widths, or None where even the least do not fit.
+
+    >>> fit([4, 30], [4, 10], 24), fit([20, 30], [20, 10], 24)
+    ((4, 20), None)
+    """
+    if sum(least) > room:
+        return None
+    widths = [min(want, room) for want in wants]
+    while sum(widths) > room:
+        giving = [place for place, width in enumerate(widths) if width > least[place]]
+        widths[max(giving, key=widths.__getitem__)] -= 1
+    return tuple(widths)
+
+
+def widest(texts: Iterable[str]) -> int:
+    """The width at which none of these texts wraps."""
+    return max((cell_len(text) for text in texts), default=1)
+
+
+def widest_word(texts: Iterable[str]) -> int:
+    """The width at which words and numbers stay whole, except for very long ones."""
+    words = (word for text in texts for word in glued(text).split())
+    return max(2, min(widest(words), _LONGEST_WHOLE_WORD))
+
 
 GAP = "  "
 

@@ -1,7 +1,15 @@
-"""One lane of a timeline: as a row of HTML with a picture, and as characters."""
+"""One lane of a timeline: its strokes, what the pointer is told, what its colours mean.
+
+A notebook that nobody trusts keeps neither `<svg>` nor the names that image maps are
+found by, but it keeps `title`. So a row of empty boxes lies over the picture, as wide
+as what they tell of; where styles are stripped, they are nothing.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -9,19 +17,197 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.clean import clean
-from gpumagic.drawing.hovers import hovers_html, of_stretches, of_strokes
-from gpumagic.drawing.html import Html, unbroken, words
+from gpumagic.drawing.html import Html, element, unbroken, words
+from gpumagic.drawing.ink import clean
 from gpumagic.drawing.palette import FILLS, GREY, TRACK, text_on
-from gpumagic.drawing.strokes import heights, stacked, strokes
-from gpumagic.drawing.tabular import cell_of, row_html
+from gpumagic.drawing.table import cell_of, row_html
+from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.drawing.glyphs import Glyphs
-    from gpumagic.drawing.spans import Lane, Scale
-    from gpumagic.drawing.strokes import Stroke
+    from gpumagic.drawing.ink import Glyphs
+    from gpumagic.drawing.timeline import Lane, Scale, Span
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """Where one span is drawn."""
+
+    left: int
+    right: int
+    kind: str
+    label: str = ""
+
+    @property
+    def width(self) -> int:
+        """At least one: what happened can be seen, however short it was."""
+        return self.right - self.left
+
+
+def strokes(lane: Lane, scale: Scale, width: int) -> list[Stroke]:
+    """The spans of a lane one by one, on a line of that width."""
+    drawn = []
+    for span in lane.drawn:
+        left = min(int(scale.place(span.start_s, width)), width - 1)
+        right = min(max(round(scale.place(span.end_s, width)), left + 1), width)
+        drawn.append(Stroke(left, right, span.kind, span.label))
+    return drawn
+
+
+def heights(
+    lane: Lane, scale: Scale, columns: int, kinds: Iterable[str]
+) -> dict[str, list[float]]:
+    """The share of each column's time that a kind was running.
+
+    This is how a lane is drawn whose spans are finer than the line: one by one
+    they would cover each other, and a lane that idles half of the time would
+    look busy.
+    """
+    shares = {kind: [0.0] * columns for kind in kinds}
+    for span in lane.drawn:
+        start, end = (scale.place(at, columns) for at in (span.start_s, span.end_s))
+        for column in range(int(start), min(math.ceil(end), columns)):
+            overlap = min(end, column + 1) - max(start, column)
+            shares[span.kind][column] += overlap
+    return shares
+
+
+def stacked(shares: dict[str, list[float]]) -> dict[str, list[float]]:
+    """For each kind the heights of it and of all kinds before it, one at most."""
+    below: list[float] | None = None
+    tops = {}
+    for kind, its in shares.items():
+        sums = its if below is None else list(map(sum, zip(its, below, strict=True)))
+        below = tops[kind] = [min(height, 1.0) for height in sums]
+    return tops
+
+
+_MOST_NAMES = 2
+
+# Names of kernels run to hundreds of letters, and a table has them in full.
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Hover:
+    """A stretch of the lane, in pixels, and what it tells; nothing if empty."""
+
+    left: int
+    right: int
+    title: str
+
+
+def hovers_html(hovers: Iterable[Hover], width: int, height: int) -> Html:
+    """The boxes, side by side over the picture of this size that stands before them."""
+    hovers = list(hovers)
+    boxes = [_title_box(each.title, each.right - each.left) for each in hovers]
+    if not any("title=" in box for box in boxes):
+        return Html("")
+    if rest := width - max(each.right for each in hovers):
+        boxes.append(_title_box("", rest))
+    # Boxes that share the room shrink with the picture, and let it shrink. Of a width
+    # in pixels they would keep the table wide, and its last column off the paper.
+    style = f"display:flex;max-width:{width}px;height:{height}px;margin-top:-{height}px"
+    return element("div", *boxes, style=style)
+
+
+def _title_box(title: str, share: int) -> Html:
+    return element("span", title=title, style=f"flex:{share}")
+
+
+def of_strokes(lane: Lane, scale: Scale, width: int) -> Iterator[Hover]:
+    """What each pixel of the line shows, where spans are drawn one by one."""
+    owners: list[list[int]] = [[] for _ in range(width)]
+    for number, stroke in enumerate(strokes(lane, scale, width)):
+        for pixel in range(stroke.left, stroke.right):
+            owners[pixel].append(number)
+    left = 0
+    for numbers, run in groupby(owners):
+        right = left + len(list(run))
+        yield Hover(left, right, _told([lane.drawn[at] for at in numbers], scale))
+        left = right
+
+
+def of_stretches(lane: Lane, scale: Scale, width: int, count: int) -> Iterator[Hover]:
+    """What each of a few equal stretches holds, where spans are finer than the line."""
+    held: list[list[Span]] = [[] for _ in range(count)]
+    for span in lane.drawn:
+        start, end = (scale.place(at, count) for at in (span.start_s, span.end_s))
+        first = min(int(start), count - 1)
+        for stretch in range(first, max(math.ceil(end), first + 1)):
+            held[stretch].append(span)
+    for number, spans in enumerate(held):
+        left, right = (at * width // count for at in (number, number + 1))
+        times = (
+            seconds_text(scale.length_s * at / count) for at in (number, number + 1)
+        )
+        told = f"{' to '.join(times)}: {_counted(spans)}" if spans else ""
+        yield Hover(left, right, told)
+
+
+def _told(spans: Sequence[Span], scale: Scale) -> str:
+    if len(spans) > 1:
+        return _counted(spans)
+    return "".join(
+        f"{_name(span)}: {seconds_text(span.end_s - span.start_s)},"
+        f" from {seconds_text(span.start_s - scale.start_s)} on"
+        for span in spans
+    )
+
+
+def _counted(spans: Sequence[Span]) -> str:
+    """How many there are, and which names took most of their time."""
+    taken: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    for span in spans:
+        name = _name(span)
+        taken[name] += round((span.end_s - span.start_s) * 1e12)
+        times[name] += 1
+    shown = [name for name, _ in taken.most_common(_MOST_NAMES)]
+    named = [name if times[name] == 1 else f"{times[name]} x {name}" for name in shown]
+    if more := len(taken) - len(shown):
+        named.append(count_text(more, "other name"))
+    return f"{count_text(len(spans), 'span')}: {', '.join(named)}"
+
+
+def _name(span: Span) -> str:
+    name = clean(span.label or span.kind or "span")
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+_SIZE = 9
+
+# Said aloud, and shown where pictures are not: as far apart as the colours are.
+_NAMES = ("blue", "orange", "green", "pink", "grey")
+
+
+def legend_html(said: Iterable[tuple[int, str]]) -> Html:
+    """A patch and its words for each kind, in a row.
+
+    The patch is a picture like those that it explains: where a site takes colours
+    from the page, it leaves them in pictures.
+
+    Args:
+        said: The number of each kind's colour, and what it means.
+    """
+    return Html(" &nbsp; ".join(_entry(number, text) for number, text in said))
+
+
+def _entry(number: int, text: str) -> Html:
+    """Patch and words; a browser would break the line between the two."""
+    first, *rest = text.split(" ", 1)
+    held = _patch(number) + Html("\N{NO-BREAK SPACE}") + words(first)
+    begun = element("span", Html(held), style="white-space:nowrap")
+    return Html(" ".join((begun, *map(words, rest))))
+
+
+def _patch(number: int) -> Html:
+    """As small as can be, for a legend may have five of them."""
+    shape = element("path", d="M0 0h9v9H0z", fill=KIND_FILLS[number])
+    drawn = element("svg", shape, xmlns="http://www.w3.org/2000/svg")
+    return svg.image(drawn, _NAMES[number], _SIZE, _SIZE)
+
 
 LINE_WIDTH = 480
 _HEIGHT = 20

@@ -1,10 +1,13 @@
-"""The colours of every view: Okabe and Ito's eight, and neutrals for both themes.
+"""The colours of every view: Okabe and Ito's eight, neutrals, and the tones they set.
 
 Okabe-Ito colours stay apart for colour-blind readers and on a washed-out
 projector. Still, no view says anything by colour alone.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 BLACK = "#000000"
 WHITE = "#FFFFFF"
@@ -60,3 +63,26 @@ def _linear(channel: float) -> float:
     if channel <= _LINEAR_UP_TO:
         return channel / 12.92
     return float(((channel + 0.055) / 1.055) ** 2.4)
+
+
+Tone = Literal["ok", "note", "warning", "problem", "unknown"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a tone looks like. The mark says it again for those who see no colour."""
+
+    fill: str
+    mark: str
+    ascii_mark: str
+    style: str
+    """A colour of the terminal's own theme, which its owner can read."""
+
+
+TONES: dict[Tone, Look] = {
+    "ok": Look(GREEN, "✓", "+", "green"),
+    "note": Look(SKY_BLUE, "i", "i", "cyan"),
+    "warning": Look(ORANGE, "!", "!", "yellow"),
+    "problem": Look(VERMILLION, "✗", "x", "bold red"),
+    "unknown": Look(GREY, "?", "?", "dim"),
+}

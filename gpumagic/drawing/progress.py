@@ -6,9 +6,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Self
 
+from gpumagic.drawing.cells import Meter
 from gpumagic.drawing.document import Drawing
-from gpumagic.drawing.meter import Meter
-from gpumagic.units import seconds_text, share_text
+from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

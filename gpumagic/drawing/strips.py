@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.columns import widest
-from gpumagic.drawing.glyphs import glyphs_for
-from gpumagic.drawing.hovers import hovers_html
 from gpumagic.drawing.html import INSET, Html, element, lines, unbroken, words
-from gpumagic.drawing.ink import GAP, ink, side_by_side
-from gpumagic.drawing.lanes import KIND_FILLS
-from gpumagic.drawing.legend import legend_html
-from gpumagic.drawing.strip_characters import line_of
-from gpumagic.drawing.strip_hovers import of_pieces
-from gpumagic.drawing.strip_picture import HEIGHT, WIDTH, has_fine, shapes_of
-from gpumagic.drawing.strip_rows import Piece, StripRow, fine_cells
-from gpumagic.drawing.tabular import (
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.lanes import KIND_FILLS, hovers_html, legend_html
+from gpumagic.drawing.strip_rows import (
+    HEIGHT,
+    WIDTH,
+    Piece,
+    StripRow,
+    fine_cells,
+    has_fine,
+    line_of,
+    of_pieces,
+    shapes_of,
+)
+from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     cell_of,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from gpumagic.drawing.glyphs import Glyphs
+    from gpumagic.drawing.ink import Glyphs
 
 __all__ = ["Piece", "StripRow", "Strips"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 
-from gpumagic.drawing.clean import clean
 from gpumagic.drawing.html import Html, element, escape
+from gpumagic.drawing.ink import clean
 
 
 def picture(width: int, height: int, title: str, *shapes: Html) -> str:

@@ -1,33 +1,169 @@
-"""Rows of things that have the same properties."""
+"""Rows of things that have the same properties, and names with values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.text import Text
 
-from gpumagic.drawing.cell import Cell, cell_html, cell_ink
-from gpumagic.drawing.columns import fit, widest, widest_word
-from gpumagic.drawing.glyphs import glyphs_for
-from gpumagic.drawing.grid import Grid
-from gpumagic.drawing.html import Html, words
-from gpumagic.drawing.ink import GAP, ink, side_by_side, underline
-from gpumagic.drawing.tabular import (
-    INDENT,
-    caption_ink,
-    cell_of,
-    head_html,
-    indented,
-    row_html,
-    table_html,
-    wide_row_html,
+from gpumagic.drawing.cells import Cell, cell_html, cell_ink
+from gpumagic.drawing.html import Html, element, lines, words
+from gpumagic.drawing.ink import (
+    GAP,
+    fit,
+    glyphs_for,
+    ink,
+    side_by_side,
+    underline,
+    widest,
+    widest_word,
 )
+from gpumagic.drawing.palette import RULE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+INDENT = 2
+
+# JupyterLab centres tables and aligns every cell to the right by its own style
+# sheet, which only a style on the element itself can undo.
+_TABLE = "border-collapse:collapse;margin:0 0 .9em 0;font-size:{size}%"
+_CAPTION = "text-align:left;caption-side:top;font-weight:600;padding:.2em .45em"
+_LEFT = "text-align:left"
+
+
+def table_html(
+    caption: str, rows: Iterable[Html], *, head: Html | None = None, size: int = 100
+) -> Html:
+    """A table as wide as its content, with what it is about as its caption.
+
+    Args:
+        caption: What it is about.
+
+        rows: Each a row of cells.
+
+        head: The row of headings, if there is one.
+
+        size: Of its letters, in percent of those around it.
+    """
+    return element(
+        "table",
+        Html("\n"),
+        lines(
+            (
+                _caption_html(caption),
+                element("thead", head) if head else "",
+                element("tbody", Html("\n"), lines(rows), Html("\n")),
+            )
+        ),
+        Html("\n"),
+        cellpadding=5,
+        style=_TABLE.format(size=size),
+    )
+
+
+def row_html(first: Html, *cells: Html) -> Html:
+    """A row; its first cell names it, which is what a screen reader says."""
+    style = f"{_LEFT};font-weight:normal"
+    return element("tr", element("th", first, scope="row", style=style), *cells)
+
+
+def head_html(names: Iterable[tuple[Html, bool]]) -> Html:
+    """The row of headings, each with whether its column is aligned to the right."""
+    rule = f"border-bottom:1px solid {RULE}"
+    return element(
+        "tr",
+        *(
+            element("th", name, scope="col", style=_side(right=right))
+            for name, right in names
+        ),
+        style=rule,
+    )
+
+
+def cell_of(content: Html, *, right: bool = False) -> Html:
+    """A plain cell. `align` still works where styles are stripped."""
+    if right:
+        return element("td", content, align="right")
+    return element("td", content, style=_LEFT)
+
+
+def wide_row_html(text: str, columns: int) -> Html:
+    """A row that is one remark, across all columns."""
+    return element("tr", element("td", words(text), colspan=columns, style=_LEFT))
+
+
+def caption_ink(caption: str, options: ConsoleOptions) -> Iterable[Text]:
+    """The caption as a line of text, if there is one."""
+    return [ink(caption, options, "bold")] if caption else []
+
+
+def indented(renderable: RenderableType) -> Padding:
+    """What stands under its caption."""
+    return Padding.indent(renderable, INDENT)
+
+
+def _caption_html(caption: str) -> str:
+    return element("caption", words(caption), style=_CAPTION) if caption else ""
+
+
+def _side(*, right: bool) -> str:
+    return "text-align:right" if right else _LEFT
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is known about one thing.
+
+    Args:
+        caption: What it is about; may be empty.
+
+        pairs: Each name with its value, in the order in which they matter.
+    """
+
+    caption: str
+    pairs: tuple[tuple[str, Cell], ...]
+
+    def html(self) -> Html:
+        """A table of two columns whose first is its headings."""
+        return table_html(
+            self.caption,
+            (
+                row_html(words(name), cell_of(cell_html(value)))
+                for name, value in self.pairs
+            ),
+        )
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        room = options.max_width - INDENT
+        for line in self._lines(console, options, room):
+            yield indented(line)
+
+    def _lines(
+        self, console: Console, options: ConsoleOptions, room: int
+    ) -> Iterator[RenderableType]:
+        names = [ink(name, options) for name, _ in self.pairs]
+        values = [cell_ink(value, options) for _, value in self.pairs]
+        widths = _widths(names, values, room - len(GAP))
+        for name, value in zip(names, values, strict=True):
+            if widths:
+                yield from side_by_side((name, value), widths, console)
+            else:
+                yield from (name, Padding.indent(value, INDENT))
+
+
+def _widths(names: list[Text], values: list[Text], room: int) -> tuple[int, ...] | None:
+    columns = [[text.plain for text in texts] for texts in (names, values)]
+    wants = [widest(column) for column in columns]
+    return fit(wants, [min(widest_word(each), 24) for each in columns], room)
+
 
 MOST_ROWS = 50
 

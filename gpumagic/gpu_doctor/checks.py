@@ -8,7 +8,7 @@ from gpumagic.devices.protocols import Initialisation
 from gpumagic.gpu_doctor.gpus import answering, in_words
 from gpumagic.gpu_doctor.report import Finding, Verdict
 from gpumagic.gpu_doctor.torch_check import built_for, check_torch, version_numbers
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

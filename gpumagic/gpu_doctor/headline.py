@@ -8,7 +8,7 @@ from gpumagic.devices.protocols import Initialisation
 from gpumagic.gpu_doctor.checks import hides_all
 from gpumagic.gpu_doctor.gpus import answering, in_words
 from gpumagic.gpu_doctor.report import Verdict
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Gpu

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.magic import GpuMagics, gpu_magic, output_options
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
-    from gpumagic.cells import Outcome
+    from gpumagic.notebook.cells import Outcome
 
 
 @magics_class

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
-from gpumagic.frontend import front_end, running_shell
+from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_doctor.checks import findings_of
 from gpumagic.gpu_doctor.headline import headline_of, headline_of_changes
 from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts
+from gpumagic.report.frontend import front_end, running_shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from gpumagic.gpu_mem.device_words import (
     times_text,
 )
 from gpumagic.gpu_mem.records.counters import BadgeKind
-from gpumagic.units import bytes_text, count_text, devices_text
+from gpumagic.report.units import bytes_text, count_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

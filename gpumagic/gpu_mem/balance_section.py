@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Paragraph, Stack, Stacks, Table
 from gpumagic.gpu_mem.device_words import device_name, of_host
-from gpumagic.units import UNKNOWN, bytes_text, count_text, part_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.storage_words import StorageKey, Stored
+from gpumagic.devices.storages import StorageKey, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.records.leaks import LeakKind
 from gpumagic.gpu_mem.records.requests import Cause
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

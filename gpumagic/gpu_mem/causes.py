@@ -9,7 +9,7 @@ from gpumagic.gpu_mem.pinning import names_to_delete
 from gpumagic.gpu_mem.records.leaks import LeakKind
 from gpumagic.gpu_mem.records.requests import Cause
 from gpumagic.gpu_mem.room import room_at
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

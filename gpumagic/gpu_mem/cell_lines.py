@@ -6,8 +6,8 @@ import linecache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.frontend import running_shell
-from gpumagic.observed import CodeLine
+from gpumagic.report.events import CodeLine
+from gpumagic.report.frontend import running_shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

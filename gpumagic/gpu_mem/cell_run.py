@@ -10,8 +10,8 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.counter_resets import watch_resets
 from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.memory_counters import watch_resets
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.gpu_mem.badges import badges_between, badges_of_allocator
 from gpumagic.gpu_mem.cell_lines import files_of_running_cell

@@ -10,7 +10,7 @@ from gpumagic.gpu_mem.device_words import device_name
 from gpumagic.gpu_mem.lines_section import lines_parts
 from gpumagic.gpu_mem.names_section import names_parts
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short
-from gpumagic.units import bytes_text, change_text
+from gpumagic.report.units import bytes_text, change_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.device_words import (
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short
 from gpumagic.gpu_mem.records.counters import PeakKind
 from gpumagic.gpu_mem.records.names import HolderKind
-from gpumagic.units import bytes_text, change_text, count_text, devices_text
+from gpumagic.report.units import bytes_text, change_text, count_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

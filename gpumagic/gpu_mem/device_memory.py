@@ -9,9 +9,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
-from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_mem.counters import read
 from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
 
@@ -148,7 +148,7 @@ def _others(
 
 
 def _in_container() -> bool:
-    from gpumagic.devices.nvml_load import in_container
+    from gpumagic.devices.nvml_utilisation import in_container
 
     return in_container()
 

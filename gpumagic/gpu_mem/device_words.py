@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.units import UNKNOWN
+from gpumagic.report.units import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

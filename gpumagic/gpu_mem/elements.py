@@ -13,7 +13,7 @@ from gpumagic.gpu_mem.tensor_roles import Role
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpumagic.devices.storage_words import StorageKey
+    from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.reaching import Reached
     from gpumagic.gpu_mem.walk import Walk
 

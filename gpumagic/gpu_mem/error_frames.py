@@ -15,7 +15,7 @@ import sys
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.stack_places import places_beside
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
 from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.leak_candidates import STRAY, Candidates, candidates
@@ -18,7 +18,7 @@ from gpumagic.gpu_mem.reaching import reached_memory
 from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
 from gpumagic.gpu_mem.storages_alive import alive_bytes, collect_cycles
 from gpumagic.gpu_mem.walk import Budget, Walk
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

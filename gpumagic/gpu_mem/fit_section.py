@@ -8,7 +8,7 @@ from gpumagic.drawing import Badge, Column, Note, Paragraph, Table
 from gpumagic.gpu_mem.cause_words import fit_sentence
 from gpumagic.gpu_mem.device_words import device_name
 from gpumagic.gpu_mem.why_section import steps_parts
-from gpumagic.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

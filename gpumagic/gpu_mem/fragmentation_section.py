@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name
-from gpumagic.units import bytes_text, count_text, share_text
+from gpumagic.report.units import bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,7 +12,7 @@ from gpumagic.gpu_mem.device_words import (
     of_host,
     on_device,
 )
-from gpumagic.units import UNKNOWN, bytes_text, count_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
 from gpumagic.gpu_mem.device_balance import DeviceBalance
 from gpumagic.gpu_mem.elements import large_elements
@@ -22,7 +22,7 @@ from gpumagic.gpu_mem.walk import Budget, Walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from gpumagic.devices.storage_words import StorageKey
+    from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.reaching import Reached
     from gpumagic.gpu_mem.roots import Root
 

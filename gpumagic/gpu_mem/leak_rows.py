@@ -11,7 +11,7 @@ from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from gpumagic.devices.storage_words import StorageKey
+    from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.reaching import Reached
 
     Memory = Mapping[StorageKey, Reached]

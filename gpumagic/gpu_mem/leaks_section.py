@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Grid, Note, Table
 from gpumagic.gpu_mem.device_words import on_device, short_name
-from gpumagic.units import UNKNOWN, bytes_text, count_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

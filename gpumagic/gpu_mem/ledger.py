@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_mem.records.cells import LedgerEntry
 from gpumagic.gpu_mem.report import LedgerReport
-from gpumagic.saving import save_rows
+from gpumagic.report.log import save_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from gpumagic.drawing import Badge, Column, Note, Paragraph, Sparkline, Table
 from gpumagic.gpu_mem.badge_words import short_words
 from gpumagic.gpu_mem.device_words import short_name
 from gpumagic.gpu_mem.peak_words import drawn_peak, peak_short, peak_text
-from gpumagic.units import bytes_text, change_text, count_text
+from gpumagic.report.units import bytes_text, change_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

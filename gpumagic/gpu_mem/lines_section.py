@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name
-from gpumagic.units import bytes_text, change_text, devices_text
+from gpumagic.report.units import bytes_text, change_text, devices_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
-from gpumagic.frontend import running_shell
 from gpumagic.gpu_mem.known_names import KnownNames
 from gpumagic.gpu_mem.memory import Memory
 from gpumagic.gpu_mem.one_cell import OneCell
-from gpumagic.observed import Code
-from gpumagic.units import parse_bytes
+from gpumagic.report.events import Code
+from gpumagic.report.frontend import running_shell
+from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

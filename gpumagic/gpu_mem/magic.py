@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.declaring import argument, word
-from gpumagic.devices.imported import loaded_torch
-from gpumagic.hooks import CellEvents
-from gpumagic.magic import GpuMagics, gpu_magic, output_options
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.notebook.arguments import argument, word
+from gpumagic.notebook.faults import CellEvents
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gpumagic.gpu_mem.notebook import Notebook
-    from gpumagic.session import Session
+    from gpumagic.notebook.session import Session
 
 
 @magics_class

@@ -9,7 +9,7 @@ from gpumagic.gpu_mem.device_words import device_name, listed
 from gpumagic.gpu_mem.fragmentation_section import fragmentation_parts
 from gpumagic.gpu_mem.map_picture import group_name, pictures
 from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

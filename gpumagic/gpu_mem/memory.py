@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.badges import badges_now
 from gpumagic.gpu_mem.blocks_untold import Untold, why_untold
 from gpumagic.gpu_mem.causes import next_steps, steps_without_words
@@ -32,7 +33,6 @@ from gpumagic.gpu_mem.report import (
 )
 from gpumagic.gpu_mem.request_now import answer_now, are_expandable, causes_now
 from gpumagic.gpu_mem.segments import named, segments_of
-from gpumagic.host_memory import available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.gpu_mem.balance_section import used_bytes
 from gpumagic.gpu_mem.device_words import device_name, known_sum, of_host, on_device
 from gpumagic.gpu_mem.names_section import names_headline
-from gpumagic.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.devices import DeviceMemory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
-from gpumagic.devices.storage_words import stored_by, without_overrides
+from gpumagic.devices.storages import stored_by, without_overrides
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.library_held import workspace_addresses
 from gpumagic.gpu_mem.naming import WORKSPACES, element_name, graph_name
 from gpumagic.gpu_mem.reaching import names_in, reached_memory
@@ -17,7 +17,7 @@ from gpumagic.gpu_mem.walk import Budget, Walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gpumagic.devices.storage_words import Stored
+    from gpumagic.devices.storages import Stored
     from gpumagic.gpu_mem.roots import Root, Sources
 
 _CONTAINERS = (list, tuple, dict)

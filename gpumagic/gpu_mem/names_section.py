@@ -8,7 +8,7 @@ from gpumagic.drawing import Column, Note, Paragraph, Table
 from gpumagic.gpu_mem.device_words import device_name, on_device, short_name
 from gpumagic.gpu_mem.names_together import shown_of, together
 from gpumagic.gpu_mem.records.names import HolderKind
-from gpumagic.units import (
+from gpumagic.report.units import (
     bytes_text,
     change_text,
     count_text,

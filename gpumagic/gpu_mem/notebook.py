@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.every_cell import Mode, running_cell
 from gpumagic.gpu_mem.known_names import KnownNames
 from gpumagic.gpu_mem.last_oom import LastOom
 from gpumagic.gpu_mem.ledger import Ledger
 from gpumagic.gpu_mem.memory import Memory
 from gpumagic.gpu_mem.one_cell import OneCell
 from gpumagic.gpu_mem.report import BriefReport
-from gpumagic.magic import show_text
-from gpumagic.observed import Code
-from gpumagic.units import parse_bytes
+from gpumagic.notebook.cell_hooks import Mode, running_cell
+from gpumagic.notebook.magics import show_text
+from gpumagic.report.events import Code
+from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.cells import Outcome
     from gpumagic.gpu_mem.report import CellReport, FreeReport, LedgerReport
-    from gpumagic.magic import GpuMagics
-    from gpumagic.record import Report
+    from gpumagic.notebook.cells import Outcome
+    from gpumagic.notebook.magics import GpuMagics
+    from gpumagic.report.record import Report
 
 _WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit")
 _TAKE_A_VALUE = ("log", "fit")

@@ -16,10 +16,10 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.graph_words import words_of
+from gpumagic.devices.autograd_graph import words_of
 
 if TYPE_CHECKING:
-    from gpumagic.devices.graph_words import NodeWords
+    from gpumagic.devices.autograd_graph import NodeWords
 
 _ENDS = (type, ModuleType, CodeType, GenericAlias, property)
 # The notebook itself holds every name of the user's, and is nobody's name.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.known_names import KnownNames
     from gpumagic.gpu_mem.records.counters import DeviceChange
     from gpumagic.gpu_mem.records.names import Holdings
-    from gpumagic.observed import Code
+    from gpumagic.report.events import Code
 
 _WORTH_A_SEARCH = 1 << 20
 

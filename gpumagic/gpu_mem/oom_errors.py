@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_mem.oom_text import is_out_of_memory, read_oom
-from gpumagic.places import Place, Places, code_line
+from gpumagic.report.places import Place, Places, code_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.gpu_mem.records.requests import CaughtOoms, OomFacts
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
 
 
 def oom_within(error: BaseException | None) -> BaseException | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.records.counters import PeakKind
-from gpumagic.units import UNKNOWN, bytes_text
+from gpumagic.report.units import UNKNOWN, bytes_text
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.counters import Peak

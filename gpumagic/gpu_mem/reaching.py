@@ -15,7 +15,7 @@ from gpumagic.gpu_mem.tensor_roles import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from gpumagic.devices.storage_words import StorageKey, Stored
+    from gpumagic.devices.storages import StorageKey, Stored
     from gpumagic.gpu_mem.walk import Walk
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.stack_places import places_beside
 
 if TYPE_CHECKING:
     from gpumagic.devices.memory_events import MemoryRecorder, MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.places import Places
+    from gpumagic.report.places import Places
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"

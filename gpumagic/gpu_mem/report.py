@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Report
+from gpumagic.report.record import Report
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.blocks import Fragmentation, Segment
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Pinning,
     )
     from gpumagic.gpu_mem.records.setting import Setting
-    from gpumagic.observed import Code
+    from gpumagic.report.events import Code
 
 
 @dataclass(frozen=True)

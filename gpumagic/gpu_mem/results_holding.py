@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.blocks_held import Places
 from gpumagic.gpu_mem.reaching import reached_memory
 from gpumagic.gpu_mem.walk import Budget, Walk

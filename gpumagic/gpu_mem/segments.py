@@ -7,8 +7,8 @@ import itertools
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.memory_history import users_spot
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.cell_lines import code_line_at
 from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
 from gpumagic.gpu_mem.stack_places import places_beside
@@ -16,8 +16,8 @@ from gpumagic.gpu_mem.stack_places import places_beside
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.observed import CodeLine
-    from gpumagic.places import Places
+    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.places import Places
+from gpumagic.report.places import Places
 
 _NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inc", "??")
 _LIBRARY = ".so"  # named in the place of a source, where that is not known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.walk import Budget, Walk
 
 _MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.imported import loaded_torch
-from gpumagic.devices.storage_words import StorageKey
+from gpumagic.devices.storages import StorageKey
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.walk import Budget, Walk
 
 if TYPE_CHECKING:

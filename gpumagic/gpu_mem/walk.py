@@ -13,15 +13,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices import graph_words, storage_words
-from gpumagic.devices.storage_words import TensorWords
+from gpumagic.devices import autograd_graph, storages
+from gpumagic.devices.storages import TensorWords
 from gpumagic.gpu_mem.object_kinds import Kinds, ObjectKind
 from gpumagic.gpu_mem.tensor_roles import Role, buffers_of, role_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from gpumagic.devices.storage_words import Stored
+    from gpumagic.devices.storages import Stored
 
 _CLOCK_EVERY = 64  # objects
 _MANY = 10_000  # elements: what holds more is looked into last
@@ -125,7 +125,7 @@ class Walk:
         if self._torch is None:
             self._run()
         else:
-            with storage_words.without_overrides(self._torch):
+            with storages.without_overrides(self._torch):
                 self._run()
 
     def number_of(self, thing: Any) -> int | None:
@@ -173,11 +173,11 @@ class Walk:
 
     def _look_into_tensor(self, number: int, tensor: Any) -> None:
         torch, words = self._torch, self._words
-        self._note(number, storage_words.stored_by(torch, tensor))
+        self._note(number, storages.stored_by(torch, tensor))
         self._set_role(number, role_of(torch, tensor))
         self._add(number, (*gc.get_referents(tensor), words.base(tensor)))
         if number not in self.stored:
-            self._add(number, storage_words.tensors_within(torch, tensor))
+            self._add(number, storages.tensors_within(torch, tensor))
         is_leaf = words.is_leaf(tensor)
         if is_leaf or words.retains_grad(tensor):
             self._look_into_gradient(number, words.grad(tensor))
@@ -191,7 +191,7 @@ class Walk:
             self._set_role(self.enter(gradient), Role.GRADIENT)
 
     def _look_into_storage(self, number: int, storage: Any) -> None:
-        self._note(number, storage_words.stored_in(storage))
+        self._note(number, storages.stored_in(storage))
 
     def _look_into_node(self, number: int, node: Any) -> None:
         """A node of a graph, with what the user has put on it."""
@@ -199,7 +199,7 @@ class Walk:
         self._add(number, gc.get_referents(node))
         words = self._kinds.words_of(type(node))
         if words is not None:
-            kept = graph_words.kept_by(self._torch, node, words)
+            kept = autograd_graph.kept_by(self._torch, node, words)
             self.hidden += kept.hidden
             self._add(number, kept.things)
 

@@ -12,7 +12,7 @@ from gpumagic.gpu_mem.leaks_section import leaks_table
 from gpumagic.gpu_mem.names_section import names_table
 from gpumagic.gpu_mem.records.names import Holdings
 from gpumagic.gpu_mem.records.requests import Cause
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -227,7 +227,7 @@ class Attempt:
     def _verify(self, values: Mapping[str, str | None], predicted: Visible) -> None:
         """Raise where CUDA in a child process sees anything but what is predicted."""
         from gpumagic.devices.oracle import ask_child
-        from gpumagic.devices.shown import same_uuid
+        from gpumagic.devices.visible_devices import same_uuid
 
         asked: dict[str, str | None] = {**os.environ, **values}
         found = ask_child(

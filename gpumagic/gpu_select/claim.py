@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_select.identity import Process
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.gpu_select import folders
 from gpumagic.gpu_select.claim import Claim, parsed, written
 from gpumagic.gpu_select.identity import Process, Standing, standing, this_process
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,7 +18,7 @@ from gpumagic.gpu_select.naming import find, require_gpus, together
 from gpumagic.gpu_select.ranking import rank
 from gpumagic.gpu_select.refusing import Cause, Refusal
 from gpumagic.gpu_select.usage import usage_of
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

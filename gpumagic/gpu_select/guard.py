@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Inventory
     from gpumagic.gpu_select import report
-    from gpumagic.session import Session
+    from gpumagic.notebook.session import Session
 
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _ON = "1"

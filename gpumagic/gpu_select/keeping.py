@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.frontend import is_terminal, running_shell
 from gpumagic.gpu_select import folders
+from gpumagic.report.frontend import is_terminal, running_shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.declaring import argument
 from gpumagic.gpu_select.notebook import Notebook
-from gpumagic.magic import GpuMagics, gpu_magic, output_options
+from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.attempt import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
-    from gpumagic.session import Session
+    from gpumagic.notebook.session import Session
 
 
 def choices(magics: SelectMagics, begun: str) -> list[str]:
@@ -190,7 +190,7 @@ class SelectMagics(GpuMagics):
             return self.notebook.choose(request, how)
 
     def _how(self, options: argparse.Namespace) -> How:
-        from gpumagic.units import parse_seconds
+        from gpumagic.report.units import parse_seconds
 
         return self.notebook.how(
             form=options.form,

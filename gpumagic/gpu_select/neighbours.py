@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.gpu_select.report import Remark, Severity
 from gpumagic.gpu_select.usage import usage_of
-from gpumagic.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

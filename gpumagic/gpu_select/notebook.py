@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from gpumagic.devices.mapped import mapped_library
+from gpumagic.devices.cuda_start import mapped_library
 from gpumagic.gpu_select import folders
 from gpumagic.gpu_select.guard import Guard
 from gpumagic.gpu_select.watch import Watcher
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.attempt import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
-    from gpumagic.session import Session
+    from gpumagic.notebook.session import Session
 
 
 class Notebook:
@@ -117,7 +117,7 @@ class Notebook:
         from gpumagic.gpu_select import keeping, restart
         from gpumagic.gpu_select.headline import mapped
         from gpumagic.gpu_select.selection import apply
-        from gpumagic.magic import show_text
+        from gpumagic.notebook.magics import show_text
 
         self._require_real_gpus(request)
         trial = dataclasses.replace(how, dry_run=True)
@@ -148,7 +148,7 @@ class Notebook:
         from gpumagic.errors import GpuMagicError
         from gpumagic.gpu_select import keeping
         from gpumagic.gpu_select.selection import take_up
-        from gpumagic.magic import show_text
+        from gpumagic.notebook.magics import show_text
 
         key = keeping.key(self._shell)
         kept = keeping.take(key) if key is not None else None

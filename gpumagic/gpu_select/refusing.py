@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_select.naming import listed
 from gpumagic.gpu_select.usage import busy_text
-from gpumagic.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Badge, Column, Meter, Table
-from gpumagic.units import bytes_text, count_text, part_text, share_text
+from gpumagic.report.units import bytes_text, count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record, Report
+from gpumagic.report.record import Record, Report
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import CudaState

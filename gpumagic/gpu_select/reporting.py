@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.frontend import running_shell
 from gpumagic.gpu_select import guard, linter, vendors
 from gpumagic.gpu_select.environment import VISIBLE
 from gpumagic.gpu_select.headline import headline_of
@@ -29,6 +28,7 @@ from gpumagic.gpu_select.situation import (
     rank_shown,
     simulated_anew,
 )
+from gpumagic.report.frontend import running_shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.words import Kind, excluded, meaning
-from gpumagic.units import parse_bytes
+from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

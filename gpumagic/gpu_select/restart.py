@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.frontend import front_end, is_terminal
-from gpumagic.hooks import CellEvents
+from gpumagic.notebook.faults import CellEvents
+from gpumagic.report.frontend import front_end, is_terminal
 
 if TYPE_CHECKING:
     from gpumagic.gpu_select.report import SelectReport

@@ -15,7 +15,7 @@ from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.reporting import report_of
 from gpumagic.gpu_select.request import Kind, read
 from gpumagic.gpu_select.situation import look
-from gpumagic.units import parse_seconds
+from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
-from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
+from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import environment, linter
 from gpumagic.gpu_select.environment import ORDER, VISIBLE
 from gpumagic.gpu_select.report import Start, TorchLatch, Variable, Verdict
 from gpumagic.gpu_select.torch_state import torch_latch
-from gpumagic.places import Place
+from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, VisibleDevice

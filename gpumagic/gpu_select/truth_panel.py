@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Badge, Column, Table
 from gpumagic.gpu_select.report import TorchLatch, Verdict
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

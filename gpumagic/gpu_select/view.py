@@ -8,7 +8,7 @@ from gpumagic.drawing import Drawing, Note
 from gpumagic.gpu_select.remap_table import differing, reasons_table, remap_table
 from gpumagic.gpu_select.report import Action, Severity, Verdict
 from gpumagic.gpu_select.truth_panel import truth_panel
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

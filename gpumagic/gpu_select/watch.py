@@ -18,7 +18,7 @@ from gpumagic.gpu_select.cell_line import (
     only_line,
 )
 from gpumagic.gpu_select.imports import ImportFinder
-from gpumagic.hooks import CellEvents, tell_fault
+from gpumagic.notebook.faults import CellEvents, tell_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader.records.rates import Rates
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.report import LoaderReport, State
-from gpumagic.units import bytes_text, seconds_text
+from gpumagic.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.errors import UsageProblem
 from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.records.setting import Setting
 from gpumagic.pin_loader.report import LoaderReport, State
-from gpumagic.true_class import is_truly
+from gpumagic.report.introspection import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable

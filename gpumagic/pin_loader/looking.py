@@ -29,8 +29,8 @@ from gpumagic.pin_loader.trials.guard import guard
 from gpumagic.pin_loader.trials.loader_failure import failure_of
 from gpumagic.pin_loader.trials.preflight import unpicklable
 from gpumagic.pin_loader.trials.trial import batches_of
-from gpumagic.true_class import is_truly
-from gpumagic.units import share_text
+from gpumagic.report.introspection import is_truly
+from gpumagic.report.units import share_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.declaring import argument
-from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
+from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
+    from gpumagic.notebook.session import Session
     from gpumagic.pin_loader.notebook import Notebook
-    from gpumagic.session import Session
 
 
 def loaders(magics: LoaderMagics, _: str) -> list[str]:

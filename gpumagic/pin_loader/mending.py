@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from gpumagic.comparison import Verdict
 from gpumagic.pin_loader.case import Ending
 from gpumagic.pin_loader.current_device import make_current
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
@@ -23,7 +22,8 @@ from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading, worker_search
 from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes
 from gpumagic.pin_loader.trials.preflight import unpicklable
-from gpumagic.units import count_text
+from gpumagic.report.robust import Verdict
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case

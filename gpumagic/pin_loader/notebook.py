@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.every_cell import running_cell
-from gpumagic.observed import Code
+from gpumagic.notebook.cell_hooks import running_cell
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.improving import diagnose, improve
 from gpumagic.pin_loader.interrupted import without_our_frames
 from gpumagic.pin_loader.request import Request, watch_only
 from gpumagic.pin_loader.watched.watch_run import WatchRun
-from gpumagic.true_class import class_name, is_truly
-from gpumagic.units import with_article
+from gpumagic.report.events import Code
+from gpumagic.report.introspection import class_name, is_truly
+from gpumagic.report.units import with_article
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.cells import Outcome
     from gpumagic.drawing.progress import Progress
-    from gpumagic.magic import GpuMagics
+    from gpumagic.notebook.cells import Outcome
+    from gpumagic.notebook.magics import GpuMagics
     from gpumagic.pin_loader.report import LoaderReport
 
 

@@ -11,7 +11,7 @@ from gpumagic.pin_loader.records.bound import Part, Remedy
 from gpumagic.pin_loader.records.loader import LoaderKind
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.report import State
-from gpumagic.units import seconds_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.case import Case

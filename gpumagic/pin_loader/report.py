@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.rates import Rates
-from gpumagic.record import Report
+from gpumagic.report.record import Report
 
 if TYPE_CHECKING:
-    from gpumagic.observed import Code, SeenRace
     from gpumagic.pin_loader.records.batch import Anatomy
     from gpumagic.pin_loader.records.bound import Bound
     from gpumagic.pin_loader.records.four_steps import FourSteps
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.records.setting import Setting
     from gpumagic.pin_loader.records.watched import CopyLine, DataWait
     from gpumagic.pin_loader.records.workers import WorkerSearch
+    from gpumagic.report.events import Code, SeenRace
 
 
 class State(enum.Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import UsageProblem
-from gpumagic.units import parse_seconds
+from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     import argparse

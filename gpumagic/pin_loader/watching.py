@@ -6,8 +6,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
-from gpumagic.observed import Code
 from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.report.events import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

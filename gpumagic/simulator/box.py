@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
+from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
@@ -15,7 +16,6 @@ from gpumagic.simulator.machine import Machine
 from gpumagic.simulator.machine_words import MachineWords
 from gpumagic.simulator.models import parse_request
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
-from gpumagic.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import CudaState, Inventory
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SeenRace, SyncCall
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.events import SeenRace, SyncCall
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.models import GpuModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.models import MOST_GPUS
 
 if TYPE_CHECKING:
-    from gpumagic.observed import Trace, TraceSpan
+    from gpumagic.report.events import Trace, TraceSpan
 
 _HOST = MOST_GPUS  # a number of a process that no device has
 

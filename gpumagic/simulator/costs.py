@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 from gpumagic.simulator.work import FULL_SHARE
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from gpumagic.devices.protocols import (
     VisibleDevice,
 )
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.units import bytes_text, count_text
 from gpumagic.simulator.latch import Latch
-from gpumagic.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.devices.visibility import visible
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumagic.devices.mask_entries import Device
-    from gpumagic.devices.visibility import Visible
+    from gpumagic.devices.visibility import Device, Visible
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.errors import DeviceError
-from gpumagic.places import Place
+from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box

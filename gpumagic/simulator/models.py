@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.record import Record
-from gpumagic.units import bytes_text
+from gpumagic.report.record import Record
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gpumagic.devices.wait_words import wait_in_words
+from gpumagic.devices.sync_watch import wait_in_words
 from gpumagic.errors import DeviceError
-from gpumagic.observed import SeenRace, SyncCall
-from gpumagic.places import Place, PlaceMark, code_line, place_text, runs_through
+from gpumagic.report.events import SeenRace, SyncCall
+from gpumagic.report.places import Place, PlaceMark, code_line, place_text, runs_through
 from gpumagic.simulator.races import hint, problem
 from gpumagic.simulator.scheduler import QUEUE_FULL
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpumagic.record import Record
-from gpumagic.units import bytes_text
+from gpumagic.report.record import Record
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record, Report
+from gpumagic.report.record import Record, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.observed import SeenRace
+    from gpumagic.report.events import SeenRace
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
-from gpumagic.observed import SpanKind, Trace, TraceSpan
+from gpumagic.report.events import SpanKind, Trace, TraceSpan
 from gpumagic.simulator.chrome_trace import as_chrome_trace
 from gpumagic.simulator.scheduler import Scheduler
 from gpumagic.simulator.work import CopyName, Engine

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Table
+from gpumagic.report.units import bytes_text, count_text, part_text, seconds_text
 from gpumagic.simulator.report import RacesReport
-from gpumagic.units import bytes_text, count_text, part_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

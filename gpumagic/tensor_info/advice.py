@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.storages import Holder

@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.introspection import class_has, class_name, is_truly
 from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.reading import Memory, Reading
 from gpumagic.tensor_info.tensors import read_tensor
-from gpumagic.true_class import class_has, class_name, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Note, Table
+from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.shared_memory import shared_memories
 from gpumagic.tensor_info.words import contiguity, shape_text
-from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Bar, BarPair, Note
+from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.words import copied
-from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

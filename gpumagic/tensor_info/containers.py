@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.true_class import is_truly, spelled
+from gpumagic.report.introspection import is_truly, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

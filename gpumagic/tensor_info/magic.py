@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic import arguments
-from gpumagic.declaring import argument
 from gpumagic.errors import UsageProblem
-from gpumagic.magic import GpuMagics, gpu_magic, output_options, typed_name
+from gpumagic.notebook import arguments
+from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.cells import Outcome
+    from gpumagic.notebook.cells import Outcome
     from gpumagic.tensor_info.report import AliasReport, CompareReport
 
 _NAMED_AT_MOST = 3

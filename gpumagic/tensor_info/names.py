@@ -6,10 +6,10 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.report.introspection import is_truly, spelled
 from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.containers import items_of
 from gpumagic.tensor_info.objects import is_tensor
-from gpumagic.true_class import is_truly, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,6 +6,8 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.introspection import class_name, is_truly, is_weak_proxy, spelled
+from gpumagic.report.units import count_text
 from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.arrays import (
     hands_out_dlpack,
@@ -19,8 +21,6 @@ from gpumagic.tensor_info.containers import (
     place_within,
 )
 from gpumagic.tensor_info.tensors import read_tensor
-from gpumagic.true_class import class_name, is_truly, is_weak_proxy, spelled
-from gpumagic.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

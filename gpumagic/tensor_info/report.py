@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumagic.record import Record, Report
+from gpumagic.report.record import Record, Report
 
 
 @dataclass(frozen=True)

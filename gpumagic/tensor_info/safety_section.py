@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Note, Paragraph
+from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.words import (
     copied,
     dims_text,
@@ -12,7 +13,6 @@ from gpumagic.tensor_info.words import (
     odd_strides,
     repeats,
 )
-from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Note, Table
+from gpumagic.report.units import bytes_text, count_text
 from gpumagic.tensor_info.beside_section import relation_text
 from gpumagic.tensor_info.diagram import BarLane, LaneBars
 from gpumagic.tensor_info.words import shape_text
-from gpumagic.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.report.introspection import is_truly
 from gpumagic.tensor_info import torch_words
 from gpumagic.tensor_info.arrays import is_array
 from gpumagic.tensor_info.report import ValueSummary
-from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.report.units import with_article
 from gpumagic.tensor_info.geometry import fresh_strides
-from gpumagic.units import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

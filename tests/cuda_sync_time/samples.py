@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gpumagic.comparison import Comparison, Verdict
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
 from gpumagic.cuda_sync_time.records.log_entry import LogEntry
 from gpumagic.cuda_sync_time.records.profile import Profile, StreamShare, TopKernel
@@ -25,8 +24,8 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
-from gpumagic.observed import Code, CodeLine, SeenRace, SpanKind, TraceSpan
-from gpumagic.ranks import Interval
+from gpumagic.report.events import Code, CodeLine, SeenRace, SpanKind, TraceSpan
+from gpumagic.report.robust import Comparison, Interval, Verdict
 
 MS = 1e-3
 US = 1e-6

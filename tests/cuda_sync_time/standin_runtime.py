@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.observed import SyncCall, Trace
+from gpumagic.report.events import SyncCall, Trace
 
 _PATIENCE_S = 300
 _A_READING_S = 10e-6  # whoever reads the clock again and again gets on

@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.once import OneRun
 from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.records.run import SyncPoint
 from gpumagic.cuda_sync_time.view import draw
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 from tests.cuda_sync_time import samples
 from tests.cuda_sync_time.samples import MS
 from tests.cuda_sync_time.standin_runtime import StandinDevice

@@ -12,8 +12,8 @@ import json
 import pytest
 
 from gpumagic.devices import kineto
-from gpumagic.devices.call_names import kind_of_call
-from gpumagic.observed import DEVICE_KINDS, SpanKind
+from gpumagic.devices.kineto import kind_of_call
+from gpumagic.report.events import DEVICE_KINDS, SpanKind
 
 CUDA_RUN = """
 {

@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.records.samples import Mode, Samples
 from gpumagic.cuda_sync_time.records.setting import Setting
 from gpumagic.cuda_sync_time.report import RepeatedReport, TimingReport
 from gpumagic.errors import GpuMagicError
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 
 CUDA = Setting("cuda", devices=((0, "NVIDIA H100"),), floor_s=2e-5)
 

@@ -16,8 +16,8 @@ from gpumagic.cuda_sync_time.roof_section import roof_parts
 from gpumagic.cuda_sync_time.run_section import run_parts
 from gpumagic.drawing import Stacks, Table
 from gpumagic.drawing.timeline import MOST_LANES
-from gpumagic.observed import Code, SpanKind, TraceSpan
-from gpumagic.units import devices_text
+from gpumagic.report.events import Code, SpanKind, TraceSpan
+from gpumagic.report.units import devices_text
 
 EVERY = range(8)
 EIGHT = Setting("cuda", devices=tuple((n, "H100") for n in EVERY), floor_s=1e-5)

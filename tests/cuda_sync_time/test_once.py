@@ -22,7 +22,7 @@ from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 from tests.cuda_sync_time.standin_runtime import HostTime, StandinDevice
 
 LONG_S = math.inf  # longer than anybody waits
@@ -178,7 +178,7 @@ def test_torch_is_neither_imported_nor_missed():
         "import sys\n"
         "from gpumagic.cuda_sync_time.instruments import Instruments\n"
         "from gpumagic.cuda_sync_time.once import OneRun\n"
-        "from gpumagic.observed import Code\n"
+        "from gpumagic.report.events import Code\n"
         "from gpumagic.devices.driver import open_driver\n"
         "run = OneRun(Instruments(open_driver), syncs=True)\n"
         "run.begin(); run.end()\n"

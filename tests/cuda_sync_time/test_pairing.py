@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.comparison import Verdict, verdict_of
 from gpumagic.cuda_sync_time import stopwatch
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
@@ -21,7 +20,8 @@ from gpumagic.cuda_sync_time.plan import Plan
 from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
+from gpumagic.report.robust import Verdict, verdict_of
 from tests.cuda_sync_time.test_once import NoDriver
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time.profiling import flags_of, profile_of
 from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.observed import DEVICE_KINDS, SpanKind, Trace, TraceSpan
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, TraceSpan
 
 KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL
 LENGTH = 20

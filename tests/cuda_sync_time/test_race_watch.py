@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices import race_watch
-from gpumagic.devices.race_watch import watch_races
-from gpumagic.devices.sanitizer_copy import private_sanitizer
+from gpumagic.devices.race_watch import private_sanitizer, watch_races
 from gpumagic.errors import DeviceError
 
 torch = pytest.importorskip("torch")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic import arguments
 from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import GpuMagicError
+from gpumagic.notebook import arguments
 
 
 def request_of(line):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time.records.run import SyncPoint
 from gpumagic.cuda_sync_time.sync_points import points_of
-from gpumagic.observed import CodeLine, SyncCall
+from gpumagic.report.events import CodeLine, SyncCall
 
 FIRST, SECOND = CodeLine("In [1], line 1", "a.item()"), CodeLine("In [1], line 2")
 CALLS = st.lists(

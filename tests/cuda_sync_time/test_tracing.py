@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from gpumagic.devices import torch_profiler, tracing  # noqa: E402
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
-from gpumagic.observed import SpanKind  # noqa: E402
+from gpumagic.report.events import SpanKind  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not torch.profiler.kineto_available(), reason="this torch has no Kineto"
@@ -231,17 +231,17 @@ def test_a_profiler_that_does_not_start_is_an_expected_error(monkeypatch):
 
 def test_cuda_is_not_started_by_tracing(monkeypatch):
     """Where CUDA could be used and has not been, torch's profiler would start it."""
-    from gpumagic.devices import cuda, opening
+    from gpumagic.devices import accelerator, opening
 
     monkeypatch.setattr(opening, "why_no_cuda", lambda _: None)
-    monkeypatch.setattr(cuda, "driver_initialised", lambda: False)
+    monkeypatch.setattr(accelerator, "driver_initialised", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
     with pytest.raises(DeviceError, match="would start CUDA") as refused:
         traced(lambda: pytest.fail("the code has run"))
     assert "torch.zeros" in refused.value.hint
 
-    monkeypatch.setattr(cuda, "driver_initialised", lambda: True)
+    monkeypatch.setattr(accelerator, "driver_initialised", lambda: True)
     assert traced(lambda: None).trace().problem is None
 
 

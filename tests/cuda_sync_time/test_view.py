@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpumagic.arguments import parse
 from gpumagic.cuda_sync_time import digits
 from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.flag_table import WORDS
@@ -37,6 +36,7 @@ from gpumagic.drawing import (
     Table,
 )
 from gpumagic.errors import UsageProblem
+from gpumagic.notebook.arguments import parse
 from tests.cuda_sync_time import samples
 from tests.cuda_sync_time.samples import MS, SAMPLES, US
 from tests.drawing.drawings import NUMBERS, TEXTS

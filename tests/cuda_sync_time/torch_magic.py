@@ -8,7 +8,6 @@ import json
 import pytest
 import torch
 
-from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
@@ -18,7 +17,8 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
-from gpumagic.units import seconds_text
+from gpumagic.report.robust import Verdict
+from gpumagic.report.units import seconds_text
 
 MATMUL = "y = x @ x"
 
@@ -49,7 +49,7 @@ def shell(box):
 def shown(monkeypatch):
     """What is displayed."""
     found = []
-    for place in ("gpumagic.magic", "gpumagic.cuda_sync_time.notebook"):
+    for place in ("gpumagic.notebook.magics", "gpumagic.cuda_sync_time.notebook"):
         monkeypatch.setattr(f"{place}.display", lambda *what, **_: found.extend(what))
     return found
 

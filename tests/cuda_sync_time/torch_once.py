@@ -17,7 +17,7 @@ from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 from gpumagic.simulator.work import Engine
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ import torch
 from gpumagic.cuda_sync_time.counting import count_flops
 from gpumagic.cuda_sync_time.peaks import measure_peaks
 from gpumagic.cuda_sync_time.records.roofline import Roofline
-from gpumagic.devices.load import loads
+from gpumagic.devices.in_use import loads
 from gpumagic.devices.opening import open_runtime
 
 

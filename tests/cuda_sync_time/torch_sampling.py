@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-from gpumagic.comparison import Verdict
 from gpumagic.cuda_sync_time.cold_caches import cold_flush
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.plan import Plan
@@ -16,6 +15,7 @@ from gpumagic.cuda_sync_time.records.samples import Mode
 from gpumagic.cuda_sync_time.stopwatch import Stopwatch
 from gpumagic.cuda_sync_time.taking import take
 from gpumagic.devices.opening import open_runtime
+from gpumagic.report.robust import Verdict
 
 # Time that this machine takes to simulate counts as well: there is plenty of it.
 FREE = Plan(samples=8, budget_s=60)

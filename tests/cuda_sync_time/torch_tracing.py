@@ -17,7 +17,7 @@ from gpumagic.cuda_sync_time.profiling import (  # noqa: E402
 from gpumagic.cuda_sync_time.records.flags import FlagKind  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
-from gpumagic.observed import DEVICE_KINDS, SpanKind  # noqa: E402
+from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
 from gpumagic.simulator.work import FULL_SHARE, Engine  # noqa: E402
 
 

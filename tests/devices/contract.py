@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from gpumagic.errors import DeviceError
-from gpumagic.observed import SyncCall
+from gpumagic.report.events import SyncCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.devices.cuda import CudaRuntime
+from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.errors import DeviceError
 from tests.devices.contract import QUESTIONS, RuntimeContract
 from tests.devices.standin_torch import Machine, Tensor, torch_with

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import memory_counters, nvml_load
-from gpumagic.devices.accelerator import AcceleratorRuntime
+from gpumagic.devices import memory_counters, nvml_utilisation
+from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
 from gpumagic.devices.cpu import CpuRuntime, HostEvent
-from gpumagic.devices.cuda import CudaRuntime
 from tests.devices.standin_torch import UNIT_S, Machine, torch_with
 
 
@@ -74,8 +73,8 @@ def test_a_forked_child_does_not_close_what_its_parent_has_opened(
         nvmlInit=lambda: calls.append("open"),
         nvmlShutdown=lambda: calls.append("close"),
     )
-    monkeypatch.setattr(nvml_load, "load_pynvml", lambda: nvml)
-    reader = nvml_load.LoadReader()
+    monkeypatch.setattr(nvml_utilisation, "load_pynvml", lambda: nvml)
+    reader = nvml_utilisation.LoadReader()
     reader.read(())
     assert calls == ["open", "open", "close"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from gpumagic.devices.links import link_in_use
-from gpumagic.devices.nvml_links import node_of
+from gpumagic.devices.in_use import link_in_use
+from gpumagic.devices.nvml_utilisation import node_of
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.models import find_model
-from tests.devices.test_load import OneRuntime, changed
+from tests.devices.test_nvml_utilisation import OneRuntime, changed
 from tests.fakes.run import run_python
 from tests.simulator.test_driver import OneGpu
 

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices import opening
-from gpumagic.devices.accelerator import AcceleratorRuntime
+from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.cuda import CudaRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import DeviceError, MissingPackage
 from tests.devices.standin_torch import DeviceModule, Machine, torch_with

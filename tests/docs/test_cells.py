@@ -11,7 +11,7 @@ import pytest
 from tests.docs.pages import README, TOLD, blocks, name_of
 from tests.docs.printed import missing
 from tests.gallery.samples import everything
-from tests.ipython.shells import see_in_kernel
+from tests.notebook.shells import see_in_kernel
 
 # The simulated GPU warns of races; a shell under test shows no warnings otherwise.
 _WARN = "import warnings\nwarnings.simplefilter('always', RuntimeWarning)"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from docs_build import rooms
-from gpumagic.arguments import options_of
+from gpumagic.notebook.arguments import options_of
 from gpumagic.simulator.models import parse_request
 from tests.docs.pages import TOLD, name_of
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from docs_build import gallery, reference, rooms
-from gpumagic.arguments import options_of
 from gpumagic.extension import ROOMS
+from gpumagic.notebook.arguments import options_of
 from tests.docs.pages import REPOSITORY
 from tests.gallery.samples import views
 

@@ -21,7 +21,7 @@ from gpumagic.drawing import (
     Table,
     Timeline,
 )
-from gpumagic.drawing.tone import TONES
+from gpumagic.drawing.palette import TONES
 
 # Anything that a str can hold, with what breaks layouts in good supply.
 _NASTY = (

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import gpumagic.drawing
 from gpumagic.drawing import Lane, Span
-from gpumagic.drawing.clean import clean
-from gpumagic.drawing.columns import fit
-from gpumagic.drawing.curve import levels, peaks
-from gpumagic.drawing.spans import Scale
-from gpumagic.drawing.strokes import heights, stacked, strokes
+from gpumagic.drawing.ink import clean, fit
+from gpumagic.drawing.lanes import heights, stacked, strokes
+from gpumagic.drawing.series import levels, peaks
+from gpumagic.drawing.timeline import Scale
 
 WIDTHS = st.lists(
     st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=8

@@ -6,8 +6,7 @@ import pytest
 
 from gpumagic.drawing import palette
 from gpumagic.drawing.lanes import KIND_FILLS
-from gpumagic.drawing.palette import contrast, text_on
-from gpumagic.drawing.tone import TONES
+from gpumagic.drawing.palette import TONES, contrast, text_on
 
 BACKGROUNDS = ("#ffffff", "#111111")
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpumagic.drawing import Drawing, Piece, StripRow, Strips
-from gpumagic.drawing.strip_hovers import of_pieces
-from gpumagic.drawing.strip_rows import coverage, fine_cells, levelled
+from gpumagic.drawing.strip_rows import coverage, fine_cells, levelled, of_pieces
 from tests.drawing.drawings import TEXTS
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 

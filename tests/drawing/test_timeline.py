@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing, Lane, Span, Timeline
-from gpumagic.drawing.hovers import of_stretches, of_strokes
-from gpumagic.drawing.spans import Scale
+from gpumagic.drawing.lanes import of_stretches, of_strokes
+from gpumagic.drawing.timeline import Scale
 
 
 def text_of(*lanes, width=60, **options):

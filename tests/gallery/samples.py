@@ -26,7 +26,7 @@ from gpumagic.drawing import (
     Timeline,
 )
 from gpumagic.drawing.palette import BLUE, VERMILLION
-from gpumagic.units import bytes_text, seconds_text
+from gpumagic.report.units import bytes_text, seconds_text
 
 MS = 1e-3
 GIB = 2**30

@@ -17,7 +17,7 @@ from gpumagic.gpu_mem.records.counters import Counters
 from gpumagic.gpu_mem.records.devices import DeviceMemory
 from gpumagic.gpu_mem.records.requests import Cause, OomFacts, Pinning
 from gpumagic.gpu_mem.records.setting import Setting
-from gpumagic.observed import CodeLine
+from gpumagic.report.events import CodeLine
 from gpumagic.simulator.out_of_memory import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30

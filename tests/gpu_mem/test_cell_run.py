@@ -772,7 +772,7 @@ def test_lines_are_numbered_as_in_the_notebook():
 
 _IN_A_SHELL = """
 from IPython.core.interactiveshell import InteractiveShell
-from gpumagic.cells import run as run_body
+from gpumagic.notebook.cells import run as run_body
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem.cell_run import CellRun
 

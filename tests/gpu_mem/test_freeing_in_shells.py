@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.ipython.shells import environment, see_in_kernel, see_in_terminal
+from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
 
 pytest.importorskip("ipykernel")
 pytestmark = pytest.mark.kernel

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from gpumagic.devices import graph_words  # noqa: E402
+from gpumagic.devices import autograd_graph  # noqa: E402
 from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings  # noqa: E402
 from gpumagic.gpu_mem.records.names import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
@@ -22,8 +22,8 @@ PATIENT = Budget(objects=10_000_000, seconds=60)
 def any_torch(request, monkeypatch):
     """Once with torch's word for what was saved, once as if it had none."""
     if request.param == "older torch":
-        monkeypatch.setattr(graph_words, "tells_saved", lambda _: False)
-    elif not graph_words.tells_saved(torch):
+        monkeypatch.setattr(autograd_graph, "tells_saved", lambda _: False)
+    elif not autograd_graph.tells_saved(torch):
         pytest.skip("this torch does not tell what was saved")
     return request.param
 
@@ -208,5 +208,5 @@ def test_an_attribute_that_only_looks_like_torchs_is_not_read():
 
         metadata = next_functions
 
-    assert graph_words.words_of(Lookalike) is None
+    assert autograd_graph.words_of(Lookalike) is None
     assert reachable_storages([Lookalike()]) == {}

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
-from gpumagic.devices.storage_words import StorageKey  # noqa: E402
+from gpumagic.devices.storages import StorageKey  # noqa: E402
 from gpumagic.gpu_mem import memory  # noqa: E402
 from gpumagic.gpu_mem.blocks_held import BlocksInUse  # noqa: E402
 from gpumagic.gpu_mem.holding_remarks import workspace_remark  # noqa: E402

@@ -144,7 +144,7 @@ def test_rounded_figures_of_an_error_give_others_no_negative_bytes():
 def test_what_could_not_be_looked_at_makes_the_search_partial(monkeypatch):
     """A graph whose saved tensors cannot be seen may hold more than is told."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("gpumagic.devices.graph_words.tells_saved", lambda _: False)
+    monkeypatch.setattr("gpumagic.devices.autograd_graph.tells_saved", lambda _: False)
     x = torch.ones(1000, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
         y = (x * x).sum()

@@ -27,7 +27,7 @@ from gpumagic.gpu_mem.records.devices import DeviceMemory
 from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings, Part
 from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.gpu_mem.report import BriefReport, CellReport, FreeReport, MemoryReport
-from gpumagic.observed import Code, CodeLine
+from gpumagic.report.events import Code, CodeLine
 
 CUDA = Setting("cuda")
 MIB = 1 << 20

@@ -13,14 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices import memory_history
-from gpumagic.devices.backward_calls import BackwardCalls, replaced
 from gpumagic.devices.memory_events import MemoryEvent, Spot
-from gpumagic.devices.memory_history import CudaHistory, events_of, why_no_history
+from gpumagic.devices.memory_history import (
+    BackwardCalls,
+    CudaHistory,
+    events_of,
+    replaced,
+    why_no_history,
+)
 from gpumagic.gpu_mem import recording
 from gpumagic.gpu_mem.line_table import lines_of
 from gpumagic.gpu_mem.recording import recorder_for
 from gpumagic.gpu_mem.replay import alive_after, replay
-from gpumagic.places import Places
+from gpumagic.report.places import Places
 
 CELL = "/work/ipykernel_1/2.py"
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/linear.py"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpumagic.gpu_mem.names_by_address import addresses_of
 from gpumagic.gpu_mem.records.blocks import BlockState
 from gpumagic.gpu_mem.segments import named, segments_of
-from gpumagic.observed import CodeLine
+from gpumagic.report.events import CodeLine
 
 MIB = 1 << 20
 HERE = __file__

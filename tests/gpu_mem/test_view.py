@@ -34,7 +34,7 @@ from gpumagic.gpu_mem.report import (
     WhyReport,
 )
 from gpumagic.gpu_mem.view import draw
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gpu_mem import samples
 from tests.gpu_mem.samples import CUDA, GIB, MIB, SAMPLES, gib

@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumagic.devices import storage_words  # noqa: E402
+from gpumagic.devices import storages  # noqa: E402
 from gpumagic.gpu_mem import walk as searching  # noqa: E402
 from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget, Walk  # noqa: E402
@@ -164,9 +164,9 @@ def test_the_storage_of_a_view_is_found_on_an_older_torch(words):
     older = types.SimpleNamespace(_C=types.SimpleNamespace(), Tensor=tensors)
     base = torch.zeros(100)
 
-    found = {storage_words.stored_by(older, each) for each in (base[3:], base[100:])}
+    found = {storages.stored_by(older, each) for each in (base[3:], base[100:])}
 
-    assert found == {storage_words.stored_by(torch, base)}
+    assert found == {storages.stored_by(torch, base)}
 
 
 def test_a_gradient_is_found_though_python_has_never_seen_it():

@@ -180,7 +180,7 @@ def test_a_list_of_losses_is_told_how_to_be_detached(shell, runtime):
 @pytest.mark.parametrize(("count", "said"), [(1, "1 saved"), (2, "2 saved")])
 def test_what_hooks_hide_is_counted(shell, runtime, monkeypatch, count, said):
     """Where torch only unpacks what a graph has packed away, that is not looked at."""
-    monkeypatch.setattr("gpumagic.devices.graph_words.tells_saved", lambda _: False)
+    monkeypatch.setattr("gpumagic.devices.autograd_graph.tells_saved", lambda _: False)
     shell.run_cell(
         "w = mib(1, requires_grad=True)\n"
         "hooks = torch.autograd.graph.saved_tensors_hooks\n"

@@ -34,7 +34,7 @@ torch.set_num_threads(1)  # what the simulator computes is small, and cores may 
 def shown(monkeypatch):
     """What is displayed."""
     found = []
-    for place in ("gpumagic.magic", "gpumagic.gpu_mem.notebook"):
+    for place in ("gpumagic.notebook.magics", "gpumagic.gpu_mem.notebook"):
         monkeypatch.setattr(f"{place}.display", lambda *what, **_: found.extend(what))
     return found
 

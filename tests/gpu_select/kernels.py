@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.ipython.shells import PATIENCE_S, environment
+from tests.notebook.shells import PATIENCE_S, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

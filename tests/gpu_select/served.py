@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tests.gpu_select.kernels import kernel_environment, text_of
-from tests.ipython.shells import PATIENCE_S
+from tests.notebook.shells import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

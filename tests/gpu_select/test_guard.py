@@ -10,7 +10,7 @@ import pytest
 from gpumagic.devices.protocols import Inventory
 from gpumagic.gpu_select import guard
 from gpumagic.gpu_select.guard import VARIABLE, Guard
-from gpumagic.session import Session
+from gpumagic.notebook.session import Session
 from tests.fakes.run import run_python
 
 SOUND = Inventory(driver_version="590.48")
@@ -98,7 +98,7 @@ def test_is_available_starts_cuda_only_without_the_guard(guarded):
     run = run_python(f"""
         import json, torch
         from gpumagic.gpu_select.guard import Guard
-        from gpumagic.session import Session
+        from gpumagic.notebook.session import Session
         if {guarded}:
             Guard(Session()).install()
         print(json.dumps(torch.cuda.is_available()))

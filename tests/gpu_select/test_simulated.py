@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from tests.gpu_select.test_magic import SHELL
-from tests.ipython.shells import environment
+from tests.notebook.shells import environment
 
 pytest.importorskip("torch")
 

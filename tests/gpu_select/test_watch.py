@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_select.cell_line import only_line
 from tests.gpu_select.watched import watched
-from tests.ipython.shells import see_in_kernel, see_in_terminal
+from tests.notebook.shells import see_in_kernel, see_in_terminal
 
 STARTS_CUDA = "import ctypes\nctypes.CDLL('libcuda.so.1').cuInit(0)\n"
 

@@ -12,7 +12,7 @@ from gpumagic import cuda_sync_time
 from gpumagic.cuda_sync_time.counting import count_flops
 from gpumagic.cuda_sync_time.peaks import measure_peaks
 from gpumagic.devices.driver import open_driver
-from gpumagic.devices.load import loads
+from gpumagic.devices.in_use import loads
 from gpumagic.devices.opening import open_runtime
 
 ROUNDS = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ipython.shells import see_in_kernel, see_in_terminal
+from tests.notebook.shells import see_in_kernel, see_in_terminal
 
 CELLS = [
     "%load_ext gpumagic",

@@ -17,7 +17,7 @@ from gpumagic.cuda_sync_time.records.run import Bound
 from gpumagic.cuda_sync_time.waiting import POLLS_IN_A_TRACE
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 
 _ROOT = Path(__file__).parents[2]
 _ASSERTING = """
@@ -25,7 +25,7 @@ import os
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.observed import Code
+from gpumagic.report.events import Code
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
 

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from gpumagic.comparison import Verdict
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader import improve
@@ -19,6 +18,7 @@ from gpumagic.pin_loader.pace import bounds, rates, reuse
 from gpumagic.pin_loader.pace.end_to_end import end_to_end
 from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.trials import loading
+from gpumagic.report.robust import Verdict
 
 MIB = 1 << 20
 ROWS = 64

@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from gpumagic import ranks
 from gpumagic.devices.opening import open_runtime
-from gpumagic.intervals import Window, seconds_busy
-from gpumagic.observed import SpanKind
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.report import robust
+from gpumagic.report.events import SpanKind, Window, seconds_busy
 
 MIB = 1 << 18  # numbers of four bytes
 
@@ -191,7 +190,7 @@ def test_it_costs_little_where_nothing_overlaps(runtime, pinned, record_measurem
         order = (plain, prefetched) if turn % 2 else (prefetched, plain)
         taken = {loop: seconds(loop) for loop in order}
         pairs.append((taken[plain], taken[prefetched]))
-    ratio = ranks.median([new / old for old, new in pairs[2:]])
+    ratio = robust.median([new / old for old, new in pairs[2:]])
 
     record_measurement("prefetch_cost", {"pairs_s": pairs, "ratio": ratio})
     assert ratio < 1.05  # 2 % is meant; a shared machine may be noisy

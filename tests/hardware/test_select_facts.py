@@ -18,8 +18,8 @@ import pytest
 
 from gpumagic.devices.nvml import read_inventory
 from gpumagic.devices.oracle import ask_child
-from gpumagic.devices.shown import same_uuid
 from gpumagic.devices.visibility import BY_PCI_ADDRESS, visible
+from gpumagic.devices.visible_devices import same_uuid
 
 _ROOT = Path(__file__).parents[2]
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -36,7 +36,7 @@ _MASKS = (
 
 _PRELUDE = """
 import ctypes, json, os, sys, threading, time
-from gpumagic.devices.shown import identities
+from gpumagic.devices.visible_devices import identities
 
 cuda = ctypes.CDLL("libcuda.so.1")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.cuda_sync_time.profiling import FULL_QUEUE, profile_of
 from gpumagic.devices.opening import open_runtime
-from gpumagic.observed import DEVICE_KINDS, SpanKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.comparison import Comparison, Verdict
-from gpumagic.observed import Code, CodeLine, SeenRace
 from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
 from gpumagic.pin_loader.records.bound import Bound, Gain, Part, Remedy
 from gpumagic.pin_loader.records.four_steps import FourSteps, StepSpan
@@ -23,7 +21,8 @@ from gpumagic.pin_loader.records.setting import Setting
 from gpumagic.pin_loader.records.watched import CopyLine, DataWait
 from gpumagic.pin_loader.records.workers import Stopped, WorkerSearch, WorkerTrial
 from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
-from gpumagic.ranks import Interval
+from gpumagic.report.events import Code, CodeLine, SeenRace
+from gpumagic.report.robust import Comparison, Interval, Verdict
 
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30

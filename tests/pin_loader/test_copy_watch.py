@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.copy_kernel import watched_at
-from gpumagic.devices.copy_watch import copies_watched
+from gpumagic.devices.copy_watch import copies_watched, watched_at
 from gpumagic.errors import DeviceError
-from gpumagic.places import code_line
+from gpumagic.report.places import code_line
 
 torch = pytest.importorskip("torch")
 

@@ -36,7 +36,7 @@ from tests.pin_loader.loader_kinds import (  # noqa: E402
     SizedStream,
     Stream,
 )
-from tests.test_true_class import Odd, Refusing, dead_proxy  # noqa: E402
+from tests.report.test_introspection import Odd, Refusing, dead_proxy  # noqa: E402
 
 PLAIN = DataLoader(Numbers(), 2)
 

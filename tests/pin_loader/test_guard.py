@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.host_memory import Room
+from gpumagic.devices.host import Room
 from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
 from gpumagic.pin_loader.records.guard import LimitKind, Severity
 from gpumagic.pin_loader.trials import guard as guards

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.control_groups import levels
-from gpumagic.host_memory import available_bytes, container_room
+from gpumagic.devices.host import available_bytes, container_room, levels
 from gpumagic.pin_loader.trials import headroom, processors
 from gpumagic.pin_loader.trials.headroom import look
 from gpumagic.pin_loader.trials.worker_memory import private_bytes

@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from gpumagic.comparison import Comparison, Verdict  # noqa: E402
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader import (  # noqa: E402
     diagnose,
@@ -29,7 +28,11 @@ from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
 from gpumagic.pin_loader.report import State  # noqa: E402
 from gpumagic.pin_loader.trials import arrivals  # noqa: E402
 from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
-from gpumagic.ranks import Interval  # noqa: E402
+from gpumagic.report.robust import (  # noqa: E402
+    Comparison,
+    Interval,
+    Verdict,
+)
 from tests.pin_loader.clocks import Clock, paced  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy  # noqa: E402
 

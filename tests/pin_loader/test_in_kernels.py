@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
-from tests.ipython.shells import see_in_kernel
+from tests.notebook.shells import see_in_kernel
 
 pytestmark = pytest.mark.skipif(
     "forkserver" not in multiprocessing.get_all_start_methods(), reason="not on Unix"

@@ -246,7 +246,7 @@ def test_the_place_in_a_cell_is_named_as_its_user_sees_it(monkeypatch):
     """A cell has its number, and not the name of a file that Python gives it."""
     file = "<ipython-input-2-0123456789ab>"
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={file: 2}))
-    monkeypatch.setattr("gpumagic.places.running_shell", lambda: shell)
+    monkeypatch.setattr("gpumagic.report.places.running_shell", lambda: shell)
     cell = "class Asks(Sleepy):\n    def __getitem__(self, i):\n        return {}[i]"
     space = {"Sleepy": Sleepy, "__name__": __name__}
     exec(compile(cell, file, "exec"), space)  # noqa: S102 - as IPython does it

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices import kineto
-from gpumagic.observed import SpanKind, Trace, TraceSpan
 from gpumagic.pin_loader.pace.bounds import Costs, Way, step_s
 from gpumagic.pin_loader.pace.overlap import (
     copying_of,
@@ -17,6 +16,7 @@ from gpumagic.pin_loader.pace.overlap import (
     is_pageable,
     is_to_device,
 )
+from gpumagic.report.events import SpanKind, Trace, TraceSpan
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"

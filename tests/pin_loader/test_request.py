@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic import arguments
 from gpumagic.errors import UsageProblem
+from gpumagic.notebook import arguments
 from gpumagic.pin_loader.magic import LoaderMagics
 from gpumagic.pin_loader.request import AUTO, Request, watch_only
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpumagic.comparison import Verdict, verdict_of
 from gpumagic.drawing import Details, Note, Sparkline, Stacks, Table, Timeline
 from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
 from gpumagic.pin_loader.records.bound import Bound, Gain, Part, Remedy
@@ -34,6 +33,7 @@ from gpumagic.pin_loader.sections.headline import HEADLINES
 from gpumagic.pin_loader.sections.pageable_section import FIXES
 from gpumagic.pin_loader.sections.step_split import splits_of
 from gpumagic.pin_loader.view import draw
+from gpumagic.report.robust import Verdict, verdict_of
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.pin_loader import samples
 from tests.pin_loader.samples import GIB, MS, SAMPLES

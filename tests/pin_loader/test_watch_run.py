@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
-from gpumagic.observed import Code, SpanKind, Trace, TraceSpan
 from gpumagic.pin_loader.watched.copy_advice import copy_remarks, with_non_blocking
 from gpumagic.pin_loader.watched.copy_lines import copy_lines
 from gpumagic.pin_loader.watched.feeders import Feeder, Feeders
@@ -22,6 +21,7 @@ from gpumagic.pin_loader.watched.sharing_remarks import sharing_remarks
 from gpumagic.pin_loader.watched.traced_copies import TracedCopies, traced_copies
 from gpumagic.pin_loader.watched.watch_run import WatchRun
 from gpumagic.pin_loader.watching import watch
+from gpumagic.report.events import Code, SpanKind, Trace, TraceSpan
 
 torch = pytest.importorskip("torch")
 
@@ -430,7 +430,7 @@ def test_a_call_is_shown_as_it_should_be_typed(typed, better):
 
 def here():
     """A place of this file."""
-    from gpumagic.places import Places
+    from gpumagic.report.places import Places
 
     return Places().here()
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpumagic.comparison import Verdict
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
@@ -17,6 +16,7 @@ from gpumagic.pin_loader.pace.end_to_end import end_to_end
 from gpumagic.pin_loader.pace.loops import Loop
 from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates, Step
 from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.report.robust import Verdict
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ from gpumagic.pin_loader.records.workers import Stopped
 from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
 from gpumagic.pin_loader.trials import arrivals, processors
 from tests.pin_loader.clocks import paced
-from tests.test_true_class import Refusing
+from tests.report.test_introspection import Refusing
 
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 

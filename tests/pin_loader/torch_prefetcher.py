@@ -15,10 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpumagic
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.intervals import Window, seconds_busy
-from gpumagic.observed import SpanKind
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.feeding.transport import used_by
+from gpumagic.report.events import SpanKind, Window, seconds_busy
 from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
 
 MIB = 1 << 18  # numbers of four bytes

@@ -14,11 +14,11 @@ import gpumagic
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
-from gpumagic.observed import Code
 from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.watched import data_waits
 from gpumagic.pin_loader.watched.watch_run import WatchRun
 from gpumagic.pin_loader.watching import watch
+from gpumagic.report.events import Code
 from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers

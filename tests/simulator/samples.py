@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.observed import CodeLine, SeenRace
+from gpumagic.report.events import CodeLine, SeenRace
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
-from gpumagic.devices.shown import same_uuid
+from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.models import find_model

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.ipython.shells import see_in_kernel
+from tests.notebook.shells import see_in_kernel
 
 pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import own_process
-from tests.ipython.shells import environment
+from tests.notebook.shells import environment
 
 pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import own_process
-from tests.ipython.shells import see_in_kernel, see_in_terminal
+from tests.notebook.shells import see_in_kernel, see_in_terminal
 
 pytest.importorskip("torch")
 

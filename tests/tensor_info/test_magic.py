@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.session import Session
+from gpumagic.notebook.session import Session
 from gpumagic.tensor_info.report import AliasReport, CompareReport
 
 torch = pytest.importorskip("torch")
@@ -33,7 +33,9 @@ def shell():
 def shown(monkeypatch):
     """What the magic displays."""
     found = []
-    monkeypatch.setattr("gpumagic.magic.display", lambda *what, **_: found.extend(what))
+    monkeypatch.setattr(
+        "gpumagic.notebook.magics.display", lambda *what, **_: found.extend(what)
+    )
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.tensor_info import aliases, compare, describe
-from tests.test_true_class import Odd, Refusing, dead_proxy
+from tests.report.test_introspection import Odd, Refusing, dead_proxy
 
 torch = pytest.importorskip("torch")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.records.flags import FlagKind
-    from gpumagic.observed import Code
+    from gpumagic.report.events import Code
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.observed import TraceSpan
+    from gpumagic.report.events import TraceSpan
 
 
 @dataclass(frozen=True)

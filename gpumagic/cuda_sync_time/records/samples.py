@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
-from gpumagic.record import Record
+from gpumagic.report import robust
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.ranks import Interval
+    from gpumagic.report.robust import Interval
 
 
 class Mode(enum.Enum):
@@ -51,17 +51,17 @@ class Samples(Record):
     @cached_property
     def median_s(self) -> float:
         """The middle of the samples."""
-        return ranks.median(self.seconds)
+        return robust.median(self.seconds)
 
     @cached_property
     def interval(self) -> Interval | None:
         """Where the true median lies with 95 % confidence, by order statistics."""
-        return ranks.honest_interval(self.seconds)
+        return robust.honest_interval(self.seconds)
 
     @cached_property
     def quartiles(self) -> tuple[float, float]:
         """A quarter of the samples is below the first, a quarter above the second."""
-        return ranks.quartiles(self.seconds)
+        return robust.quartiles(self.seconds)
 
     @property
     def spread(self) -> float | None:
@@ -72,4 +72,4 @@ class Samples(Record):
     @cached_property
     def outliers(self) -> tuple[int, int]:
         """How many lie beyond Tukey's inner fences, and beyond the outer ones."""
-        return ranks.outliers(self.seconds)
+        return robust.outliers(self.seconds)

@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.observed import CodeLine
+    from gpumagic.report.events import CodeLine
 
 
 class BlockState(enum.Enum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records.counters import BadgeKind, Peak
-    from gpumagic.observed import Code, CodeLine
+    from gpumagic.report.events import Code, CodeLine
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from gpumagic.gpu_mem.resets import sums_were_reset
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 
 @dataclass(frozen=True)

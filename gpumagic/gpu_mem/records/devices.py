@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumagic.gpu_mem.records.counters import Counters, difference
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 
 class HolderKind(enum.Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.storage_words import without_overrides
+from gpumagic.devices.storages import without_overrides
 from gpumagic.pin_loader.batch import one_leaf
 from gpumagic.pin_loader.batch.adapter import unwrapped
 from gpumagic.pin_loader.batch.batch_remarks import remarks_on

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumagic import ranks
 from gpumagic.pin_loader.records.batch import Leaf, Pinned, WhyPageable
 from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.units import bytes_text
+from gpumagic.report import robust
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,7 +98,7 @@ def _many_small(found: Sequence[Found], _: LoaderFacts) -> Remark | None:
     sizes = [leaf.nbytes for leaf, _ in _host_tensors(found) if leaf.same_as is None]
     if len(sizes) < _MANY:
         return None
-    median = ranks.median(sizes)
+    median = robust.median(sizes)
     if median >= _SMALL_BYTES:
         return None
     return Remark(

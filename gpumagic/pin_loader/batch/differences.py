@@ -10,7 +10,7 @@ import math
 import sys
 from typing import Any
 
-from gpumagic.devices.storage_words import tensors_within
+from gpumagic.devices.storages import tensors_within
 from gpumagic.pin_loader.batch.containers import DEEPEST, Opened, opened, too_deep
 from gpumagic.pin_loader.batch.recognising import is_array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.devices.storage_words import StorageKey, stored_by, tensors_within
+from gpumagic.devices.storages import StorageKey, stored_by, tensors_within
 from gpumagic.pin_loader.records.batch import Leaf, Pinned, WhyPageable
 
 

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from gpumagic.true_class import is_truly
+from gpumagic.report.introspection import is_truly
 
 
 def field_names(kind: type) -> list[str] | None:

@@ -14,8 +14,13 @@ from gpumagic.pin_loader.loader.one_shot import one_shot_reason
 from gpumagic.pin_loader.loader.random_state import kept
 from gpumagic.pin_loader.loader.subclasses import loader_within
 from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
-from gpumagic.true_class import attributes_of, class_has, is_truly, is_weak_proxy
-from gpumagic.units import with_article
+from gpumagic.report.introspection import (
+    attributes_of,
+    class_has,
+    is_truly,
+    is_weak_proxy,
+)
+from gpumagic.report.units import with_article
 
 __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
 

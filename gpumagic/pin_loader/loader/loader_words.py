@@ -11,7 +11,7 @@ import sys
 from types import MethodType
 from typing import Any
 
-from gpumagic.true_class import attributes_of, is_truly
+from gpumagic.report.introspection import attributes_of, is_truly
 
 _COUNTED = "_IterableDataset_len_called"
 _ITERATOR = "_iterator"

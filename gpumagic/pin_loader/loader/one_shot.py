@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumagic.pin_loader.loader import loader_words
 from gpumagic.pin_loader.loader.subclasses import loader_within
-from gpumagic.true_class import attributes_of, is_truly
+from gpumagic.report.introspection import attributes_of, is_truly
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 

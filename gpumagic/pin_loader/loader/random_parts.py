@@ -16,7 +16,7 @@ from collections import deque
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.true_class import attributes_of, class_has, is_truly
+from gpumagic.report.introspection import attributes_of, class_has, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

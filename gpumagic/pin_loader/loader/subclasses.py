@@ -9,7 +9,7 @@ import enum
 from typing import Any, NamedTuple
 
 from gpumagic.pin_loader.loader.loader_words import is_torch_loader
-from gpumagic.true_class import attributes_of
+from gpumagic.report.introspection import attributes_of
 
 
 class Treatment(enum.Enum):

@@ -6,7 +6,7 @@ import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.host_cache import empty_host_cache
+from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.records.rates import CopyMode
 from gpumagic.pin_loader.records.samples import Samples

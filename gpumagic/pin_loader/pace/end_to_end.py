@@ -8,7 +8,6 @@ import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.comparison import verdict_of
 from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader.batch.walker import to_device
 from gpumagic.pin_loader.pace.loop_overlap import estimates, traced
@@ -17,6 +16,7 @@ from gpumagic.pin_loader.pace.modelled_loops import paced
 from gpumagic.pin_loader.pace.step import StandIn
 from gpumagic.pin_loader.records.proof import EndToEnd
 from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.report.robust import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

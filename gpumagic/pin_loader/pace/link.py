@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.links import link_in_use
+from gpumagic.devices.in_use import link_in_use
 from gpumagic.pin_loader.records.rates import Link
 from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.units import share_text
+from gpumagic.report.units import share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic import ranks
-from gpumagic.devices.links import link_in_use
+from gpumagic.devices.in_use import link_in_use
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.pace.link import described, link_of, own_nodes
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,4 +102,4 @@ def _rate(buffers: Buffers, runtime: Runtime, device: int) -> float | None:
         took_s = runtime.elapsed_s(start, runtime.record(stream))
         if turn >= _WARM_UPS and took_s:
             seconds.append(took_s)
-    return buffers.host.nbytes / ranks.median(seconds) if seconds else None
+    return buffers.host.nbytes / robust.median(seconds) if seconds else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.pace import overlap
 from gpumagic.pin_loader.records.remark import Remark
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
@@ -63,7 +63,7 @@ def estimates(
         rates.copy(pinned=pinned, blocking=True),
         rates.copy(pinned=True, blocking=False),
     )
-    steps_s = (ranks.median(seconds) for seconds in zip(*pairs, strict=True))
+    steps_s = (robust.median(seconds) for seconds in zip(*pairs, strict=True))
     old, new = map(_estimate, (rates.step,) * 2, modes, waits_s, steps_s)
     return old, new
 

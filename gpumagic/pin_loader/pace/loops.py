@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic import ranks
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.pace.pace import PacedLoader
 from gpumagic.pin_loader.trials.trial import batches_of
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ class Loop:
 
     def wait_s(self) -> float:
         """How long a step waited for its batch, in the middle of all runs."""
-        return ranks.median(self._waits_s)
+        return robust.median(self._waits_s)
 
     def is_short(self, steps: int) -> bool:
         """Whether a run does not fit into an epoch."""

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.intervals import Window, seconds_busy
-from gpumagic.observed import SpanKind
+from gpumagic.report.events import SpanKind, Window, seconds_busy
 
 if TYPE_CHECKING:
-    from gpumagic.observed import Trace, TraceSpan
+    from gpumagic.report.events import Trace, TraceSpan
 
 # `Memcpy HtoD (Pinned -> Device)`; AMD and Intel tell the direction only.
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|M2D")

@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.host_cache import empty_host_cache
 from gpumagic.devices.memory_counters import allocator_figures, figure
+from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch.walker import tensors_in, to_device
 from gpumagic.pin_loader.current_device import unusable

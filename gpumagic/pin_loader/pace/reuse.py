@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.observed import SeenRace
+    from gpumagic.report.events import SeenRace
 
 _DEEPEST = 20
 _SHORTEST_DELAY_S, _LONGEST_DELAY_S = 0.02, 2.0

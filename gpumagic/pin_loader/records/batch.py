@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.records.remark import Remark

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.comparison import Comparison
     from gpumagic.pin_loader.records.remark import Remark
+    from gpumagic.report.robust import Comparison
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpumagic import ranks
-from gpumagic.record import Record
+from gpumagic.report import robust
+from gpumagic.report.record import Record
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Samples(Record):
     @cached_property
     def median_s(self) -> float:
         """The middle of the samples."""
-        return ranks.median(self.seconds)
+        return robust.median(self.seconds)
 
     @property
     def range_s(self) -> tuple[float, float]:

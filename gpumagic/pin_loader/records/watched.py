@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.record import Record
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.observed import CodeLine
     from gpumagic.pin_loader.records.samples import Samples
+    from gpumagic.report.events import CodeLine
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.comparison import Verdict
 from gpumagic.drawing import Column, Note, Paragraph, Stack, Stacks, Table
 from gpumagic.pin_loader.sections.hiding_words import why_nothing_is_hidden
 from gpumagic.pin_loader.sections.phrases import NOT_MEASURED, three_digits, time_text
 from gpumagic.pin_loader.sections.step_split import splits_of
-from gpumagic.units import count_text, share_text
+from gpumagic.report.robust import Verdict
+from gpumagic.report.units import count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.comparison import Comparison
     from gpumagic.drawing import Cell, Part
     from gpumagic.pin_loader.records.proof import EndToEnd
     from gpumagic.pin_loader.report import LoaderReport
     from gpumagic.pin_loader.sections.step_split import Split
+    from gpumagic.report.robust import Comparison
 
 WAITING, COPYING, COMPUTE = "waiting for data", "copying, not hidden", "compute"
 REST, WHOLE = "waiting or copying", "all of it"

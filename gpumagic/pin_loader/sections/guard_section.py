@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Badge, Column, Details, Note, Paragraph, Table, Tone
 from gpumagic.pin_loader.records.guard import Severity
 from gpumagic.pin_loader.sections.phrases import amount_text, device_text
-from gpumagic.units import bytes_text, count_text, share_text
+from gpumagic.report.units import bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

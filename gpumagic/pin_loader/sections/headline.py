@@ -24,7 +24,7 @@ from gpumagic.pin_loader.sections.verdict_words import (
     faster_text,
     workers_text,
 )
-from gpumagic.units import count_text, share_text
+from gpumagic.report.units import count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

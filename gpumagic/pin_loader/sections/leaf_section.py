@@ -8,7 +8,7 @@ from gpumagic.drawing import Column, Note, Paragraph, Table
 from gpumagic.pin_loader.sections.leaf_words import least_text, short_path
 from gpumagic.pin_loader.sections.pageable_section import why_parts
 from gpumagic.pin_loader.sections.phrases import listed
-from gpumagic.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

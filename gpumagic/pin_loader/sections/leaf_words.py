@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.batch import Pinned
-from gpumagic.units import bytes_text, count_text, share_text
+from gpumagic.report.units import bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.records.batch import Anatomy

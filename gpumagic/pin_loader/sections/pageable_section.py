@@ -10,7 +10,7 @@ from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.report import State
 from gpumagic.pin_loader.sections.leaf_words import pageable_sentence, short_path
 from gpumagic.pin_loader.sections.phrases import listed
-from gpumagic.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.guard import LimitKind
-from gpumagic.units import UNKNOWN, bytes_text, seconds_text
+from gpumagic.report.units import UNKNOWN, bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Column, Grid, Note, Table
 from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.sections.phrases import listed, loader_text, new_text
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from gpumagic.pin_loader.sections.phrases import (
     rate_text,
     time_text,
 )
-from gpumagic.units import UNKNOWN, bytes_text, count_text, share_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

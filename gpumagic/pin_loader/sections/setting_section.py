@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Details, Paragraph
-from gpumagic.units import count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic import ranks
 from gpumagic.pin_loader.records.batch import Pinned
 from gpumagic.pin_loader.records.rebuilding import Way
 from gpumagic.pin_loader.sections.phrases import median_of
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.records.proof import EndToEnd
@@ -40,7 +40,7 @@ def splits_of(report: LoaderReport, found: EndToEnd) -> tuple[Split, Split] | No
     if not found.result.pairs:
         return None
     before, after = (
-        ranks.median(seconds) for seconds in zip(*found.result.pairs, strict=True)
+        robust.median(seconds) for seconds in zip(*found.result.pairs, strict=True)
     )
     step = report.rates.step
     compute_s = None if step is None else median_of(step.samples)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.comparison import Verdict
 from gpumagic.pin_loader.sections.phrases import (
     device_text,
     inverse,
@@ -12,12 +11,13 @@ from gpumagic.pin_loader.sections.phrases import (
     median_of,
     times_text,
 )
-from gpumagic.units import count_text
+from gpumagic.report.robust import Verdict
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
-    from gpumagic.comparison import Comparison
     from gpumagic.pin_loader.records.workers import WorkerTrial
     from gpumagic.pin_loader.report import LoaderReport
+    from gpumagic.report.robust import Comparison
 
 WORTH_IT = 1.05
 """Below this, a gain is none: so says the rule that stops before rebuilding."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.drawing import Column, Grid, Meter, Note, Paragraph, Sparkline, Table
 from gpumagic.pin_loader.sections.phrases import NOT_MEASURED, time_of_text, time_text
 from gpumagic.pin_loader.sections.remark_notes import notes_of
 from gpumagic.pin_loader.sections.watch_words import NO_LINE, share_of, waited_s
-from gpumagic.units import bytes_text, count_text, seconds_text
+from gpumagic.report import robust
+from gpumagic.report.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.observed import CodeLine, SeenRace
     from gpumagic.pin_loader.records.watched import CopyLine, DataWait
     from gpumagic.pin_loader.report import WatchReport
+    from gpumagic.report.events import CodeLine, SeenRace
 
 _MOST_LINES = 12
 _MOST_RACES = 5
@@ -108,7 +108,7 @@ def _wait_row(wait: DataWait) -> tuple[Cell, ...]:
         f"{len(wait.waits.seconds):,}",
         time_text(wait.total_s),
         time_text(first),
-        time_text(ranks.median(rest)) if rest else "-",
+        time_text(robust.median(rest)) if rest else "-",
         time_text(max(rest)) if rest else "-",
     )
 

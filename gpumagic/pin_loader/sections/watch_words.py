@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.sections.phrases import listed
-from gpumagic.units import bytes_text, part_text, seconds_text, share_text
+from gpumagic.report.units import bytes_text, part_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Column, Meter, Note, Paragraph, Table
 from gpumagic.pin_loader.records.workers import Stopped
 from gpumagic.pin_loader.sections.phrases import median_of, three_digits, time_text
-from gpumagic.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

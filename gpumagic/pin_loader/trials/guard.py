@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.imported import loaded_torch
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.pin_loader.records.guard import Guard, Limit, LimitKind, Severity
 from gpumagic.pin_loader.trials import headroom as headrooms
 from gpumagic.pin_loader.trials.demand import REFUSE_SHARE, WARN_SHARE, Demand

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.guard import LimitKind
 from gpumagic.pin_loader.trials.demand import REFUSE_SHARE, WARN_SHARE
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

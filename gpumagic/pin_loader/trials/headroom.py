@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.control_groups import ROOT, lines_of
-from gpumagic.host_memory import Room, container_room, machine_room
+from gpumagic.devices.host import ROOT, Room, container_room, lines_of, machine_room
 
 if TYPE_CHECKING:
     from pathlib import Path

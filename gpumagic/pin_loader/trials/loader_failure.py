@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.places import name_of
+from gpumagic.report.places import name_of
 
 # What stands in the error itself, and what to do about it.
 _HINTS = (

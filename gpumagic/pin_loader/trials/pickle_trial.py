@@ -14,8 +14,8 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.imported import loaded_torch
-from gpumagic.true_class import attributes_of, class_has, is_truly, spelled
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.report.introspection import attributes_of, class_has, is_truly, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

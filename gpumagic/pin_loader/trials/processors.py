@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpumagic.control_groups import ROOT, levels, lines_of, number_in
+from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.control_groups import ROOT, lines_of
+from gpumagic.devices.host import ROOT, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpumagic import ranks
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.watched.copy_lines import all_bytes, all_held_s, by_line
 from gpumagic.pin_loader.watched.feeders import Feeder
-from gpumagic.places import Place, code_line
-from gpumagic.units import bytes_text, count_text, seconds_text
+from gpumagic.report import robust
+from gpumagic.report.places import Place, code_line
+from gpumagic.report.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,7 +96,7 @@ def _many_small(found: Sequence[SeenCopy]) -> Remark:
 
 
 def _median_bytes(found: Sequence[SeenCopy]) -> float:
-    return ranks.median([each.nbytes for each in found])
+    return robust.median([each.nbytes for each in found])
 
 
 # ------------------------------------------------------------------------ words

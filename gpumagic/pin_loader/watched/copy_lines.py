@@ -6,14 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.watched import CopyLine
-from gpumagic.places import code_line
+from gpumagic.report.places import code_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpumagic.devices.copy_watch import SeenCopy
-    from gpumagic.observed import CodeLine
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import PlaceMark
 
 
 def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:

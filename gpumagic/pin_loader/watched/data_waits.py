@@ -23,7 +23,7 @@ from gpumagic.pin_loader.watched.seen_loaders import (
     described,
     described_by_iterator,
 )
-from gpumagic.places import Places
+from gpumagic.report.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

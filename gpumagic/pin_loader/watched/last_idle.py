@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.records.samples import Samples
 from gpumagic.pin_loader.records.watched import DataWait
-from gpumagic.places import code_line
-from gpumagic.units import count_text, seconds_text, share_text
+from gpumagic.report.places import code_line
+from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpumagic.observed import CodeLine
     from gpumagic.pin_loader.watched.seen_loaders import SeenLoader, Wait
+    from gpumagic.report.events import CodeLine
 
 _WORTH_SAYING = 0.1  # of the time
 _LEAST_S = 0.01

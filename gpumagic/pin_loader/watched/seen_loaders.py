@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
 
 
 class Wait(NamedTuple):

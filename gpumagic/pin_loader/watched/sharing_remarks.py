@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.units import seconds_text, share_text
+from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.intervals import Window, seconds_busy
-from gpumagic.observed import SpanKind
 from gpumagic.pin_loader.pace.overlap import is_to_device
+from gpumagic.report.events import SpanKind, Window, seconds_busy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.intervals import Interval
-    from gpumagic.observed import Trace, TraceSpan
+    from gpumagic.report.events import Interval, Trace, TraceSpan
 
 
 class TracedCopies(NamedTuple):

@@ -17,15 +17,15 @@ from gpumagic.pin_loader.watched.loop_waits import (
     wait_remarks,
 )
 from gpumagic.pin_loader.watched.sharing_remarks import sharing_remarks
-from gpumagic.true_class import is_truly
+from gpumagic.report.introspection import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gpumagic.observed import Code
     from gpumagic.pin_loader.records.setting import Setting
     from gpumagic.pin_loader.watched.seen_loaders import SeenLoader
     from gpumagic.pin_loader.watched.watchers import Watchers
+    from gpumagic.report.events import Code
 
 _LONG_S = 120.0  # a trace of what takes longer has millions of entries
 

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.records.setting import Setting
 from gpumagic.pin_loader.watched.last_idle import first_line, wait_until_idle
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.observed import Code
     from gpumagic.pin_loader.report import WatchReport
+    from gpumagic.report.events import Code
 
 
 class WatchRun:

@@ -6,8 +6,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.devices.copy_watch import copies_watched
-from gpumagic.devices.imported import loaded_torch
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.records.remark import Remark
 from gpumagic.pin_loader.watched.data_waits import waits_watched
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.observed import SeenRace
+    from gpumagic.report.events import SeenRace
 
 _ANEW = "run the cell again: by then it is there"
 _WITHOUT = "everything else in this report holds"

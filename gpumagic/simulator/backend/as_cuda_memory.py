@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.places import Place
+from gpumagic.report.places import Place
 from gpumagic.simulator.allocator_history import Context, Recording
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.backend.refusals import NotSimulated
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_history import Calls
     from gpumagic.simulator.backend.simulation import Simulation

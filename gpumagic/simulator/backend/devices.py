@@ -11,7 +11,7 @@ from gpumagic.simulator.backend.refusals import lost_by_fork
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.latch import Latch
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Iterator
 
-    from gpumagic.places import PlaceMark
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.races import Bytes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumagic.devices.host import available_bytes
 from gpumagic.errors import DeviceError
-from gpumagic.host_memory import available_bytes
+from gpumagic.report.units import bytes_text
 from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
-from gpumagic.units import bytes_text
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation

@@ -7,10 +7,10 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.places import Place, PlaceMark, place_text
+from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Place, PlaceMark, place_text
 from gpumagic.simulator.backend.streams import Stream, name_of
 from gpumagic.simulator.races import hint, problem
-from gpumagic.true_class import is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

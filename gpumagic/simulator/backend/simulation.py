@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.places import Places
+from gpumagic.report.places import Places
 from gpumagic.simulator.backend.backward import BackwardStreams
 from gpumagic.simulator.backend.devices import Devices
 from gpumagic.simulator.backend.host_memory import HostMemory

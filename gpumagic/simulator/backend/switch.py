@@ -7,8 +7,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.frontend import running_shell
-from gpumagic.hooks import CellEvents
+from gpumagic.notebook.faults import CellEvents
+from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
 from gpumagic.simulator.backend.autocast import KEY, autocast_kernels

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing.columns import widest
-from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.ink import GAP, ink, side_by_side, widest
 from gpumagic.drawing.palette import text_on
 from gpumagic.tensor_info.diagram.tiles import pieces
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import INSET, Html, element, words
 from gpumagic.drawing.ink import ink
-from gpumagic.drawing.tabular import INDENT, caption_ink, indented
+from gpumagic.drawing.table import INDENT, caption_ink, indented
 from gpumagic.tensor_info.diagram.characters import bands_ink, spelled
 from gpumagic.tensor_info.diagram.picture import bands_svg
 from gpumagic.tensor_info.diagram.tiles import Key

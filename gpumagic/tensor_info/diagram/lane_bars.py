@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.columns import widest
-from gpumagic.drawing.glyphs import glyphs_for
 from gpumagic.drawing.html import Html, element, words
-from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.palette import BLUE, TRACK, WHITE
-from gpumagic.drawing.tabular import (
+from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     cell_of,
@@ -22,7 +20,7 @@ from gpumagic.drawing.tabular import (
     row_html,
     table_html,
 )
-from gpumagic.units import bytes_text
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.clean import clean
+from gpumagic.drawing.ink import clean
 from gpumagic.tensor_info.diagram.canvas import Box, Canvas
 from gpumagic.tensor_info.diagram.tiles import BLANK, pieces
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.columns import widest
-from gpumagic.drawing.glyphs import glyphs_for
 from gpumagic.drawing.html import Html, words
-from gpumagic.drawing.ink import GAP, ink, side_by_side
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.palette import BLUE, TRACK
-from gpumagic.drawing.tabular import (
+from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     cell_of,
@@ -23,7 +21,7 @@ from gpumagic.drawing.tabular import (
     row_html,
     table_html,
 )
-from gpumagic.units import count_text, share_text
+from gpumagic.report.units import count_text, share_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -1,0 +1,177 @@
+"""Where the memory of a tensor lies, without an operation on it.
+
+torch's private names for that are here, each with what is done without it.
+"""
+
+# ruff: noqa: SLF001 -- one of the modules that are meant to look inside torch
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.torch_private import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+__all__ = [
+    "StorageKey",
+    "Stored",
+    "TensorWords",
+    "loaded_torch",
+    "rounded_bytes",
+    "stored_by",
+    "stored_in",
+    "tensors_within",
+    "without_overrides",
+]
+
+# The smallest block of torch's caching allocators, of which all are multiples.
+_BLOCK_BYTES = {"cuda": 512, "xpu": 512, "sim": 512}
+_PARTS = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+class StorageKey(NamedTuple):
+    """What tells the memory of one storage from that of every other.
+
+    Attributes:
+        kind: The word in front of the colon of a torch device; of a simulated GPU
+            "sim", whatever it stands in for.
+
+        address: Where it begins; on a simulated GPU its made-up address.
+    """
+
+    kind: str
+    device: int
+    address: int
+
+
+class Stored(NamedTuple):
+    """Memory that something live refers to. It keeps nothing alive.
+
+    Attributes:
+        nbytes: What the allocator has handed out for it, as far as that can be told
+            without asking the allocator.
+    """
+
+    key: StorageKey
+    nbytes: int
+
+
+def without_overrides(torch: Any) -> AbstractContextManager[Any]:
+    """While this lasts, questions reach torch and no `__torch_function__`."""
+    quiet = getattr(torch._C, "DisableTorchFunction", None)
+    return nullcontext() if quiet is None else quiet()
+
+
+def stored_by(torch: Any, tensor: Any) -> Stored | None:
+    """The memory of a tensor; None where it has none of its own, or cannot tell.
+
+    Ask within `without_overrides`.
+    """
+    try:
+        storage = torch.Tensor.untyped_storage(tensor)
+        nbytes = storage.nbytes()
+        device = storage.device
+        if not nbytes or device.type == "meta":  # fake tensors lie there as well
+            return None
+        if (memory := getattr(storage, "_gpumagic", None)) is not None:
+            return _simulated(memory, device)
+        address = _address(torch, tensor)
+    except (RuntimeError, TypeError):  # also NotImplementedError: it has no storage
+        return None
+    return _stored(device, address, nbytes)
+
+
+def stored_in(storage: Any) -> Stored | None:
+    """The memory of a storage that somebody holds without a tensor."""
+    try:
+        nbytes, device = storage.nbytes(), storage.device
+        if not nbytes or device.type == "meta":
+            return None
+        if (memory := getattr(storage, "_gpumagic", None)) is not None:
+            return _simulated(memory, device)
+        return _stored(device, int(storage.data_ptr()), nbytes)
+    except (RuntimeError, TypeError):
+        return None
+
+
+def tensors_within(torch: Any, tensor: Any) -> Iterator[Any]:
+    """The tensors that one without a storage is made of, handed out as views."""
+    try:
+        for name in _PARTS.get(str(tensor.layout), ()):
+            with torch.no_grad():
+                part = getattr(torch.Tensor, name)(tensor)
+            yield part
+    except (RuntimeError, AttributeError):
+        return
+
+
+def rounded_bytes(kind: str, nbytes: int) -> int:
+    """What the allocator of this kind of device hands out for a request, at least."""
+    block = _BLOCK_BYTES.get(kind, 1)
+    return -(-nbytes // block) * block
+
+
+def _stored(device: Any, address: int, nbytes: int) -> Stored | None:
+    if not address:
+        return None
+    kind = str(device.type)
+    return Stored(
+        StorageKey(kind, device.index or 0, address), rounded_bytes(kind, nbytes)
+    )
+
+
+def _simulated(memory: Any, device: Any) -> Stored | None:
+    """The block of a simulated GPU; None where the storage has none.
+
+    The next machine has the same addresses, so that memory of one that was switched
+    off would be taken for somebody else's.
+    """
+    if getattr(type(getattr(memory, "gpu", None)), "gone", False):
+        return None
+    block = getattr(getattr(memory, "life", None), "block", None)
+    if block is None:
+        return None
+    return Stored(StorageKey("sim", device.index or 0, block.address), block.size)
+
+
+def _address(torch: Any, tensor: Any) -> int:
+    """Where the storage begins; 0 where telling could copy a lazy clone."""
+    ask = getattr(torch._C, "_data_address", None)
+    if ask is not None:  # of the storage, whichever part of it the tensor is
+        return int(ask(tensor))
+    ask = getattr(torch.Tensor, "const_data_ptr", None)
+    if ask is None:
+        is_lazy = getattr(torch._C, "_is_cow_tensor", None)
+        if is_lazy is not None and is_lazy(tensor):
+            return 0
+        ask = torch.Tensor.data_ptr
+    found = int(ask(tensor))
+    if not found:  # one without elements has no address, on whatever storage it is
+        return int(torch.Tensor.untyped_storage(tensor).data_ptr())
+    return found - int(tensor.storage_offset()) * int(tensor.element_size())
+
+
+class TensorWords:
+    """The properties of tensors, as torch defines them and no subclass.
+
+    Attributes:
+        base: The tensor that a view was made of, which lives as long as the view.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.is_leaf = torch.Tensor.is_leaf.__get__
+        self.retains_grad = torch.Tensor.retains_grad.__get__
+        self.grad = torch.Tensor.grad.__get__
+        self.grad_fn = torch.Tensor.grad_fn.__get__
+        base = getattr(torch.Tensor, "_base", None)
+        self.base = (lambda _: None) if base is None else base.__get__

@@ -1,0 +1,178 @@
+"""What may stand in a cell of a table: words, a word that stands out, a meter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from gpumagic.drawing.html import Html, element, unbroken, words
+from gpumagic.drawing.ink import glyphs_for, ink
+from gpumagic.drawing.palette import BLUE, TONES, TRACK, Look, Tone, text_on
+from gpumagic.report.units import UNKNOWN
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+def bar_html(stops: str, width_em: int, height: str, *, least_em: int = 0) -> Html:
+    """A bar as a gradient, the one kind of picture that CSS draws everywhere.
+
+    In a window too narrow for the table around it, the bar gives way before the
+    numbers beside it do.
+
+    Args:
+        stops: Colours, each with where it begins or ends, as CSS has them.
+
+        width_em: How wide the bar is where there is room.
+
+        height: With its unit.
+
+        least_em: How wide it stays; 0 where words in the same cell keep it wide.
+    """
+    # A cell never becomes narrower than a `width` in it, whatever `max-width` says;
+    # of a column that may shrink to nothing it asks nothing. Where JupyterLab, before
+    # 4.4, drops such columns from what it does not trust, `min-width` is left.
+    least = f"min-width:{least_em}em;" if least_em else ""
+    return element(
+        "span",
+        style=f"display:inline-grid;grid-template-columns:minmax(0,{width_em}em);"
+        f"{least}height:{height};border-radius:.15em;vertical-align:-.1em;"
+        f"background:linear-gradient(90deg,{stops})",
+    )
+
+
+def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> Html:
+    """The bar on its track, which begins where the fill ends."""
+    share = held(share)
+    # As in text, neither end is reached by rounding.
+    end = f"{min(max(100 * share, 1.0), 99.0) if 0 < share < 1 else 100 * share:.1f}%"
+    # A stop before the last one stands where that one does.
+    stops = f"{fill} {end},{TRACK} 0%"
+    return bar_html(stops, width_em, ".9em", least_em=least_em)
+
+
+def track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
+    """The bar on its track, in whole cells: neither end is reached by rounding."""
+    glyphs, share = glyphs_for(options), held(share)
+    filled = round(share * cells)
+    if 0 < share < 1:
+        filled = min(max(filled, 1), cells - 1)
+    return Text(glyphs.full * filled + glyphs.empty * (cells - filled))
+
+
+def bar_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
+    """The bar alone, to an eighth of a cell; what is above zero can be seen."""
+    glyphs, share = glyphs_for(options), held(share)
+    steps = len(glyphs.parts) + 1
+    length = round(share * cells * steps)
+    whole, rest = divmod(max(length, 1) if share > 0 else 0, steps)
+    return Text(glyphs.full * whole + (glyphs.parts[rest - 1] if rest else ""))
+
+
+def held(share: float) -> float:
+    """The share held between none and all; what is no number draws nothing."""
+    return 0.0 if math.isnan(share) else min(max(share, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word with a mark, on a fill: free, busy, simulated.
+
+    Args:
+        word: What it says; complete without its colour.
+
+        tone: How it is meant.
+    """
+
+    word: str
+    tone: Tone = "note"
+
+    @property
+    def look(self) -> Look:
+        """Fill, mark and terminal colour of the tone."""
+        return TONES[self.tone]
+
+    def html(self) -> Html:
+        """The word as dark or light text on the tone's fill."""
+        return element(
+            "span",
+            unbroken(f"{self.look.mark} {self.word}"),
+            style=f"background:{self.look.fill};color:{text_on(self.look.fill)};"
+            "padding:.1em .5em;border-radius:.3em",
+        )
+
+    def ink(self, options: ConsoleOptions) -> Text:
+        """The word and its mark as console text."""
+        mark = self.look.ascii_mark if options.ascii_only else self.look.mark
+        return ink(f"{mark} {self.word}", options, self.look.style)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield self.ink(options)
+
+
+_CELLS = 12
+_WIDTH_EM = 8
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A bar that is filled to a share, with the numbers beside it.
+
+    Args:
+        share: From 0 to 1; None draws no bar.
+
+        text: The numbers. The bar only repeats them.
+    """
+
+    share: float | None
+    text: str
+
+    def html(self) -> Html:
+        """The bar and, beside it, the text in the colour around it."""
+        if self.share is None:
+            return words(self._words())
+        bar = track_html(self.share, BLUE, _WIDTH_EM)
+        return Html(f"{bar} {unbroken(self._words())}")
+
+    def ink(self, options: ConsoleOptions) -> Text:
+        """The bar and the text as console text."""
+        words = ink(self._words(), options)
+        if self.share is None:
+            return words
+        bar = track_ink(self.share, _CELLS, options)
+        return bar.append(" ").append_text(words)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield self.ink(options)
+
+    def _words(self) -> str:
+        return self.text or UNKNOWN
+
+
+Cell = str | Badge | Meter | None
+"""None is what could not be found out; it is drawn as "unknown"."""
+
+
+def cell_html(cell: Cell, *, number: bool = False) -> Html:
+    """The cell's content as HTML; a number stays with its unit."""
+    if cell is None:
+        return words(UNKNOWN)
+    if isinstance(cell, Badge | Meter):
+        return cell.html()
+    return unbroken(cell) if number else words(cell)
+
+
+def cell_ink(cell: Cell, options: ConsoleOptions) -> Text:
+    """The cell's content as console text."""
+    if cell is None:
+        return ink(UNKNOWN, options, "dim")
+    if isinstance(cell, Badge | Meter):
+        return cell.ink(options)
+    return ink(cell, options)

@@ -1,0 +1,373 @@
+"""Runs a cell's own code as if the magic line were not there, once or often.
+
+A nested `run_cell` would fire every hook twice, swallow errors and misread the
+time by milliseconds; a rewritten source would change the user's strings and line
+numbers. So the body goes through the shell's own transformers and compiler, all
+of it before the first stamp, and runs in the user's namespace. The last value is
+handed back, so that IPython shows it, after the second stamp.
+
+What `magic.py` hands to IPython may be awaitable: `cell_transform.py` sees to it
+that such a cell is awaited on the shell's own loop.
+
+All of its statements are one code object, so that a run costs a tenth of a
+microsecond beyond what the code itself takes.
+"""
+
+# ruff: noqa: S102, S307 - evaluating the user's own code is what a cell is for
+# ruff: noqa: S102 - running the user's own code is what a cell is for
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import itertools
+import linecache
+import tokenize
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from types import CodeType, TracebackType
+
+
+class CellSource(NamedTuple):
+    """A body that was read: its text, the file it counts as, its statements."""
+
+    text: str
+    name: str
+    nodes: list[ast.stmt]
+
+
+@dataclass(frozen=True)
+class CompiledCell:
+    """A body that only waits to be run."""
+
+    steps: tuple[CodeType, ...]
+    value: CodeType | None  # the last expression, where its value is wanted
+    namespaces: tuple[dict[str, Any], dict[str, Any]] = field(repr=False)
+
+    @property
+    def needs_await(self) -> bool:
+        """Whether some statement awaits at top level."""
+        return any(map(is_coroutine, (*self.steps, self.value)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a body came to."""
+
+    started_ns: int
+    ended_ns: int
+    value: Any = None
+    error: BaseException | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Host time from the first statement to the last value or the error."""
+        return (self.ended_ns - self.started_ns) / 1e9
+
+
+def run(
+    shell: Any,
+    body: str,
+    *,
+    magic_line: str = "",
+    before: Callable[[], object] | None = None,
+    after: Callable[[Outcome], object] | None = None,
+) -> Any | Awaitable[Any]:
+    """Compile and run a body; return its value, or an awaitable of it.
+
+    Args:
+        shell: The interactive shell whose namespace and rules apply.
+
+        body: The text under the magic line.
+
+        magic_line: The magic line itself, shown as line 1 in tracebacks.
+
+        before: Called after compiling, just before the first stamp.
+
+        after: Called with the outcome, before the body's exception goes on. What it
+            returns takes the place of the body's value, unless it is None.
+    """
+    __tracebackhide__ = True
+    compiled = compile_cell(shell, body, magic_line=magic_line)
+    if compiled.needs_await:
+        return _run_and_await(compiled, before, after)
+    if before is not None:
+        before()
+    return _conclude(execute(compiled), after)
+
+
+def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
+    """Compile a body under the name and the rules of the cell that is running."""
+    source = parse_cell(shell, body, magic_line=magic_line)
+    steps, value = _split(source.nodes, shell.ast_node_interactivity)
+    codes = compile_nodes(shell, [*steps, *value], source.name)
+    ends_with_value = bool(value) and isinstance(value[-1], ast.Expression)
+    wanted = ends_with_value and not _ends_in_semicolon(source.text)
+    return CompiledCell(
+        steps=tuple(codes[:-1] if wanted else codes),
+        value=codes[-1] if wanted else None,
+        namespaces=(shell.user_global_ns, shell.user_ns),
+    )
+
+
+def parse_cell(shell: Any, body: str, *, magic_line: str = "") -> CellSource:
+    """A body as the shell understands it, known to tracebacks from now on."""
+    text = f"# {magic_line.strip()}\n{shell.transform_cell(body)}"
+    name = _name_for(shell, text)
+    tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
+    return CellSource(text, name, tree.body)
+
+
+def compile_nodes(shell: Any, nodes: Sequence[ast.mod], name: str) -> list[CodeType]:
+    """Compile statement by statement, as IPython does.
+
+    So a `from __future__` in mid-cell counts for what follows, as in a plain cell.
+    """
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
+    with shell.compile.extra_flags(flags):
+        return [shell.compile(node, name, _MODES[type(node)]) for node in nodes]
+
+
+def execute(compiled: CompiledCell) -> Outcome:
+    """Run a body that awaits nothing."""
+    __tracebackhide__ = True
+    namespaces, value = compiled.namespaces, None
+    started_ns = perf_counter_ns()
+    try:
+        for step in compiled.steps:
+            exec(step, *namespaces)
+        if compiled.value is not None:
+            value = eval(compiled.value, *namespaces)
+    except BaseException as error:  # noqa: BLE001 - it goes on in `_conclude`
+        ended_ns = perf_counter_ns()
+        return Outcome(started_ns, ended_ns, error=_without_our_frame(error))
+    return Outcome(started_ns, perf_counter_ns(), value)
+
+
+async def execute_async(compiled: CompiledCell) -> Outcome:
+    """Run a body that awaits, on the loop that awaits this."""
+    __tracebackhide__ = True
+    namespaces, value = compiled.namespaces, None
+    started_ns = perf_counter_ns()
+    try:
+        for step in compiled.steps:
+            value = eval(step, *namespaces)
+            value = await value if is_coroutine(step) else None
+        value = None
+        if compiled.value is not None:
+            value = eval(compiled.value, *namespaces)
+            if is_coroutine(compiled.value):
+                value = await value
+    except BaseException as error:  # noqa: BLE001 - it goes on in `_conclude`
+        ended_ns = perf_counter_ns()
+        return Outcome(started_ns, ended_ns, error=_without_our_frame(error))
+    return Outcome(started_ns, perf_counter_ns(), value)
+
+
+async def _run_and_await(
+    compiled: CompiledCell,
+    before: Callable[[], object] | None,
+    after: Callable[[Outcome], object] | None,
+) -> Any:
+    __tracebackhide__ = True
+    if before is not None:
+        before()
+    return _conclude(await execute_async(compiled), after)
+
+
+def _conclude(outcome: Outcome, after: Callable[[Outcome], object] | None) -> Any:
+    """Report, then hand out the value or raise the body's own exception."""
+    __tracebackhide__ = True
+    if outcome.error is None:
+        reported = after(outcome) if after is not None else None
+        return outcome.value if reported is None else reported
+    traceback = outcome.error.__traceback__
+    try:
+        _report_failure(outcome, after)
+        raise outcome.error.with_traceback(traceback)
+    finally:
+        # This frame ends up in the traceback: it must not hold on to the error.
+        del outcome, traceback
+
+
+def _report_failure(
+    outcome: Outcome, after: Callable[[Outcome], object] | None
+) -> None:
+    """Let the report be drawn; its own failure must not hide the cell's."""
+    if after is None or outcome.error is None:
+        return
+    try:
+        after(outcome)
+    except Exception as problem:  # noqa: BLE001 - noted on the error that matters
+        outcome.error.add_note(f"gpumagic could not report on this cell: {problem!r}")
+
+
+_MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
+
+
+def _split(
+    nodes: list[ast.stmt], interactivity: str
+) -> tuple[list[ast.mod], list[ast.mod]]:
+    """Statements to run and, apart, what IPython would run for show.
+
+    An expression at the end becomes a value to hand back. The rarer settings
+    ("all", "last" on a compound statement) show themselves while running.
+    """
+    if interactivity == "last_expr_or_assign":
+        nodes, interactivity = [*nodes, *_name_assigned(nodes)], "last_expr"
+    if interactivity == "all":
+        return [], [ast.Interactive([node]) for node in nodes]
+    steps: list[ast.mod] = [ast.Module([node], []) for node in nodes]
+    if not nodes or interactivity == "none":
+        return steps, []
+    if isinstance(nodes[-1], ast.Expr):
+        return steps[:-1], [ast.Expression(nodes[-1].value)]
+    if interactivity == "last":
+        return steps[:-1], [ast.Interactive([nodes[-1]])]
+    return steps, []
+
+
+def _name_assigned(nodes: list[ast.stmt]) -> list[ast.stmt]:
+    """The name that the last statement binds, as an expression to show."""
+    match nodes[-1:]:
+        case (
+            [ast.Assign(targets=[ast.Name() as target])]
+            | [ast.AnnAssign(target=ast.Name() as target)]
+            | [ast.AugAssign(target=ast.Name() as target)]
+        ):
+            shown = ast.Expr(ast.Name(target.id, ast.Load()))
+            return [ast.fix_missing_locations(ast.copy_location(shown, nodes[-1]))]
+    return []
+
+
+def _ends_in_semicolon(text: str) -> bool:
+    """Whether the last token of the code is the `;` that silences a cell."""
+    ignored = (
+        tokenize.ENDMARKER,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.COMMENT,
+        tokenize.DEDENT,
+    )
+    last = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in ignored:
+            last = token.string
+    return last == ";"
+
+
+def _name_for(shell: Any, text: str) -> str:
+    """The file name under which tracebacks and `inspect` find this text.
+
+    Where the running cell is nothing but our magic, that is the cell's own name:
+    its text becomes what the user typed, and "Cell In[3], line 5" is line 5 there.
+    """
+    running = _running_file(shell)
+    if running is not None and _is_one_magic_call(linecache.getlines(running)):
+        lines = [f"{line}\n" for line in text.splitlines()]
+        entry = (len(text), None, lines, running)
+        linecache.cache[running] = entry
+        # IPython 7 restores its cells from a copy of its own.
+        getattr(linecache, "_ipython_cache", {})[running] = entry
+        return running
+    numbers: dict[str | None, int] = getattr(shell.compile, "_filename_map", {})
+    number = numbers.get(running, shell.execution_count)
+    return str(shell.compile.cache(text, number))
+
+
+def _running_file(shell: Any) -> str | None:
+    """The file name of the nearest caller that is a cell of this shell."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals is shell.user_global_ns and frame.f_locals is shell.user_ns:
+            return frame.f_code.co_filename
+        frame = frame.f_back
+    return None
+
+
+def _is_one_magic_call(lines: list[str]) -> bool:
+    """Whether a source is nothing but what IPython makes of a cell magic."""
+    match ast.parse("".join(lines)).body if len(lines) == 1 else []:
+        case [ast.Expr(ast.Call(func) | ast.Await(ast.Call(func)))]:
+            return ast.unparse(func) == "get_ipython().run_cell_magic"
+    return False
+
+
+def is_coroutine(code: CodeType | None) -> bool:
+    """Whether running this code gives something to be awaited."""
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def _without_our_frame(error: BaseException) -> BaseException:
+    """The error with a traceback that begins in the user's code."""
+    ours: TracebackType | None = error.__traceback__
+    users = ours.tb_next if ours is not None else None
+    return error if users is None else error.with_traceback(users)
+
+
+class RepeatableCell:
+    """A body that is compiled once and run again and again; its value is dropped.
+
+    Args:
+        shell: The interactive shell whose namespace and rules apply.
+
+        body: The code.
+
+        magic_line: The magic line itself, shown as line 1 in tracebacks.
+
+    Attributes:
+        name: The file name under which tracebacks know it.
+
+        is_empty: Whether there is nothing to run.
+
+        needs_await: Whether some statement awaits at top level.
+    """
+
+    def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:
+        source = parse_cell(shell, body, magic_line=magic_line)
+        self._codes = _codes(shell, source)
+        self.name = source.name
+        self._namespaces = shell.user_global_ns, shell.user_ns
+        self.is_empty = not source.nodes
+        self.needs_await = any(map(is_coroutine, self._codes))
+
+    def __call__(self, calls: int = 1) -> None:
+        """Run it so many times."""
+        __tracebackhide__ = True
+        namespaces = self._namespaces
+        if len(self._codes) == 1:
+            code = self._codes[0]
+            for _ in itertools.repeat(None, calls):
+                exec(code, *namespaces)
+            return
+        for _ in itertools.repeat(None, calls):
+            for code in self._codes:
+                exec(code, *namespaces)
+
+
+def own_part(body: object, error: BaseException) -> BaseException:
+    """An error of a body with a traceback that begins in the body.
+
+    Ctrl-C between two runs is nobody's: where we were then tells nobody anything.
+    """
+    traceback = error.__traceback__
+    name = getattr(body, "name", None)
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == name:
+            return error.with_traceback(traceback)
+        traceback = traceback.tb_next
+    return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
+
+
+def _codes(shell: Any, source: CellSource) -> list[CodeType]:
+    nodes = source.nodes
+    try:
+        return compile_nodes(shell, [ast.Module(nodes, [])], source.name)
+    except SyntaxError:  # a `from __future__` that is not at the beginning
+        each: list[ast.mod] = [ast.Module([node], []) for node in nodes]
+        return compile_nodes(shell, each, source.name)

@@ -1,0 +1,149 @@
+"""What all our magics share: reading options, showing a report, running a body.
+
+A magic is arguments, one call, return. It never prints: a report is displayed
+through IPython, and finds its own view.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import keyword
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_cell_magic, no_var_expand
+from IPython.core.magic_arguments import kwds
+from IPython.display import display
+
+from gpumagic.errors import UsageProblem
+from gpumagic.notebook import arguments
+from gpumagic.notebook.arguments import HelpFormatter, argument
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager, ExitStack
+
+    from gpumagic.drawing.progress import Progress
+    from gpumagic.notebook.cells import Outcome
+    from gpumagic.notebook.session import Session
+    from gpumagic.report.record import Report
+
+Method = Any  # a method of a Magics class; IPython's decorators are untyped
+
+
+class GpuMagics(Magics):
+    """Base of the class in every room's `magic.py`."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell)
+        self.session = session
+
+    def install(self, undo: ExitStack) -> None:
+        """What a room does besides its magics from its loading on; nothing here.
+
+        Args:
+            undo: Takes what is to be done on unload.
+        """
+
+    def read(
+        self, method: Method, line: str, cell: str | None = None
+    ) -> argparse.Namespace:
+        """The options of a line without code."""
+        return arguments.parse(method.parser, typed_name(method, cell), line)
+
+    def show(self, report: Report, options: argparse.Namespace) -> Report | None:
+        """Display and store a report as the options ask; return it where `-o` asks."""
+        if options.variable:
+            self.shell.user_ns[options.variable] = report
+        if options.json and not options.quiet:
+            show_text(json.dumps(report.to_dict(), indent=2))
+        elif not options.quiet:
+            display(report)
+            if options.output:
+                self.session.remember_shown(report, self.shell.execution_count)
+        return report if options.output else None
+
+    def progress(
+        self, total: int | None, label: str, *, begins_after_s: float = 0.0
+    ) -> AbstractContextManager[Progress]:
+        """Steps of something long, counted in one place of this shell."""
+        from gpumagic.notebook import live
+
+        return live.progress(self.shell, total, label, begins_after_s=begins_after_s)
+
+    def run_body(
+        self,
+        typed: str,
+        body: str,
+        *,
+        before: Callable[[], object] | None = None,
+        after: Callable[[Outcome], object] | None = None,
+    ) -> Any:
+        """Run the body of a cell magic; an awaitable where the body awaits."""
+        __tracebackhide__ = True
+        from gpumagic.notebook import cells
+
+        return cells.run(self.shell, body, magic_line=typed, before=before, after=after)
+
+
+def variable_name(text: str) -> str:
+    """A name that can be assigned to."""
+    if text.isidentifier() and not keyword.iskeyword(text):
+        return text
+    raise UsageProblem(f"-v {text}: this is no name of a variable", "type -v report")
+
+
+_OUTPUT_OPTIONS = (
+    argument(
+        "-o",
+        "--output",
+        action="store_true",
+        help="Return the report, too; from a cell, in place of its value.",
+    ),
+    argument(
+        "-v",
+        "--variable",
+        type=variable_name,
+        metavar="NAME",
+        help="Store the report under this name, too.",
+    ),
+    argument("-q", "--quiet", action="store_true", help="Do not show the report."),
+    argument("--json", action="store_true", help="Show the report as JSON."),
+)
+
+
+def gpu_magic(method: Method) -> Method:
+    """Make a method a magic in line and cell form.
+
+    `--help` shows what `?` shows. A `;` at the end of the line form silences its
+    value. The text behind the name is left as it was typed: `{x}` in it may be code.
+    """
+
+    @functools.wraps(method)
+    def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
+        __tracebackhide__ = True
+        if arguments.wants_help(line):
+            return show_text(method.__doc__)
+        value = method(self, line, cell)
+        return None if cell is None and line.rstrip().endswith(";") else value
+
+    return line_cell_magic(no_var_expand(magic))
+
+
+def output_options(method: Method) -> Method:
+    """The options that every magic has for its report, and the manner of its help."""
+    method = kwds(formatter_class=HelpFormatter)(method)
+    for option in reversed(_OUTPUT_OPTIONS):  # as decorators apply: the last first
+        method = option(method)
+    return method
+
+
+def typed_name(method: Method, cell: str | None) -> str:
+    """The magic as the user typed it, with one percent sign or two."""
+    return ("%" if cell is None else "%%") + str(method.__name__)
+
+
+def show_text(text: str) -> None:
+    """Display plain text as it is."""
+    display({"text/plain": text}, raw=True)

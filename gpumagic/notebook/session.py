@@ -1,0 +1,76 @@
+"""What one loaded extension remembers: the only mutable object of the package."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.driver import driver_of_this_machine, simulated_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.devices.protocols import Driver
+    from gpumagic.notebook.cell_hooks import EveryCell
+
+
+class Session:
+    """Opened devices and what is to be undone when the extension is unloaded."""
+
+    def __init__(
+        self, open_driver: Callable[[], Driver] = driver_of_this_machine
+    ) -> None:
+        self._open_driver = open_driver
+        self._driver: Driver | None = None
+        self._shown: tuple[weakref.ref[Any], int] | None = None
+        self._environment: dict[str, str | None] = {}
+        self._every_cell: EveryCell | None = None
+
+    @property
+    def driver(self) -> Driver:
+        """What the machine has; a simulated one where one is switched on."""
+        return simulated_driver() or self.driver_of_this_machine
+
+    @property
+    def driver_of_this_machine(self) -> Driver:
+        """What the machine really has, whatever is simulated."""
+        if self._driver is None:
+            self._driver = self._open_driver()
+        return self._driver
+
+    def every_cell(self, shell: Any) -> EveryCell:
+        """What goes round every cell of the shell, for all magics together."""
+        from gpumagic.notebook.cell_hooks import EveryCell
+
+        if self._every_cell is None:
+            self._every_cell = EveryCell(shell)
+        return self._every_cell
+
+    def set_variable(self, name: str, value: str | None) -> None:
+        """Set (or with None remove) an environment variable until unload."""
+        self._environment.setdefault(name, os.environ.get(name))
+        _put(name, value)
+
+    def restore_environment(self) -> None:
+        """Put back every variable that `set_variable` has touched."""
+        while self._environment:
+            _put(*self._environment.popitem())
+
+    def remember_shown(self, report: Any, cell_number: int) -> None:
+        """Note that this cell has displayed a report that it also returns."""
+        self._shown = (weakref.ref(report), cell_number)
+
+    def was_shown(self, report: Any, cell_number: int) -> bool:
+        """Whether showing the report now would repeat it within its cell."""
+        if self._shown is None:
+            return False
+        shown, in_cell = self._shown
+        return shown() is report and in_cell == cell_number
+
+
+def _put(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

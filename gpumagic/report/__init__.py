@@ -1,0 +1,1 @@
+"""The vocabulary of answers: records, units, events, places; Python alone."""

@@ -1,0 +1,130 @@
+"""Resets of torch's counters are seen, by a function that is like torch's own."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from gpumagic.devices.memory_counters import watch_resets
+
+NAME = "_cuda_resetPeakMemoryStats"
+
+
+@pytest.fixture
+def core(monkeypatch):
+    """torch._C with one reset, which notes what it was called with."""
+    core = ModuleType("torch._C")
+    core.calls = []
+
+    def reset(device):
+        """Reset the peaks."""
+        core.calls.append(device)
+        return "done"
+
+    reset.__module__, reset.__name__, reset.__qualname__ = "torch._C", NAME, NAME
+    setattr(core, NAME, reset)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=None, _C=core))
+    monkeypatch.setitem(sys.modules, "torch._C", core)
+    return core
+
+
+class Reader:
+    """Counts what it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    @contextlib.contextmanager
+    def around(self):
+        """Note that a reset began, and that it ended."""
+        self.seen.append("before")
+        try:
+            yield
+        finally:
+            self.seen.append("after")
+
+
+def test_a_reset_is_seen_and_done(core):
+    """The reader is told before and after; the caller gets what torch gives."""
+    reader = Reader()
+
+    with watch_resets(reader.around) as seen:
+        assert seen
+        assert getattr(core, NAME)(1) == "done"
+    getattr(core, NAME)(2)
+
+    assert (core.calls, reader.seen) == ([1, 2], ["before", "after"])
+
+
+def test_errors_of_a_reset_are_the_callers(core):
+    """A reset that fails does so as without readers, who are told of its end."""
+    reader = Reader()
+
+    with watch_resets(reader.around), pytest.raises(TypeError):
+        getattr(core, NAME)()
+
+    assert reader.seen == ["before", "after"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_blocks_that_overlap(core, first):
+    """In whichever order they end, the function is torch's own again."""
+    before, readers = getattr(core, NAME), (Reader(), Reader())
+    blocks = [contextlib.ExitStack() for _ in readers]
+    for block, reader in zip(blocks, readers, strict=True):
+        block.enter_context(watch_resets(reader.around))
+
+    getattr(core, NAME)(0)
+    blocks[first].close()
+    getattr(core, NAME)(0)
+    blocks[1 - first].close()
+
+    assert getattr(core, NAME) is before
+    assert len(readers[first].seen) == 2
+    assert len(readers[1 - first].seen) == 4
+
+
+def test_who_has_replaced_it_meanwhile_keeps_theirs(core):
+    """Neither is taken out what somebody else has put in, nor does ours do harm."""
+    reader = Reader()
+    with watch_resets(reader.around):
+        inner = getattr(core, NAME)
+
+        def theirs(device):
+            return inner(device)
+
+        setattr(core, NAME, theirs)
+
+    assert getattr(core, NAME) is theirs
+    assert theirs(3) == "done"
+    assert (core.calls, reader.seen) == ([3], [])
+
+
+def test_it_is_like_the_one_that_it_stands_for(core):
+    """Its name, its words, its signature and its pickle are those of torch's own."""
+    own = getattr(core, NAME)
+    with watch_resets(Reader().around):
+        seen = getattr(core, NAME)
+        assert seen is not own
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            assert getattr(seen, name) == getattr(own, name)
+        assert inspect.signature(seen) == inspect.signature(own)
+        assert inspect.unwrap(seen) is own
+        assert pickle.loads(pickle.dumps(seen)) is seen  # noqa: S301
+        pickled = pickle.dumps(seen)
+
+    assert pickle.loads(pickled) is own  # noqa: S301
+
+
+def test_without_torch_nothing_is_seen(monkeypatch):
+    """Nothing is imported for it."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    with watch_resets(Reader().around) as seen:
+        assert not seen
+        assert "torch" not in sys.modules

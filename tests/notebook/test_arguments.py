@@ -1,0 +1,168 @@
+"""Options are read by argparse; code behind them is kept to the letter."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.errors import UsageProblem
+from gpumagic.notebook import arguments
+
+
+class UsageError(Exception):
+    """Stands for IPython's error of the same name, which argparse is made to raise."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains as IPython's parser does."""
+
+    def error(self, message):
+        """Raise instead of leaving the process."""
+        raise UsageError(message)
+
+
+@pytest.fixture(scope="module")
+def parser():
+    """A parser with a flag, a value, a pair and a choice."""
+    parser = Parser(add_help=False)
+    parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("-n", "--number", type=int)
+    parser.add_argument("--label")
+    parser.add_argument("--pair", nargs=2)
+    parser.add_argument("--unit", choices=["ms", "us"])
+    parser.add_argument("--share", type=float, metavar="PERCENT")
+    parser.add_argument("--for", metavar="TIME")
+    parser.add_argument("--room", metavar="SIZE")
+    return parser
+
+
+# Code that does not begin like an option of ours.
+code = st.text(
+    alphabet=st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=40
+).filter(lambda text: text.strip() == text and text[0] not in "-\"'")
+
+
+@given(code)
+def test_code_without_options_is_untouched(code):
+    """Blanks, quotes, braces and comments stay as they were typed."""
+    parser = Parser(add_help=False)
+    parser.add_argument("-q", action="store_true")
+    assert arguments.split_code(parser, "%t", code)[1] == code
+
+
+@given(code)
+def test_code_behind_options_is_untouched(code):
+    """The options are cut off by position."""
+    parser = Parser(add_help=False)
+    parser.add_argument("-q", action="store_true")
+    parser.add_argument("--label")
+    options, rest = arguments.split_code(parser, "%t", f"-q --label 'a b' {code}")
+    assert (options.q, options.label, rest) == (True, "a b", code)
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ('print("a    b")', 'print("a    b")'),
+        ("-q f({x})", "f({x})"),
+        ("-n 3 -x.sum()", "-x.sum()"),
+        ("-n 3 -1", "-1"),
+        ("-n=3 x", "x"),
+        ("--pair a b --quiet c", "c"),
+        ("--quiet -- --label", "--label"),
+        ("--label=x --quiet", ""),
+        ("", ""),
+    ],
+)
+def test_where_the_code_begins(parser, line, rest):
+    """The first word that is neither an option nor its value begins the code."""
+    assert arguments.split_code(parser, "%t", line)[1] == rest
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "hint"),
+    [
+        ("--quite", "%t has no option --quite", "did you mean --quiet?"),
+        ("--lable=3", "%t has no option --lable", "did you mean --label?"),
+        ("--xyzzy", "%t has no option --xyzzy", "type %t --help"),
+        ("word", "%t has no word word", "type %t --help"),
+        ("-n x", "%t --number: 'x' is not a whole number", "write --number 4"),
+        ("--number=x", "%t --number: 'x' is not a whole number", "write --number 4"),
+        ("-n ''", "%t --number: '' is not a whole number", "write --number 4"),
+        ("--share much", "%t --share: 'much' is not a number", "write --share 50"),
+        ("--unit s", "%t --unit: 's' is not one of", "write --unit ms or --unit us"),
+        ("--unit", "%t --unit: there is no value behind it", "write --unit ms"),
+        ("--label", "%t --label: there is no value behind it", "write --label LABEL"),
+        ("--label -q", "%t --label: there is no value behind it", "write --label"),
+        ("--pair a", "expected 2 arguments", "type %t --help"),
+        ("--for x", "%t --for: 'x' is not a duration", "write 2s"),
+        ("--for -3s", "%t --for: '-3s' is not a duration", "write 2s"),
+        ("-q --for -3s", "%t --for: '-3s' is not a duration", "write 2s"),
+        ("--room -1GiB", "%t --room: '-1GiB' is not", "write"),
+        ("--label 'a b", "quotation mark ' is not closed", "close it"),
+    ],
+)
+def test_a_wrong_word_says_what_to_type(parser, line, problem, hint):
+    """The problem names the word, the hint the next thing to type."""
+    with pytest.raises(UsageProblem) as caught:
+        arguments.parse(parser, "%t", line)
+    assert problem in caught.value.problem
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "label"),
+    [
+        ("--label -1,2", None, "-1,2"),
+        ("-q --label -.5 -n -3", -3, "-.5"),
+        ("-n -3 --label -3s", -3, "-3s"),
+        ("--label=-1 -n=-3", -3, "-1"),
+    ],
+)
+def test_a_value_below_zero_is_no_option(parser, line, number, label):
+    """A dash in front of a figure belongs to the value."""
+    options = arguments.parse(parser, "%t", line)
+
+    assert (options.number, options.label) == (number, label)
+
+
+@pytest.mark.parametrize("line", ["--quite x", "-z x"])
+def test_a_misspelt_option_is_not_taken_for_code(parser, line):
+    """In front of code, too, an unknown option is an error."""
+    with pytest.raises(UsageProblem):
+        arguments.split_code(parser, "%t", line)
+
+
+def test_a_comment_behind_the_options_does_not_count(parser):
+    """`%%magic -q  # why` is `%%magic -q`."""
+    assert arguments.parse(parser, "%t", "-q  # because 'tis loud").quiet
+
+
+def test_quotes_belong_to_the_shell_not_to_the_value(parser):
+    """A quoted value arrives without its quotes."""
+    assert arguments.parse(parser, "%t", "--label 'a b'").label == "a b"
+    assert arguments.parse(parser, "%t", '--label="a b"').label == "a b"
+
+
+@given(st.text(max_size=30))
+def test_any_line_is_read_or_refused(line):
+    """No line of text makes anything but a reading or a usage problem."""
+    parser = Parser(add_help=False)
+    parser.add_argument("-q", "--quiet", action="store_true")
+    for read in (arguments.parse, arguments.split_code):
+        try:
+            read(parser, "%t", line)
+        except UsageProblem as error:
+            assert error.problem  # noqa: PT017 - both outcomes are right here
+
+
+@pytest.mark.parametrize(
+    ("line", "wants"),
+    [("--help", True), ("-h", True), ("-h x", True), ("help", False), ("x -h", False)],
+)
+def test_help_is_asked_for_by_the_first_word(line, wants):
+    """Code such as `f(-h)` is no call for help."""
+    assert arguments.wants_help(line) is wants

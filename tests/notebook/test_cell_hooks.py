@@ -1,0 +1,385 @@
+"""What goes round every cell can neither break one nor stay behind in the shell."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpumagic.notebook import cell_hooks, faults
+from tests.notebook.shells import see_in_kernel
+
+ON = "%cuda_sync_time on\n%gpu_mem on"
+OFF = "%cuda_sync_time off\n%gpu_mem off"
+OURS = (cell_hooks.__file__, faults.__file__)
+
+
+@pytest.fixture(autouse=True)
+def modules_as_before():
+    """Put the package's modules back that a reload of it has made anew.
+
+    Tests after these hold classes and functions of the first ones.
+    """
+    modules = {name: each for name, each in sys.modules.items() if _is_ours(name)}
+    contents = {name: dict(vars(each)) for name, each in modules.items()}
+    yield
+    for name in [*filter(_is_ours, sys.modules)]:
+        del sys.modules[name]
+    sys.modules.update(modules)
+    for name, module in modules.items():
+        vars(module).update(contents[name])
+
+
+def _is_ours(name):
+    return name.partition(".")[0] == "gpumagic"
+
+
+@pytest.fixture
+def shell():
+    """A shell with the extension loaded."""
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "gpumagic")
+    yield shell
+    shell.run_line_magic("unload_ext", "gpumagic")
+    shell.history_manager.end_session()
+
+
+def fingerprint(shell):
+    """All of a shell and of Python that we may put something into."""
+    return {
+        "attributes": {
+            name: shell.__dict__.get(name)
+            for name in ("run_ast_nodes", "showtraceback", "CustomTB", "run_cell")
+        },
+        "events": {event: list(each) for event, each in shell.events.callbacks.items()},
+        "display": (sys.displayhook, shell.display_trap.hook),
+        "transforms": list(shell.input_transformers_cleanup),
+        "tree transforms": list(shell.ast_transformers),
+        "finders": list(sys.meta_path),
+        "matchers": list(shell.Completer.custom_matchers),
+    }
+
+
+CELLS = {
+    "a value": "6 * 7",
+    "an error": "1 / 0",
+    "a captured cell": "%%capture caught\nprint('x')\n1",
+    "a captured error": "%%capture caught\n1 / 0",
+    "a nested cell": "get_ipython().run_cell('5').result",
+    "nested cells of ours": "get_ipython().run_cell('%%cuda_sync_time -q\\n5').result",
+    "ours in a captured cell": "%%capture caught\n%%gpu_mem\n5",
+    "a captured cell in ours": "%%cuda_sync_time -q\n%%capture caught\n5",
+    "a syntax error": "if",
+    "an await": "import asyncio\nawait asyncio.sleep(0, 3)",
+    "an await in a captured cell": (
+        "%%capture caught\nimport asyncio\nawait asyncio.sleep(0)"
+    ),
+    "an exit from a function": "import sys\nsys.exit(1)",
+    "an interrupt": "raise KeyboardInterrupt",
+    "nothing": "   ",
+    "a comment": "# nothing",
+    "a mode that goes off in mid-cell": "%cuda_sync_time off\n8",
+    "a mode that comes on in mid-cell": (
+        "%cuda_sync_time off\n%cuda_sync_time on\nget_ipython().run_cell('9').result"
+    ),
+    "an unload in mid-cell": "%unload_ext gpumagic\n10",
+    "a reload in mid-cell": "%reload_ext gpumagic\n11",
+}
+
+
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_the_shell_is_as_before_when_all_is_off(cell):
+    """Whatever the cell was, nothing of ours is left, and the next cell runs."""
+    shell = InteractiveShell()
+    before = fingerprint(shell)
+    shell.run_line_magic("load_ext", "gpumagic")
+    loaded = fingerprint(shell)
+    shell.run_cell(ON)
+
+    shell.run_cell(cell)
+
+    assert shell.run_cell("2 + 2").result == 4
+    if "load_ext" not in cell:
+        shell.run_cell(OFF)
+        assert fingerprint(shell) == loaded
+    shell.run_cell("%unload_ext gpumagic")
+    assert fingerprint(shell) == before
+    assert shell.run_cell("3 + 3").result == 6
+    shell.history_manager.end_session()
+
+
+@pytest.mark.parametrize("modes", ["None", ON], ids=["plain", "with all modes on"])
+@pytest.mark.parametrize(
+    "ours",
+    ["%%gpu_doctor", "%%cuda_sync_time", "%%gpu_mem --lines", "%%pin_loader --watch"],
+)
+@pytest.mark.parametrize(
+    "outer", ["%%capture caught", "%%time", "%%timeit -n 1 -r 1", "%%prun -q"]
+)
+def test_our_magics_run_under_the_magics_of_others(outer, ours, modes, shell):
+    """The body runs, its names are there, and the next cell is as ever."""
+    shell.run_cell(modes)
+
+    done = shell.run_cell(f"{outer}\n{ours}\nhere = 6 * 7")
+
+    assert done.success
+    assert shell.user_ns["here"] == 42
+    assert shell.run_cell("here + 1").result == 43
+
+
+def test_what_others_have_put_over_ours_stays(shell, capsys):
+    """A library that replaces the drawing of tracebacks in mid-cell keeps its own."""
+    shell.run_cell(ON)
+    shell.run_cell(
+        "ip = get_ipython()\n"
+        "below = ip.showtraceback\n"
+        "def drawn(*args, **options):\n"
+        "    print('drawn by another')\n"
+        "    return below(*args, **options)\n"
+        "ip.showtraceback = drawn"
+    )
+    shell.run_cell(OFF)
+
+    shell.run_cell("1 / 0")
+
+    assert shell.showtraceback is shell.user_ns["drawn"]
+    printed = capsys.readouterr().out
+    assert "drawn by another" in printed
+    assert "division by zero" in printed
+
+
+def test_the_clock_stops_before_a_traceback_is_drawn(shell, monkeypatch):
+    """However long drawing one takes, the cell has failed before."""
+    seen = []
+    monkeypatch.setattr(
+        "gpumagic.cuda_sync_time.notebook.display", lambda *what: seen.extend(what)
+    )
+    real = shell.showtraceback
+
+    def slowly(*args, **options):
+        time.sleep(0.5)
+        real(*args, **options)
+
+    shell.showtraceback = slowly
+    shell.run_cell("%cuda_sync_time on")
+
+    shell.run_cell("1 / 0")
+
+    [brief] = seen
+    assert brief.timing.failed == "ZeroDivisionError: division by zero"
+    assert brief.timing.run.elapsed_s < 0.5
+    assert shell.showtraceback is slowly
+
+
+@pytest.mark.parametrize("first", ["cuda_sync_time", "gpu_mem"])
+def test_looking_at_memory_is_not_timed(first, shell, monkeypatch):
+    """The clock starts last and stops first, whichever was switched on first."""
+    from gpumagic.cuda_sync_time.once import OneRun
+    from gpumagic.gpu_mem.one_cell import OneCell
+
+    order = []
+    for run in (OneRun, OneCell):
+        for name in ("begin", "end"):
+            _note(monkeypatch, run, name, order)
+    second = {"gpu_mem": "cuda_sync_time", "cuda_sync_time": "gpu_mem"}[first]
+    shell.run_cell(f"%{first} on\n%{second} on")
+
+    shell.run_cell("1")
+
+    assert order == ["OneCell.begin", "OneRun.begin", "OneRun.end", "OneCell.end"]
+
+
+def _note(monkeypatch, run, name, order):
+    below = getattr(run, name)
+
+    def noted(self, *args, **options):
+        order.append(f"{run.__name__}.{name}")
+        return below(self, *args, **options)
+
+    monkeypatch.setattr(run, name, noted)
+
+
+FAULTS = {
+    "the beginning of timing": "gpumagic.cuda_sync_time.once.OneRun.begin",
+    "the end of timing": "gpumagic.cuda_sync_time.once.OneRun.end",
+    "its report": "gpumagic.cuda_sync_time.once.OneRun.report",
+    "showing it": "gpumagic.cuda_sync_time.notebook.display",
+    "the first look at memory": "gpumagic.gpu_mem.one_cell.OneCell.begin",
+    "the last look at memory": "gpumagic.gpu_mem.one_cell.OneCell.end",
+    "its line": "gpumagic.gpu_mem.one_cell.OneCell.report",
+    "making a run": "gpumagic.gpu_mem.notebook.OneCell",
+    "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
+    "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",
+    "who starts CUDA, before": "gpumagic.gpu_select.watch.Watcher._asked",
+    "who starts CUDA, after": "gpumagic.gpu_select.watch.last_cell",
+    "a module is imported": "gpumagic.gpu_select.watch.Watcher._has_been_imported",
+    "the errors of cells": "gpumagic.gpu_mem.magic.loaded_torch",
+}
+BODIES = {
+    "a value": ("import this_module as m\nprint('out')\nm.answer", 42, None),
+    "an error": (
+        "import this_module as m\nprint('out')\n1 / 0",
+        None,
+        ZeroDivisionError,
+    ),
+}
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module that has not been imported yet."""
+    (tmp_path / "this_module.py").write_text("answer = 42", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "this_module", raising=False)
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("place", FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_ours_leaves_the_cell_alone(place, body, shell, monkeypatch, capsys):
+    """Value, output and error are the plain ones; it is told at most once."""
+    shell.run_cell(ON)
+    capsys.readouterr()
+    monkeypatch.setattr(place, _broken)
+    cell, value, error = BODIES[body]
+
+    done = shell.run_cell(cell)
+    first = capsys.readouterr()
+    again = [shell.run_cell("2 + 2").result for _ in range(3)]
+    second = capsys.readouterr()
+
+    assert done.result == value
+    assert isinstance(done.error_in_exec, error or type(None))
+    assert again == [4, 4, 4]
+    printed = first.out.splitlines()
+    assert "out" in printed
+    assert "Error in callback" not in first.out + second.out
+    told = (first.err + second.err).count("has failed and is off now")
+    assert told <= (2 if place.startswith("gpumagic.gpu_select") else 1)
+    monkeypatch.undo()
+    shell.run_cell(OFF)
+    assert shell.run_cell("5").result == 5
+    assert shell.run_cell(ON).success
+
+
+def _broken(*_, **__):
+    raise TypeError("a fault of ours")
+
+
+def test_a_fault_is_told_with_what_to_type_and_its_traceback(
+    shell, monkeypatch, capsys
+):
+    """The mode is off after it, the other one goes on, and it can come on again."""
+    shell.run_cell(ON)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.once.OneRun.end", _broken)
+
+    shell.run_cell("1")
+
+    told = capsys.readouterr().err
+    assert told.startswith("gpumagic: %cuda_sync_time on has failed and is off now")
+    assert "-> %cuda_sync_time on switches it on again" in told
+    assert "a fault of ours" in told
+    modes = shell.magics_manager.registry["MemoryMagics"].session.every_cell(shell)
+    assert [mode.magic for mode in modes._modes] == ["gpu_mem"]
+
+
+@pytest.mark.kernel
+def test_a_captured_cell_under_both_modes_in_a_kernel():
+    """It captures what is its own, and the kernel lives on as before."""
+    cells = [
+        "%load_ext gpumagic",
+        ON,
+        "%%capture c\nprint('x')",
+        "2 + 2",
+        "c.stdout, len(c.outputs)",
+        OFF,
+        "%unload_ext gpumagic",
+        "%reset -f",
+        "3 + 3",
+    ]
+
+    seen = see_in_kernel(cells)
+
+    assert [each.status for each in seen] == ["ok"] * len(cells)
+    assert (seen[3].result, seen[4].result) == ("4", "('x\\n', 0)")
+    assert seen[-1].result == "6"
+    assert len(seen[2].shown) == 1  # our line, beside what was captured
+
+
+@pytest.mark.kernel
+def test_debugging_and_leaving_under_both_modes_in_a_kernel():
+    """The debugger sees the user's frames; `exit` ends the kernel as ever."""
+    seen = see_in_kernel(
+        [
+            "%load_ext gpumagic",
+            ON,
+            "def f(n):\n    return n / 0\nf(41)",
+            "import builtins\nanswers = iter(['p n', 'q'])\n"  # noqa: ISC004
+            "builtins.input = lambda *_: next(answers)\n%debug",
+            "4",
+            "exit",
+        ]
+    )
+
+    assert seen[2].error == "ZeroDivisionError: division by zero"
+    assert seen[3].status == "ok"
+    assert "41" in seen[3].printed
+    assert seen[4].result == "4"
+    assert seen[5].status == "ok"
+
+
+BODIES_TO_STRIKE = ["7", "1 / 0", "%%capture caught\n7", "if"]
+
+
+@pytest.mark.parametrize("body", BODIES_TO_STRIKE)
+def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell, monkeypatch):
+    """The cell ends or is interrupted, the next one runs and is told, all goes out."""
+    told = []
+    monkeypatch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
+    shell.run_line_magic("xmode", "Minimal")  # drawing tracebacks is not the point
+    loaded = fingerprint(shell)
+    shell.run_cell(ON)
+    on = fingerprint(shell)
+    lines = 0
+    while True:
+        with _Strike(lines) as strike, contextlib.suppress(KeyboardInterrupt):
+            shell.run_cell(body)
+        if not strike.struck:
+            break
+        lines += 1
+        told.clear()
+        assert shell.run_cell("2 + 2").result == 4, strike.struck
+        assert len(told) == 1, strike.struck
+        assert fingerprint(shell) == on, strike.struck
+    assert lines > 20
+    shell.run_cell(OFF)
+    assert fingerprint(shell) == loaded
+
+
+class _Strike:
+    """Ctrl-C on one of the lines of ours that are run meanwhile, by their order."""
+
+    def __init__(self, number):
+        self.left = number
+        self.struck = None
+
+    def __enter__(self):
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _call(self, frame, *_):
+        return self._line if frame.f_code.co_filename in OURS else None
+
+    def _line(self, frame, event, _):
+        if event == "line" and self.struck is None:
+            self.left -= 1
+            if self.left < 0:
+                self.struck = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._line

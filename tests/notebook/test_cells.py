@@ -1,0 +1,281 @@
+"""A body is compiled before the clock starts, and runs once between two stamps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import linecache
+import weakref
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpumagic.notebook import cells
+
+
+class Clock:
+    """In the place of the host's clock: stands still but for `pass_time`."""
+
+    def __init__(self):
+        self.now_ns = 0
+
+    def __call__(self):
+        """The time."""
+        return self.now_ns
+
+    def pass_time(self, milliseconds):
+        """Let so much go by."""
+        self.now_ns += milliseconds * 1_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that stamps are taken by, in the hands of the test."""
+    clock = Clock()
+    monkeypatch.setattr(cells, "perf_counter_ns", clock)
+    return clock
+
+
+@pytest.fixture
+def shell():
+    """A shell of this process with an empty namespace."""
+    shell = InteractiveShell.instance()
+    yield shell
+    shell.reset(new_session=False)
+    InteractiveShell.clear_instance()
+
+
+def test_what_happens_in_which_order(shell):
+    """Compile, before, body, after; the value comes back last."""
+    order = []
+    shell.user_ns["order"] = order
+
+    value = cells.run(
+        shell,
+        "order.append('body')\n'value'",
+        before=lambda: order.append("before"),
+        after=lambda outcome: order.append(outcome.value),
+    )
+
+    assert value == "value"
+    assert order == ["before", "body", "value"]
+
+
+def test_a_body_that_does_not_compile_starts_nothing(shell):
+    """No part of the body runs, and neither does `before`."""
+    order = []
+    with pytest.raises(SyntaxError):
+        cells.run(shell, "x = 1\ny = (", before=lambda: order.append("before"))
+    assert order == []
+    assert "x" not in shell.user_ns
+
+
+def test_compiling_is_not_between_the_stamps(shell, clock, monkeypatch):
+    """An outcome's stamps enclose the body alone, all of its statements."""
+    compiling = shell.compile.ast_parse
+
+    def slow_to_compile(*arguments, **options):
+        clock.pass_time(500)
+        return compiling(*arguments, **options)
+
+    monkeypatch.setattr(shell.compile, "ast_parse", slow_to_compile)
+    shell.user_ns["clock"] = clock
+    outcomes = []
+
+    cells.run(
+        shell,
+        "clock.pass_time(20)\nclock.pass_time(3)\nclock.pass_time(1)",
+        before=lambda: clock.pass_time(90),
+        after=outcomes.append,
+    )
+
+    assert outcomes[0].elapsed_s == 0.024
+    assert clock.now_ns == 614_000_000
+
+
+def test_an_error_reaches_after_and_then_the_caller(shell):
+    """The report sees the failure; the very exception goes on."""
+    outcomes = []
+    shell.user_ns["error"] = error = KeyError("k")
+
+    with pytest.raises(KeyError) as caught:
+        cells.run(shell, "raise error", after=outcomes.append)
+
+    assert caught.value is error
+    assert outcomes[0].error is error
+    assert outcomes[0].ended_ns >= outcomes[0].started_ns
+
+
+def test_the_traceback_of_an_error_begins_in_the_body(shell):
+    """A report that reads the traceback finds the user's frames alone."""
+    in_body = []
+
+    def after(outcome):
+        frame = outcome.error.__traceback__.tb_frame
+        in_body.append(frame.f_locals is shell.user_ns)
+
+    with pytest.raises(ZeroDivisionError):
+        cells.run(shell, "1/0", after=after)
+    assert in_body == [True]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_a_cell_is_reported_and_passed_on(shell, kind):
+    """Ctrl-C and its like are no reason to lose the report, nor to swallow them."""
+    seen = []
+    shell.user_ns["kind"] = kind
+    with pytest.raises(kind):
+        cells.run(shell, "raise kind", after=lambda outcome: seen.append(outcome.error))
+    assert isinstance(seen[0], kind)
+
+
+def test_a_report_that_fails_does_not_hide_the_error_of_the_cell(shell):
+    """The cell's own exception goes on, with a note about ours."""
+
+    def after(_):
+        raise RuntimeError("ours")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        cells.run(shell, "1/0", after=after)
+    assert "ours" in caught.value.__notes__[0]
+
+
+def test_a_report_that_fails_after_a_good_cell_is_an_error(shell):
+    """A bug of ours is not silent."""
+
+    def after(_):
+        raise RuntimeError("ours")
+
+    with pytest.raises(RuntimeError, match="ours"):
+        cells.run(shell, "1", after=after)
+
+
+def test_what_after_returns_takes_the_place_of_the_value(shell):
+    """That is how -o hands out a report from a cell magic."""
+    assert cells.run(shell, "1", after=lambda _: "report") == "report"
+    assert cells.run(shell, "1", after=lambda _: None) == 1
+
+
+def test_a_failed_cell_is_not_kept_alive_by_us(shell):
+    """Once the exception is dropped, its frames' locals go without the collector."""
+
+    class Big:
+        pass
+
+    shell.user_ns["Big"], shell.user_ns["refs"] = Big, (refs := [])
+    shell.user_ns["ref"] = weakref.ref
+    body = (
+        "def f():\n"
+        "    local = Big()\n"
+        "    refs.append(ref(local))\n"
+        "    raise ValueError\n"
+        "f()"
+    )
+    gc.disable()
+    try:
+        with pytest.raises(ValueError):  # noqa: PT011 - the body's own, unnamed
+            cells.run(shell, body, after=lambda _: None)
+        assert refs[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_value_is_not_kept_alive_by_us(shell):
+    """The last value belongs to the caller alone."""
+    value = cells.run(shell, "type('Big', (), {})()", after=lambda _: None)
+    assert type(value).__name__ == "Big"
+    gone = weakref.ref(value)
+    del value
+    assert gone() is None
+
+
+def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell, clock):
+    """Stamps enclose the awaiting, the value comes back, `after` sees it."""
+    outcomes = []
+    shell.user_ns.update(asyncio=asyncio, clock=clock)
+    pending = cells.run(
+        shell,
+        "x = await asyncio.sleep(0, 3)\nclock.pass_time(20)\nx + 1",
+        after=outcomes.append,
+    )
+    assert outcomes == []
+    clock.pass_time(70)
+    assert asyncio.run(pending) == 4
+    assert outcomes[0].elapsed_s == 0.02
+
+
+def test_without_autoawait_an_await_is_a_syntax_error(shell):
+    """`%autoawait off` is the user's word."""
+    shell.autoawait = False
+    try:
+        with pytest.raises(SyntaxError):
+            cells.run(shell, "await x")
+    finally:
+        shell.autoawait = True
+
+
+def test_a_future_import_counts_for_later_cells_only_if_it_has_run(shell):
+    """Looking at a cell, as completeness checks do, changes no compiler flag."""
+    from gpumagic.notebook.cell_transform import CellTransform
+
+    transform = CellTransform(shell, {"gpu_doctor"})
+    lines = ["%%gpu_doctor\n", "from __future__ import annotations\n"]
+    before = shell.compile.flags
+    assert transform(lines) == lines
+    assert shell.compile.flags == before
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["x = 1\n"],
+        ["%%time\n", "await x\n"],
+        ["%%gpu_doctor\n"],
+        ["%gpu_doctor\n", "await x\n"],
+        ["%%gpu_doctors\n", "await x\n"],
+        ["%%gpu_doctor -q\n", "x = 1\n"],
+    ],
+)
+def test_the_transform_leaves_other_cells_alone(shell, lines):
+    """Only our own magics are looked at, and only those that need it are changed."""
+    from gpumagic.notebook.cell_transform import CellTransform
+
+    assert CellTransform(shell, {"gpu_doctor"})(lines) == lines
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "get_ipython().run_cell_magic('gpu_doctor', '-q', 'x = 1'); 1/0",
+        "for _ in [1]: get_ipython().run_cell_magic('gpu_doctor', '-q', 'x = 1')",
+    ],
+)
+def test_a_cell_that_is_more_than_the_magic_keeps_its_source(shell, cell):
+    """Only a cell that is nothing but our magic lends its name to the body."""
+    shell.run_line_magic("load_ext", "gpumagic")
+    try:
+        shell.run_cell(cell, store_history=True)
+        assert any(
+            entry[2] == [f"{cell}\n"] for entry in linecache.cache.values() if entry[1:]
+        )
+    finally:
+        shell.run_line_magic("unload_ext", "gpumagic")
+
+
+def test_a_body_run_from_a_function_leaves_the_source_of_the_cell(shell):
+    """Called programmatically in a larger cell, the cell's own text stays."""
+    shell.run_line_magic("load_ext", "gpumagic")
+    try:
+        cell = (
+            "import inspect\n"
+            "def outer():\n"
+            "    get_ipython().run_cell_magic('gpu_doctor', '-q', 'y = 1')\n"
+            "outer()\n"
+            "source = inspect.getsource(outer)"
+        )
+        shell.run_cell(cell).raise_error()
+        assert shell.user_ns["source"].startswith("def outer():")
+        assert shell.user_ns["y"] == 1
+    finally:
+        shell.run_line_magic("unload_ext", "gpumagic")

@@ -1,0 +1,167 @@
+"""What a magic says of itself, and of a word that it does not know."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpumagic import extension
+from gpumagic.extension import ROOMS
+from gpumagic.notebook.arguments import options_of, words_of
+
+NAMES = [room.folder for room in ROOMS]
+WITH_WORDS = ["cuda_sync_time", "gpu_mem"]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A shell with the extension."""
+    shell = InteractiveShell.instance()
+    extension.load(shell)
+    yield shell
+    extension.unload(shell)
+    shell.reset(new_session=False)
+    InteractiveShell.clear_instance()
+
+
+def help_of(shell, name):
+    """What `?` shows."""
+    return shell.find_line_magic(name).__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_says_first_what_a_magic_is_for(loaded, name):
+    """A sentence, then how it is typed, then the rest; nothing stands in front."""
+    purpose, usage, more, *_ = help_of(loaded, name).split("\n\n")
+
+    assert re.fullmatch(r"[A-Z].*\.", purpose)
+    assert usage.startswith(f"  %{name} [")
+    assert re.match("[A-Z]", more)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_usage_lines_stand_below_each_other(loaded, name):
+    """Each further line of the usage begins where the first option begins."""
+    usage = help_of(loaded, name).split("\n\n")[1].splitlines()
+
+    first = len(f"  %{name} ")
+    begins = [len(line) - len(line.lstrip()) for line in usage[1:]]
+
+    assert begins == [first] * len(begins)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_is_complete_and_narrow(loaded, name):
+    """Each option and each word with what it does, in 80 columns."""
+    text = help_of(loaded, name)
+    parser = loaded.find_line_magic(name).parser
+    lists = re.sub(r"\s+", " ", text)
+
+    assert max(map(len, text.splitlines())) <= 80
+    for spelling, action in options_of(parser).items():
+        assert spelling in text
+        assert action.help in lists.replace("chrome: //", "chrome://")
+    for word, does in words_of(parser).items():
+        row = rf"^  {re.escape(word)} +{re.escape(does)}$"
+        assert re.search(row, text, re.MULTILINE)
+    assert ("\nwords:\n" in text) == (name in WITH_WORDS)
+
+
+def test_help_has_its_parts_in_order(loaded):
+    """What is typed most is read first: the usage, the options, then single words."""
+    text = help_of(loaded, "gpu_mem")
+    parts = ["Say where", "  %gpu_mem [", "Looking resets", "\noptions:", "\nwords:"]
+
+    places = [text.index(part) for part in parts]
+
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
+    """`--help` and `?` differ in nothing but where the text appears."""
+    shown = []
+    publish = shown.append
+    monkeypatch.setattr(
+        loaded.display_pub, "publish", lambda data, **_: publish(data["text/plain"])
+    )
+    loaded.run_cell(f"%{name} --help")
+    capsys.readouterr()
+    loaded.run_cell(f"%{name}?")
+
+    assert shown == [help_of(loaded, name)]
+    assert all(line in capsys.readouterr().out for line in shown[0].split("\n\n")[:1])
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem", "hint"),
+    [
+        (
+            "%cuda_sync_time --budget soon 1",
+            "%cuda_sync_time --budget: 'soon' is not a duration",
+            "write 2s, 300ms or 10m",
+        ),
+        (
+            "%%cuda_sync_time --bytes many\n1",
+            "%%cuda_sync_time --bytes: 'many' is not a size",
+            "write 20GiB, 512MiB or 1000000",
+        ),
+        (
+            "%pin_loader x --budget soon",
+            "%pin_loader --budget: 'soon' is not a duration",
+            "write 2s, 300ms or 10m",
+        ),
+        (
+            "%gpu_select free --min-free lots",
+            "%gpu_select --min-free: 'lots' is not a size",
+            "write 20GiB, 512MiB or 1000000",
+        ),
+        (
+            "%cuda_sync_time --wat 1",
+            "%cuda_sync_time has no option --wat",
+            "type %cuda_sync_time --help to see all options",
+        ),
+        (
+            "%pin_loader x --wacth",
+            "%pin_loader has no option --wacth",
+            "did you mean --watch?",
+        ),
+        (
+            "%cuda_sync_time --pro 1",
+            "%cuda_sync_time has no option --pro",
+            "did you mean --profile?",
+        ),
+        (
+            "%cuda_sync_time --re 1",
+            "%cuda_sync_time has no option --re",
+            "did you mean --repeat?",
+        ),
+        (
+            "%cuda_sync_time --la 1",
+            "%cuda_sync_time has no option --la",
+            "did you mean --latency?",
+        ),
+        (
+            "%gpu_mem --log",
+            "%gpu_mem has no option --log",
+            "did you mean log?",
+        ),
+        (
+            "%tensor_info --view 24",
+            "%tensor_info has no tensor to look at",
+            "make a tensor x first, then type %tensor_info --view 24 x",
+        ),
+        (
+            "%%tensor_info --view -1,2 --gpu;\n1",
+            "%%tensor_info has no tensor to look at",
+            "make a tensor x first, then type %%tensor_info --view -1,2 --gpu x",
+        ),
+    ],
+)
+def test_a_wrong_line_is_answered_in_its_own_words(loaded, typed, problem, hint):
+    """The problem names the option, and the hint keeps what was right."""
+    error = loaded.run_cell(typed).error_in_exec
+
+    assert (error.problem, error.hint) == (problem, hint)

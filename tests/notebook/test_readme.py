@@ -1,0 +1,118 @@
+"""README and guides are true: cells run on every IPython, commands and figures exist.
+
+What their cells print is held in `tests/docs/test_cells.py`, on the newest IPython.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import ALL, README, REPOSITORY, TOLD, blocks, name_of
+from tests.notebook.shells import environment, see_in_kernel
+
+MEASURED = (
+    "load_time",
+    "cell_floor",
+    "cell_timing",
+    "memory_line",
+    "prefetching",
+    "select_status",
+    "tensor_picture",
+    "simulator_overhead",
+)
+DOCTOR = REPOSITORY / "docs" / "gpu_doctor.md"
+COMPARISON = REPOSITORY / "docs" / "comparison.md"
+
+
+def _cells(path):
+    return [block.text for block in blocks(path, "python")]
+
+
+def _needs_torch(path):
+    return any(word in cell for cell in _cells(path) for word in ("torch", "simulate"))
+
+
+WITHOUT_TORCH = [path for path in TOLD if _cells(path) and not _needs_torch(path)]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("path", WITHOUT_TORCH, ids=name_of)
+def test_every_cell_that_needs_no_torch_runs(path):
+    """Typed into one notebook from the top, no cell of the page fails."""
+    seen = see_in_kernel(_cells(path))
+
+    failed = [each.traceback for each in seen if each.status != "ok"]
+    assert not failed, failed[0]
+
+
+@pytest.mark.kernel
+def test_a_watched_cell_shows_its_value():
+    """The last value of the cell below `%%gpu_doctor` is shown, as in a plain cell."""
+    assert "45" in [each.result for each in see_in_kernel(_cells(DOCTOR))]
+
+
+@pytest.mark.kernel
+def test_the_table_shown_is_what_a_run_gives():
+    """The topics in the printed table are those of a run today, in that order."""
+    (report,) = see_in_kernel(["%load_ext gpumagic", "%gpu_doctor"])[1].shown
+    (printed,) = (
+        block.text for block in blocks(DOCTOR, "text") if "What is here" in block.text
+    )
+    assert _topics(printed) == [
+        topic for topic in _topics(report["text/plain"]) if topic in _topics(printed)
+    ]
+    assert len(_topics(printed)) > 6
+
+
+def test_the_script_block_runs_by_itself():
+    """What is said to work in a script works in a file of its own."""
+    start = "import os\n\nimport gpumagic\n"
+    (script,) = (cell for cell in _cells(DOCTOR) if cell.startswith(start))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Changed: CUDA_DEVICE_ORDER went from unset to 'PCI_BUS_ID'" in done.stdout
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_every_make_target_that_is_named_exists(path):
+    """`make x` is typed nowhere without a target x."""
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"`make (\w+)`|^make (\w+)", text, re.MULTILINE)
+    assert {each for pair in named for each in pair if each} <= targets
+
+
+@pytest.mark.parametrize("path", [README, COMPARISON], ids=name_of)
+def test_the_measured_tables_are_the_measured_results(path):
+    """Every time in a table of the comparison stands in the results, rounded."""
+    results = REPOSITORY / "benchmarks" / "results"
+    medians: dict[str, float] = {}
+    for name in MEASURED:
+        text = (results / f"{name}.json").read_text(encoding="utf-8")
+        medians |= json.loads(text)["median_s"]
+    section = path.read_text(encoding="utf-8").partition("# How it compares\n")[2]
+    tables = section.partition("\n## When something")[0]
+    rows = "\n".join(re.findall(r"^\|.*", tables, re.MULTILINE))
+    shown = re.findall(r"\b(?<!\.)([\d.]+) (ms|us)\b", rows)
+    assert len(shown) > 8
+    for number, unit in shown:
+        scale = {"ms": 1e3, "us": 1e6}[unit]
+        digits = len(number.partition(".")[2])
+        assert number in {f"{each * scale:.{digits}f}" for each in medians.values()}
+
+
+def _topics(text: str) -> list[str]:
+    row = r"^  (\S.*?)  +[✓i!✗?] (?:ok|note|warn|prob|unk)"
+    return re.findall(row, text, re.MULTILINE)

@@ -1,0 +1,80 @@
+"""The front end is named as far as it can be told, and no further."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from gpumagic.report.frontend import front_end, is_terminal
+
+
+class TerminalInteractiveShell:
+    """IPython's own, by name."""
+
+    user_ns: dict = {}  # noqa: RUF012
+
+
+class ZMQInteractiveShell:
+    """A Jupyter kernel's, by name."""
+
+    def __init__(self, metadata=None, **user_ns):
+        self.user_ns = user_ns
+        self.parent_header = {"metadata": metadata or {}}
+
+
+class SpyderShell(ZMQInteractiveShell):
+    """Spyder's, by name."""
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch):
+    """No trace of any front end."""
+    for name in ("VSCODE_PID", "JPY_SESSION_NAME", "KAGGLE_KERNEL_RUN_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "google.colab", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        (None, "Python, without IPython"),
+        (TerminalInteractiveShell(), "IPython in a terminal"),
+        (ZMQInteractiveShell(), "a Jupyter kernel (which front end cannot be told)"),
+        (ZMQInteractiveShell({"cellId": "a"}), "JupyterLab or Notebook"),
+        (ZMQInteractiveShell({"cellId": "a"}, __vsc_ipynb_file__="x"), "VS Code"),
+        (ZMQInteractiveShell({"cellId": "vscode-notebook-cell:/x"}), "VS Code"),
+        (SpyderShell(), "Spyder"),
+    ],
+)
+def test_the_shell_tells(shell, name):
+    """What the shell and the running cell say."""
+    assert front_end(shell) == name
+    assert is_terminal(shell) == (name == "IPython in a terminal")
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        ("KAGGLE_KERNEL_RUN_TYPE", "Kaggle"),
+        ("VSCODE_PID", "VS Code"),
+        ("JPY_SESSION_NAME", "JupyterLab or Notebook"),
+    ],
+)
+def test_the_environment_tells(monkeypatch, variable, name):
+    """What the surroundings say where the shell does not."""
+    monkeypatch.setenv(variable, "1")
+    assert front_end(ZMQInteractiveShell()) == name
+
+
+def test_a_notebook_server_started_from_vs_code_is_no_vs_code(monkeypatch):
+    """What VS Code's terminal hands down is the last thing to go by."""
+    monkeypatch.setenv("VSCODE_PID", "1")
+    assert front_end(ZMQInteractiveShell({"cellId": "a"})) == "JupyterLab or Notebook"
+
+
+def test_colab_comes_before_jupyter(monkeypatch):
+    """A service that wraps Jupyter is named, not what it wraps."""
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    assert front_end(ZMQInteractiveShell({"cellId": "a"})) == "Google Colab"
