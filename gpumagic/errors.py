@@ -66,6 +66,12 @@ class MissingPackage(GpuMagicError):
     """A package that this answer needs is not installed."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its name if it says nothing."""
+    lines = (line for line in str(error).splitlines() if line.strip())
+    return next(lines, type(error).__name__)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence offering the nearest known word, or the empty string."""
     import difflib

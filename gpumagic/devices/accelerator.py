@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -187,7 +187,7 @@ class AcceleratorRuntime:
         try:
             pinned = self._pinned(tensor)
         except (RuntimeError, AssertionError) as error:
-            raise _cannot_pin(_first_line(error)) from error
+            raise _cannot_pin(first_line(error)) from error
         if not pinned.is_pinned():
             raise _cannot_pin("torch returned memory that is not page-locked")
         return pinned
@@ -239,10 +239,6 @@ def _parameters(function: Callable[..., Any]) -> Collection[str]:
         return inspect.signature(function).parameters
     except ValueError:  # written in C, and silent about it
         return ("device",)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _cannot_pin(reason: str) -> DeviceError:

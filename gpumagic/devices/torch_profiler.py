@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,11 +142,6 @@ def exported(profile: Any) -> str:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         return path.read_text(encoding="utf-8", errors="replace")
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _activities(torch: Any, kind: str) -> list[Any]:

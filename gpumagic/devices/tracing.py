@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.devices import torch_private
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, first_line
 from gpumagic.report.events import Trace
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ProfilerTracing:
             self._text = torch_profiler.exported(profile)
         except (RuntimeError, OSError) as error:
             # The code has run, and its time is worth more than its picture.
-            reason = torch_profiler.first_line(error)
+            reason = first_line(error)
             self._problem = (
                 f"the trace is lost: {reason}",
                 "the times do not depend on it",

@@ -17,7 +17,7 @@ from gpumagic.drawing.palette import Tone
 from gpumagic.drawing.progress import Progress
 from gpumagic.drawing.series import Plane, Sparkline
 from gpumagic.drawing.strips import Piece, StripRow, Strips
-from gpumagic.drawing.table import Column, Grid, Table
+from gpumagic.drawing.table import Column, Grid, Property, Table
 from gpumagic.drawing.timeline import Lane, Span, Timeline
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Piece",
     "Plane",
     "Progress",
+    "Property",
     "Range",
     "Ranges",
     "Span",

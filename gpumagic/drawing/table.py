@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.padding import Padding
 from rich.text import Text
@@ -23,7 +23,7 @@ from gpumagic.drawing.ink import (
 from gpumagic.drawing.palette import RULE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
@@ -182,6 +182,13 @@ class Column:
     number: bool = False
 
 
+class Property(NamedTuple):
+    """A column, and what a row has in it: a table is a list of these."""
+
+    column: Column
+    cell: Callable[[Any], Cell]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table, cut where it would bury the notebook.
@@ -204,6 +211,29 @@ class Table:
     def __post_init__(self) -> None:
         if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"{self.caption}: each row needs one cell for each column")
+
+    @classmethod
+    def of(
+        cls,
+        caption: str,
+        properties: Iterable[Property],
+        things: Iterable[Any],
+        total: int | None = None,
+    ) -> Table:
+        """A row for each thing.
+
+        Args:
+            caption: What the rows are.
+
+            properties: The columns; the first one names the row.
+
+            things: What each cell is asked of.
+
+            total: How many things there are, where they have been cut already.
+        """
+        wanted = tuple(properties)
+        rows = tuple(tuple(each.cell(thing) for each in wanted) for thing in things)
+        return cls(caption, tuple(each.column for each in wanted), rows, total)
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:

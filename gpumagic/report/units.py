@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.errors import GpuMagicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 UNKNOWN = "unknown"
 
@@ -136,6 +136,34 @@ def devices_text(kind: str, numbers: Iterable[int]) -> str:
         else:
             rows.append([number])
     return ", ".join(_row_text(kind, row) for row in rows)
+
+
+def listed(words: Sequence[str], last: str = " and ", most: int | None = None) -> str:
+    """Words in a row as in a sentence; of many the first few.
+
+    Args:
+        words: What is listed.
+
+        last: What stands before the last one, if all are shown.
+
+        most: How many are shown at most; all, if not given.
+
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], most=2)
+    ('a', 'a, b and c', 'a, b and 2 more')
+    """
+    if most is not None and len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most:,} more"
+    *first, final = words or ("",)
+    return f"{', '.join(first)}{last}{final}" if first else final
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of so many characters at most; where it was cut, dots say so.
+
+    >>> shortened("encoder", 7), shortened("encoder", 6)
+    ('encoder', 'enc...')
+    """
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def with_article(noun: str) -> str:
