@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.devices.visibility import visible
-    from gpumagic.gpu_select.reporting import status
-    from gpumagic.gpu_select.selection import reset, select
+    from gpumagic.gpu_select.api import reset, select, status
 
 __all__ = ["reset", "select", "status", "visible"]
 
 _PLACES = {
-    "reset": "gpumagic.gpu_select.selection",
-    "select": "gpumagic.gpu_select.selection",
-    "status": "gpumagic.gpu_select.reporting",
+    "reset": "gpumagic.gpu_select.api",
+    "select": "gpumagic.gpu_select.api",
+    "status": "gpumagic.gpu_select.api",
     "visible": "gpumagic.devices.visibility",
 }
 

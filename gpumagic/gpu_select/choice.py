@@ -1,4 +1,4 @@
-"""What comes of a request: places in order, and a word on each."""
+"""Resolves a request to places in order, with a word on each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_select.machine import Place, places, require_gpus, resolve, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumagic.devices.protocols import Inventory
-    from gpumagic.gpu_select.machine import Place
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,115 @@ def out_of_reach(inventory: Inventory) -> str:
         f"; GPU {gpu.index} is out of reach: {gpu.problem}"
         for gpu in inventory.gpus
         if gpu.problem is not None
+    )
+
+
+def named(
+    names: Sequence[str], inventory: Inventory, allowed: Sequence[Place] | None
+) -> Choice:
+    """The places that names mean.
+
+    Args:
+        names: As a request has them: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0".
+
+        inventory: The machine.
+
+        allowed: What this process may choose from; None without a limit.
+
+    Raises:
+        GpuMagicError: A name does not mean exactly one place that can be had, or
+            the places cannot be had together.
+    """
+    chosen = [resolve(name, inventory) for name in names]
+    for number, place in enumerate(chosen):
+        _require_once(names[number], place, chosen[:number], chosen)
+        _require_allowed(names[number], place, allowed)
+    _require_one_slice(chosen)
+    opinions = [
+        Opinion(place, taken=True, why=_why_named(name, place))
+        for name, place in zip(names, chosen, strict=True)
+    ]
+    return Choice(tuple(chosen), tuple(opinions))
+
+
+def everything(inventory: Inventory, allowed: Sequence[Place] | None) -> Choice:
+    """All that one process can see: the whole GPUs, or else the first slice.
+
+    Args:
+        inventory: The machine.
+
+        allowed: What this process may choose from, whose order is kept; None
+            without a limit.
+
+    Raises:
+        GpuMagicError: There is nothing to choose from.
+    """
+    require_gpus(inventory)
+    there = within(places(inventory), allowed)
+    if not there:
+        raise _nothing_at_all(inventory, allowed)
+    whole = [place for place in there if place.part is None]
+    chosen = whole or there[:1]
+    opinions = [
+        Opinion(place, taken=True, why="")
+        if place in chosen
+        else Opinion(place, taken=False, why=_LEFT_OUT)
+        for place in there
+    ]
+    return Choice(tuple(chosen), tuple(opinions))
+
+
+_LEFT_OUT = "one process sees one slice, or whole GPUs: to have this one, name it"
+
+
+def _why_named(name: str, place: Place) -> str:
+    if place.part is not None and name.isdecimal():
+        return "the only slice of it"
+    return ""
+
+
+def _require_once(
+    name: str, place: Place, before: Sequence[Place], chosen: Sequence[Place]
+) -> None:
+    if place in before:
+        kinds = [each.uuid or str(each.gpu.index) for each in chosen]
+        if all(each.part is None for each in chosen):
+            kinds = [str(each.gpu.index) for each in chosen]
+        raise GpuMagicError(
+            f"{place.label} is named twice, at last as {name}: CUDA would then hide "
+            "every GPU",
+            f"name it once: type %gpu_select {','.join(dict.fromkeys(kinds))}",
+        )
+
+
+def _require_allowed(name: str, place: Place, allowed: Sequence[Place] | None) -> None:
+    if not may_have(place, allowed):
+        raise GpuMagicError(
+            f"{place.label} is outside of what this kernel was given "
+            f"({together(allowed or ())})",
+            f"type %gpu_select {name} --force to leave that limit",
+        )
+
+
+def _require_one_slice(chosen: Sequence[Place]) -> None:
+    if len(chosen) > 1 and any(place.part is not None for place in chosen):
+        raise GpuMagicError(
+            f"{together(chosen)} cannot be had together: a process sees whole GPUs, "
+            "or one MIG slice",
+            "name one slice alone, or whole GPUs",
+        )
+
+
+def _nothing_at_all(
+    inventory: Inventory, allowed: Sequence[Place] | None
+) -> GpuMagicError:
+    if places(inventory):
+        return GpuMagicError(
+            f"this kernel was given no GPU of this machine ({together(allowed or ())})",
+            "type %gpu_select all --force to leave that limit",
+        )
+    hints = [gpu.hint for gpu in inventory.gpus if gpu.hint]
+    return GpuMagicError(
+        f"no GPU of this machine can be used{out_of_reach(inventory)}",
+        hints[0] if hints else "type %gpu_doctor to see more",
     )

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select.words import meaning
+from gpumagic.gpu_select.request import meaning
 
 if TYPE_CHECKING:
     import argparse
@@ -63,9 +63,8 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
 
         program: The words behind `--`.
     """
-    from gpumagic.gpu_select.attempt import NotSelected
-    from gpumagic.gpu_select.reporting import status
-    from gpumagic.gpu_select.selection import select
+    from gpumagic.gpu_select.api import select, status
+    from gpumagic.gpu_select.apply import NotSelected
 
     if not options.what:
         return _show(status(), options)

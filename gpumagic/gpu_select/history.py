@@ -1,24 +1,19 @@
-"""Guesses from the cells run so far what has started CUDA."""
+"""Reads in the cells run so far what started CUDA, and what was set for nothing."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
+import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_select.known_starts import (
-    DEVICE_KEYWORDS,
-    MOVING,
-    STARTING_METHODS,
-    imported_suspect,
-    imported_suspects,
-    is_harmless,
-    starts_cuda,
-)
 from gpumagic.gpu_select.report import Start
+from gpumagic.gpu_select.variables import VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 # Cell magics that run their body here.
 _RUNNING = re.compile(r"%%(time|timeit|capture|prun|gpu_\w+)\b")
@@ -209,3 +204,204 @@ def _parsed(cell: str) -> ast.Module | None:
         return ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+# Calls that are known to reach cuInit; a name that ends in a dot stands for all
+# that begin so.
+_STARTING = (
+    "torch.cuda.is_available",
+    "torch.cuda.is_bf16_supported",
+    "torch.cuda.init",
+    "torch.cuda.current_device",
+    "torch.cuda.set_device",
+    "torch.cuda.get_device_",
+    "torch.cuda.synchronize",
+    "torch.cuda.mem_get_info",
+    "torch.cuda.utilization",
+    "torch.cuda.list_gpu_processes",
+    "torch.cuda.device_memory_used",
+    "torch.cuda.current_stream",
+    "torch.cuda.default_stream",
+    "torch.cuda.Stream",
+    "torch.accelerator.is_available",
+    "torch.backends.cudnn.version",
+    "cupy.",
+    "numba.cuda.",
+    "pycuda.driver.init",
+    "jax.devices",
+    "jax.local_devices",
+    "jax.device_count",
+    "jax.device_put",
+    "jax.numpy.",
+    "jax.random.",
+    "tensorflow.config.list_physical_devices",
+    "tensorflow.test.is_gpu_available",
+)
+_HARMLESS = ("torch.device", "torch.cuda.device", "torch.set_default_device")
+_HARMLESS_BEGINNINGS = ("numba.cuda.jit", "cupy.show_config")
+STARTING_METHODS = ("cuda", "pin_memory", "cuInit")
+MOVING = ("to",)
+DEVICE_KEYWORDS = ("device", "map_location")
+
+# Libraries of which some version starts CUDA when it is imported.
+_SUSPECTS = (
+    "pycuda.autoinit",
+    "bitsandbytes",
+    "cutlass",
+    "flash_attn",
+    "flashinfer",
+    "kornia",
+    "monai",
+    "python_vali",
+    "cudf",
+)
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a call that begins like one that starts CUDA does not.
+
+    >>> is_harmless("torch.device"), is_harmless("cupy.zeros")
+    (True, False)
+    """
+    return name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
+
+
+def starts_cuda(name: str) -> bool:
+    """Whether a call of this name is known to start CUDA.
+
+    >>> starts_cuda("torch.cuda.is_available"), starts_cuda("torch.cuda.device_count")
+    (True, False)
+    """
+    return any(
+        name.startswith(each) if each.endswith((".", "_")) else name == each
+        for each in _STARTING
+    )
+
+
+def imported_suspect(module: str) -> str | None:
+    """The library that this module belongs to, if it is imported and may start CUDA."""
+    for each in imported_suspects():
+        if f"{module}.".startswith(f"{each}."):
+            return each
+    return None
+
+
+def imported_suspects() -> list[str]:
+    """The libraries in this process of which some version starts CUDA by its import."""
+    return [each for each in _SUSPECTS if each in sys.modules]
+
+
+_SCRIPTS = frozenset({"bash", "sh", "zsh", "script", "system", "sx", "!"})
+
+# A shell command that sets the variable and does nothing else, so that nothing can
+# come of it; what follows on the same line may well use it.
+_SETS = re.compile(
+    rf"\s*(?:export\s+|set\s+|setenv\s+)?{VISIBLE}\s*[=\s]\s*"
+    r"""("[^"]*"|'[^']*'|[^\s;&|#]*)\s*;?\s*(?:\#.*)?"""
+)
+_CHANGES_NOTHING = re.compile(r"\s*(?:#.*|(?:echo|export|set)\b[^;&|]*)?")
+_QUOTED_BY_ENV = re.compile(rf"\s*{VISIBLE}\s*[=\s]\s*[\"'].*")
+_TYPED_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?!{1,2}(.*)")
+_TYPED_ENV = re.compile(r"\s*%(?:set_)?env\s+(.*)")
+_TYPED_SCRIPT = re.compile(r"\s*%%(\S+)[^\n]*\n(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An assignment that ended with its shell."""
+
+    cell: int
+    value: str
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What a cell hands to a shell, or to %env."""
+
+    text: str
+    is_env: bool = False
+
+
+def export_that_is_lost(history: Iterable[tuple[int, str]]) -> Lost | None:
+    """The latest assignment in a shell that was gone right after it, if any."""
+    found = [
+        Lost(cell, value)
+        for cell, command in _commands(history)
+        if not command.is_env and (value := _set_for_nothing(command.text)) is not None
+    ]
+    return found[-1] if found else None
+
+
+def quotes_that_are_kept(history: Iterable[tuple[int, str]]) -> int | None:
+    """The latest cell in which %env was given a value in quotes, if any."""
+    found = [
+        cell
+        for cell, command in _commands(history)
+        if command.is_env and _QUOTED_BY_ENV.fullmatch(command.text)
+    ]
+    return found[-1] if found else None
+
+
+def _set_for_nothing(script: str) -> str | None:
+    """The value that a script sets, unless something runs under it afterwards."""
+    value = None
+    for line in script.splitlines():
+        if match := _SETS.fullmatch(line):
+            value = match[1].strip("\"'")
+        elif value is not None and not _CHANGES_NOTHING.fullmatch(line):
+            return None
+    return value
+
+
+# ---------------------------------------------------------------- cells
+
+
+def _commands(history: Iterable[tuple[int, str]]) -> Iterator[tuple[int, _Command]]:
+    for cell, text in history:
+        if VISIBLE in text:
+            for command in _typed(text) or _made(text):
+                yield cell, command
+
+
+def _typed(text: str) -> list[_Command]:
+    """The commands of a cell as a user types them."""
+    if match := _TYPED_SCRIPT.fullmatch(text):
+        return [_Command(match[2])] if match[1] in _SCRIPTS else []
+    commands = []
+    for line in text.splitlines():
+        if match := _TYPED_SHELL.fullmatch(line):
+            commands.append(_Command(match[1]))
+        elif match := _TYPED_ENV.fullmatch(line):
+            commands.append(_Command(match[1], is_env=True))
+    return commands
+
+
+def _made(text: str) -> list[_Command]:
+    """The commands of a cell out of which IPython has made Python."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [made for call in calls if (made := _call(call)) is not None]
+
+
+def _call(call: ast.Call) -> _Command | None:
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    words = [
+        each.value
+        for each in call.args
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    match call.func.attr, words:
+        case (("system" | "getoutput"), [text]):
+            return _Command(text)
+        case "run_line_magic", ["env" | "set_env", text]:
+            return _Command(text, is_env=True)
+        case "run_line_magic", ["sx" | "system", text]:
+            return _Command(text)
+        case "run_cell_magic", [name, _, text] if name in _SCRIPTS:
+            return _Command(text)
+    return None

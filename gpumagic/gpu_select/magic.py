@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
 
-    from gpumagic.gpu_select.attempt import How
+    from gpumagic.gpu_select.apply import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.notebook.session import Session
@@ -156,7 +156,7 @@ class SelectMagics(GpuMagics):
         front of a cell, the choice is made before the cell runs.
         """
         __tracebackhide__ = True
-        from gpumagic.gpu_select.attempt import NotSelected
+        from gpumagic.gpu_select.apply import NotSelected
 
         options = self.read(self.gpu_select, line, cell)
         try:

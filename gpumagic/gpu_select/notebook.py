@@ -13,13 +13,12 @@ from IPython.display import display
 
 from gpumagic.devices.cuda_start import mapped_library
 from gpumagic.gpu_select import folders
-from gpumagic.gpu_select.guard import Guard
-from gpumagic.gpu_select.watch import Watcher
+from gpumagic.gpu_select.watch import Guard, Watcher
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from gpumagic.gpu_select.attempt import How
+    from gpumagic.gpu_select.apply import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.notebook.session import Session
@@ -56,19 +55,19 @@ class Notebook:
 
     def how(self, **manner: Any) -> How:
         """The manner of a selection in this notebook."""
-        from gpumagic.gpu_select.attempt import How
+        from gpumagic.gpu_select.apply import How
 
         return How(witness=self.watcher, shell=self._shell, **manner)
 
     def status(self) -> SelectReport:
         """How things stand."""
-        from gpumagic.gpu_select.reporting import status
+        from gpumagic.gpu_select.api import status
 
         return status(self._session.driver, witness=self.watcher, shell=self._shell)
 
     def choose(self, request: Request, how: How) -> SelectReport:
         """Carry out a request."""
-        from gpumagic.gpu_select.selection import apply
+        from gpumagic.gpu_select.apply import apply
 
         report = apply(request, self._session.driver, how)
         self._chosen = self._chosen or not how.dry_run
@@ -76,7 +75,7 @@ class Notebook:
 
     def reset(self) -> SelectReport:
         """Go back to what the kernel was started with."""
-        from gpumagic.gpu_select.selection import reset
+        from gpumagic.gpu_select.api import reset
 
         report = reset(self._session.driver, before=self._at_load, how=self.how())
         self._chosen = False
@@ -92,7 +91,7 @@ class Notebook:
         that cannot be had leaves the one that is on, and what was chosen there.
         """
         from gpumagic.devices.simulated import simulated_box
-        from gpumagic.gpu_select.environment import changed
+        from gpumagic.gpu_select.variables import changed
         from gpumagic.simulator import simulate
 
         box = simulated_box()
@@ -114,16 +113,16 @@ class Notebook:
         """
         import dataclasses
 
-        from gpumagic.gpu_select import keeping, restart
-        from gpumagic.gpu_select.headline import mapped
-        from gpumagic.gpu_select.selection import apply
+        from gpumagic.gpu_select import restart
+        from gpumagic.gpu_select.apply import apply
+        from gpumagic.gpu_select.reporting import mapped
         from gpumagic.notebook.magics import show_text
 
         self._require_real_gpus(request)
         trial = dataclasses.replace(how, dry_run=True)
         report = apply(request, self._session.driver, trial)
         chosen = mapped(report.rows, "predicted")
-        key = keeping.key(self._shell)
+        key = restart.key(self._shell)
         if key is None:
             show_text(restart.without_keeping(report))
         elif not how.dry_run:
@@ -146,12 +145,12 @@ class Notebook:
     def _take_up(self) -> None:
         """Choose again what was chosen before a restart of this kernel, and say so."""
         from gpumagic.errors import GpuMagicError
-        from gpumagic.gpu_select import keeping
-        from gpumagic.gpu_select.selection import take_up
+        from gpumagic.gpu_select import restart
+        from gpumagic.gpu_select.apply import take_up
         from gpumagic.notebook.magics import show_text
 
-        key = keeping.key(self._shell)
-        kept = keeping.take(key) if key is not None else None
+        key = restart.key(self._shell)
+        kept = restart.take(key) if key is not None else None
         if kept is None:
             return
         try:
@@ -202,12 +201,12 @@ def _something_is_kept() -> bool:
 
 def _keep(request: Request, uuids: list[str | None], key: str) -> None:
     from gpumagic.errors import GpuMagicError
-    from gpumagic.gpu_select import keeping
+    from gpumagic.gpu_select import restart
 
     known = [uuid for uuid in uuids if uuid]
     try:
         # Without all of the UUIDs the words have to do.
-        keeping.keep(request.text, known if len(known) == len(uuids) else [], key)
+        restart.keep(request.text, known if len(known) == len(uuids) else [], key)
     except OSError as error:
         raise GpuMagicError(
             f"the choice cannot be kept over a restart: {error}",

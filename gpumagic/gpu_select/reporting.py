@@ -1,4 +1,4 @@
-"""From a situation, and what a request has made of it, to the report."""
+"""Makes the report of a situation, and of what a request has made of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.driver import open_driver
-from gpumagic.gpu_select import guard, linter, vendors
-from gpumagic.gpu_select.environment import VISIBLE
-from gpumagic.gpu_select.headline import headline_of
+from gpumagic.gpu_select import linter, watch
 from gpumagic.gpu_select.machine import Place, places, rank_of
 from gpumagic.gpu_select.report import (
     Action,
@@ -22,19 +19,20 @@ from gpumagic.gpu_select.report import (
 )
 from gpumagic.gpu_select.situation import (
     Situation,
-    Witness,
     is_shown_as,
-    look,
     rank_shown,
     simulated_anew,
 )
+from gpumagic.gpu_select.variables import VISIBLE
 from gpumagic.report.frontend import running_shell
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpumagic.devices.protocols import Driver, Gpu
+    from gpumagic.devices.protocols import Gpu
     from gpumagic.devices.visibility import Visible
+    from gpumagic.gpu_select.report import Start
 
 
 @dataclass(frozen=True)
@@ -43,27 +41,6 @@ class Opinions:
 
     chosen: tuple[Place, ...] = ()
     whys: Mapping[Place, str] | None = None
-
-
-def status(
-    driver: Driver | None = None, *, witness: Witness | None = None, shell: Any = None
-) -> SelectReport:
-    """Say which GPUs this process sees or will see, and whether it can still choose.
-
-    Asking starts nothing.
-
-    Args:
-        driver: What the machine has; the simulated machine if one is on, else this
-            machine's own driver.
-
-        witness: Who has watched since the extension was loaded, if anybody.
-
-        shell: The IPython shell that asks; by default the one that runs, if any.
-    """
-    situation = look(driver or open_driver(), witness)
-    if (other := vendors.other_vendor(situation.inventory)) is not None:
-        return vendors.status(other)
-    return report_of(situation, Action.STATUS, shell=shell)
 
 
 def report_of(  # noqa: PLR0913 -- each has a default and a name
@@ -212,7 +189,7 @@ def _confirmed(situation: Situation, rows: tuple[Row, ...]) -> bool | None:
 def _guard(situation: Situation) -> Guard | None:
     if situation.driver.simulated or situation.inventory.absent:
         return None
-    return guard.state(situation.inventory, os.environ.get(VISIBLE))
+    return watch.guard_state(situation.inventory, os.environ.get(VISIBLE))
 
 
 def _remarks(situation: Situation, shell: Any) -> Iterable[Remark]:
@@ -237,3 +214,123 @@ def _history(shell: Any) -> list[tuple[int, str]]:
     if not isinstance(cells, list):
         return []
     return [(number, str(cell)) for number, cell in enumerate(cells) if number]
+
+
+_MANY = 4  # more GPUs than this are counted, not listed
+
+
+def headline_of(report: SelectReport) -> str:
+    """What was done or found, and how sure it is."""
+    if report.action is Action.STATUS:
+        return _state(report)
+    if report.action is Action.REFUSED:
+        return f"Nothing was changed. {_state(report)}"
+    if report.only_tried_too_late:
+        return _only_tried(report)
+    began = {
+        Action.SELECTED: "",
+        Action.UNCHANGED: "As it was: ",
+        Action.DRY_RUN: "Nothing is set (dry run); it would be: ",
+        Action.RESET: "As when the process was started: ",
+        Action.KEPT: "Kept over the restart: ",
+    }[report.action]
+    return f"{began}{_mapping(report)} ({_evidence(report)})."
+
+
+def started_by(start: Start | None) -> str:
+    """Who it was, as far as that is known: "in In[4], line 2, by import kornia"."""
+    if start is None:
+        return ""
+    where = f"in In[{start.cell}]" if start.cell is not None else ""
+    if where and start.line is not None:
+        where += f", line {start.line}"
+    by = f"by {start.by}" if start.by else ""
+    said = ", ".join(filter(None, (where, by)))
+    return f"{said} (a guess from the history)" if said and start.guess else said
+
+
+def mapped(rows: Iterable[Row], attribute: str) -> list[Row]:
+    """The rows that are seen, in the order of torch's devices."""
+    seen = [row for row in rows if getattr(row, attribute) is not None]
+    return sorted(seen, key=lambda row: int(getattr(row, attribute)))
+
+
+def _state(report: SelectReport) -> str:
+    if report.verdict is Verdict.FIXED:
+        who = started_by(report.start)
+        started = f"CUDA has started{f' {who}' if who else ''}"
+        return f"Too late to choose: {started}. Now {_mapping(report)}."
+    if report.verdict is Verdict.OPEN:
+        return f"You can still choose. Now {_mapping(report)} ({_evidence(report)})."
+    if report.verdict is Verdict.NOTHING:
+        return _nothing(report)
+    return {
+        Verdict.FIXED_FOR_TORCH: (
+            "Too late for torch: it has looked for GPUs, found none, and does not look "
+            "again until a restart."
+        ),
+        Verdict.LOST: (
+            "CUDA cannot be used here: this process was forked from one that had "
+            "started it."
+        ),
+        Verdict.FAILED: (
+            f"CUDA was started and failed (code {report.driver.code}): restart once "
+            "the cause is mended."
+        ),
+        Verdict.UNKNOWN: (
+            "Whether CUDA has started cannot be told on this system. If it has not, "
+            f"{_mapping(report)}."
+        ),
+    }[report.verdict]
+
+
+def _only_tried(report: SelectReport) -> str:
+    """What a dry run has found after the start: it would take another start."""
+    in_vain = report.verdict is Verdict.FIXED_FOR_TORCH
+    late = "Torch has looked in vain" if in_vain else "CUDA has started"
+    anew = "on a machine switched on anew" if report.simulated else "after a restart"
+    text = f"{late}; {anew} it would be: {_mapped_text(report, 'predicted')}"
+    now = "" if in_vain else f" Now {_mapping(report)}."
+    return f"Nothing is set (dry run). {text}.{now}"
+
+
+def _nothing(report: SelectReport) -> str:
+    problems = [each for each in report.remarks if each.severity is Severity.PROBLEM]
+    if problems:
+        return f"Nothing can be chosen: {problems[0].text}."
+    return "There is no NVIDIA GPU here: nothing to choose."
+
+
+def _evidence(report: SelectReport) -> str:
+    if report.confirmed is not None:
+        agreed = "confirmed by the driver"
+        return agreed if report.confirmed else "but the driver shows otherwise"
+    sure = "predicted" if report.certain else "predicted, and not certain"
+    return f"{sure}: CUDA has not started"
+
+
+def _mapping(report: SelectReport) -> str:
+    attribute = "predicted" if report.confirmed is None else "actual"
+    return _mapped_text(report, attribute)
+
+
+def _mapped_text(report: SelectReport, attribute: str) -> str:
+    rows = mapped(report.rows, attribute)
+    if not rows:
+        return "no GPU is visible"
+    if len(rows) > _MANY:
+        last = len(rows) - 1
+        word = report.word
+        return f"{count_text(len(rows), 'GPU')} are visible, {word}:0 to {word}:{last}"
+    return ", ".join(
+        f"{report.word}:{getattr(row, attribute)} is {_label(row, report.rows)}"
+        for row in rows
+    )
+
+
+def _label(row: Row, rows: tuple[Row, ...]) -> str:
+    if not row.is_slice:
+        return f"GPU {row.physical}"
+    slices = [each for each in rows if each.physical == row.physical]
+    number = f" {slices.index(row)}" if len(slices) > 1 else ""
+    return f"slice{number} of GPU {row.physical}"

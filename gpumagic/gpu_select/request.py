@@ -1,20 +1,15 @@
-"""What the user asks for: the words as they are typed, and what they mean."""
+"""Reads what the user asks for: the words as they are typed, and what they mean."""
 
 from __future__ import annotations
 
+import enum
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select.words import Kind, excluded, meaning
+from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.units import parse_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ["Kind", "Request", "read"]
 
 
 @dataclass(frozen=True)
@@ -171,3 +166,157 @@ def _model(name: str | None) -> str | None:
             "--name is empty", "type a part of the model's name: --name A100"
         )
     return name
+
+
+class Kind(enum.Enum):
+    """What sort of choice is asked for."""
+
+    NAMED = "named"
+    NONE = "none"
+    ALL = "all"
+    FREE = "free"
+
+
+# ---------------------------------------------------------------- words
+
+_KINDS = {"none": Kind.NONE, "all": Kind.ALL, "free": Kind.FREE, "auto": Kind.FREE}
+_BETWEEN = re.compile(r"[\s,]+")
+_QUOTES = "'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+
+
+def meaning(what: object) -> tuple[Kind, tuple[str, ...]]:
+    """The sort of choice, and the names if there are any.
+
+    >>> meaning("0-2")[1], meaning([3, "gpu-1a2b"])[1]
+    (('0', '1', '2'), ('3', 'GPU-1a2b'))
+
+    Raises:
+        GpuMagicError: The words mean nothing, or contradict each other.
+    """
+    words = _words(what)
+    if not words:
+        raise _nothing_asked_for()
+    kinds = [word.lower() for word in words if word.lower() in _KINDS]
+    if not kinds:
+        return Kind.NAMED, _names(words)
+    if len(words) > 1:
+        raise _mixture(kinds[0], words)
+    return _KINDS[kinds[0]], ()
+
+
+def _words(what: object) -> list[str]:
+    """The words of a text, of a number, or of all that is in a list."""
+    if what is None or isinstance(what, bool):
+        raise _nothing_asked_for(what)
+    if isinstance(what, str):
+        bare = (piece.strip(_QUOTES) for piece in _BETWEEN.split(what))
+        return [word for word in bare if word]
+    if isinstance(what, Iterable):
+        return [word for each in what for word in _words(each)]
+    return [str(what)]
+
+
+def excluded(what: object) -> tuple[str, ...]:
+    """The names of what is not to be taken; there may be none.
+
+    Raises:
+        GpuMagicError: A word is no name.
+    """
+    words = _words(what)
+    if kinds := [word for word in words if word.lower() in _KINDS]:
+        raise GpuMagicError(
+            f"--exclude names GPUs, and {kinds[0]!r} is no name of one",
+            "type --exclude 0, or --exclude 0,GPU-1a2b",
+        )
+    return _names(words)
+
+
+def _nothing_asked_for(what: object = "") -> GpuMagicError:
+    return GpuMagicError(
+        f"{what!r} names no GPU" if what != "" else "no GPU is named",
+        "type %gpu_select none to hide every GPU, or %gpu_select free to take one",
+    )
+
+
+def _mixture(kind: str, words: list[str]) -> GpuMagicError:
+    others = [word for word in words if word.lower() != kind]
+    if _KINDS[kind] is Kind.FREE and len(others) == 1 and _NUMBER.fullmatch(others[0]):
+        hint = (
+            f"type %gpu_select {kind} -n {others[0]} for that many free GPUs, or "
+            f"%gpu_select {others[0]} for GPU {others[0]}"
+        )
+    else:
+        hint = f"type %gpu_select {kind} alone, or the names without it"
+    return GpuMagicError(f"{kind!r} cannot stand among other words", hint)
+
+
+# ---------------------------------------------------------------- names
+
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
+_LONGEST_RANGE = 1024
+_UUID = re.compile(r"(gpu-|mig-)([a-z0-9./_-]+)", re.IGNORECASE)
+_PCI = re.compile(r"pci:([0-9a-f:.]+)", re.IGNORECASE)
+_BARE_PCI = re.compile(
+    r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE
+)
+_TORCH_NAME = re.compile(r"(?:torch\.)?cuda:?([0-9]*)", re.IGNORECASE)
+_SO_FAR_EMPTY = ("gpu", "gpu-", "mig", "mig-", "pci", "pci:")
+
+
+def _names(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for word in words for name in _names_in(word))
+
+
+def _names_in(word: str) -> list[str]:
+    """One name, or the numbers of a range."""
+    if _NUMBER.fullmatch(word):
+        return [str(int(word))]
+    if match := _RANGE.fullmatch(word):
+        return _range(word, int(match[1]), int(match[2]))
+    if match := _UUID.fullmatch(word):
+        return [match[1].upper() + match[2]]
+    if match := _PCI.fullmatch(word):
+        return [f"pci:{match[1].lower()}"]
+    if _BARE_PCI.fullmatch(word):
+        return [f"pci:{word.lower()}"]
+    raise _not_understood(word)
+
+
+def _range(word: str, first: int, last: int) -> list[str]:
+    if last < first:
+        raise GpuMagicError(
+            f"the range {word} counts down",
+            f"type {last}-{first}, or the numbers one by one in the order you want",
+        )
+    if last - first >= _LONGEST_RANGE:
+        raise GpuMagicError(
+            f"the range {word} is longer than any machine has GPUs",
+            "type %gpu_select all for all that there are",
+        )
+    return [str(number) for number in range(first, last + 1)]
+
+
+def _not_understood(word: str) -> GpuMagicError:
+    if match := _TORCH_NAME.fullmatch(word):
+        wanted = match[1] or "free"
+        return GpuMagicError(
+            f"{word!r} is a name inside of one process, which comes from this choice",
+            "numbers mean the GPUs of the machine, as nvidia-smi shows them: "
+            f"type %gpu_select {wanted}",
+        )
+    if re.fullmatch(r"-[0-9]+", word):
+        return GpuMagicError(
+            f"no GPU has the number {word}", "type %gpu_select none to hide every GPU"
+        )
+    if word.lower() in _SO_FAR_EMPTY:
+        return GpuMagicError(
+            f"{word!r} is only the beginning of a name",
+            "type as much of it as tells GPUs apart, such as GPU-1a2b or pci:3b:00.0; "
+            "nvidia-smi -L shows the UUIDs",
+        )
+    hint = did_you_mean(word.lower(), _KINDS)
+    return GpuMagicError(
+        f"{word!r} names no GPU",
+        hint or "type a number, a UUID, pci:3b:00.0, none, all or free",
+    )

@@ -1,4 +1,4 @@
-"""All that decides which GPUs a process sees, as it is found at one moment."""
+"""Gathers all that decides which GPUs a process sees, as it is at one moment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
-from gpumagic.gpu_select import environment, linter
-from gpumagic.gpu_select.environment import ORDER, VISIBLE
+from gpumagic.gpu_select import linter, variables
+from gpumagic.gpu_select.machine import places, rank_of
 from gpumagic.gpu_select.report import Start, TorchLatch, Variable, Verdict
-from gpumagic.gpu_select.torch_state import torch_latch
-from gpumagic.report.places import Place
+from gpumagic.gpu_select.torch_looks import torch_latch
+from gpumagic.gpu_select.variables import ORDER, VISIBLE
+from gpumagic.report.places import Place as CodePlace
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.machine import Place as GpuPlace
+    from gpumagic.gpu_select.machine import Place
 
 
 class Witness(Protocol):
@@ -83,8 +84,8 @@ def look(driver: Driver, witness: Witness | None = None) -> Situation:
         torch=latch,
         start=_start(driver, witness),
         shown=driver.visible_devices(),
-        visible_variable=environment.look_up(VISIBLE),
-        order_variable=environment.look_up(ORDER),
+        visible_variable=variables.look_up(VISIBLE),
+        order_variable=variables.look_up(ORDER),
     )
 
 
@@ -92,11 +93,11 @@ def _start(driver: Driver, witness: Witness | None) -> Start | None:
     """Who started CUDA; a simulated machine has noted that itself."""
     if driver.simulated:
         mark = getattr(simulated_box(), "first_use", None)
-        return None if mark is None else _noted(Place(*mark))
+        return None if mark is None else _noted(CodePlace(*mark))
     return None if witness is None else witness.start()
 
 
-def _noted(place: Place) -> Start:
+def _noted(place: CodePlace) -> Start:
     source = place.source
     if source and "get_ipython()" in source:  # what IPython has made of a magic
         source = None
@@ -105,7 +106,7 @@ def _noted(place: Place) -> Start:
     return Start(source=source, by=str(place))
 
 
-def rank_shown(place: GpuPlace, situation: Situation) -> int | None:
+def rank_shown(place: Place, situation: Situation) -> int | None:
     """The k with which the driver itself shows a place as cuda:k."""
     for k, device in enumerate(situation.shown or ()):
         if is_shown_as(device, place):
@@ -113,7 +114,7 @@ def rank_shown(place: GpuPlace, situation: Situation) -> int | None:
     return None
 
 
-def is_shown_as(device: VisibleDevice, place: GpuPlace) -> bool:
+def is_shown_as(device: VisibleDevice, place: Place) -> bool:
     """Whether what the driver shows is this place."""
     if device.uuid is not None and place.uuid is not None:
         return same_uuid(place.uuid, device.uuid)
@@ -146,3 +147,26 @@ def _verdict(situation: Situation) -> Verdict:
         (Verdict.UNKNOWN, state is Initialisation.UNKNOWN),
     )
     return next((verdict for verdict, holds in rules if holds), Verdict.OPEN)
+
+
+def limiting_mask(situation: Situation) -> str | None:
+    """The value that the process was started with; None if it sets no limit."""
+    known, value = variables.at_start(VISIBLE)
+    if not known or situation.driver.overlooks(value):
+        return None
+    return value
+
+
+def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
+    """What may be chosen, in the order of the limit; None where all may be."""
+    value = limiting_mask(situation)
+    if value is None:
+        return None
+    _, order = variables.at_start(ORDER)
+    seen = situation.prediction(value, order)
+    ranked = {
+        place: rank
+        for place in places(situation.inventory)
+        if (rank := rank_of(place, seen)) is not None
+    }
+    return tuple(sorted(ranked, key=lambda place: ranked[place]))

@@ -1,4 +1,4 @@
-"""Notes who makes torch look for GPUs, and whether it found any.
+"""Tells whether torch has looked for GPUs, who made it look, and what it found.
 
 Torch looks in two functions of its C part, which only a build for GPUs has. It
 keeps the answer for the life of the process, also that of a look in vain.
@@ -14,9 +14,38 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpumagic.gpu_select.report import TorchLatch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+
+def torch_latch(
+    *, looked: bool = False, in_vain: bool = False, unseen: bool = True
+) -> TorchLatch:
+    """What is known of torch's look for GPUs, of which it keeps the answer.
+
+    Args:
+        looked: Whether it was seen looking.
+
+        in_vain: Whether it was seen to find none.
+
+        unseen: Whether it may have looked while nobody watched.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return TorchLatch.ABSENT
+    if not hasattr(getattr(torch, "_C", None), "_cuda_getDeviceCount"):
+        return TorchLatch.WITHOUT_CUDA
+    if getattr(getattr(torch, "cuda", None), "is_initialized", bool)():
+        return TorchLatch.STARTED
+    if in_vain:
+        return TorchLatch.LOOKED_IN_VAIN
+    if looked:
+        return TorchLatch.LOOKED
+    return TorchLatch.UNKNOWN if unseen else TorchLatch.OPEN
+
 
 _LOOKS = ("_cuda_getDeviceCount", "_cuda_init")
 _IMPORT_MACHINERY = "<frozen importlib."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.protocols import CudaState, Initialisation
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import environment
+from gpumagic.gpu_select import variables as environment
 from gpumagic.gpu_select.report import (
     Action,
     Remark,

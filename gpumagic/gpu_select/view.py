@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Drawing, Note
-from gpumagic.gpu_select.remap_table import differing, reasons_table, remap_table
+from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Table
 from gpumagic.gpu_select.report import Action, Severity, Verdict
-from gpumagic.gpu_select.truth_panel import truth_panel
-from gpumagic.report.units import count_text
+from gpumagic.gpu_select.view_deciding import truth_panel
+from gpumagic.report.units import bytes_text, count_text, part_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import NoteKind, Part
-    from gpumagic.gpu_select.report import Remark, SelectReport
+    from gpumagic.drawing import Cell, NoteKind, Part
+    from gpumagic.gpu_select.report import Remark, Row, SelectReport
 
 _NOTED: dict[Severity, NoteKind] = {
     Severity.PROBLEM: "problem",
@@ -102,3 +101,182 @@ def _unlisted(report: SelectReport) -> Iterator[Note]:
         f"the driver also shows what NVML does not list: {shown}"
         + (f" and {more} more" if more > 0 else ""),
     )
+
+
+_NOT_VISIBLE = "not visible"
+_USUAL_DOMAIN = "0000:"
+_LEAST_OF_UUID = len("GPU-1a2b")
+_UNBROKEN = ("Busy", "Processes", "PCI", "UUID")
+
+
+def remap_table(report: SelectReport) -> Table:
+    """The visible ones as torch counts them, then those that are not visible."""
+    rows = _sorted(report)
+    model, memory = _common_model(rows), _common_memory(rows)
+    columns: dict[str, Sequence[Cell]] = {
+        _state(report): [_rank(row, report) for row in rows],
+        "GPU": [_number(row, report.rows) for row in rows],
+        "Now": [_visible(report.word, row.actual) for row in rows],
+        "Model": [row.name for row in rows],
+        "Memory free": [_memory(row, alike=memory is not None) for row in rows],
+        "Busy": [_busy(row) for row in rows],
+        "Processes": [_processes(row) for row in rows],
+        "PCI": _addresses(rows),
+        "UUID": _short_uuids(rows),
+    }
+    if not (_asked(report) and report.only_tried_too_late):
+        del columns["Now"]
+    if model is not None or not any(row.name for row in rows):
+        del columns["Model"]
+    unbroken = _UNBROKEN if any(row.is_slice for row in rows) else ("GPU", *_UNBROKEN)
+    return Table(
+        _caption(rows, model, memory),
+        tuple(Column(each, number=each in unbroken) for each in columns),
+        tuple(zip(*columns.values(), strict=True)),
+    )
+
+
+def reasons_table(report: SelectReport) -> Table:
+    """What is said of each: why it was chosen or refused, or cannot be had."""
+    rows = [row for row in _sorted(report) if row.why]
+    return Table(
+        "Why",
+        (Column("GPU"), Column("Reason")),
+        tuple((_number(row, report.rows), row.why) for row in rows),
+    )
+
+
+def differing(row: Row, report: SelectReport) -> bool:
+    """Whether the driver shows a GPU otherwise than the variables say."""
+    if not _asked(report) or report.only_tried_too_late:
+        return False
+    counted = report.confirmed is False or row.predicted is not None
+    return counted and row.predicted != row.actual
+
+
+def _asked(report: SelectReport) -> bool:
+    """Whether the driver has told what it shows."""
+    told = any(row.actual is not None for row in report.rows)
+    return told or report.confirmed is not None
+
+
+def _sorted(report: SelectReport) -> list[Row]:
+    def place(row: Row) -> tuple[bool, int, int]:
+        rank = _decisive(row, report)
+        return rank is None, rank or 0, row.physical
+
+    return sorted(report.rows, key=place)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _caption(rows: Sequence[Row], model: str | None, memory: int | None) -> str:
+    slices = sum(row.is_slice for row in rows)
+    gpus = len(rows) - slices
+    counts = [count_text(gpus, "GPU")] if gpus else []
+    if slices:
+        counts.append(count_text(slices, "MIG slice"))
+    each = f"{bytes_text(memory)}{' each' if len(rows) > 1 else ''}" if memory else None
+    about = ", ".join(filter(None, (model, each)))
+    known = all(row.name for row in rows)
+    said = f": {about}{'' if known else ' (where known)'}" if about else ""
+    return f"{' and '.join(counts)}{said}"
+
+
+def _state(report: SelectReport) -> str:
+    if not _asked(report) or report.only_tried_too_late:
+        return "Predicted"
+    differs = any(differing(row, report) for row in report.rows)
+    return "Actual" if differs else "Confirmed"
+
+
+def _rank(row: Row, report: SelectReport) -> Cell:
+    word = report.word
+    if differing(row, report):
+        predicted, actual = (_device(word, k) for k in (row.predicted, row.actual))
+        return Badge(f"{actual}, not {predicted}", "problem")
+    return _visible(word, _decisive(row, report))
+
+
+def _decisive(row: Row, report: SelectReport) -> int | None:
+    """The rank that is shown: a dry run is asked about what would be."""
+    counts = _asked(report) and not report.only_tried_too_late
+    return row.actual if counts else row.predicted
+
+
+def _visible(word: str, rank: int | None) -> str:
+    return _NOT_VISIBLE if rank is None else _device(word, rank)
+
+
+def _device(word: str, rank: int | None) -> str:
+    return "hidden" if rank is None else f"{word}:{rank}"
+
+
+def _number(row: Row, rows: Iterable[Row]) -> str:
+    """The number of nvidia-smi; a slice by its place among those of its GPU."""
+    if not row.is_slice:
+        return str(row.physical)
+    slices = [each for each in rows if each.physical == row.physical]
+    if len(slices) == 1:
+        return f"{row.physical} slice"
+    place = next(place for place, each in enumerate(slices) if each is row)
+    return f"{row.physical} slice {place}"
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _common_model(rows: Iterable[Row]) -> str | None:
+    names = {row.name for row in rows if row.name}
+    return names.pop() if len(names) == 1 else None
+
+
+def _common_memory(rows: Iterable[Row]) -> int | None:
+    sizes = {row.memory_total_bytes for row in rows if row.memory_total_bytes}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _memory(row: Row, *, alike: bool) -> Meter | None:
+    """What is free, as the heading says: the bar is as long as that."""
+    free, total = row.memory_free_bytes, row.memory_total_bytes
+    if free is None:
+        return None
+    if not total:
+        return Meter(None, bytes_text(free))
+    text = bytes_text(free) if alike else part_text(free, total)
+    return Meter(free / total, text)
+
+
+def _busy(row: Row) -> str | None:
+    share = row.utilisation_share
+    return None if share is None else share_text(share)
+
+
+def _processes(row: Row) -> str | None:
+    return None if row.process_count is None else str(row.process_count)
+
+
+def _addresses(rows: Iterable[Row]) -> list[Cell]:
+    """Without the domain where all are in the usual one."""
+    found = [row.pci_address for row in rows]
+    usual = all(each is None or each.startswith(_USUAL_DOMAIN) for each in found)
+    return [
+        each and (each.removeprefix(_USUAL_DOMAIN) if usual else each) for each in found
+    ]
+
+
+def _short_uuids(rows: Iterable[Row]) -> list[Cell]:
+    """As much of each as tells them apart, which is enough to choose by."""
+    found = [row.uuid for row in rows]
+    known = {each for each in found if each}
+    longest = max(map(len, known), default=0)
+    letters = next(
+        (
+            count
+            for count in range(_LEAST_OF_UUID, longest)
+            if len({each[:count] for each in known}) == len(known)
+        ),
+        longest,
+    )
+    return [each and each[:letters] for each in found]

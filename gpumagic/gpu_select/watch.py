@@ -2,32 +2,37 @@
 
 After each cell and each import the driver is asked one cheap question; torch is
 watched at the place where it looks for GPUs. With the answer all of it is gone.
+
+With this variable set torch asks NVML instead, where it can; it reads the variable
+at every call.
+
+A finder at the front lets the finders behind it find the module, and puts an
+`exec_module` of its own on the very loader they have made. It takes itself off
+again before the module runs, so loader and spec stay what they were.
 """
 
 from __future__ import annotations
 
+import importlib
+import linecache
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumagic.gpu_select.cell_line import (
-    cells_of,
-    is_cell,
-    last_cell,
-    line_of,
-    only_line,
-)
-from gpumagic.gpu_select.imports import ImportFinder
 from gpumagic.notebook.faults import CellEvents, tell_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import ExitStack
-    from types import FrameType
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, FunctionType, ModuleType
 
-    from gpumagic.gpu_select.cell_line import CellLine
+    from gpumagic.devices.protocols import Inventory
+    from gpumagic.gpu_select import report
     from gpumagic.gpu_select.report import Start, TorchLatch
     from gpumagic.gpu_select.torch_looks import TorchLooks
+    from gpumagic.notebook.session import Session
 
 _PART = "the watch for who starts CUDA"
 
@@ -109,7 +114,7 @@ class Watcher:
 
     def torch_latch(self) -> TorchLatch:
         """Whether torch has looked for GPUs; imports and starts nothing."""
-        from gpumagic.gpu_select.torch_state import torch_latch
+        from gpumagic.gpu_select.torch_looks import torch_latch
 
         unseen = self._torch_was_there or not self._watching
         return torch_latch(
@@ -264,3 +269,269 @@ class Watcher:
             self._torch_looks.take_out()
         if self._cells is not None:
             self._cells.take_out()
+
+
+GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_ON = "1"
+
+
+class Guard:
+    """Turns the guard on and off; the session undoes it on unload.
+
+    Args:
+        session: What keeps the variable as it was.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._users_own = os.environ.get(GUARD)
+
+    def install(self) -> None:
+        """Turn it on, unless the user has set the variable himself."""
+        if self._users_own is None:
+            self.turn(on=True)
+
+    def turn(self, *, on: bool) -> None:
+        """Turn it on or off, whatever the variable was before."""
+        off = None if self._users_own == _ON else self._users_own
+        self._session.set_variable(GUARD, _ON if on else off)
+
+
+def guard_state(inventory: Inventory, mask: str | None) -> report.Guard:
+    """Whether the guard is on, and why it does not help here, if it does not.
+
+    Args:
+        inventory: What the driver says of the machine.
+
+        mask: The value of CUDA_VISIBLE_DEVICES.
+    """
+    from gpumagic.gpu_select import report
+
+    value = os.environ.get(GUARD)
+    if value != _ON:
+        own = f"{GUARD} is set to {value!r}" if value is not None else None
+        return report.Guard(on=False, defeated_by=own)
+    return report.Guard(on=True, defeated_by=_defeat(inventory, mask))
+
+
+def _defeat(inventory: Inventory, mask: str | None) -> str | None:
+    if (mask or "").startswith("MIG-"):
+        return "CUDA_VISIBLE_DEVICES names a MIG slice, which torch asks CUDA about"
+    if inventory.problem is not None:
+        return f"NVML does not answer: {inventory.problem}"
+    torch = sys.modules.get("torch")
+    core, cuda = getattr(torch, "_C", None), getattr(torch, "cuda", None)
+    if core is None or cuda is None:
+        return None  # not imported yet, so nothing is known of it
+    if not hasattr(core, "_cuda_getDeviceCount"):
+        return "this torch is built without CUDA"
+    if not hasattr(cuda, "_nvml_based_avail"):
+        return "this torch is too old to ask NVML"
+    return None
+
+
+_LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+_NAME_IN_IPYTHON_7 = re.compile(r"<ipython-input-(\d+)-")
+
+
+class CellLine:
+    """A line of a cell that was run in this shell.
+
+    Attributes:
+        cell: Its number, as in `In[cell]`.
+
+        line: The number of the line, counted as IPython's tracebacks do: from 1,
+            without blank lines at the top of the cell.
+
+        source: The line's text as the user typed it; None where that is gone.
+    """
+
+    __slots__ = ("cell", "line", "source")
+
+    def __init__(self, cell: int, line: int, source: str | None) -> None:
+        self.cell = cell
+        self.line = line
+        self.source = source
+
+
+def line_of(shell: Any, frame: FrameType | None) -> CellLine | None:
+    """The line of the running cell that has led to a frame.
+
+    In a thread no cell runs: there it is the line of the user's function.
+    """
+    in_function = None
+    while frame is not None:
+        if frame.f_globals is shell.user_global_ns:
+            found = _known_line(shell, frame)
+            if found is not None and is_cell(shell, frame):
+                return found
+            in_function = in_function or found
+        frame = frame.f_back
+    return in_function
+
+
+def is_cell(shell: Any, frame: FrameType) -> bool:
+    """Whether a frame is a cell's own code, and not that of a function in it."""
+    in_notebook = frame.f_globals is shell.user_global_ns
+    return in_notebook and frame.f_locals is shell.user_ns
+
+
+def only_line(cell: int, raw_cell: str) -> CellLine | None:
+    """The line of a cell that has but one: what the cell did was done there."""
+    lines = [
+        (number, text.strip())
+        for number, text in enumerate(_as_counted(raw_cell).splitlines(), 1)
+        if text.strip() and not text.lstrip().startswith("#")
+    ]
+    return CellLine(cell, *lines[0]) if len(lines) == 1 else None
+
+
+def last_cell(shell: Any) -> int:
+    """The number of the cell that runs, or has run last; 0 before the first.
+
+    The shell's own count is one more, in some versions of IPython while a cell runs,
+    in all of them between cells.
+    """
+    return max(0, len(_typed(shell)) - 1)
+
+
+def cells_of(shell: Any) -> dict[int, str]:
+    """The cells that this shell has run as typed, less blank lines at their top."""
+    return {
+        number: _as_counted(source)
+        for number, source in enumerate(_typed(shell))
+        if source.strip()
+    }
+
+
+def _typed(shell: Any) -> list[str]:
+    return list(getattr(shell.history_manager, "input_hist_raw", ()))
+
+
+def _as_counted(cell: str) -> str:
+    return _LEADING_BLANK_LINES.sub("", cell)
+
+
+def _known_line(shell: Any, frame: FrameType) -> CellLine | None:
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    cell = _cell_number(shell, name)
+    source = linecache.getline(name, line).strip()
+    if cell is None and source and is_cell(shell, frame):
+        cell = last_cell(shell)  # a kernel with IPython 7 names its files otherwise
+    if cell is None:
+        return None
+    if "get_ipython()" in source:  # what IPython has made of a magic
+        typed = cells_of(shell).get(cell, "").splitlines()
+        source = typed[line - 1].strip() if line <= len(typed) else ""
+    return CellLine(cell, line, source or None)
+
+
+def _cell_number(shell: Any, filename: str) -> int | None:
+    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+    if filename in numbers:
+        return numbers[filename]
+    match = _NAME_IN_IPYTHON_7.match(filename)
+    return int(match[1]) if match else None
+
+
+_HOOK = "exec_module"
+
+
+class Listener(Protocol):
+    """Who wants to know; it must not raise."""
+
+    def importing(self, name: str) -> bool | None:
+        """A module is about to run; the answer is handed back afterwards."""
+
+    def imported(self, name: str, before: bool | None) -> None:  # noqa: FBT001
+        """A module has run, or has failed to; those it imports have gone before."""
+
+
+class ImportFinder:
+    """A finder that finds nothing of its own.
+
+    Modules inside a package, builtin and frozen ones, and loaders that are classes
+    or keep no attributes are left alone.
+
+    Args:
+        listener: Who is told.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def put_in(self) -> None:
+        """Stand in front of all finders."""
+        sys.meta_path.insert(0, self)
+
+    def take_out(self) -> None:
+        """Leave the finders as they are without this one."""
+        for place, finder in enumerate(sys.meta_path):
+            if finder is self:
+                del sys.meta_path[place]
+                return
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """What the finders behind this one find."""
+        if path is not None:
+            return None
+        for finder in self._behind():
+            if not hasattr(finder, "find_spec"):
+                return None  # of an older kind: Python knows how to ask it
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _watch(spec.loader, self._listener)
+                found: ModuleSpec = spec
+                return found
+        return None
+
+    def _behind(self) -> list[Any]:
+        finders: list[Any] = list(sys.meta_path)
+        places = [place for place, each in enumerate(finders) if each is self]
+        return finders[places[0] + 1 :] if places else []
+
+
+def _watch(loader: Any, listener: Listener) -> None:
+    """Put a hook on a loader that lasts until it is called."""
+    if isinstance(loader, type) or not hasattr(loader, _HOOK):
+        return
+    own = getattr(loader, "__dict__", None)
+    if own is None or _HOOK in own:
+        return
+
+    def run(module: ModuleType) -> None:
+        __tracebackhide__ = True
+        # Off first: some loaders serve many modules, nested ones too.
+        if own.get(_HOOK) is run:
+            own.pop(_HOOK, None)
+        name = str(getattr(module, "__name__", ""))
+        before = listener.importing(name)
+        try:
+            loader.exec_module(module)
+        finally:
+            listener.imported(name, before)
+
+    own[_HOOK] = _as_importlib(run)
+
+
+def _as_importlib(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Python take a function's frames for those of its import machinery.
+
+    It leaves these out of tracebacks and of the frames that a warning's stacklevel
+    counts: a module that fails or warns does so exactly as without the function.
+    """
+    machinery: FunctionType = vars(importlib._bootstrap)[  # noqa: SLF001
+        "_call_with_frames_removed"
+    ]
+    function.__code__ = function.__code__.replace(
+        co_filename=machinery.__code__.co_filename, co_name=machinery.__name__
+    )
+    return function
+
+
+_as_importlib(ImportFinder.find_spec)

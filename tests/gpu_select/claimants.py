@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_select import claims, folders
-from gpumagic.gpu_select.claim import Claim, written
-from gpumagic.gpu_select.identity import this_process
+from gpumagic.gpu_select.claims import Claim, claim_text
+from gpumagic.gpu_select.processes import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def claim_files() -> list[Path]:
 
 def forge(**changes: object) -> Path:
     """Put a claim of this test's parent there, with some of it changed."""
-    parent = json.loads(written(["GPU-forged"], this_process(), time.time()))
+    parent = json.loads(claim_text(["GPU-forged"], this_process(), time.time()))
     parent |= {"pid": os.getppid(), "start_ticks": None, **changes}
     file = folders.shared() / "claim-of-another.json"
     file.write_text(json.dumps(parent))

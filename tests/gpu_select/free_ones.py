@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpumagic.gpu_select.choosing import NotEnough, freest
+from gpumagic.gpu_select.choice import NotEnough
+from gpumagic.gpu_select.free_gpus import freest
 from gpumagic.gpu_select.request import read
 
 MINE = 4242

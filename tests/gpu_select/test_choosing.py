@@ -4,7 +4,7 @@ import pytest
 
 from gpumagic.devices.protocols import Inventory, MigSlice
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select.choosing import everything
+from gpumagic.gpu_select.choice import everything
 from gpumagic.gpu_select.machine import Place, places
 from tests.gpu_select.free_ones import choose, numbers, refusal, said
 from tests.gpu_select.machines import GIB, SLICES, UUIDS, gpu, lost, machine, sliced

@@ -7,8 +7,9 @@ from tests.fakes.run import run_python
 SNIPPET = """
     import json
     from gpumagic.devices.nvml import read_inventory
-    from gpumagic.gpu_select.choosing import NotEnough, freest
-    from gpumagic.gpu_select.mask import written
+    from gpumagic.gpu_select.choice import NotEnough
+    from gpumagic.gpu_select.free_gpus import freest
+    from gpumagic.gpu_select.variables import mask_for as written
     from gpumagic.gpu_select.request import read
 
     inventory = read_inventory()

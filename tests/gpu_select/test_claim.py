@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select.claim import Claim, parsed, written
-from gpumagic.gpu_select.identity import Process, Standing, standing, this_process
+from gpumagic.gpu_select.claims import Claim, claim_text, claims_in
+from gpumagic.gpu_select.processes import Process, Standing, standing, this_process
 
 ANYTHING = (
     st.none()
@@ -19,7 +19,7 @@ ANYTHING = (
     | st.lists(st.text() | st.integers())
 )
 FIELDS = ("uuids", "pid", "start_ticks", "boot", "namespace", "user", "when")
-SOUND = json.loads(written(["GPU-1a2b"], this_process(), 0.0))
+SOUND = json.loads(claim_text(["GPU-1a2b"], this_process(), 0.0))
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, ANYTHING)))
@@ -27,7 +27,7 @@ SOUND = json.loads(written(["GPU-1a2b"], this_process(), 0.0))
 def test_any_content_is_either_claims_or_refused(changes):
     """Whatever stands in a file, reading it raises nothing but ValueError."""
     try:
-        found = parsed(json.dumps(SOUND | changes))
+        found = claims_in(json.dumps(SOUND | changes))
     except ValueError:
         return
     for claim in found:
@@ -49,7 +49,7 @@ def test_any_content_is_either_claims_or_refused(changes):
 @hypothesis_settings(deadline=None)
 def test_what_is_written_is_read_again(uuids, process, when):
     """A claim comes out of its file as it went in."""
-    found = parsed(written(uuids, process, when))
+    found = claims_in(claim_text(uuids, process, when))
     assert [claim.uuid for claim in found] == uuids
     assert all((claim.holder, claim.when) == (process, when) for claim in found)
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select import environment
-from gpumagic.gpu_select.environment import VISIBLE, at_start, changed, look_up
+from gpumagic.gpu_select import variables as environment
+from gpumagic.gpu_select.variables import VISIBLE, at_start, changed, look_up
 
 NAME = "GPUMAGIC_TEST_VARIABLE"
 OTHER = "GPUMAGIC_TEST_OTHER"
@@ -126,7 +126,7 @@ def test_where_c_cannot_be_asked_its_value_is_unknown(monkeypatch):
 def test_the_value_at_the_start_outlives_every_change():
     """What the process was started with is known after the variable has changed."""
     told = in_a_process(
-        "import os; from gpumagic.gpu_select.environment import *;"
+        "import os; from gpumagic.gpu_select.variables import *;"
         "os.environ[VISIBLE] = '0';"
         "print(at_start(VISIBLE), look_up(VISIBLE).at_start)",
         CUDA_VISIBLE_DEVICES="2,3",

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices.protocols import Inventory
-from gpumagic.gpu_select import guard
-from gpumagic.gpu_select.guard import VARIABLE, Guard
+from gpumagic.gpu_select import watch
+from gpumagic.gpu_select.watch import GUARD, Guard
 from gpumagic.notebook.session import Session
 from tests.fakes.run import run_python
 
@@ -28,7 +28,7 @@ def _no_torch(monkeypatch):
 @pytest.fixture
 def session(monkeypatch):
     """A session in an environment without the variable."""
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(GUARD, raising=False)
     session = Session()
     yield session
     session.restore_environment()
@@ -37,26 +37,26 @@ def session(monkeypatch):
 def test_it_is_on_from_the_loading_until_the_unloading(session):
     """The variable is there while the extension is, and no longer."""
     Guard(session).install()
-    assert os.environ[VARIABLE] == "1"
-    assert guard.state(SOUND, None).on
+    assert os.environ[GUARD] == "1"
+    assert watch.guard_state(SOUND, None).on
     session.restore_environment()
-    assert VARIABLE not in os.environ
-    assert not guard.state(SOUND, None).on
+    assert GUARD not in os.environ
+    assert not watch.guard_state(SOUND, None).on
 
 
 @pytest.mark.parametrize("own", ["0", "1", ""])
 def test_a_value_of_the_users_own_is_left(session, monkeypatch, own):
     """Loading does not touch it; asked for by name the guard can still be turned."""
-    monkeypatch.setenv(VARIABLE, own)
+    monkeypatch.setenv(GUARD, own)
     ours = Guard(session)
     ours.install()
-    assert os.environ[VARIABLE] == own
+    assert os.environ[GUARD] == own
     ours.turn(on=True)
-    assert guard.state(SOUND, None).on
+    assert watch.guard_state(SOUND, None).on
     ours.turn(on=False)
-    assert not guard.state(SOUND, None).on
+    assert not watch.guard_state(SOUND, None).on
     session.restore_environment()
-    assert os.environ[VARIABLE] == own
+    assert os.environ[GUARD] == own
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_where_it_does_not_help_it_says_why(session, monkeypatch, machine, why):
     Guard(session).install()
     if torch is not None:
         monkeypatch.setitem(__import__("sys").modules, "torch", torch)
-    found = guard.state(inventory, mask)
+    found = watch.guard_state(inventory, mask)
     assert found.on
     assert (found.defeated_by is None) == (why is None)
     assert why is None or why in found.defeated_by
@@ -84,10 +84,10 @@ def test_where_it_does_not_help_it_says_why(session, monkeypatch, machine, why):
 
 def test_the_users_zero_is_given_as_the_reason(session, monkeypatch):
     """Where the user has switched torch's check off, that is what is said."""
-    monkeypatch.setenv(VARIABLE, "0")
+    monkeypatch.setenv(GUARD, "0")
     Guard(session).install()
-    found = guard.state(SOUND, None)
-    assert (found.on, found.defeated_by) == (False, f"{VARIABLE} is set to '0'")
+    found = watch.guard_state(SOUND, None)
+    assert (found.on, found.defeated_by) == (False, f"{GUARD} is set to '0'")
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -97,7 +97,7 @@ def test_is_available_starts_cuda_only_without_the_guard(guarded):
         pytest.skip("the installed torch is not built for CUDA")
     run = run_python(f"""
         import json, torch
-        from gpumagic.gpu_select.guard import Guard
+        from gpumagic.gpu_select.watch import Guard
         from gpumagic.notebook.session import Session
         if {guarded}:
             Guard(Session()).install()

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select import folders, keeping
-from gpumagic.gpu_select.keeping import Kept
+from gpumagic.gpu_select import folders, restart
+from gpumagic.gpu_select.restart import Kept
 from tests.gpu_select.kernels import kernel, run
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def _own_home(tmp_path, monkeypatch) -> None:
 def in_another_process(code: str) -> str:
     """What a script prints that keeps its state where the test does."""
     prepare = "import sys; before = {*sys.modules}"
-    prepare += "\nfrom gpumagic.gpu_select import keeping\n"
+    prepare += "\nfrom gpumagic.gpu_select import restart as keeping\n"
     return subprocess.run(
         [sys.executable, "-c", prepare + code],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -58,7 +58,7 @@ def test_what_a_process_has_kept_the_next_one_takes():
     began = time.time() - 1
     keep_before_restart()
 
-    kept = keeping.take(KEY)
+    kept = restart.take(KEY)
 
     assert (kept.text, kept.uuids) == ("free -n 2", ("GPU-2", "GPU-0"))
     assert began <= kept.when <= time.time()
@@ -67,23 +67,23 @@ def test_what_a_process_has_kept_the_next_one_takes():
 def test_a_request_is_used_once():
     """A second restart starts without it."""
     keep_before_restart()
-    assert keeping.exists(KEY)
-    keeping.take(KEY)
-    assert not keeping.exists(KEY)
-    assert keeping.take(KEY) is None
+    assert restart.exists(KEY)
+    restart.take(KEY)
+    assert not restart.exists(KEY)
+    assert restart.take(KEY) is None
 
 
 def test_another_key_gives_nothing():
     """A request belongs to one notebook."""
     keep_before_restart()
-    assert not keeping.exists("kernel-2.json")
-    assert keeping.take("kernel-2.json") is None
+    assert not restart.exists("kernel-2.json")
+    assert restart.take("kernel-2.json") is None
 
 
 def test_the_process_that_kept_it_does_not_take_it():
     """Loading the extension again without a restart leaves the request alone."""
-    keeping.keep("2", ["GPU-2"], KEY)
-    assert keeping.take(KEY) is None
+    restart.keep("2", ["GPU-2"], KEY)
+    assert restart.take(KEY) is None
     assert in_another_process(f"print(keeping.take({KEY!r}).text)") == "2"
 
 
@@ -91,7 +91,7 @@ def test_the_last_request_counts():
     """Whoever changes their mind before the restart gets what they said last."""
     keep_before_restart()
     in_another_process(f"keeping.keep('1', ['GPU-1'], {KEY!r})")
-    assert keeping.take(KEY).text == "1"
+    assert restart.take(KEY).text == "1"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     """Nothing is chosen by what may no longer be meant, and it does not stay."""
     file = keep_before_restart()
     change(file, **changes)
-    assert keeping.take(KEY) is None
+    assert restart.take(KEY) is None
     assert not file.exists()
 
 
@@ -120,7 +120,7 @@ def test_garbage_is_thrown_away(content):
     """A spoilt file does no more than being no request."""
     file = keep_before_restart()
     file.write_bytes(content)
-    assert keeping.take(KEY) is None
+    assert restart.take(KEY) is None
     assert not file.exists()
 
 
@@ -128,14 +128,14 @@ def test_what_nobody_comes_for_is_taken_away_by_the_next():
     """Requests of notebooks that were never started again do not pile up."""
     file = keep_before_restart()
     os.utime(file, (0, 0))
-    keeping.keep("2", ["GPU-2"], "kernel-2.json")
+    restart.keep("2", ["GPU-2"], "kernel-2.json")
     assert not file.exists()
 
 
 def test_what_is_kept_is_for_the_user_alone(tmp_path):
     """No other user can read what was asked for."""
     (tmp_path / "gpumagic").mkdir(mode=0o755)
-    keeping.keep("2", ["GPU-2"], KEY)
+    restart.keep("2", ["GPU-2"], KEY)
     (file,) = folders.private().iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -145,15 +145,15 @@ def test_a_home_that_cannot_be_written_is_an_oserror(monkeypatch):
     """The caller is told that nothing is kept; looking finds nothing."""
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/1")
     with pytest.raises(OSError, match="/proc/1"):
-        keeping.keep("2", ["GPU-2"], KEY)
-    assert not keeping.exists(KEY)
-    assert keeping.take(KEY) is None
+        restart.keep("2", ["GPU-2"], KEY)
+    assert not restart.exists(KEY)
+    assert restart.take(KEY) is None
 
 
 def test_looking_makes_no_folder(tmp_path):
     """Loading the extension leaves nothing in the home of a user."""
-    assert not keeping.exists(KEY)
-    assert keeping.take(KEY) is None
+    assert not restart.exists(KEY)
+    assert restart.take(KEY) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,10 +169,10 @@ def test_a_home_of_state_that_is_no_path_is_the_usual_one(home, monkeypatch, tmp
 @hypothesis_settings(deadline=None, max_examples=50)
 def test_any_request_is_kept_as_it_is(text, uuids, key):
     """What is kept under a key is what is taken, whatever the characters."""
-    keeping.keep(text, uuids, key)
+    restart.keep(text, uuids, key)
     (file,) = folders.private().iterdir()
     change(file, pid=0)
-    assert keeping.take(key)[:2] == Kept(text, tuple(uuids), 0.0)[:2]
+    assert restart.take(key)[:2] == Kept(text, tuple(uuids), 0.0)[:2]
 
 
 def test_loading_brings_in_nothing_that_was_not_there():
@@ -196,28 +196,28 @@ def test_a_notebook_in_vs_code_is_known_by_its_path(monkeypatch):
     """VS Code makes a new connection file for each start, and the path stays."""
     monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/anna/a.ipynb"})
-    assert keeping.key(shell) == "/home/anna/a.ipynb"
+    assert restart.key(shell) == "/home/anna/a.ipynb"
 
 
 def test_a_kernel_of_another_kind_is_known_by_its_session(monkeypatch):
     """Where there is no ipykernel, the name of the session is the key."""
     shell = SimpleNamespace(user_ns={})
-    assert keeping.key(shell) is None
+    assert restart.key(shell) is None
     monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
-    assert keeping.key(shell) == "b.ipynb"
+    assert restart.key(shell) == "b.ipynb"
 
 
 def test_a_terminal_and_a_script_have_no_key(monkeypatch):
     """What nobody restarts has nothing to keep, even when a notebook started it."""
     monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
-    assert keeping.key(TerminalInteractiveShell(user_ns={})) is None
+    assert restart.key(TerminalInteractiveShell(user_ns={})) is None
     assert in_another_process("print(keeping.key())") == "None"
 
 
 @pytest.mark.kernel
 def test_a_request_outlives_the_restart_of_a_kernel(tmp_path):
     """The second life of a kernel has the key of the first, and takes its request."""
-    look = "from gpumagic.gpu_select import keeping; print(keeping.key())"
+    look = "from gpumagic.gpu_select import restart as keeping; print(keeping.key())"
     with kernel(tmp_path) as one, kernel(tmp_path) as other:
         first, pid, _ = run(
             one,

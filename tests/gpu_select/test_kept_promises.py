@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from gpumagic.gpu_select import claims, folders, keeping
+from gpumagic.gpu_select import claims, folders, restart
 from gpumagic.gpu_select.machine import Place
 from gpumagic.gpu_select.usage import usage_of
 from tests.gpu_select.claimants import claim_files
@@ -78,14 +78,14 @@ def test_a_request_that_cannot_be_kept_leaves_no_half_of_it(tmp_path, monkeypatc
     """Where the file cannot be put in its place, nothing stays of it."""
     # Given a folder in the place of the file
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keeping.keep("free", ["GPU-0"], "kernel-1.json")
+    restart.keep("free", ["GPU-0"], "kernel-1.json")
     (file,) = folders.private().iterdir()
     file.unlink()
     file.mkdir()
 
     # When
     with pytest.raises(OSError, match=r"[Dd]irectory"):
-        keeping.keep("free", ["GPU-0"], "kernel-1.json")
+        restart.keep("free", ["GPU-0"], "kernel-1.json")
 
     # Then
     assert list(folders.private().iterdir()) == [file]

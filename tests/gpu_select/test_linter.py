@@ -12,9 +12,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
 from gpumagic.devices.visibility import seen_under
 from gpumagic.gpu_select import linter
-from gpumagic.gpu_select.environment import ORDER, VISIBLE
-from gpumagic.gpu_select.linted_names import meant_to_be
+from gpumagic.gpu_select.linter import meant_to_be
 from gpumagic.gpu_select.report import Severity, Variable
+from gpumagic.gpu_select.variables import ORDER, VISIBLE
 
 PROBLEM, WARNING, NOTE = Severity.PROBLEM, Severity.WARNING, Severity.NOTE
 

@@ -8,7 +8,7 @@ from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
 from gpumagic.devices.visibility import seen_under
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import places
-from gpumagic.gpu_select.mask import written
+from gpumagic.gpu_select.variables import mask_for
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
 
 BACKWARDS = machine(gpu(0, pci_address="b1"), gpu(1, pci_address="17"))
@@ -19,7 +19,7 @@ def _write(numbers, inventory, *, form=None, mps=False):
         next(place for place in places(inventory) if place.gpu.index == number)
         for number in numbers
     ]
-    return written(chosen, inventory, form=form, mps=mps)
+    return mask_for(chosen, inventory, form=form, mps=mps)
 
 
 def _refusal(numbers, inventory, **options):
@@ -38,7 +38,7 @@ def test_numbers_are_the_default():
 @pytest.mark.parametrize("inventory", [machine(), Inventory()])
 def test_no_gpu_is_never_an_empty_value(inventory, form):
     """Nothing is written as -1, in whatever form."""
-    assert written((), inventory, form=form, mps=True).value == "-1"
+    assert mask_for((), inventory, form=form, mps=True).value == "-1"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_is_written_is_what_will_be_seen(inventory, data, form, mps):
     slices = [(place,) for place in there if place.part is not None]
     chosen = data.draw(st.sampled_from([(), *slices]) | _some_of(whole))
     try:
-        mask = written(chosen, inventory, form=form, mps=mps)
+        mask = mask_for(chosen, inventory, form=form, mps=mps)
     except GpuMagicError:
         assert form == "index"
         return

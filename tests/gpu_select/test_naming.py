@@ -4,7 +4,7 @@ import pytest
 
 from gpumagic.devices.protocols import Gpu, Inventory
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select.choosing import named
+from gpumagic.gpu_select.choice import named
 from gpumagic.gpu_select.machine import Place, places
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.gpu_select.choosing import named
-from gpumagic.gpu_select.neighbours import neighbours
+from gpumagic.gpu_select.choice import named
 from gpumagic.gpu_select.report import Severity
+from gpumagic.gpu_select.usage import neighbours
 from tests.fakes.run import run_python
 from tests.gpu_select.free_ones import MINE
 from tests.gpu_select.machines import gpu, machine

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpumagic.gpu_select import owners
+from gpumagic.gpu_select import processes as owners
 
 HERE = os.getpid()
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select.choosing import NotEnough, freest
+from gpumagic.gpu_select.choice import NotEnough
+from gpumagic.gpu_select.free_gpus import freest
 from gpumagic.gpu_select.request import read
 from tests.gpu_select.free_ones import choose, numbers, said
 from tests.gpu_select.machines import GIB, TOTAL, gpu, machine

@@ -33,7 +33,7 @@ class TerminalInteractiveShell(SimpleNamespace):
 def test_a_kernel_of_a_server_restarts_itself_after_its_reply(tmp_path):
     """The cell is answered, the kernel ends in good order and comes up again."""
     note = tmp_path / "ended"
-    look = "from gpumagic.gpu_select import keeping, restart; print(keeping.key())"
+    look = "from gpumagic.gpu_select import restart; print(restart.key())"
     before, after = asyncio.run(
         lives(
             tmp_path,

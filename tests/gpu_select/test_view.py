@@ -7,11 +7,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select.headline import headline_of
-from gpumagic.gpu_select.remap_table import differing, reasons_table, remap_table
 from gpumagic.gpu_select.report import Action, Guard, Row, TorchLatch, Verdict
-from gpumagic.gpu_select.truth_panel import truth_panel
-from gpumagic.gpu_select.view import draw
+from gpumagic.gpu_select.reporting import headline_of
+from gpumagic.gpu_select.view import differing, draw, reasons_table, remap_table
+from gpumagic.gpu_select.view_deciding import truth_panel
 from tests.gpu_select.samples import (
     DIFFERING,
     FIXED,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select.cell_line import only_line
+from gpumagic.gpu_select.watch import only_line
 from tests.gpu_select.watched import watched
 from tests.notebook.shells import see_in_kernel, see_in_terminal
 

@@ -1,6 +1,6 @@
-"""One request on its way from words to the environment.
+"""Carries a request out, all or nothing; answers where it comes too late.
 
-    resolve -> write as a mask -> predict -> verify -> set
+resolve -> write as a mask -> predict -> verify -> set
 
 All of it happens or none. CUDA is never started by it.
 """
@@ -10,31 +10,40 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import claims, environment, mask
-from gpumagic.gpu_select.choosing import Choice, NotEnough, everything, freest, named
-from gpumagic.gpu_select.environment import ORDER, VISIBLE
-from gpumagic.gpu_select.limit import allowed_places, limiting_mask
-from gpumagic.gpu_select.machine import rank_of
-from gpumagic.gpu_select.neighbours import neighbours
-from gpumagic.gpu_select.owners import is_mine
-from gpumagic.gpu_select.report import Action, Remark, Severity
-from gpumagic.gpu_select.reporting import Opinions, report_of
-from gpumagic.gpu_select.request import Kind
-from gpumagic.gpu_select.situation import look
+from gpumagic.gpu_select import claims, variables, vendors
+from gpumagic.gpu_select.choice import Choice, NotEnough, everything, named
+from gpumagic.gpu_select.free_gpus import freest
+from gpumagic.gpu_select.machine import places, rank_of
+from gpumagic.gpu_select.processes import is_mine
+from gpumagic.gpu_select.report import Action, Remark, Severity, Verdict
+from gpumagic.gpu_select.reporting import Opinions, headline_of, report_of, started_by
+from gpumagic.gpu_select.request import Kind, read
+from gpumagic.gpu_select.situation import (
+    allowed_places,
+    limiting_mask,
+    look,
+    rank_shown,
+    simulated_anew,
+)
+from gpumagic.gpu_select.usage import neighbours
+from gpumagic.gpu_select.variables import ORDER, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.choosing import Opinion
+    from gpumagic.gpu_select.choice import Opinion
     from gpumagic.gpu_select.claims import Ledger
     from gpumagic.gpu_select.machine import Place
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
+    from gpumagic.gpu_select.restart import Kept
     from gpumagic.gpu_select.situation import Situation, Witness
 
 _PAUSE_S = 5.0  # between two looks while waiting for a GPU to become free
@@ -66,6 +75,42 @@ class How:
     waiting: Callable[[float, str], object] | None = None
     witness: Witness | None = None
     shell: Any = None
+
+
+def apply(request: Request, driver: Driver, how: How) -> SelectReport:
+    """Carry out a request that has been read."""
+    if how.wait_s and request.kind is not Kind.FREE:
+        raise GpuMagicError(
+            f"--wait is for free GPUs, and {request.text} says which",
+            "type %gpu_select free --wait, with the time",
+        )
+    situation = look(driver, how.witness)
+    if (other := vendors.other_vendor(situation.inventory)) is not None:
+        return vendors.select(other, request, dry_run=how.dry_run)
+    attempt = Attempt(request, situation, how)
+    if how.dry_run:
+        return attempt.carry_out()
+    if situation.verdict is Verdict.FIXED:
+        return answer_too_late(attempt)
+    torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not how.force
+    if torch_only or situation.verdict is Verdict.LOST:
+        raise attempt.refusal(*why_too_late(situation, request.text))
+    return attempt.carry_out()
+
+
+def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
+    """Choose again what was chosen before a restart.
+
+    Args:
+        kept: The request, with the UUIDs that it meant then.
+
+        driver: What the machine has.
+
+        how: Who watches, and in which shell.
+    """
+    request = read(kept.uuids or kept.text.split())
+    report = replace(apply(request, driver, how), action=Action.KEPT)
+    return replace(report, request=kept.text, headline=headline_of(report))
 
 
 class Attempt:
@@ -189,7 +234,7 @@ class Attempt:
             return self.report(Action.DRY_RUN, choice.opinions, predicted)
         unchanged = all(os.environ.get(name) == values[name] for name in values)
         uuids = [place.uuid for place in choice.places if place.uuid]
-        with environment.changed(values):
+        with variables.changed(values):
             if ledger is not None:
                 ledger.take(uuids)
             self.situation = look(self.situation.driver, self.how.witness)
@@ -199,7 +244,7 @@ class Attempt:
     def _values(self, choice: Choice) -> dict[str, str | None]:
         if self.request.kind is Kind.ALL and self._needs_no_mask():
             return _EVERY_GPU
-        written = mask.written(
+        written = variables.mask_for(
             choice.places,
             self.situation.inventory,
             form=self.how.form,
@@ -259,3 +304,74 @@ def _by_place(opinions: Iterable[Opinion]) -> Opinions:
 
 def _listed(uuids: Sequence[str | None]) -> str:
     return ", ".join(uuid or "one without a UUID" for uuid in uuids) or "no GPU"
+
+
+_RESTART = "type the same with --restart, which keeps it over a restart of the kernel"
+
+
+def answer_too_late(attempt: Attempt) -> SelectReport:
+    """The report, if what is visible is what is asked for.
+
+    Raises:
+        NotSelected: It is not; the hint says how to come nearest.
+    """
+    choice = _choice(attempt)
+    ranks = [rank_shown(place, attempt.situation) for place in choice.places]
+    if ranks == list(range(len(attempt.situation.shown or ()))):
+        return attempt.report(Action.UNCHANGED, choice.opinions)
+    problem, restart = why_too_late(attempt.situation, attempt.request.text)
+    if not ranks or None in ranks:
+        raise attempt.refusal(problem, restart, choice.opinions)
+    word = attempt.situation.word
+    among = ", ".join(
+        f"{place.label} is {word}:{rank}"
+        for place, rank in zip(choice.places, ranks, strict=True)
+    )
+    soft = f"{among}: torch.{word}.set_device({ranks[0]}) makes it the current one"
+    raise attempt.refusal(problem, f"{soft}; or {restart}", choice.opinions)
+
+
+def why_too_late(situation: Situation, request: str) -> tuple[str, str]:
+    """Why nothing can be chosen any more, and what to do.
+
+    Args:
+        situation: What has been found.
+
+        request: What was asked for, as it is typed.
+    """
+    who = started_by(situation.start)
+    said = f" {who}" if who else ""
+    if situation.verdict is Verdict.LOST:
+        problem = "CUDA is lost: this process was forked from one that had started it"
+        hint = (
+            "choose in the parent before it uses CUDA, or start this process by "
+            'multiprocessing.get_context("spawn")'
+        )
+    elif situation.verdict is Verdict.FIXED_FOR_TORCH:
+        problem = f"torch has looked for GPUs{said}, found none, and looks no more"
+        hint = f"{_RESTART}; or with --force, for libraries other than torch"
+    elif situation.driver.simulated:
+        problem = "the simulated GPUs are in use: which of them are visible is fixed"
+        hint = f"have the machine anew: {simulated_anew(request)}"
+    else:
+        problem = f"CUDA has started{said}: which GPUs are visible is fixed"
+        hint = _RESTART
+    return problem, hint
+
+
+def _choice(attempt: Attempt) -> Choice:
+    """What is asked for; of free ones those that are visible, if there are enough."""
+    if attempt.request.kind is not Kind.FREE:
+        return attempt.choice()
+    situation = attempt.situation
+    visible = [
+        place
+        for place in places(situation.inventory)
+        if rank_shown(place, situation) is not None
+    ]
+    with suppress(NotEnough):
+        return attempt.choice(among=visible)
+    try:
+        return attempt.choice()
+    except NotEnough as error:
+        raise attempt.refusal(error.problem, error.hint, error.opinions) from None

@@ -1,4 +1,4 @@
-"""What decides which GPUs a process sees, and how far that is decided."""
+"""Draws what decides which GPUs a process sees, and how far that is decided."""
 
 from __future__ import annotations
 

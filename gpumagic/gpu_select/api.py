@@ -1,29 +1,25 @@
-"""Sets which GPUs this process will see, or says why not and changes nothing."""
+"""Chooses GPUs from a script, and puts the choice back."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import claims, environment, late, vendors
-from gpumagic.gpu_select.attempt import Attempt, How, NotSelected
-from gpumagic.gpu_select.environment import ORDER, VISIBLE
-from gpumagic.gpu_select.headline import headline_of
+from gpumagic.gpu_select import claims, variables, vendors
+from gpumagic.gpu_select.apply import How, NotSelected, apply, why_too_late
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.reporting import report_of
-from gpumagic.gpu_select.request import Kind, read
+from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.situation import look
+from gpumagic.gpu_select.variables import ORDER, VISIBLE
 from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpumagic.devices.protocols import Driver
-    from gpumagic.gpu_select.keeping import Kept
     from gpumagic.gpu_select.report import SelectReport
-    from gpumagic.gpu_select.request import Request
+    from gpumagic.gpu_select.situation import Witness
 
 
 def select(  # noqa: PLR0913 -- each one is an option of the magic
@@ -96,40 +92,25 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
     return apply(request, driver or open_driver(), how)
 
 
-def apply(request: Request, driver: Driver, how: How) -> SelectReport:
-    """Carry out a request that has been read."""
-    if how.wait_s and request.kind is not Kind.FREE:
-        raise GpuMagicError(
-            f"--wait is for free GPUs, and {request.text} says which",
-            "type %gpu_select free --wait, with the time",
-        )
-    situation = look(driver, how.witness)
-    if (other := vendors.other_vendor(situation.inventory)) is not None:
-        return vendors.select(other, request, dry_run=how.dry_run)
-    attempt = Attempt(request, situation, how)
-    if how.dry_run:
-        return attempt.carry_out()
-    if situation.verdict is Verdict.FIXED:
-        return late.answer(attempt)
-    torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not how.force
-    if torch_only or situation.verdict is Verdict.LOST:
-        raise attempt.refusal(*late.why_late(situation, request.text))
-    return attempt.carry_out()
+def status(
+    driver: Driver | None = None, *, witness: Witness | None = None, shell: Any = None
+) -> SelectReport:
+    """Say which GPUs this process sees or will see, and whether it can still choose.
 
-
-def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
-    """Choose again what was chosen before a restart.
+    Asking starts nothing.
 
     Args:
-        kept: The request, with the UUIDs that it meant then.
+        driver: What the machine has; the simulated machine if one is on, else this
+            machine's own driver.
 
-        driver: What the machine has.
+        witness: Who has watched since the extension was loaded, if anybody.
 
-        how: Who watches, and in which shell.
+        shell: The IPython shell that asks; by default the one that runs, if any.
     """
-    request = read(kept.uuids or kept.text.split())
-    report = replace(apply(request, driver, how), action=Action.KEPT)
-    return replace(report, request=kept.text, headline=headline_of(report))
+    situation = look(driver or open_driver(), witness)
+    if (other := vendors.other_vendor(situation.inventory)) is not None:
+        return vendors.status(other)
+    return report_of(situation, Action.STATUS, shell=shell)
 
 
 def reset(
@@ -155,12 +136,12 @@ def reset(
     situation = look(driver or open_driver(), manner.witness)
     values: dict[str, str | None] = {}
     for name in (VISIBLE, ORDER):
-        known, value = environment.at_start(name)
+        known, value = variables.at_start(name)
         values[name] = value if known else (before or {}).get(name)
     if situation.verdict in (Verdict.FIXED, Verdict.LOST):
         report = report_of(situation, Action.REFUSED, shell=manner.shell)
-        raise NotSelected(*late.why_late(situation, "--reset"), report)
-    with environment.changed(values):
+        raise NotSelected(*why_too_late(situation, "--reset"), report)
+    with variables.changed(values):
         after = look(situation.driver, manner.witness)
         report = report_of(after, Action.RESET, shell=manner.shell)
     claims.release()

@@ -1,4 +1,4 @@
-"""Which process is meant, also when its number has been given away again."""
+"""Which process is meant by a number, whether it still runs, and whose it is."""
 
 from __future__ import annotations
 
@@ -95,3 +95,21 @@ def _exists(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
+
+
+_PROCESSES = Path("/proc")
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
+
+
+def is_mine(pid: int) -> bool | None:
+    """Whether a process belongs to this user; None where that cannot be told.
+
+    The driver gives the numbers of the machine. In a container the same number is
+    another process, so there nothing is said of it.
+    """
+    try:
+        if str((_PROCESSES / "self/ns/pid").readlink()) != _FIRST_NAMESPACE:
+            return None
+        return (_PROCESSES / str(pid)).stat().st_uid == os.getuid()
+    except (OSError, AttributeError):
+        return None
