@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.gpu_select import claims, variables, vendors
-from gpumagic.gpu_select.apply import How, NotSelected, apply, why_too_late
+from gpumagic.gpu_select.apply import NotSelected, apply, why_too_late
+from gpumagic.gpu_select.options import How, Options
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.reporting import report_of
 from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.situation import look
 from gpumagic.gpu_select.variables import ORDER, VISIBLE
-from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -78,18 +78,20 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
 
         GpuMagicError: The request cannot be understood, or names what is not there.
     """
-    request = read(
-        what,
+    options = Options(
         n=n,
         min_free=min_free,
         max_util=max_util,
         name=name,
         exclude=exclude,
         mine_ok=mine_ok,
+        wait=wait,
+        as_=as_,
+        dry_run=dry_run,
+        verify=verify,
+        force=force,
     )
-    wait_s = parse_seconds(wait) if isinstance(wait, str) else float(wait)
-    how = How(as_, dry_run, verify, force, wait_s)
-    return apply(request, driver or open_driver(), how)
+    return apply(read(what, options), driver or open_driver())
 
 
 def status(

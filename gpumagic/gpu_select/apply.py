@@ -11,14 +11,15 @@ import os
 import random
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import claims, variables, vendors
 from gpumagic.gpu_select.choice import Choice, NotEnough, everything, named
 from gpumagic.gpu_select.free_gpus import freest
 from gpumagic.gpu_select.machine import places, rank_of
+from gpumagic.gpu_select.options import How
 from gpumagic.gpu_select.processes import is_mine
 from gpumagic.gpu_select.report import Action, Remark, Severity, Verdict
 from gpumagic.gpu_select.reporting import Opinions, headline_of, report_of, started_by
@@ -34,7 +35,7 @@ from gpumagic.gpu_select.usage import neighbours
 from gpumagic.gpu_select.variables import ORDER, VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
@@ -44,9 +45,11 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.gpu_select.restart import Kept
-    from gpumagic.gpu_select.situation import Situation, Witness
+    from gpumagic.gpu_select.situation import Situation
 
+_A_SCRIPT = How()
 _PAUSE_S = 5.0  # between two looks while waiting for a GPU to become free
+_RESTART = "type the same with --restart, which keeps it over a restart of the kernel"
 _EVERY_GPU: dict[str, str | None] = {VISIBLE: None, ORDER: "PCI_BUS_ID"}
 
 
@@ -58,41 +61,22 @@ class NotSelected(GpuMagicError):
         self.report = report
 
 
-@dataclass(frozen=True)
-class How:
-    """The manner of a selection, beside what is selected.
-
-    Attributes:
-        waiting: Called while waiting with the seconds since the last call and what
-            is still in the way.
-    """
-
-    form: str | None = None  # "index" or "uuid"; None lets the machine decide
-    dry_run: bool = False
-    verify: bool = False
-    force: bool = False
-    wait_s: float = 0.0
-    waiting: Callable[[float, str], object] | None = None
-    witness: Witness | None = None
-    shell: Any = None
-
-
-def apply(request: Request, driver: Driver, how: How) -> SelectReport:
+def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectReport:
     """Carry out a request that has been read."""
-    if how.wait_s and request.kind is not Kind.FREE:
+    if request.wait_s and request.kind is not Kind.FREE:
         raise GpuMagicError(
             f"--wait is for free GPUs, and {request.text} says which",
             "type %gpu_select free --wait, with the time",
         )
     situation = look(driver, how.witness)
     if (other := vendors.other_vendor(situation.inventory)) is not None:
-        return vendors.select(other, request, dry_run=how.dry_run)
+        return vendors.select(other, request, dry_run=request.dry_run)
     attempt = Attempt(request, situation, how)
-    if how.dry_run:
+    if request.dry_run:
         return attempt.carry_out()
     if situation.verdict is Verdict.FIXED:
         return answer_too_late(attempt)
-    torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not how.force
+    torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not request.force
     if torch_only or situation.verdict is Verdict.LOST:
         raise attempt.refusal(*why_too_late(situation, request.text))
     return attempt.carry_out()
@@ -124,7 +108,7 @@ class Attempt:
 
     def carry_out(self) -> SelectReport:
         """Choose, predict, verify and set, waiting for free GPUs where asked to."""
-        deadline = time.monotonic() + self.how.wait_s
+        deadline = time.monotonic() + self.request.wait_s
         while True:
             try:
                 return self._take()
@@ -150,7 +134,7 @@ class Attempt:
             claimed: What other notebooks have taken, and who.
         """
         inventory = self.situation.inventory
-        if among is None and not self.how.force:
+        if among is None and not self.request.force:
             among = allowed_places(self.situation)
         match self.request.kind:
             case Kind.NAMED:
@@ -228,9 +212,9 @@ class Attempt:
         values = self._values(choice)
         predicted = self.situation.prediction(values[VISIBLE], values[ORDER])
         self._check_words(choice, predicted)
-        if self.how.verify and not self.situation.driver.simulated:
+        if self.request.verify and not self.situation.driver.simulated:
             self._verify(values, predicted)
-        if self.how.dry_run:
+        if self.request.dry_run:
             return self.report(Action.DRY_RUN, choice.opinions, predicted)
         unchanged = all(os.environ.get(name) == values[name] for name in values)
         uuids = [place.uuid for place in choice.places if place.uuid]
@@ -247,7 +231,7 @@ class Attempt:
         written = variables.mask_for(
             choice.places,
             self.situation.inventory,
-            form=self.how.form,
+            form=self.request.form,
             mps="CUDA_MPS_PIPE_DIRECTORY" in os.environ,
         )
         if written.why:
@@ -259,9 +243,9 @@ class Attempt:
 
     def _needs_no_mask(self) -> bool:
         """Whether every GPU is seen where the variable is not set at all."""
-        limited = limiting_mask(self.situation) is not None and not self.how.force
+        limited = limiting_mask(self.situation) is not None and not self.request.force
         sliced = any(gpu.mig for gpu in self.situation.inventory.gpus)
-        return not limited and not sliced and self.how.form is None
+        return not limited and not sliced and self.request.form is None
 
     def _check_words(self, choice: Choice, predicted: Visible) -> None:
         """A mask that does not say what was chosen is a fault of ours."""
@@ -304,9 +288,6 @@ def _by_place(opinions: Iterable[Opinion]) -> Opinions:
 
 def _listed(uuids: Sequence[str | None]) -> str:
     return ", ".join(uuid or "one without a UUID" for uuid in uuids) or "no GPU"
-
-
-_RESTART = "type the same with --restart, which keeps it over a restart of the kernel"
 
 
 def answer_too_late(attempt: Attempt) -> SelectReport:

@@ -12,22 +12,63 @@ import importlib
 import json
 import math
 import os
+import stat
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_select import folders
 from gpumagic.gpu_select.processes import Process, Standing, standing, this_process
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_FOLDER = "gpumagic-claims"
+_ALL_MAY_ADD = 0o1777  # as /tmp: whoever made a file may take it away
 _PREFIX = "claim-"
 _LARGEST_BYTES = 64 * 1024
 _OUT_OF_SIGHT_S = 8 * 3600.0  # for so long a process that cannot be seen is believed
 _BETWEEN_TRIES_S = 0.002
+_MINUTE_S = 60
+_LONGEST_NAME = 32
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a process has chosen a GPU, or a slice of one.
+
+    Attributes:
+        uuid: What is claimed.
+
+        holder: The process.
+
+        user: Whose process it is.
+
+        when: Since when, in seconds since 1970.
+
+        out_of_sight: Whether it comes from another container, so that its process
+            can be neither seen nor found by its number.
+    """
+
+    uuid: str
+    holder: Process
+    user: str
+    when: float
+    out_of_sight: bool = False
+
+    def text(self, now: float) -> str:
+        """Who holds it and since when, at a time in seconds since 1970.
+
+        >>> Claim("GPU-1a2b", Process(4242), "anna", when=1000.0).text(now=1190.0)
+        'pid 4242 of anna, 3 min ago'
+        """
+        place = " in another container" if self.out_of_sight else ""
+        return f"pid {self.holder.pid} of {self.user}{place}, {_ago(now - self.when)}"
+
+    def __str__(self) -> str:
+        return self.text(time.time())
 
 
 class Ledger:
@@ -162,7 +203,7 @@ def held_open(timeout_s: float = 2.0) -> Iterator[Ledger]:
         return
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        folder = os.open(folders.shared(), flags)
+        folder = os.open(shared_folder(), flags)
     except OSError as error:
         yield Ledger(None, f"other notebooks' claims cannot be looked up: {error}")
         return
@@ -179,7 +220,7 @@ def held_open(timeout_s: float = 2.0) -> Iterator[Ledger]:
 def release() -> None:
     """Give up what this process claims; another's, a parent's too, stays."""
     with suppress(OSError):
-        (folders.shared(make=False) / _file_name(this_process())).unlink()
+        (shared_folder(make=False) / _file_name(this_process())).unlink()
 
 
 def _lock(fcntl: Any, folder: int, timeout_s: float) -> str | None:
@@ -203,46 +244,6 @@ def _file_name(process: Process) -> str:
     """One name for each process: numbers come again, and containers have their own."""
     namespace = "".join(filter(str.isdigit, process.namespace or ""))
     return f"{_PREFIX}{process.pid}-{process.start_ticks}-{namespace}.json"
-
-
-_MINUTE_S = 60
-_LONGEST_NAME = 32
-
-
-@dataclass(frozen=True)
-class Claim:
-    """That a process has chosen a GPU, or a slice of one.
-
-    Attributes:
-        uuid: What is claimed.
-
-        holder: The process.
-
-        user: Whose process it is.
-
-        when: Since when, in seconds since 1970.
-
-        out_of_sight: Whether it comes from another container, so that its process
-            can be neither seen nor found by its number.
-    """
-
-    uuid: str
-    holder: Process
-    user: str
-    when: float
-    out_of_sight: bool = False
-
-    def text(self, now: float) -> str:
-        """Who holds it and since when, at a time in seconds since 1970.
-
-        >>> Claim("GPU-1a2b", Process(4242), "anna", when=1000.0).text(now=1190.0)
-        'pid 4242 of anna, 3 min ago'
-        """
-        place = " in another container" if self.out_of_sight else ""
-        return f"pid {self.holder.pid} of {self.user}{place}, {_ago(now - self.when)}"
-
-    def __str__(self) -> str:
-        return self.text(time.time())
 
 
 def claim_text(uuids: Iterable[str], holder: Process, when: float) -> str:
@@ -310,3 +311,45 @@ def _plain(name: str) -> str:
     """A name that does nothing to a screen."""
     letters = "".join(letter for letter in name if letter.isprintable())
     return letters[:_LONGEST_NAME] or "an unknown user"
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def shared_folder(*, make: bool = True) -> Path:
+    """The folder of claims, which all users of this machine can add to.
+
+    Raises:
+        OSError: There is none, or what bears its name is no folder.
+    """
+    folder = _temporary() / _FOLDER
+    if make:
+        make_folder(folder, _ALL_MAY_ADD)
+    # Any user can put a link there: it is looked at, not followed.
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise NotADirectoryError(20, "This is not a folder", str(folder))
+    return folder
+
+
+def make_folder(folder: Path, mode: int) -> None:
+    """Make a folder of exactly this mode; put right one of ours."""
+    try:
+        folder.mkdir(mode)
+    except FileExistsError:
+        found = folder.lstat()
+        own_uid = os.getuid() if hasattr(os, "getuid") else 0
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == own_uid
+        if not is_ours or stat.S_IMODE(found.st_mode) == mode:
+            return
+    folder.chmod(mode)  # mkdir leaves out what the umask says
+
+
+def _temporary() -> Path:
+    import tempfile
+
+    found = Path(tempfile.gettempdir())
+    # Where no folder for temporary files can be written to, the answer is the
+    # working directory: a user's, which is no place for claims.
+    if found == Path.cwd() and not found.stat().st_mode & stat.S_ISVTX:
+        raise FileNotFoundError(2, "No folder for temporary files can be written to")
+    return found

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
@@ -55,39 +56,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: argparse.Namespace, program: list[str]) -> int:
+def run(words: argparse.Namespace, program: list[str]) -> int:
     """Show how things stand or would stand, or become the program with its GPUs.
 
     Args:
-        options: What `add_arguments` has read.
+        words: What `add_arguments` has read.
 
         program: The words behind `--`.
     """
-    from gpumagic.gpu_select.api import select, status
-    from gpumagic.gpu_select.apply import NotSelected
+    from gpumagic.devices.driver import open_driver
+    from gpumagic.gpu_select.api import status
+    from gpumagic.gpu_select.apply import NotSelected, apply
+    from gpumagic.gpu_select.options import Options
+    from gpumagic.gpu_select.request import read
 
-    if not options.what:
-        return _show(status(), options)
+    if not words.what:
+        return _show(status(), words)
+    tried = not program and not words.print
+    said = replace(Options.typed(words), dry_run=tried)
     try:
-        report = select(
-            options.what,
-            n=options.n,
-            min_free=options.min_free,
-            max_util=options.max_util,
-            name=options.name,
-            exclude=options.exclude or (),
-            mine_ok=options.mine_ok,
-            wait=options.wait,
-            as_=options.as_,
-            verify=options.verify,
-            force=options.force,
-            dry_run=not program and not options.print,
-        )
+        report = apply(read(words.what, said), open_driver())
     except NotSelected as error:
         sys.stderr.write(error.report.drawing().terminal() + "\n")
         raise
     if not program:
-        return _show(report, options)
+        return _show(report, words)
     sys.stderr.write(report.headline + "\n")
     return _become(program)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -15,10 +14,8 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
     from contextlib import ExitStack
 
-    from gpumagic.gpu_select.apply import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.notebook.session import Session
@@ -94,7 +91,7 @@ class SelectMagics(GpuMagics):
     )
     @argument(
         "--as",
-        dest="form",
+        dest="as_",
         choices=("index", "uuid"),
         help="How CUDA_VISIBLE_DEVICES names the GPUs.",
     )
@@ -185,33 +182,13 @@ class SelectMagics(GpuMagics):
         if request is None:
             return self.notebook.status()
         if options.restart:
-            return self.notebook.restart(request, self._how(options))
-        with self._waiting(options) as how:
-            return self.notebook.choose(request, how)
-
-    def _how(self, options: argparse.Namespace) -> How:
-        from gpumagic.report.units import parse_seconds
-
-        return self.notebook.how(
-            form=options.form,
-            dry_run=options.dry_run,
-            verify=options.verify,
-            force=options.force,
-            wait_s=parse_seconds(options.wait) if options.wait else 0.0,
-        )
-
-    @contextmanager
-    def _waiting(self, options: argparse.Namespace) -> Iterator[How]:
-        """The manner of a selection, with a place that counts the seconds."""
-        import dataclasses
-
-        how = self._how(options)
-        if not how.wait_s:
-            yield how
-            return
-        with self.progress(round(how.wait_s), "Waiting for a free GPU (s)") as steps:
-            yield dataclasses.replace(
-                how, waiting=lambda passed_s, why: steps.advance(round(passed_s), why)
+            return self.notebook.restart(request)
+        if not request.wait_s:
+            return self.notebook.choose(request)
+        whole_s = round(request.wait_s)
+        with self.progress(whole_s, "Waiting for a free GPU (s)") as steps:
+            return self.notebook.choose(
+                request, lambda passed_s, why: steps.advance(round(passed_s), why)
             )
 
 
@@ -229,28 +206,13 @@ def _require_no_words(options: argparse.Namespace) -> None:
 def _request(options: argparse.Namespace) -> Request | None:
     """What is asked for; None if nothing is."""
     from gpumagic.errors import UsageProblem
+    from gpumagic.gpu_select.options import Options
     from gpumagic.gpu_select.request import read
 
-    filters = {
-        "n": options.n,
-        "min_free": options.min_free,
-        "max_util": options.max_util,
-        "name": options.name,
-        "exclude": options.exclude or (),
-        "mine_ok": options.mine_ok,
-    }
+    said = Options.typed(options)
     if options.what:
-        return read(options.what, **filters)
-    needs_words = (
-        *filters.values(),
-        options.wait,
-        options.form,
-        options.dry_run,
-        options.verify,
-        options.force,
-        options.restart,
-    )
-    if any(value not in (None, False, ()) for value in needs_words):
+        return read(options.what, said)
+    if said.any_said or options.restart:
         raise UsageProblem(
             "%gpu_select: these options need to be told which GPUs",
             "say which, as in %gpu_select free -n 2",

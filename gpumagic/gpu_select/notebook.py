@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
 from gpumagic.devices.cuda_start import mapped_library
-from gpumagic.gpu_select import folders
-from gpumagic.gpu_select.watch import Guard, Watcher
+from gpumagic.gpu_select.watch import GuardSwitch, Watcher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import ExitStack
 
-    from gpumagic.gpu_select.apply import How
+    from gpumagic.gpu_select.options import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.notebook.session import Session
@@ -34,7 +35,7 @@ class Notebook:
     """
 
     def __init__(self, shell: Any, session: Session) -> None:
-        self.guard = Guard(session)
+        self.guard = GuardSwitch(session)
         self.watcher = Watcher(
             self._has_started,
             on_start=self._compare,
@@ -50,14 +51,8 @@ class Notebook:
         """Watch from now on, and take up a request that has outlived a restart."""
         self.guard.install()
         self.watcher.install(self._shell, undo)
-        if _something_is_kept():
+        if something_is_kept():
             self._take_up()
-
-    def how(self, **manner: Any) -> How:
-        """The manner of a selection in this notebook."""
-        from gpumagic.gpu_select.apply import How
-
-        return How(witness=self.watcher, shell=self._shell, **manner)
 
     def status(self) -> SelectReport:
         """How things stand."""
@@ -65,19 +60,21 @@ class Notebook:
 
         return status(self._session.driver, witness=self.watcher, shell=self._shell)
 
-    def choose(self, request: Request, how: How) -> SelectReport:
-        """Carry out a request."""
+    def choose(
+        self, request: Request, waiting: Callable[[float, str], object] | None = None
+    ) -> SelectReport:
+        """Carry out a request; a wait is told as `How` says."""
         from gpumagic.gpu_select.apply import apply
 
-        report = apply(request, self._session.driver, how)
-        self._chosen = self._chosen or not how.dry_run
+        report = apply(request, self._session.driver, self._how(waiting))
+        self._chosen = self._chosen or not request.dry_run
         return report
 
     def reset(self) -> SelectReport:
         """Go back to what the kernel was started with."""
         from gpumagic.gpu_select.api import reset
 
-        report = reset(self._session.driver, before=self._at_load, how=self.how())
+        report = reset(self._session.driver, before=self._at_load, how=self._how())
         self._chosen = False
         return report
 
@@ -105,7 +102,7 @@ class Notebook:
 
     # ---------------------------------------------------------------- over a restart
 
-    def restart(self, request: Request, how: How) -> SelectReport:
+    def restart(self, request: Request) -> SelectReport:
         """Keep what a request means now, and restart with it.
 
         Raises:
@@ -119,13 +116,13 @@ class Notebook:
         from gpumagic.notebook.magics import show_text
 
         self._require_real_gpus(request)
-        trial = dataclasses.replace(how, dry_run=True)
-        report = apply(request, self._session.driver, trial)
+        trial = dataclasses.replace(request, dry_run=True)
+        report = apply(trial, self._session.driver, self._how())
         chosen = mapped(report.rows, "predicted")
         key = restart.key(self._shell)
         if key is None:
             show_text(restart.without_keeping(report))
-        elif not how.dry_run:
+        elif not request.dry_run:
             _keep(request, [row.uuid for row in chosen], key)
             numbers = " and ".join(str(row.physical) for row in chosen)
             what = f"GPU {numbers}" if numbers else "your choice"
@@ -150,14 +147,19 @@ class Notebook:
         from gpumagic.notebook.magics import show_text
 
         key = restart.key(self._shell)
-        kept = restart.take(key) if key is not None else None
+        kept = restart.take(kept_folder(), key) if key is not None else None
         if kept is None:
             return
         try:
-            display(take_up(kept, self._session.driver, self.how()))
+            display(take_up(kept, self._session.driver, self._how()))
             self._chosen = True
         except GpuMagicError as error:
             show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
+
+    def _how(self, waiting: Callable[[float, str], object] | None = None) -> How:
+        from gpumagic.gpu_select.options import How
+
+        return How(waiting, self.watcher, self._shell)
 
     # ---------------------------------------------------------------- what is watched
 
@@ -191,12 +193,27 @@ def _variables() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
-def _something_is_kept() -> bool:
+def something_is_kept() -> bool:
     """Whether any kernel of this user has been restarted with a choice."""
     try:
-        return any(folders.private(make=False).iterdir())
+        return any(kept_folder().iterdir())
     except OSError:
         return False
+
+
+def kept_folder() -> Path:
+    """The folder of what one user keeps over restarts, which may not be there yet.
+
+    Raises:
+        OSError: There is no home to have it in.
+    """
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if named.is_absolute():
+        return named / "gpumagic"
+    try:
+        return Path.home() / ".local" / "state" / "gpumagic"
+    except RuntimeError as error:
+        raise FileNotFoundError(2, "There is no home directory") from error
 
 
 def _keep(request: Request, uuids: list[str | None], key: str) -> None:
@@ -206,7 +223,8 @@ def _keep(request: Request, uuids: list[str | None], key: str) -> None:
     known = [uuid for uuid in uuids if uuid]
     try:
         # Without all of the UUIDs the words have to do.
-        restart.keep(request.text, known if len(known) == len(uuids) else [], key)
+        uuids_or_none = known if len(known) == len(uuids) else []
+        restart.keep(kept_folder(), request.text, uuids_or_none, key)
     except OSError as error:
         raise GpuMagicError(
             f"the choice cannot be kept over a restart: {error}",

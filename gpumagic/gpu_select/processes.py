@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
 _ENDED = "ZX"  # it has ended, and its parent has not asked how
 
 
@@ -69,6 +70,20 @@ def boot() -> str | None:
         return None
 
 
+def is_mine(pid: int) -> bool | None:
+    """Whether a process belongs to this user; None where that cannot be told.
+
+    The driver gives the numbers of the machine. In a container the same number is
+    another process, so there nothing is said of it.
+    """
+    if _namespace() != _FIRST_NAMESPACE:
+        return None
+    try:
+        return (_PROC / str(pid)).stat().st_uid == os.getuid()
+    except (OSError, AttributeError):
+        return None
+
+
 def _state_and_start(pid: int) -> tuple[str, int | None]:
     """The third and the 22nd field of its stat; a name before may hold anything."""
     try:
@@ -95,21 +110,3 @@ def _exists(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
-
-
-_PROCESSES = Path("/proc")
-_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
-
-
-def is_mine(pid: int) -> bool | None:
-    """Whether a process belongs to this user; None where that cannot be told.
-
-    The driver gives the numbers of the machine. In a container the same number is
-    another process, so there nothing is said of it.
-    """
-    try:
-        if str((_PROCESSES / "self/ns/pid").readlink()) != _FIRST_NAMESPACE:
-            return None
-        return (_PROCESSES / str(pid)).stat().st_uid == os.getuid()
-    except (OSError, AttributeError):
-        return None

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_select import linter, watch
+from gpumagic.gpu_select import linter
 from gpumagic.gpu_select.machine import Place, places, rank_of
 from gpumagic.gpu_select.report import (
     Action,
@@ -19,6 +19,7 @@ from gpumagic.gpu_select.report import (
 )
 from gpumagic.gpu_select.situation import (
     Situation,
+    guard_state,
     is_shown_as,
     rank_shown,
     simulated_anew,
@@ -189,7 +190,7 @@ def _confirmed(situation: Situation, rows: tuple[Row, ...]) -> bool | None:
 def _guard(situation: Situation) -> Guard | None:
     if situation.driver.simulated or situation.inventory.absent:
         return None
-    return watch.guard_state(situation.inventory, os.environ.get(VISIBLE))
+    return guard_state(situation.inventory, os.environ.get(VISIBLE))
 
 
 def _remarks(situation: Situation, shell: Any) -> Iterable[Remark]:

@@ -9,7 +9,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import parse_bytes
+from gpumagic.gpu_select.options import Options
+from gpumagic.report.units import parse_bytes, parse_seconds
+
+_NONE_SAID = Options()
+_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+class Kind(enum.Enum):
+    """What sort of choice is asked for."""
+
+    NAMED = "named"
+    NONE = "none"
+    ALL = "all"
+    FREE = "free"
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,16 @@ class Request:
         exclude: Names of what is not to be taken.
 
         mine_ok: Whether what the user's own processes hold counts as free.
+
+        wait_s: How long to wait for free ones.
+
+        form: "index" or "uuid"; None lets the machine decide.
+
+        dry_run: Whether only to say what would be set.
+
+        verify: Whether a child process starts CUDA first.
+
+        force: Whether to leave the limit that the process was started with.
     """
 
     kind: Kind
@@ -45,18 +68,14 @@ class Request:
     model: str | None = None
     exclude: tuple[str, ...] = ()
     mine_ok: bool = False
+    wait_s: float = 0.0
+    form: str | None = None
+    dry_run: bool = False
+    verify: bool = False
+    force: bool = False
 
 
-def read(  # noqa: PLR0913 -- each one is an option of the magic
-    what: str | int | Iterable[str | int],
-    *,
-    n: int | None = None,
-    min_free: str | int | None = None,
-    max_util: float | None = None,
-    name: str | None = None,
-    exclude: str | int | Iterable[str | int] = (),
-    mine_ok: bool = False,
-) -> Request:
+def read(what: object, options: Options = _NONE_SAID) -> Request:
     """Understand a request.
 
     >>> read("0-2").names, read([3, "GPU-1a2b"]).text
@@ -65,53 +84,57 @@ def read(  # noqa: PLR0913 -- each one is an option of the magic
     Args:
         what: Names, divided by commas or blanks, or one of "none", "all" and "free".
 
-        n: Of free ones, how many; one if not said.
-
-        min_free: The free memory that each must have: bytes, or text as "20GiB".
-
-        max_util: The highest utilisation of each, in percent.
-
-        name: A part of the model's name.
-
-        exclude: What is not to be taken, by name.
-
-        mine_ok: Whether what the user's own processes hold counts as free.
+        options: What is said beside them.
 
     Raises:
         GpuMagicError: The words mean nothing, or contradict each other.
     """
     kind, names = meaning(what)
-    left_out = excluded(exclude)
-    options = [
-        *([] if n is None else [f"-n {n}"]),
-        *([] if min_free is None else [f"--min-free {_size_text(min_free)}"]),
-        *([] if max_util is None else [f"--max-util {max_util:.15g}"]),
-        *([] if name is None else [f"--name{_value_text(name)}"]),
-        *([f"--exclude {','.join(left_out)}"] if left_out else []),
-        *(["--mine-ok"] if mine_ok else []),
-    ]
+    left_out = _excluded(options.exclude)
+    filters = _filters_typed(options, left_out)
     head = ",".join(names) if kind is Kind.NAMED else kind.value
-    if options and kind is not Kind.FREE:
+    if filters and kind is not Kind.FREE:
         raise GpuMagicError(
-            f"{options[0].split()[0]} chooses among free GPUs, and {head} says which",
-            f"type %gpu_select {head}, or %gpu_select free {' '.join(options)}",
+            f"{filters[0].split()[0]} chooses among free GPUs, and {head} says which",
+            f"type %gpu_select {head}, or %gpu_select free {' '.join(filters)}",
         )
     return Request(
         kind,
         names,
-        " ".join([head, *options]),
-        count=_count(n),
-        min_free_bytes=_size(min_free),
-        max_util_share=_share(max_util),
-        model=_model(name),
+        " ".join([head, *filters]),
+        count=_count(options.n),
+        min_free_bytes=_size(options.min_free),
+        max_util_share=_share(options.max_util),
+        model=_model(options.name),
         exclude=left_out,
-        mine_ok=mine_ok,
+        mine_ok=options.mine_ok,
+        wait_s=_seconds(options.wait),
+        form=options.as_,
+        dry_run=options.dry_run,
+        verify=options.verify,
+        force=options.force,
     )
 
 
 # ---------------------------------------------------------------- options
 
-_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+def _filters_typed(options: Options, left_out: tuple[str, ...]) -> list[str]:
+    """What chooses among free GPUs, as one would type it."""
+    n, size, util, name = (
+        options.n,
+        options.min_free,
+        options.max_util,
+        options.name,
+    )
+    return [
+        *([] if n is None else [f"-n {n}"]),
+        *([] if size is None else [f"--min-free {_size_text(size)}"]),
+        *([] if util is None else [f"--max-util {util:.15g}"]),
+        *([] if name is None else [f"--name{_value_text(name)}"]),
+        *([f"--exclude {','.join(left_out)}"] if left_out else []),
+        *(["--mine-ok"] if options.mine_ok else []),
+    ]
 
 
 def _count(n: int | None) -> int:
@@ -149,6 +172,10 @@ def _value_text(value: str) -> str:
     return f"{'=' if value.startswith('-') else ' '}{shlex.quote(value)}"
 
 
+def _seconds(wait: str | float) -> float:
+    return parse_seconds(wait) if isinstance(wait, str) else float(wait)
+
+
 def _share(percent: float | None) -> float | None:
     if percent is None:
         return None
@@ -166,15 +193,6 @@ def _model(name: str | None) -> str | None:
             "--name is empty", "type a part of the model's name: --name A100"
         )
     return name
-
-
-class Kind(enum.Enum):
-    """What sort of choice is asked for."""
-
-    NAMED = "named"
-    NONE = "none"
-    ALL = "all"
-    FREE = "free"
 
 
 # ---------------------------------------------------------------- words
@@ -216,7 +234,7 @@ def _words(what: object) -> list[str]:
     return [str(what)]
 
 
-def excluded(what: object) -> tuple[str, ...]:
+def _excluded(what: object) -> tuple[str, ...]:
     """The names of what is not to be taken; there may be none.
 
     Raises:

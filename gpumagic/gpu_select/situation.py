@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,9 +13,10 @@ from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import linter, variables
 from gpumagic.gpu_select.machine import places, rank_of
-from gpumagic.gpu_select.report import Start, TorchLatch, Variable, Verdict
+from gpumagic.gpu_select.report import Guard, Start, TorchLatch, Variable, Verdict
 from gpumagic.gpu_select.torch_looks import torch_latch
 from gpumagic.gpu_select.variables import ORDER, VISIBLE
+from gpumagic.gpu_select.watch import GUARD, GUARD_ON
 from gpumagic.report.places import Place as CodePlace
 
 if TYPE_CHECKING:
@@ -170,3 +172,28 @@ def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
         if (rank := rank_of(place, seen)) is not None
     }
     return tuple(sorted(ranked, key=lambda place: ranked[place]))
+
+
+def guard_state(inventory: Inventory, mask: str | None) -> Guard:
+    """Whether the guard is on, and why it does not help here, if it does not."""
+    value = os.environ.get(GUARD)
+    if value != GUARD_ON:
+        own = f"{GUARD} is set to {value!r}" if value is not None else None
+        return Guard(on=False, defeated_by=own)
+    return Guard(on=True, defeated_by=_defeat(inventory, mask))
+
+
+def _defeat(inventory: Inventory, mask: str | None) -> str | None:
+    if (mask or "").startswith("MIG-"):
+        return "CUDA_VISIBLE_DEVICES names a MIG slice, which torch asks CUDA about"
+    if inventory.problem is not None:
+        return f"NVML does not answer: {inventory.problem}"
+    torch = sys.modules.get("torch")
+    core, cuda = getattr(torch, "_C", None), getattr(torch, "cuda", None)
+    if core is None or cuda is None:
+        return None  # not imported yet, so nothing is known of it
+    if not hasattr(core, "_cuda_getDeviceCount"):
+        return "this torch is built without CUDA"
+    if not hasattr(cuda, "_nvml_based_avail"):
+        return "this torch is too old to ask NVML"
+    return None

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, FunctionType, ModuleType
 
-    from gpumagic.devices.protocols import Inventory
-    from gpumagic.gpu_select import report
     from gpumagic.gpu_select.report import Start, TorchLatch
     from gpumagic.gpu_select.torch_looks import TorchLooks
     from gpumagic.notebook.session import Session
@@ -272,10 +270,10 @@ class Watcher:
 
 
 GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_ON = "1"
+GUARD_ON = "1"
 
 
-class Guard:
+class GuardSwitch:
     """Turns the guard on and off; the session undoes it on unload.
 
     Args:
@@ -293,41 +291,8 @@ class Guard:
 
     def turn(self, *, on: bool) -> None:
         """Turn it on or off, whatever the variable was before."""
-        off = None if self._users_own == _ON else self._users_own
-        self._session.set_variable(GUARD, _ON if on else off)
-
-
-def guard_state(inventory: Inventory, mask: str | None) -> report.Guard:
-    """Whether the guard is on, and why it does not help here, if it does not.
-
-    Args:
-        inventory: What the driver says of the machine.
-
-        mask: The value of CUDA_VISIBLE_DEVICES.
-    """
-    from gpumagic.gpu_select import report
-
-    value = os.environ.get(GUARD)
-    if value != _ON:
-        own = f"{GUARD} is set to {value!r}" if value is not None else None
-        return report.Guard(on=False, defeated_by=own)
-    return report.Guard(on=True, defeated_by=_defeat(inventory, mask))
-
-
-def _defeat(inventory: Inventory, mask: str | None) -> str | None:
-    if (mask or "").startswith("MIG-"):
-        return "CUDA_VISIBLE_DEVICES names a MIG slice, which torch asks CUDA about"
-    if inventory.problem is not None:
-        return f"NVML does not answer: {inventory.problem}"
-    torch = sys.modules.get("torch")
-    core, cuda = getattr(torch, "_C", None), getattr(torch, "cuda", None)
-    if core is None or cuda is None:
-        return None  # not imported yet, so nothing is known of it
-    if not hasattr(core, "_cuda_getDeviceCount"):
-        return "this torch is built without CUDA"
-    if not hasattr(cuda, "_nvml_based_avail"):
-        return "this torch is too old to ask NVML"
-    return None
+        off = None if self._users_own == GUARD_ON else self._users_own
+        self._session.set_variable(GUARD, GUARD_ON if on else off)
 
 
 _LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")

@@ -1,9 +1,16 @@
-"""Machines made up for a test."""
+"""Machines made up for a test, and choosing free GPUs on them, chance under control."""
 
 from dataclasses import replace
 
-from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
+import pytest
 
+from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
+from gpumagic.gpu_select.choice import NotEnough
+from gpumagic.gpu_select.free_gpus import freest
+from gpumagic.gpu_select.options import Options
+from gpumagic.gpu_select.request import read
+
+MINE = 4242  # the process of one's own
 GIB = 2**30
 TOTAL = 80 * GIB
 ADDRESSES = ("0000:18:00.0", "0000:3b:00.0", "0000:86:00.0", "000f:01:00.0")
@@ -51,3 +58,32 @@ def lost(index=1):
 def machine(*gpus):
     """A machine with these GPUs, or with four that are idle and alike."""
     return Inventory(gpus=gpus or tuple(gpu(index) for index in range(4)))
+
+
+def choose(inventory, *, allowed=None, claimed=None, pick=min, **options):
+    """The choice of free GPUs; of equals the one that `pick` finds by number."""
+    return freest(
+        read("free", Options(**options)),
+        inventory,
+        allowed=allowed,
+        claimed=claimed or {},
+        is_mine=lambda pid: pid == MINE,
+        pick=lambda equals: pick(equals, key=lambda place: place.gpu.index),
+    )
+
+
+def refusal(inventory, **options):
+    """The error of a choice that finds too few."""
+    with pytest.raises(NotEnough) as caught:
+        choose(inventory, **options)
+    return caught.value
+
+
+def numbers(choice):
+    """The chosen GPUs by number, in order."""
+    return [place.gpu.index for place in choice.places]
+
+
+def said(opinions):
+    """What is said of each GPU, by number."""
+    return {each.place.gpu.index: each.why for each in opinions}

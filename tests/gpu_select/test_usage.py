@@ -1,10 +1,26 @@
-"""What counts as free, and how the use of a GPU is told."""
+"""How much a place is in use is told from what is known, and by whom else."""
+
+from __future__ import annotations
 
 import pytest
 
 from gpumagic.devices.protocols import Gpu, GpuProcess
-from tests.gpu_select.free_ones import MINE, choose, numbers, refusal, said
-from tests.gpu_select.machines import GIB, gpu, machine
+from gpumagic.gpu_select.choice import named
+from gpumagic.gpu_select.machine import Place
+from gpumagic.gpu_select.report import Severity
+from gpumagic.gpu_select.usage import neighbours, usage_of
+from tests.fakes.run import run_python
+from tests.gpu_select.machines import (
+    GIB,
+    MINE,
+    TOTAL,
+    choose,
+    gpu,
+    machine,
+    numbers,
+    refusal,
+    said,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +129,85 @@ def test_an_exclusive_gpu_is_not_shared():
         assert "admits one process" in why
     idle = gpu(0, compute_mode="exclusive process")
     assert numbers(choose(machine(idle))) == [0]
+
+
+def said_of_neighbours(*gpus):
+    """The warnings where all GPUs of a machine were asked for."""
+    inventory = machine(*gpus)
+    names = [str(each.index) for each in gpus]
+    choice = named(names, inventory, None)
+    return list(neighbours(choice.places, lambda pid: pid == MINE))
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [gpu(0), gpu(0, pids=[MINE]), gpu(0, processes=None), gpu(0, used_gib=40)],
+)
+def test_nothing_is_said_of_a_gpu_without_processes_of_others(idle):
+    """One's own are no news, and what is unknown is not held against a GPU."""
+    assert said_of_neighbours(idle) == []
+
+
+def test_the_gpu_of_a_colleague_is_a_warning():
+    """It says which GPU, by how many it is used, and what is left of its memory."""
+    remarks = said_of_neighbours(gpu(0), gpu(1, used_gib=70, pids=[7, 8, MINE]))
+
+    (remark,) = remarks
+    assert remark.severity is Severity.WARNING
+    assert remark.text == (
+        "GPU 1 is in use by 2 other processes; 10.0 GiB of its memory is free"
+    )
+    assert "%gpu_select free" in remark.next_step
+
+
+def test_choosing_it_by_its_number_warns():
+    """GPU 0 of the fake machine has a process on it, GPU 1 has none."""
+    run = run_python("""
+        import json
+        import gpumagic.gpu_select as gs
+        print(json.dumps([
+            [remark.text for remark in gs.select(name).remarks]
+            for name in ("0", "1")
+        ]))
+    """)
+
+    first, second = run.json()
+
+    assert any("GPU 0 is in use by 1 other process" in text for text in first)
+    assert not any("in use by" in text for text in second)
+
+
+def test_what_the_driver_keeps_for_itself_is_nobodys_use():
+    """Where used memory is not told it is what is neither free nor the driver's."""
+    kept = gpu(
+        0,
+        memory_used_bytes=None,
+        memory_free_bytes=40 * GIB,
+        memory_reserved_bytes=30 * GIB,
+    )
+
+    usage = usage_of(Place(kept), lambda _: False, own_yield=False)
+
+    assert usage.used_bytes == 10 * GIB
+
+
+def test_own_processes_free_no_more_than_there_is():
+    """Processes that yield may be told to hold more than is in use."""
+    crowded = gpu(0, used_gib=10, pids=[MINE], each_gib=30)
+
+    usage = usage_of(Place(crowded), lambda _: True, own_yield=True)
+
+    assert (usage.free_bytes, usage.used_bytes) == (TOTAL, 0)
+
+
+@pytest.mark.parametrize("sizes", [(None, None), (3 * GIB, None)])
+def test_unknown_memory_stays_unknown(sizes):
+    """Figures that the driver does not tell do not become zero."""
+    total, free = sizes
+    silent = gpu(
+        0, memory_total_bytes=total, memory_free_bytes=free, memory_used_bytes=None
+    )
+
+    usage = usage_of(Place(silent), lambda _: True, own_yield=True)
+
+    assert (usage.free_bytes, usage.used_bytes) == (None, None)

@@ -1,12 +1,19 @@
-"""Who started CUDA: the cell, the line and the import, and nothing left behind."""
+"""Who started CUDA is found, imports are as before, and the guard is honest."""
 
 from __future__ import annotations
+
+import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select.watch import only_line
+from gpumagic.devices.protocols import Inventory
+from gpumagic.gpu_select import situation
+from gpumagic.gpu_select.watch import GUARD, GuardSwitch, only_line
+from gpumagic.notebook.session import Session
+from tests.fakes.run import run_python
 from tests.gpu_select.watched import watched
 from tests.notebook.shells import see_in_kernel, see_in_terminal
 
@@ -228,3 +235,195 @@ def test_cells_and_lines_are_known_in_both_real_shells(see):
     )
     assert look.printed == "told\n"
     assert seen.result == "(4, 3, 'look()')"
+
+
+IMPORTS = """
+    import importlib, importlib.util, runpy, threading, traceback, warnings, zipimport
+
+    class Shared:
+        "A finder that is the loader of many modules, as pytest's is."
+        def find_spec(self, name, path=None, target=None):
+            if name.startswith("shared"):
+                return importlib.util.spec_from_loader(name, self)
+        def create_module(self, spec):
+            return None
+        def exec_module(self, module):
+            module.made = module.__name__
+            if module.__name__ == "shared_outer":
+                import shared_inner
+
+    shared = Shared()
+    sys.meta_path.append(shared)
+
+    def failure(name):
+        try:
+            exec(f'import {name}')
+        except Exception as error:
+            return traceback.format_exc()
+
+    def everything():
+        found = {}
+        import plain, package.part, shared_outer
+        found["plain"] = sorted(vars(plain.__loader__)), plain.__spec__.name
+        found["shared"] = vars(shared), sys.modules["shared_inner"].made
+        found["failing"] = failure("failing")
+        found["missing"] = failure("missing")
+        found["lacking"] = failure("lacking")
+        found["no_syntax"] = failure("no_syntax")
+        found["again"] = importlib.reload(plain) is plain
+        spec = importlib.util.find_spec("unused")
+        found["spec"] = spec.origin, "unused" in sys.modules
+        spec = importlib.util.find_spec("lazy")
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found["lazy"] = module.value
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import warning
+        found["warned"] = [each.filename for each in caught]
+        found["run"] = runpy.run_module("plain")["value"]
+        sys.path.append(str(folder / "archive.zip"))
+        import zipped_outer
+        found["zipped"] = zipped_outer.value, sorted(vars(zipped_outer.__loader__))
+        names = [f"thread_{number}" for number in range(8)]
+        threads = [threading.Thread(target=__import__, args=(n,)) for n in names]
+        [each.start() for each in threads]
+        [each.join() for each in threads]
+        found["threads"] = [sys.modules[name].value for name in names]
+        found["builtin"] = __import__("_bisect").__name__
+        return {key: str(value) for key, value in found.items()}
+
+    import zipfile
+    with zipfile.ZipFile(folder / "archive.zip", "w") as archive:
+        archive.writestr("zipped_outer.py", "from zipped_inner import value")
+        archive.writestr("zipped_inner.py", "value = 5")
+"""
+MODULES = {
+    "plain.py": "value = 1",
+    "package/__init__.py": "",
+    "package/part.py": "value = 2",
+    "failing.py": "import plain\n1 / 0",
+    "lacking.py": "import nowhere_at_all",
+    "no_syntax.py": "def",
+    "lazy.py": "value = 3",
+    "unused.py": "",
+    "warning.py": "import warnings\nwarnings.warn('careful', stacklevel=2)",
+    **{f"thread_{number}.py": f"value = {number}" for number in range(8)},
+}
+
+
+def test_imports_work_as_they_did():
+    """All kinds of imports give the same values, tracebacks and loaders as without."""
+    with_and_without = [
+        watched(f"{IMPORTS}\n    {first}\n    show(everything(), places())", MODULES)
+        for first in ("watch()", "pass")
+    ]
+    (seen, _), (expected, _) = (each.json() for each in with_and_without)
+    folders = [
+        each["spec"].split("'")[1].removesuffix("/unused.py")
+        for each in (seen, expected)
+    ]
+    for key, value in expected.items():
+        assert seen[key].replace(folders[0], "") == value.replace(folders[1], ""), key
+
+
+SOUND = Inventory(driver_version="590.48")
+CUDA_TORCH = SimpleNamespace(
+    _C=SimpleNamespace(_cuda_getDeviceCount=int),
+    cuda=SimpleNamespace(_nvml_based_avail=bool),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_torch(monkeypatch):
+    monkeypatch.delitem(__import__("sys").modules, "torch", raising=False)
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """A session in an environment without the variable."""
+    monkeypatch.delenv(GUARD, raising=False)
+    session = Session()
+    yield session
+    session.restore_environment()
+
+
+def test_it_is_on_from_the_loading_until_the_unloading(session):
+    """The variable is there while the extension is, and no longer."""
+    GuardSwitch(session).install()
+    assert os.environ[GUARD] == "1"
+    assert situation.guard_state(SOUND, None).on
+    session.restore_environment()
+    assert GUARD not in os.environ
+    assert not situation.guard_state(SOUND, None).on
+
+
+@pytest.mark.parametrize("own", ["0", "1", ""])
+def test_a_value_of_the_users_own_is_left(session, monkeypatch, own):
+    """Loading does not touch it; asked for by name the guard can still be turned."""
+    monkeypatch.setenv(GUARD, own)
+    ours = GuardSwitch(session)
+    ours.install()
+    assert os.environ[GUARD] == own
+    ours.turn(on=True)
+    assert situation.guard_state(SOUND, None).on
+    ours.turn(on=False)
+    assert not situation.guard_state(SOUND, None).on
+    session.restore_environment()
+    assert os.environ[GUARD] == own
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ((SOUND, "MIG-1234", None), "MIG"),
+        ((Inventory(problem="library mismatch"), None, None), "library mismatch"),
+        ((SOUND, "0", SimpleNamespace(_C=object(), cuda=object())), "without CUDA"),
+        ((SOUND, "0", SimpleNamespace(_C=CUDA_TORCH._C, cuda=object())), "too old"),
+        ((SOUND, "0,1", CUDA_TORCH), None),
+        ((SOUND, None, None), None),
+    ],
+)
+def test_where_it_does_not_help_it_says_why(session, monkeypatch, machine, why):
+    """MIG masks, a failing NVML and other builds of torch defeat it."""
+    inventory, mask, torch = machine
+    GuardSwitch(session).install()
+    if torch is not None:
+        monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+    found = situation.guard_state(inventory, mask)
+    assert found.on
+    assert (found.defeated_by is None) == (why is None)
+    assert why is None or why in found.defeated_by
+
+
+def test_the_users_zero_is_given_as_the_reason(session, monkeypatch):
+    """Where the user has switched torch's check off, that is what is said."""
+    monkeypatch.setenv(GUARD, "0")
+    GuardSwitch(session).install()
+    found = situation.guard_state(SOUND, None)
+    assert (found.on, found.defeated_by) == (False, f"{GUARD} is set to '0'")
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_is_available_starts_cuda_only_without_the_guard(guarded):
+    """With the guard, torch says that CUDA is available and never reaches cuInit."""
+    if not _torch_has_cuda():
+        pytest.skip("the installed torch is not built for CUDA")
+    run = run_python(f"""
+        import json, torch
+        from gpumagic.gpu_select.watch import Guard
+        from gpumagic.notebook.session import Session
+        if {guarded}:
+            Guard(Session()).install()
+        print(json.dumps(torch.cuda.is_available()))
+    """)
+    assert bool(run.cuinit_calls()) == (not guarded)
+    assert run.json() or not guarded
+
+
+def _torch_has_cuda():
+    from gpumagic.devices.torch_build import read_torch_build
+
+    build = read_torch_build()
+    return build is not None and build.cuda is not None

@@ -1,4 +1,4 @@
-"""Whose process it is, as far as that can be told."""
+"""Whose process it is that the driver lists."""
 
 from __future__ import annotations
 

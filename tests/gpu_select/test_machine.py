@@ -1,4 +1,6 @@
-"""Which places names mean, and what is said where they mean none."""
+"""Names of GPUs and slices mean one place each, or an error that says what to type."""
+
+from __future__ import annotations
 
 import pytest
 
