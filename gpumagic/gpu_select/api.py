@@ -1,4 +1,4 @@
-"""Chooses GPUs from a script, and puts the choice back."""
+"""Chooses GPUs from a script, tells how things stand, and puts the choice back."""
 
 from __future__ import annotations
 

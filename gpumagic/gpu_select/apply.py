@@ -1,6 +1,6 @@
 """Carries a request out, all or nothing; answers where it comes too late.
 
-resolve -> write as a mask -> predict -> verify -> set
+    resolve -> write as a mask -> predict -> verify -> set
 
 All of it happens or none. CUDA is never started by it.
 """
@@ -32,7 +32,7 @@ from gpumagic.gpu_select.situation import (
     simulated_anew,
 )
 from gpumagic.gpu_select.usage import neighbours
-from gpumagic.gpu_select.variables import ORDER, VISIBLE
+from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
         )
     situation = look(driver, how.witness)
     if (other := vendors.other_vendor(situation.inventory)) is not None:
-        return vendors.select(other, request, dry_run=request.dry_run)
+        return vendors.select(other, request)
     attempt = Attempt(request, situation, how)
     if request.dry_run:
         return attempt.carry_out()
@@ -232,7 +232,7 @@ class Attempt:
             choice.places,
             self.situation.inventory,
             form=self.request.form,
-            mps="CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+            mps=MPS in os.environ,
         )
         if written.why:
             self._note(written.why)
@@ -288,6 +288,9 @@ def _by_place(opinions: Iterable[Opinion]) -> Opinions:
 
 def _listed(uuids: Sequence[str | None]) -> str:
     return ", ".join(uuid or "one without a UUID" for uuid in uuids) or "no GPU"
+
+
+# ---------------------------------------------------------------- too late
 
 
 def answer_too_late(attempt: Attempt) -> SelectReport:

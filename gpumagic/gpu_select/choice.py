@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Inventory
 
+_LEFT_OUT = "one process sees one slice, or whole GPUs: to have this one, name it"
+
 
 @dataclass(frozen=True)
 class Opinion:
@@ -80,6 +82,9 @@ def out_of_reach(inventory: Inventory) -> str:
     )
 
 
+# ---------------------------------------------------------------- what a request means
+
+
 def named(
     names: Sequence[str], inventory: Inventory, allowed: Sequence[Place] | None
 ) -> Choice:
@@ -133,9 +138,6 @@ def everything(inventory: Inventory, allowed: Sequence[Place] | None) -> Choice:
         for place in there
     ]
     return Choice(tuple(chosen), tuple(opinions))
-
-
-_LEFT_OUT = "one process sees one slice, or whole GPUs: to have this one, name it"
 
 
 def _why_named(name: str, place: Place) -> str:

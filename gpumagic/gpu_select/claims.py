@@ -1,4 +1,4 @@
-"""Advisory claims: notebooks that ask at the same moment get different GPUs.
+"""Keeps advisory claims: notebooks that ask at once get different GPUs.
 
 Each process has one file in a folder of all users, and nobody writes into another's:
 no user needs rights to what is not theirs, and a spoilt file spoils one claim only.
@@ -244,6 +244,9 @@ def _file_name(process: Process) -> str:
     """One name for each process: numbers come again, and containers have their own."""
     namespace = "".join(filter(str.isdigit, process.namespace or ""))
     return f"{_PREFIX}{process.pid}-{process.start_ticks}-{namespace}.json"
+
+
+# -------------------------------------------------------- a claim as a file holds it
 
 
 def claim_text(uuids: Iterable[str], holder: Process, when: float) -> str:

@@ -1,4 +1,4 @@
-"""`python -m gpumagic select`: choose GPUs for a program, from outside of it.
+"""Runs `python -m gpumagic select`: chooses GPUs for a program, from outside of it.
 
 Outside is the best place: the program finds its GPUs chosen before its first line.
 """

@@ -18,13 +18,12 @@ from gpumagic.gpu_select.choice import (
 from gpumagic.gpu_select.machine import (
     Place,
     find,
-    listed,
     places,
     require_gpus,
     together,
 )
 from gpumagic.gpu_select.usage import busy_text, usage_of
-from gpumagic.report.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, listed, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,11 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Inventory
     from gpumagic.gpu_select.request import Request
     from gpumagic.gpu_select.usage import Usage
+
+# A difference in free memory below this share of the memory is noise.
+_NOISE_SHARE = 0.01
+# An idle GPU that draws a desktop, or whose driver keeps a little, is still free.
+_FREE_AT_SHARE = 0.05
 
 
 def freest(  # noqa: PLR0913 -- the machine, and what else speaks for or against
@@ -150,8 +154,7 @@ def _has_limits(request: Request) -> bool:
     return bool(request.exclude) or any(limit is not None for limit in limits)
 
 
-# A difference in free memory below this share of the memory is noise.
-_NOISE_SHARE = 0.01
+# ---------------------------------------------------------------- ranking
 
 
 @dataclass
@@ -244,8 +247,7 @@ def _remarks(equals: list[Place], drawn: list[Place]) -> dict[Place, str]:
     return remarks
 
 
-# An idle GPU that draws a desktop, or whose driver keeps a little, is still free.
-_FREE_AT_SHARE = 0.05
+# ---------------------------------------------------------------- refusing
 
 
 class Cause(enum.Enum):
@@ -353,7 +355,7 @@ def way_out(
         *(["--force to leave the limit"] if {Cause.LIMIT} in causes else []),
     ]
     if ways:
-        return f"type {listed(ways, 'or')}"
+        return f"type {listed(ways, ' or ')}"
     return "type %gpu_select without a word to see what there is"
 
 

@@ -18,6 +18,66 @@ if TYPE_CHECKING:
 # Cell magics that run their body here.
 _RUNNING = re.compile(r"%%(time|timeit|capture|prun|gpu_\w+)\b")
 _NO_PYTHON = re.compile(r"^(\s*)[%!?]")
+# Calls that are known to reach cuInit; a name that ends in a dot stands for all
+# that begin so.
+_STARTING = (
+    "torch.cuda.is_available",
+    "torch.cuda.is_bf16_supported",
+    "torch.cuda.init",
+    "torch.cuda.current_device",
+    "torch.cuda.set_device",
+    "torch.cuda.get_device_",
+    "torch.cuda.synchronize",
+    "torch.cuda.mem_get_info",
+    "torch.cuda.utilization",
+    "torch.cuda.list_gpu_processes",
+    "torch.cuda.device_memory_used",
+    "torch.cuda.current_stream",
+    "torch.cuda.default_stream",
+    "torch.cuda.Stream",
+    "torch.accelerator.is_available",
+    "torch.backends.cudnn.version",
+    "cupy.",
+    "numba.cuda.",
+    "pycuda.driver.init",
+    "jax.devices",
+    "jax.local_devices",
+    "jax.device_count",
+    "jax.device_put",
+    "jax.numpy.",
+    "jax.random.",
+    "tensorflow.config.list_physical_devices",
+    "tensorflow.test.is_gpu_available",
+)
+_HARMLESS = ("torch.device", "torch.cuda.device", "torch.set_default_device")
+_HARMLESS_BEGINNINGS = ("numba.cuda.jit", "cupy.show_config")
+_STARTING_METHODS = ("cuda", "pin_memory", "cuInit")
+_MOVING = ("to",)
+_DEVICE_KEYWORDS = ("device", "map_location")
+# Libraries of which some version starts CUDA when it is imported.
+_SUSPECTS = (
+    "pycuda.autoinit",
+    "bitsandbytes",
+    "cutlass",
+    "flash_attn",
+    "flashinfer",
+    "kornia",
+    "monai",
+    "python_vali",
+    "cudf",
+)
+_SCRIPTS = frozenset({"bash", "sh", "zsh", "script", "system", "sx", "!"})
+# A shell command that sets the variable and does nothing else, so that nothing can
+# come of it; what follows on the same line may well use it.
+_SETS = re.compile(
+    rf"\s*(?:export\s+|set\s+|setenv\s+)?{VISIBLE}\s*[=\s]\s*"
+    r"""("[^"]*"|'[^']*'|[^\s;&|#]*)\s*;?\s*(?:\#.*)?"""
+)
+_CHANGES_NOTHING = re.compile(r"\s*(?:#.*|(?:echo|export|set)\b[^;&|]*)?")
+_QUOTED_BY_ENV = re.compile(rf"\s*{VISIBLE}\s*[=\s]\s*[\"'].*")
+_TYPED_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?!{1,2}(.*)")
+_TYPED_ENV = re.compile(r"\s*%(?:set_)?env\s+(.*)")
+_TYPED_SCRIPT = re.compile(r"\s*%%(\S+)[^\n]*\n(.*)", re.DOTALL)
 
 
 def guess(cells: Mapping[int, str]) -> Start | None:
@@ -129,10 +189,10 @@ class _History:
                 return None
             if starts_cuda(name):
                 return name
-        elif method in STARTING_METHODS:
+        elif method in _STARTING_METHODS:
             return str(method)
-        devices = [each.value for each in keywords if each.arg in DEVICE_KEYWORDS]
-        if method in MOVING or name == "torch.Generator":
+        devices = [each.value for each in keywords if each.arg in _DEVICE_KEYWORDS]
+        if method in _MOVING or name == "torch.Generator":
             devices += arguments[:1]
         if any(self._is_cuda(each) for each in devices):
             return name or method
@@ -206,55 +266,7 @@ def _parsed(cell: str) -> ast.Module | None:
         return None
 
 
-# Calls that are known to reach cuInit; a name that ends in a dot stands for all
-# that begin so.
-_STARTING = (
-    "torch.cuda.is_available",
-    "torch.cuda.is_bf16_supported",
-    "torch.cuda.init",
-    "torch.cuda.current_device",
-    "torch.cuda.set_device",
-    "torch.cuda.get_device_",
-    "torch.cuda.synchronize",
-    "torch.cuda.mem_get_info",
-    "torch.cuda.utilization",
-    "torch.cuda.list_gpu_processes",
-    "torch.cuda.device_memory_used",
-    "torch.cuda.current_stream",
-    "torch.cuda.default_stream",
-    "torch.cuda.Stream",
-    "torch.accelerator.is_available",
-    "torch.backends.cudnn.version",
-    "cupy.",
-    "numba.cuda.",
-    "pycuda.driver.init",
-    "jax.devices",
-    "jax.local_devices",
-    "jax.device_count",
-    "jax.device_put",
-    "jax.numpy.",
-    "jax.random.",
-    "tensorflow.config.list_physical_devices",
-    "tensorflow.test.is_gpu_available",
-)
-_HARMLESS = ("torch.device", "torch.cuda.device", "torch.set_default_device")
-_HARMLESS_BEGINNINGS = ("numba.cuda.jit", "cupy.show_config")
-STARTING_METHODS = ("cuda", "pin_memory", "cuInit")
-MOVING = ("to",)
-DEVICE_KEYWORDS = ("device", "map_location")
-
-# Libraries of which some version starts CUDA when it is imported.
-_SUSPECTS = (
-    "pycuda.autoinit",
-    "bitsandbytes",
-    "cutlass",
-    "flash_attn",
-    "flashinfer",
-    "kornia",
-    "monai",
-    "python_vali",
-    "cudf",
-)
+# ---------------------------------------------------------------- what starts CUDA
 
 
 def is_harmless(name: str) -> bool:
@@ -291,19 +303,7 @@ def imported_suspects() -> list[str]:
     return [each for each in _SUSPECTS if each in sys.modules]
 
 
-_SCRIPTS = frozenset({"bash", "sh", "zsh", "script", "system", "sx", "!"})
-
-# A shell command that sets the variable and does nothing else, so that nothing can
-# come of it; what follows on the same line may well use it.
-_SETS = re.compile(
-    rf"\s*(?:export\s+|set\s+|setenv\s+)?{VISIBLE}\s*[=\s]\s*"
-    r"""("[^"]*"|'[^']*'|[^\s;&|#]*)\s*;?\s*(?:\#.*)?"""
-)
-_CHANGES_NOTHING = re.compile(r"\s*(?:#.*|(?:echo|export|set)\b[^;&|]*)?")
-_QUOTED_BY_ENV = re.compile(rf"\s*{VISIBLE}\s*[=\s]\s*[\"'].*")
-_TYPED_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?!{1,2}(.*)")
-_TYPED_ENV = re.compile(r"\s*%(?:set_)?env\s+(.*)")
-_TYPED_SCRIPT = re.compile(r"\s*%%(\S+)[^\n]*\n(.*)", re.DOTALL)
+# -------------------------------------------------------- what was set for nothing
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from gpumagic.errors import did_you_mean
 from gpumagic.gpu_select.history import export_that_is_lost, quotes_that_are_kept
 from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.report import Remark, Severity
-from gpumagic.gpu_select.variables import ORDER, VISIBLE
+from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,29 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.report import Variable
 
 _ORDERS = ("PCI_BUS_ID", "FASTEST_FIRST")
-_SERVER_OF_PROCESSES = "CUDA_MPS_PIPE_DIRECTORY"
 _JOB = "SLURM_JOB_ID"
 _BY_NAME = ("GPU-", "MIG-")
+_MANY_GPUS = 64  # where it is not known how many there are
+_MOST_SHOWN = 80  # letters of a value that are quoted
+_QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+_BETWEEN = re.compile(rf"[\s,;{_QUOTES}()\[\]{{}}]+")
+_NUMBER = re.compile(r"(?:cuda:|gpu)?([0-9]{1,6})", re.IGNORECASE)
+_RANGE = re.compile(r"\s*([0-9]{1,18})\s*(?:-|\.\.)\s*([0-9]{1,18})\s*")
+_HIDDEN_ON_PURPOSE = re.compile(r"\s*-[0-9]+\s*")
+_NO_DEVICE_FILES = "nodevfiles"  # what Slurm writes for a job that was given no GPU
+_WORDS_FOR_NONE = frozenset({"none", "no", "void", "null", "nil", "off", "false"})
+# How the parser of the list begins or ends what it says of an entry.
+_ENDS = "the list ends at "
+_AGAIN = " names a GPU again, which hides every GPU"
+_OVERLOOKED = "what follows the number is overlooked"
+_ABOUT_ENTRIES = (_ENDS, _AGAIN, _OVERLOOKED)
+_ABOUT_SLICES = ("is in MIG mode", "slices and whole GPUs", "MIG slice")
+_BY_SPEED = "the fastest may come first"
+_SAID_ELSEWHERE = ("there is no GPU", "an empty value hides every GPU")
+_BETWEEN_WORDS = re.compile(r"[^A-Z0-9]+")
+_LIKE_A_WORD = 0.7  # CUDA and CDUA, DEVICES and DEVICE
+_LIKE_THE_WHOLE = 0.7  # all of the words, in another order or with one missing
+_RUN_TOGETHER = 0.92  # without what separates the words
 
 
 def remarks(  # noqa: PLR0913, PLR0917 -- all that a setting consists of
@@ -125,12 +145,12 @@ def _lost_export(
 def _renumbered(
     environment: Mapping[str, str], value: str | None, inventory: Inventory
 ) -> Iterator[Remark]:
-    folder = environment.get(_SERVER_OF_PROCESSES)
+    folder = environment.get(MPS)
     if folder is None or (value or "").strip().startswith(_BY_NAME):
         return
     yield Remark(
         Severity.NOTE if value is None else Severity.WARNING,
-        f"{_SERVER_OF_PROCESSES} is {quoted(folder)}: where the MPS daemon runs, it "
+        f"{MPS} is {quoted(folder)}: where the MPS daemon runs, it "
         "numbers GPUs on its own, and numbers may mean others",
         f"type {instead(value or '', inventory, default='all')} --as uuid",
     )
@@ -159,24 +179,7 @@ def _said(value: str | None) -> str:
     return "not set" if value is None else quoted(value)
 
 
-_MANY_GPUS = 64  # where it is not known how many there are
-_MOST_SHOWN = 80  # letters of a value that are quoted
-_QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
-_BETWEEN = re.compile(rf"[\s,;{_QUOTES}()\[\]{{}}]+")
-_NUMBER = re.compile(r"(?:cuda:|gpu)?([0-9]{1,6})", re.IGNORECASE)
-_RANGE = re.compile(r"\s*([0-9]{1,18})\s*(?:-|\.\.)\s*([0-9]{1,18})\s*")
-_HIDDEN_ON_PURPOSE = re.compile(r"\s*-[0-9]+\s*")
-_NO_DEVICE_FILES = "nodevfiles"  # what Slurm writes for a job that was given no GPU
-_WORDS_FOR_NONE = frozenset({"none", "no", "void", "null", "nil", "off", "false"})
-
-# How the parser of the list begins or ends what it says of an entry.
-_ENDS = "the list ends at "
-_AGAIN = " names a GPU again, which hides every GPU"
-_OVERLOOKED = "what follows the number is overlooked"
-_ABOUT_ENTRIES = (_ENDS, _AGAIN, _OVERLOOKED)
-_ABOUT_SLICES = ("is in MIG mode", "slices and whole GPUs", "MIG slice")
-_BY_SPEED = "the fastest may come first"
-_SAID_ELSEWHERE = ("there is no GPU", "an empty value hides every GPU")
+# ---------------------------------------------------------------- the value
 
 
 def value_remarks(
@@ -355,10 +358,7 @@ def _numbered(number: int, inventory: Inventory) -> list[str]:
     return [str(gpus[number].index)] if number < len(gpus) else []
 
 
-_BETWEEN_WORDS = re.compile(r"[^A-Z0-9]+")
-_LIKE_A_WORD = 0.7  # CUDA and CDUA, DEVICES and DEVICE
-_LIKE_THE_WHOLE = 0.7  # all of the words, in another order or with one missing
-_RUN_TOGETHER = 0.92  # without what separates the words
+# ---------------------------------------------------------------- names that are slips
 
 
 def meant_to_be(name: str, there: Iterable[str]) -> list[str]:

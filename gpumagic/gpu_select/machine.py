@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.devices.visibility import usable
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.devices.protocols import Gpu, Inventory
     from gpumagic.devices.visibility import Visible
+
+_SHORT_UUID = len("GPU-12345678")
+_SLICE = "MIG-"
+_PCI = "pci:"
+_SIMULATE = "to work without one, type %gpu_select --simulate h100"
+# A bus alone, or [domain:]bus:device[.function]; every part is hexadecimal.
+_ADDRESS = re.compile(
+    r"(?:(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?"
+    r"|([0-9a-f]{1,2}))",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +94,7 @@ def rank_of(place: Place, seen: Visible) -> int | None:
     return None
 
 
-_SHORT_UUID = len("GPU-12345678")
-_SLICE = "MIG-"
-_PCI = "pci:"
-_SIMULATE = "to work without one, type %gpu_select --simulate h100"
+# ---------------------------------------------------------------- what a name means
 
 
 def resolve(name: str, inventory: Inventory) -> Place:
@@ -147,13 +156,6 @@ def together(places: Iterable[Place]) -> str:
     return listed([place.label for place in those]) or "no GPU"
 
 
-def listed(words: Sequence[str], last: str = "and") -> str:
-    """Words as a list in a sentence: `a, b and c`."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} {last} {words[-1]}"
-
-
 # ---------------------------------------------------------------- numbers
 
 
@@ -201,7 +203,7 @@ def _by_beginning(name: str, names: list[_Named], inventory: Inventory) -> Place
     begins = (place for full, place in known.items() if full.startswith(_bare(name)))
     found = list(dict.fromkeys(begins))
     if len(found) > 1:
-        fitting = listed([place.uuid or place.label for place in found], "or")
+        fitting = listed([place.uuid or place.label for place in found], " or ")
         raise GpuMagicError(
             f"{name!r} is the beginning of more than one UUID: {together(found)}",
             f"type more of it: {fitting}",
@@ -239,13 +241,6 @@ def _introduced(place: Place) -> str:
 
 
 # ---------------------------------------------------------------- PCI addresses
-
-# A bus alone, or [domain:]bus:device[.function]; every part is hexadecimal.
-_ADDRESS = re.compile(
-    r"(?:(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?"
-    r"|([0-9a-f]{1,2}))",
-    re.IGNORECASE,
-)
 
 
 def _by_address(name: str, inventory: Inventory) -> Place:

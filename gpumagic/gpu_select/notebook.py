@@ -1,4 +1,4 @@
-"""The choice of GPUs in one notebook: who watches, what is kept, what is undone.
+"""Holds one notebook's choice of GPUs: who watches, what is kept, what is undone.
 
 It is made by `%load_ext`, so it imports what works only when that is asked for.
 """

@@ -1,4 +1,4 @@
-"""What may be said of a choice beside which GPUs, and who says it."""
+"""The options of a choice, said once for the magic, the command and `select`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process is meant by a number, whether it still runs, and whose it is."""
+"""Tells which process is meant by a number, whether it still runs, and whose it is."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from gpumagic.gpu_select.situation import (
     rank_shown,
     simulated_anew,
 )
+from gpumagic.gpu_select.usage import computing
 from gpumagic.gpu_select.variables import VISIBLE
 from gpumagic.report.frontend import running_shell
 from gpumagic.report.units import count_text
@@ -31,9 +32,10 @@ from gpumagic.report.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpumagic.devices.protocols import Gpu
     from gpumagic.devices.visibility import Visible
     from gpumagic.gpu_select.report import Start
+
+_MANY = 4  # more GPUs than this are counted, not listed
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _row(place: Place) -> Row:
             memory_free_bytes=gpu.memory_free_bytes,
             memory_total_bytes=gpu.memory_total_bytes,
             utilisation_share=gpu.utilisation_share,
-            process_count=_computing(gpu),
+            process_count=None if gpu.processes is None else len(computing(gpu)),
         )
     part = gpu.mig[place.part]
     return Row(
@@ -158,13 +160,6 @@ def _row(place: Place) -> Row:
         memory_free_bytes=part.memory_free_bytes,
         memory_total_bytes=part.memory_total_bytes,
     )
-
-
-def _computing(gpu: Gpu) -> int | None:
-    """How many processes compute on it; those that only draw do not count."""
-    if gpu.processes is None:
-        return None
-    return sum(process.kind == "compute" for process in gpu.processes)
 
 
 def _unlisted(situation: Situation) -> tuple[str, ...]:
@@ -217,7 +212,7 @@ def _history(shell: Any) -> list[tuple[int, str]]:
     return [(number, str(cell)) for number, cell in enumerate(cells) if number]
 
 
-_MANY = 4  # more GPUs than this are counted, not listed
+# -------------------------------------------------------- the answer in a sentence
 
 
 def headline_of(report: SelectReport) -> str:

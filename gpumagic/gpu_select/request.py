@@ -14,6 +14,18 @@ from gpumagic.report.units import parse_bytes, parse_seconds
 
 _NONE_SAID = Options()
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_BETWEEN = re.compile(r"[\s,]+")
+_QUOTES = "'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
+_LONGEST_RANGE = 1024
+_UUID = re.compile(r"(gpu-|mig-)([a-z0-9./_-]+)", re.IGNORECASE)
+_PCI = re.compile(r"pci:([0-9a-f:.]+)", re.IGNORECASE)
+_BARE_PCI = re.compile(
+    r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE
+)
+_TORCH_NAME = re.compile(r"(?:torch\.)?cuda:?([0-9]*)", re.IGNORECASE)
+_SO_FAR_EMPTY = ("gpu", "gpu-", "mig", "mig-", "pci", "pci:")
 
 
 class Kind(enum.Enum):
@@ -121,12 +133,8 @@ def read(what: object, options: Options = _NONE_SAID) -> Request:
 
 def _filters_typed(options: Options, left_out: tuple[str, ...]) -> list[str]:
     """What chooses among free GPUs, as one would type it."""
-    n, size, util, name = (
-        options.n,
-        options.min_free,
-        options.max_util,
-        options.name,
-    )
+    n, size = options.n, options.min_free
+    util, name = options.max_util, options.name
     return [
         *([] if n is None else [f"-n {n}"]),
         *([] if size is None else [f"--min-free {_size_text(size)}"]),
@@ -198,8 +206,6 @@ def _model(name: str | None) -> str | None:
 # ---------------------------------------------------------------- words
 
 _KINDS = {"none": Kind.NONE, "all": Kind.ALL, "free": Kind.FREE, "auto": Kind.FREE}
-_BETWEEN = re.compile(r"[\s,]+")
-_QUOTES = "'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def meaning(what: object) -> tuple[Kind, tuple[str, ...]]:
@@ -269,17 +275,6 @@ def _mixture(kind: str, words: list[str]) -> GpuMagicError:
 
 
 # ---------------------------------------------------------------- names
-
-_NUMBER = re.compile(r"[0-9]{1,6}")
-_RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
-_LONGEST_RANGE = 1024
-_UUID = re.compile(r"(gpu-|mig-)([a-z0-9./_-]+)", re.IGNORECASE)
-_PCI = re.compile(r"pci:([0-9a-f:.]+)", re.IGNORECASE)
-_BARE_PCI = re.compile(
-    r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE
-)
-_TORCH_NAME = re.compile(r"(?:torch\.)?cuda:?([0-9]*)", re.IGNORECASE)
-_SO_FAR_EMPTY = ("gpu", "gpu-", "mig", "mig-", "pci", "pci:")
 
 
 def _names(words: Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from gpumagic.gpu_select import linter, variables
 from gpumagic.gpu_select.machine import places, rank_of
 from gpumagic.gpu_select.report import Guard, Start, TorchLatch, Variable, Verdict
 from gpumagic.gpu_select.torch_looks import torch_latch
-from gpumagic.gpu_select.variables import ORDER, VISIBLE
+from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 from gpumagic.gpu_select.watch import GUARD, GUARD_ON
 from gpumagic.report.places import Place as CodePlace
 
@@ -61,7 +61,7 @@ class Situation:
     def prediction(self, mask: str | None = None, order: str | None = None) -> Visible:
         """What a process sees under these values."""
         in_force = None if self.driver.overlooks(mask) else mask
-        mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+        mps = MPS in os.environ
         return seen_under(in_force, order, self.inventory, mps=mps)
 
     def prediction_now(self) -> Visible:
@@ -151,6 +151,9 @@ def _verdict(situation: Situation) -> Verdict:
     return next((verdict for verdict, holds in rules if holds), Verdict.OPEN)
 
 
+# ---------------------------------------------------------------- the limit inherited
+
+
 def limiting_mask(situation: Situation) -> str | None:
     """The value that the process was started with; None if it sets no limit."""
     known, value = variables.at_start(VISIBLE)
@@ -172,6 +175,9 @@ def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
         if (rank := rank_of(place, seen)) is not None
     }
     return tuple(sorted(ranked, key=lambda place: ranked[place]))
+
+
+# ---------------------------------------------------------------- the guard
 
 
 def guard_state(inventory: Inventory, mask: str | None) -> Guard:

@@ -12,13 +12,18 @@ import functools
 import linecache
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_select.report import TorchLatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+    from gpumagic.gpu_select.watch import Watcher
+
+_LOOKS = ("_cuda_getDeviceCount", "_cuda_init")
+_IMPORT_MACHINERY = "<frozen importlib."
 
 
 def torch_latch(
@@ -47,18 +52,7 @@ def torch_latch(
     return TorchLatch.UNKNOWN if unseen else TorchLatch.OPEN
 
 
-_LOOKS = ("_cuda_getDeviceCount", "_cuda_init")
-_IMPORT_MACHINERY = "<frozen importlib."
-
-
-class Listener(Protocol):
-    """Who wants to know of a look; it must not raise."""
-
-    def looking(self) -> bool | None:
-        """Torch is about to look; the answer is handed back afterwards."""
-
-    def looked(self, frame: FrameType, *, before: bool | None, in_vain: bool) -> None:
-        """Torch has looked, called from this frame."""
+# ---------------------------------------------------------------- watching it look
 
 
 class TorchLooks:
@@ -66,13 +60,11 @@ class TorchLooks:
 
     Args:
         torch: The torch module itself, also a half-imported one.
-
-        listener: Who is told.
     """
 
-    def __init__(self, torch: Any, listener: Listener) -> None:
+    def __init__(self, torch: Any, watcher: Watcher) -> None:
         self._core = getattr(torch, "_C", None)
-        self._listener = listener
+        self._watcher = watcher
         self._put_in: dict[str, tuple[Any, Any]] = {}
 
     def put_in(self) -> None:
@@ -80,7 +72,7 @@ class TorchLooks:
         for name in _LOOKS:
             plain = getattr(self._core, name, None)
             if plain is not None and name not in self._put_in:
-                ours = _noting(plain, self._listener)
+                ours = _noting(plain, self._watcher)
                 # One that cannot be replaced is left alone: an import must go on.
                 with contextlib.suppress(AttributeError, TypeError):
                     setattr(self._core, name, ours)
@@ -94,18 +86,18 @@ class TorchLooks:
                 setattr(self._core, name, plain)
 
 
-def _noting(plain: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _noting(plain: Callable[..., Any], watcher: Watcher) -> Callable[..., Any]:
     @functools.wraps(plain)
     def look(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        before = listener.looking()
+        before = watcher.looking()
         try:
             found = plain(*args, **options)
         except Exception:
-            listener.looked(sys._getframe(1), before=before, in_vain=True)  # noqa: SLF001
+            watcher.looked(sys._getframe(1), before=before, in_vain=True)  # noqa: SLF001
             raise
         # Only the count is a number; what starts torch answers nothing.
-        listener.looked(sys._getframe(1), before=before, in_vain=found == 0)  # noqa: SLF001
+        watcher.looked(sys._getframe(1), before=before, in_vain=found == 0)  # noqa: SLF001
         return found
 
     return look

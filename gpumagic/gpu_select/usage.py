@@ -1,4 +1,4 @@
-"""How much a GPU is in use, as far as that is known, and by whom else."""
+"""Tells how much a GPU is in use, as far as that is known, and by whom else."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Gpu, GpuProcess
     from gpumagic.gpu_select.machine import Place
+
+_NEXT = "%gpu_select free chooses others, while this can still be changed"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def usage_of(
     if place.part is not None:
         return _usage_of_slice(place)
     gpu = place.gpu
-    compute = [each for each in gpu.processes or () if each.kind == "compute"]
+    compute = computing(gpu)
     own = [each for each in compute if each.pid is not None and is_mine(each.pid)]
     yielding = own if own_yield else []
     freed = _known_bytes(yielding)
@@ -118,6 +120,11 @@ def usage_of(
         own_yield=own_yield,
         busy_share=gpu.utilisation_share,
     )
+
+
+def computing(gpu: Gpu) -> list[GpuProcess]:
+    """The processes that compute on it; those that only draw do not count."""
+    return [each for each in gpu.processes or () if each.kind == "compute"]
 
 
 def _usage_of_slice(place: Place) -> Usage:
@@ -152,7 +159,7 @@ def _without(used: int | None, freed: int) -> int | None:
     return None if used is None else max(0, used - freed)
 
 
-_NEXT = "%gpu_select free chooses others, while this can still be changed"
+# ---------------------------------------------------------------- who else is there
 
 
 def neighbours(

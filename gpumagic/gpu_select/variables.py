@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
+MPS = "CUDA_MPS_PIPE_DIRECTORY"  # where a daemon serves this process
 
 _AT_START = Path("/proc/self/environ")
+# Both hide every GPU, but some libraries take an empty value for one not set.
+_NOTHING = "-1"
 
 
 def look_up(name: str) -> Variable:
@@ -109,8 +112,7 @@ def _put_back(variable: Variable) -> None:
         os.putenv(variable.name, variable.c)
 
 
-# Both hide every GPU, but some libraries take an empty value for one not set.
-_NOTHING = "-1"
+# ---------------------------------------------------------------- what a choice writes
 
 
 @dataclass(frozen=True)

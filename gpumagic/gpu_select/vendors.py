@@ -1,4 +1,4 @@
-"""Choosing where the GPUs are not NVIDIA's: other variables, the same words.
+"""Chooses GPUs that are not NVIDIA's: other variables, the same words.
 
 Nothing there can be asked without starting it, so numbers are taken as they are
 typed, and only torch says whether it has started.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.protocols import CudaState, Initialisation
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import variables as environment
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
@@ -25,6 +24,7 @@ from gpumagic.gpu_select.report import (
     Verdict,
 )
 from gpumagic.gpu_select.request import Kind
+from gpumagic.gpu_select.variables import changed, look_up
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import Inventory
@@ -76,7 +76,7 @@ def status(vendor: Vendor) -> SelectReport:
     return _report(vendor, Action.STATUS)
 
 
-def select(vendor: Vendor, request: Request, *, dry_run: bool) -> SelectReport:
+def select(vendor: Vendor, request: Request) -> SelectReport:
     """Set the vendor's variable as far as the words allow it."""
     if vendor.variable is None:
         raise GpuMagicError(
@@ -89,10 +89,10 @@ def select(vendor: Vendor, request: Request, *, dry_run: bool) -> SelectReport:
             f"torch has started {vendor.name}'s GPUs: which are visible is fixed",
             "restart the kernel, then choose before torch is used",
         )
-    if dry_run:
+    if request.dry_run:
         return _report(vendor, Action.DRY_RUN, request.text, value)
     unchanged = os.environ.get(vendor.variable) == value
-    with environment.changed({vendor.variable: value}):
+    with changed({vendor.variable: value}):
         action = Action.UNCHANGED if unchanged else Action.SELECTED
         return _report(vendor, action, request.text)
 
@@ -128,7 +128,7 @@ def _report(
 ) -> SelectReport:
     started = _has_started(vendor)
     names = [name for name in (vendor.variable, vendor.limits) if name]
-    variables = tuple(environment.look_up(name) for name in names)
+    variables = tuple(look_up(name) for name in names)
     would_be = value if action is Action.DRY_RUN else None
     return SelectReport(
         action=action,

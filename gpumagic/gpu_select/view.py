@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Table
+from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Property, Table
 from gpumagic.gpu_select.report import Action, Severity, Verdict
 from gpumagic.gpu_select.view_deciding import truth_panel
 from gpumagic.report.units import bytes_text, count_text, part_text, share_text
@@ -21,6 +21,10 @@ _NOTED: dict[Severity, NoteKind] = {
     Severity.NOTE: "note",
 }
 _MOST_UNLISTED = 4
+_NOT_VISIBLE = "not visible"
+_USUAL_DOMAIN = "0000:"
+_LEAST_OF_UUID = len("GPU-1a2b")
+_UNBROKEN = ("Busy", "Processes", "PCI", "UUID")
 
 
 def draw(report: SelectReport) -> Drawing:
@@ -103,10 +107,7 @@ def _unlisted(report: SelectReport) -> Iterator[Note]:
     )
 
 
-_NOT_VISIBLE = "not visible"
-_USUAL_DOMAIN = "0000:"
-_LEAST_OF_UUID = len("GPU-1a2b")
-_UNBROKEN = ("Busy", "Processes", "PCI", "UUID")
+# ---------------------------------------------------------------- which GPU is which
 
 
 def remap_table(report: SelectReport) -> Table:
@@ -138,12 +139,11 @@ def remap_table(report: SelectReport) -> Table:
 
 def reasons_table(report: SelectReport) -> Table:
     """What is said of each: why it was chosen or refused, or cannot be had."""
-    rows = [row for row in _sorted(report) if row.why]
-    return Table(
-        "Why",
-        (Column("GPU"), Column("Reason")),
-        tuple((_number(row, report.rows), row.why) for row in rows),
+    said = (
+        Property(Column("GPU"), lambda row: _number(row, report.rows)),
+        Property(Column("Reason"), lambda row: row.why),
     )
+    return Table.of("Why", said, [row for row in _sorted(report) if row.why])
 
 
 def differing(row: Row, report: SelectReport) -> bool:

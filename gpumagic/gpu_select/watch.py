@@ -1,14 +1,7 @@
-"""Watches for the moment in which CUDA starts, and for who starts it.
+"""Watches for who starts CUDA, and guards against a question that would.
 
 After each cell and each import the driver is asked one cheap question; torch is
 watched at the place where it looks for GPUs. With the answer all of it is gone.
-
-With this variable set torch asks NVML instead, where it can; it reads the variable
-at every call.
-
-A finder at the front lets the finders behind it find the module, and puts an
-`exec_module` of its own on the very loader they have made. It takes itself off
-again before the module runs, so loader and spec stay what they were.
 """
 
 from __future__ import annotations
@@ -18,7 +11,7 @@ import linecache
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents, tell_fault
 
@@ -32,7 +25,12 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.torch_looks import TorchLooks
     from gpumagic.notebook.session import Session
 
+GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
+GUARD_ON = "1"
 _PART = "the watch for who starts CUDA"
+_HOOK = "exec_module"
+_LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+_NAME_IN_IPYTHON_7 = re.compile(r"<ipython-input-(\d+)-")
 
 
 class Watcher:
@@ -269,34 +267,101 @@ class Watcher:
             self._cells.take_out()
 
 
-GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
-GUARD_ON = "1"
+# ---------------------------------------------------------------- around imports
 
 
-class GuardSwitch:
-    """Turns the guard on and off; the session undoes it on unload.
+class ImportFinder:
+    """Asks a question before and after each import of a top-level module.
 
-    Args:
-        session: What keeps the variable as it was.
+    A finder at the front lets the finders behind it find the module, and puts an
+    `exec_module` of its own on the very loader they have made. It takes itself off
+    again before the module runs, so loader and spec stay what they were.
+
+    Modules inside a package, builtin and frozen ones, and loaders that are classes
+    or keep no attributes are left alone.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._users_own = os.environ.get(GUARD)
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
 
-    def install(self) -> None:
-        """Turn it on, unless the user has set the variable himself."""
-        if self._users_own is None:
-            self.turn(on=True)
+    def put_in(self) -> None:
+        """Stand in front of all finders."""
+        sys.meta_path.insert(0, self)
 
-    def turn(self, *, on: bool) -> None:
-        """Turn it on or off, whatever the variable was before."""
-        off = None if self._users_own == GUARD_ON else self._users_own
-        self._session.set_variable(GUARD, GUARD_ON if on else off)
+    def take_out(self) -> None:
+        """Leave the finders as they are without this one."""
+        for place, finder in enumerate(sys.meta_path):
+            if finder is self:
+                del sys.meta_path[place]
+                return
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """What the finders behind this one find."""
+        if path is not None:
+            return None
+        for finder in self._behind():
+            if not hasattr(finder, "find_spec"):
+                return None  # of an older kind: Python knows how to ask it
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _watch(spec.loader, self._watcher)
+                found: ModuleSpec = spec
+                return found
+        return None
+
+    def _behind(self) -> list[Any]:
+        finders: list[Any] = list(sys.meta_path)
+        places = [place for place, each in enumerate(finders) if each is self]
+        return finders[places[0] + 1 :] if places else []
 
 
-_LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
-_NAME_IN_IPYTHON_7 = re.compile(r"<ipython-input-(\d+)-")
+def _watch(loader: Any, watcher: Watcher) -> None:
+    """Put a hook on a loader that lasts until it is called."""
+    if isinstance(loader, type) or not hasattr(loader, _HOOK):
+        return
+    own = getattr(loader, "__dict__", None)
+    if own is None or _HOOK in own:
+        return
+
+    def run(module: ModuleType) -> None:
+        __tracebackhide__ = True
+        # Off first: some loaders serve many modules, nested ones too.
+        if own.get(_HOOK) is run:
+            own.pop(_HOOK, None)
+        name = str(getattr(module, "__name__", ""))
+        before = watcher.importing(name)
+        try:
+            loader.exec_module(module)
+        finally:
+            watcher.imported(name, before)
+
+    own[_HOOK] = _as_importlib(run)
+
+
+def _as_importlib(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Python take a function's frames for those of its import machinery.
+
+    It leaves these out of tracebacks and of the frames that a warning's stacklevel
+    counts: a module that fails or warns does so exactly as without the function.
+    """
+    machinery: FunctionType = vars(importlib._bootstrap)[  # noqa: SLF001
+        "_call_with_frames_removed"
+    ]
+    function.__code__ = function.__code__.replace(
+        co_filename=machinery.__code__.co_filename, co_name=machinery.__name__
+    )
+    return function
+
+
+_as_importlib(ImportFinder.find_spec)
+
+
+# ---------------------------------------------------------------- lines of cells
 
 
 class CellLine:
@@ -399,104 +464,29 @@ def _cell_number(shell: Any, filename: str) -> int | None:
     return int(match[1]) if match else None
 
 
-_HOOK = "exec_module"
+# ---------------------------------------------------------------- the guard
 
 
-class Listener(Protocol):
-    """Who wants to know; it must not raise."""
+class GuardSwitch:
+    """Turns the guard on and off; the session undoes it on unload.
 
-    def importing(self, name: str) -> bool | None:
-        """A module is about to run; the answer is handed back afterwards."""
-
-    def imported(self, name: str, before: bool | None) -> None:  # noqa: FBT001
-        """A module has run, or has failed to; those it imports have gone before."""
-
-
-class ImportFinder:
-    """A finder that finds nothing of its own.
-
-    Modules inside a package, builtin and frozen ones, and loaders that are classes
-    or keep no attributes are left alone.
+    With its variable set, torch asks NVML instead of CUDA where it can. It reads the
+    variable at every call.
 
     Args:
-        listener: Who is told.
+        session: What keeps the variable as it was.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._users_own = os.environ.get(GUARD)
 
-    def put_in(self) -> None:
-        """Stand in front of all finders."""
-        sys.meta_path.insert(0, self)
+    def install(self) -> None:
+        """Turn it on, unless the user has set the variable himself."""
+        if self._users_own is None:
+            self.turn(on=True)
 
-    def take_out(self) -> None:
-        """Leave the finders as they are without this one."""
-        for place, finder in enumerate(sys.meta_path):
-            if finder is self:
-                del sys.meta_path[place]
-                return
-
-    def find_spec(
-        self,
-        name: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        """What the finders behind this one find."""
-        if path is not None:
-            return None
-        for finder in self._behind():
-            if not hasattr(finder, "find_spec"):
-                return None  # of an older kind: Python knows how to ask it
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                _watch(spec.loader, self._listener)
-                found: ModuleSpec = spec
-                return found
-        return None
-
-    def _behind(self) -> list[Any]:
-        finders: list[Any] = list(sys.meta_path)
-        places = [place for place, each in enumerate(finders) if each is self]
-        return finders[places[0] + 1 :] if places else []
-
-
-def _watch(loader: Any, listener: Listener) -> None:
-    """Put a hook on a loader that lasts until it is called."""
-    if isinstance(loader, type) or not hasattr(loader, _HOOK):
-        return
-    own = getattr(loader, "__dict__", None)
-    if own is None or _HOOK in own:
-        return
-
-    def run(module: ModuleType) -> None:
-        __tracebackhide__ = True
-        # Off first: some loaders serve many modules, nested ones too.
-        if own.get(_HOOK) is run:
-            own.pop(_HOOK, None)
-        name = str(getattr(module, "__name__", ""))
-        before = listener.importing(name)
-        try:
-            loader.exec_module(module)
-        finally:
-            listener.imported(name, before)
-
-    own[_HOOK] = _as_importlib(run)
-
-
-def _as_importlib(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let Python take a function's frames for those of its import machinery.
-
-    It leaves these out of tracebacks and of the frames that a warning's stacklevel
-    counts: a module that fails or warns does so exactly as without the function.
-    """
-    machinery: FunctionType = vars(importlib._bootstrap)[  # noqa: SLF001
-        "_call_with_frames_removed"
-    ]
-    function.__code__ = function.__code__.replace(
-        co_filename=machinery.__code__.co_filename, co_name=machinery.__name__
-    )
-    return function
-
-
-_as_importlib(ImportFinder.find_spec)
+    def turn(self, *, on: bool) -> None:
+        """Turn it on or off, whatever the variable was before."""
+        off = None if self._users_own == GUARD_ON else self._users_own
+        self._session.set_variable(GUARD, GUARD_ON if on else off)

@@ -233,3 +233,23 @@ def test_two_notebooks_that_ask_at_once_get_different_gpus(tmp_path):
         racer.communicate()
 
     assert {tuple(each) for each in rounds} == {("[1]", "[3]")}
+
+
+def test_loading_brings_in_no_more_of_this_room_than_watches():
+    """What chooses, keeps and judges is imported when it is asked for."""
+    loaded = run_python(
+        """
+        import json, sys
+        from IPython.core.interactiveshell import InteractiveShell
+
+        InteractiveShell.instance().run_line_magic("load_ext", "gpumagic")
+        room = "gpumagic.gpu_select."
+        print(json.dumps([name for name in sys.modules if name.startswith(room)]))
+        """
+    ).json()
+
+    assert sorted(each.rpartition(".")[2] for each in loaded) == [
+        "magic",
+        "notebook",
+        "watch",
+    ]

@@ -66,8 +66,7 @@ def test_three_words_name_no_gpu_themselves(word, kind, text):
 
 def test_filters_are_kept_in_base_units():
     """A request for free GPUs holds bytes, a share of one, and names."""
-    request = read(
-        "free",
+    options = Options(
         n=2,
         min_free="20 GiB",
         max_util=30,
@@ -75,6 +74,7 @@ def test_filters_are_kept_in_base_units():
         exclude="0-1,GPU-1a",
         mine_ok=True,
     )
+    request = read("free", options)
     assert request == Request(
         Kind.FREE,
         (),

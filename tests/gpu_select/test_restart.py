@@ -183,30 +183,6 @@ def test_any_request_is_kept_as_it_is(text, uuids, key):
     assert restart.take(kept_folder(), key)[:2] == Kept(text, tuple(uuids), 0.0)[:2]
 
 
-def test_loading_brings_in_nothing_that_was_not_there():
-    """Asking whether something is kept imports nothing of what keeps it."""
-    asked = subprocess.run(
-        [sys.executable, "-c", _ASKING],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert asked.stdout.strip() == "set()"
-
-
-_ASKING = """
-import sys
-import IPython
-before = {*sys.modules}
-from gpumagic.gpu_select.notebook import something_is_kept
-something_is_kept()
-heavy = {"dataclasses", "hashlib", "tempfile", "gpumagic.gpu_select.restart"}
-print(({*sys.modules} - before) & heavy)
-"""
-
-
 # ---------------------------------------------------------------- the key
 
 

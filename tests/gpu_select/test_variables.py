@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
 from gpumagic.devices.visibility import seen_under
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import variables as environment
 from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.variables import VISIBLE, at_start, changed, look_up, mask_for
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
@@ -154,7 +153,7 @@ def test_where_the_start_cannot_be_read_it_is_unknown(written, tmp_path, monkeyp
     place = tmp_path / "environ"
     if written is not None:
         place.write_bytes(written)
-    monkeypatch.setattr(environment, "_AT_START", place)
+    monkeypatch.setattr("gpumagic.gpu_select.variables._AT_START", place)
 
     assert at_start(VISIBLE) == (False, None)
 
@@ -163,7 +162,7 @@ def test_only_the_whole_name_counts(tmp_path, monkeypatch):
     """A variable whose name begins with the one that is meant is another one."""
     place = tmp_path / "environ"
     place.write_bytes(b"CUDA_VISIBLE_DEVICES_OLD=1\0CUDA_VISIBLE_DEVICES=a=b\0")
-    monkeypatch.setattr(environment, "_AT_START", place)
+    monkeypatch.setattr("gpumagic.gpu_select.variables._AT_START", place)
 
     assert at_start(VISIBLE) == (True, "a=b")
 

@@ -12,6 +12,7 @@ from gpumagic.devices.protocols import Gpu, Inventory
 from gpumagic.devices.torch_build import TorchBuild
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import vendors
+from gpumagic.gpu_select.options import Options
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.vendors import AMD, APPLE, INTEL
@@ -68,9 +69,9 @@ def test_nvidias_gpus_go_before_those_that_torch_could_use_too(built_for):
 )
 def test_numbers_none_and_all_are_written(vendor, words, value):
     """What the variable can say is said, and called a prediction of torch's alone."""
-    tried = vendors.select(vendor, read(words), dry_run=True)
+    tried = vendors.select(vendor, read(words, Options(dry_run=True)))
     assert vendor.variable not in os.environ
-    done = vendors.select(vendor, read(words), dry_run=False)
+    done = vendors.select(vendor, read(words))
 
     assert os.environ.get(vendor.variable) == value
     assert tried.action is Action.DRY_RUN
@@ -86,7 +87,7 @@ def test_numbers_none_and_all_are_written(vendor, words, value):
 def test_what_needs_nvidias_driver_is_refused_by_name(words):
     """Nothing can be ranked or looked up there, so numbers are asked for."""
     with pytest.raises(GpuMagicError, match="AMD's") as refused:
-        vendors.select(AMD, read(words), dry_run=False)
+        vendors.select(AMD, read(words))
 
     assert "rocm-smi" in refused.value.hint
     assert "HIP_VISIBLE_DEVICES" not in os.environ
@@ -100,7 +101,7 @@ def test_after_torchs_start_it_is_too_late(monkeypatch):
 
     assert vendors.status(INTEL).verdict is Verdict.FIXED
     with pytest.raises(GpuMagicError, match="torch has started Intel's GPUs"):
-        vendors.select(INTEL, read("1"), dry_run=False)
+        vendors.select(INTEL, read("1"))
     assert "ZE_AFFINITY_MASK" not in os.environ
 
 
@@ -116,12 +117,12 @@ def test_on_apple_there_is_nothing_to_choose():
     """One GPU is no choice, and the word for it is told."""
     assert vendors.status(APPLE).verdict is Verdict.NOTHING
     with pytest.raises(GpuMagicError, match="nothing to choose") as refused:
-        vendors.select(APPLE, read("0"), dry_run=False)
+        vendors.select(APPLE, read("0"))
     assert 'device="mps"' in refused.value.hint
 
 
 def test_no_value_is_made_up():
     """For Intel's GPUs no value is known that hides all, so none is written."""
     with pytest.raises(GpuMagicError, match="no value of ZE_AFFINITY_MASK"):
-        vendors.select(INTEL, read("none"), dry_run=False)
+        vendors.select(INTEL, read("none"))
     assert "ZE_AFFINITY_MASK" not in os.environ
