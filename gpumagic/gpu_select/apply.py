@@ -75,7 +75,7 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
     if request.dry_run:
         return attempt.carry_out()
     if situation.verdict is Verdict.FIXED:
-        return answer_too_late(attempt)
+        return _answer_too_late(attempt)
     torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not request.force
     if torch_only or situation.verdict is Verdict.LOST:
         raise attempt.refusal(*why_too_late(situation, request.text))
@@ -83,15 +83,7 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
 
 
 def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
-    """Choose again what was chosen before a restart.
-
-    Args:
-        kept: The request, with the UUIDs that it meant then.
-
-        driver: What the machine has.
-
-        how: Who watches, and in which shell.
-    """
+    """Choose again what was chosen before a restart."""
     request = read(kept.uuids or kept.text.split())
     report = replace(apply(request, driver, how), action=Action.KEPT)
     return replace(report, request=kept.text, headline=headline_of(report))
@@ -128,10 +120,8 @@ class Attempt:
     ) -> Choice:
         """The places that the request means.
 
-        Args:
-            among: What may be chosen, in place of the limit of this process.
-
-            claimed: What other notebooks have taken, and who.
+        `among` stands in place of the limit of this process; `claimed` is what other
+        notebooks have taken, and who.
         """
         inventory = self.situation.inventory
         if among is None and not self.request.force:
@@ -293,7 +283,7 @@ def _listed(uuids: Sequence[str | None]) -> str:
 # ---------------------------------------------------------------- too late
 
 
-def answer_too_late(attempt: Attempt) -> SelectReport:
+def _answer_too_late(attempt: Attempt) -> SelectReport:
     """The report, if what is visible is what is asked for.
 
     Raises:
@@ -316,13 +306,7 @@ def answer_too_late(attempt: Attempt) -> SelectReport:
 
 
 def why_too_late(situation: Situation, request: str) -> tuple[str, str]:
-    """Why nothing can be chosen any more, and what to do.
-
-    Args:
-        situation: What has been found.
-
-        request: What was asked for, as it is typed.
-    """
+    """Why nothing can be chosen any more, and what to do."""
     who = started_by(situation.start)
     said = f" {who}" if who else ""
     if situation.verdict is Verdict.LOST:

@@ -36,12 +36,7 @@ class Choice:
 class NotEnough(GpuMagicError):
     """Fewer places fit than were asked for.
 
-    Args:
-        problem: How many were asked for, and how many fit.
-
-        hint: What to type instead.
-
-        opinions: Why each place of the machine was refused, or fits.
+    Its opinions say why each place of the machine was refused, or fits.
     """
 
     def __init__(self, problem: str, hint: str, opinions: tuple[Opinion, ...]) -> None:
@@ -90,12 +85,7 @@ def named(
 ) -> Choice:
     """The places that names mean.
 
-    Args:
-        names: As a request has them: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0".
-
-        inventory: The machine.
-
-        allowed: What this process may choose from; None without a limit.
+    `allowed` is what this process may choose from; None without a limit.
 
     Raises:
         GpuMagicError: A name does not mean exactly one place that can be had, or
@@ -116,11 +106,7 @@ def named(
 def everything(inventory: Inventory, allowed: Sequence[Place] | None) -> Choice:
     """All that one process can see: the whole GPUs, or else the first slice.
 
-    Args:
-        inventory: The machine.
-
-        allowed: What this process may choose from, whose order is kept; None
-            without a limit.
+    What is `allowed` keeps its order; it is None without a limit.
 
     Raises:
         GpuMagicError: There is nothing to choose from.

@@ -57,13 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(words: argparse.Namespace, program: list[str]) -> int:
-    """Show how things stand or would stand, or become the program with its GPUs.
-
-    Args:
-        words: What `add_arguments` has read.
-
-        program: The words behind `--`.
-    """
+    """Show how things stand or would stand, or become the program with its GPUs."""
     from gpumagic.devices.driver import open_driver
     from gpumagic.gpu_select.api import status
     from gpumagic.gpu_select.apply import NotSelected, apply

@@ -77,12 +77,12 @@ def freest(  # noqa: PLR0913 -- the machine, and what else speaks for or against
         usage: [
             *_of_identity(usage.place, request, allowed, excluded),
             *_of_claim(usage.place, claimed),
-            *of_use(usage, request),
+            *_of_use(usage, request),
         ]
         for usage in usages
     }
     fitting = [usage for usage in usages if not refusals[usage]]
-    ranking = rank(fitting, request.count, pick)
+    ranking = _rank(fitting, request.count, pick)
     if len(ranking.taken) < request.count:
         raise _not_enough(request, inventory, refusals)
     opinions = (_opinion(usage, refusals[usage], ranking) for usage in usages)
@@ -94,26 +94,26 @@ def _of_identity(
     request: Request,
     allowed: Sequence[Place] | None,
     excluded: Iterable[Place],
-) -> Iterable[Refusal]:
+) -> Iterable[_Refusal]:
     """What speaks against a place because of which it is."""
     name = place.gpu.name
     if not may_have(place, allowed):
-        yield Refusal(Cause.LIMIT, "outside of what this kernel was given")
+        yield _Refusal(_Cause.LIMIT, "outside of what this kernel was given")
     if any(is_within(place, each) for each in excluded):
-        yield Refusal(Cause.FILTER, "excluded")
+        yield _Refusal(_Cause.FILTER, "excluded")
     if request.model and request.model.lower() not in (name or "").lower():
         is_called = "its model is unknown" if name is None else f"it is of model {name}"
-        yield Refusal(Cause.FILTER, f"{is_called}, {request.model} asked for")
+        yield _Refusal(_Cause.FILTER, f"{is_called}, {request.model} asked for")
     if request.count > 1 and place.part is not None:
-        yield Refusal(Cause.SLICE, "one process sees one slice, several asked for")
+        yield _Refusal(_Cause.SLICE, "one process sees one slice, several asked for")
 
 
-def _of_claim(place: Place, claimed: Mapping[str, str]) -> Iterable[Refusal]:
+def _of_claim(place: Place, claimed: Mapping[str, str]) -> Iterable[_Refusal]:
     if place.uuid is not None and place.uuid in claimed:
-        yield Refusal(Cause.CLAIM, f"claimed by {claimed[place.uuid]}")
+        yield _Refusal(_Cause.CLAIM, f"claimed by {claimed[place.uuid]}")
 
 
-def _opinion(usage: Usage, reasons: Sequence[Refusal], ranking: Ranking) -> Opinion:
+def _opinion(usage: Usage, reasons: Sequence[_Refusal], ranking: _Ranking) -> Opinion:
     place = usage.place
     taken = place in ranking.taken
     if reasons:
@@ -126,7 +126,7 @@ def _opinion(usage: Usage, reasons: Sequence[Refusal], ranking: Ranking) -> Opin
 def _not_enough(
     request: Request,
     inventory: Inventory,
-    refusals: Mapping[Usage, Sequence[Refusal]],
+    refusals: Mapping[Usage, Sequence[_Refusal]],
 ) -> NotEnough:
     found = sum(not reasons for reasons in refusals.values())
     asked = count_text(request.count, "GPU")
@@ -144,7 +144,7 @@ def _not_enough(
     return NotEnough(
         f"{asked} {'was' if request.count == 1 else 'were'} asked for, "
         f"{found or 'none'} {fit}{out_of_reach(inventory)}",
-        way_out(request, found, refusals.items()),
+        _way_out(request, found, refusals.items()),
         opinions,
     )
 
@@ -158,30 +158,25 @@ def _has_limits(request: Request) -> bool:
 
 
 @dataclass
-class Ranking:
+class _Ranking:
     """The best places in order, and what is to be said of chance."""
 
     taken: list[Place] = field(default_factory=list)
     remarks: dict[Place, str] = field(default_factory=dict)
 
 
-def rank(
+def _rank(
     usages: Sequence[Usage], count: int, pick: Callable[[Sequence[Place]], Place]
-) -> Ranking:
+) -> _Ranking:
     """Take the best places, as many as there are up to a count.
 
     More free memory is better; of those that differ by noise only, the one with
     fewer compute processes, then the less busy one, then a whole GPU. What is
     unknown ranks behind what is known.
 
-    Args:
-        usages: The places to take from.
-
-        count: How many are wanted.
-
-        pick: Takes one of several that are equal.
+    Of several that are equal, `pick` takes one.
     """
-    ranking, left = Ranking(), list(usages)
+    ranking, left = _Ranking(), list(usages)
     while left and len(ranking.taken) < count:
         equals = [usage.place for usage in _foremost(left)]
         wanted = count - len(ranking.taken)
@@ -250,7 +245,7 @@ def _remarks(equals: list[Place], drawn: list[Place]) -> dict[Place, str]:
 # ---------------------------------------------------------------- refusing
 
 
-class Cause(enum.Enum):
+class _Cause(enum.Enum):
     """What a refusal comes from: each has a way out of its own."""
 
     LIMIT = "limit"  # the process was not given it
@@ -263,17 +258,17 @@ class Cause(enum.Enum):
     SIZE = "size"  # all of its memory would not be enough
 
 
-_PASSING = {Cause.CLAIM, Cause.USE, Cause.NEED}  # what time may heal
+_PASSING = {_Cause.CLAIM, _Cause.USE, _Cause.NEED}  # what time may heal
 
 
-class Refusal(NamedTuple):
+class _Refusal(NamedTuple):
     """A reason against a place."""
 
-    cause: Cause
+    cause: _Cause
     why: str
 
 
-def of_use(usage: Usage, request: Request) -> Iterator[Refusal]:
+def _of_use(usage: Usage, request: Request) -> Iterator[_Refusal]:
     """What speaks against a place because of how it is used; unknowns never do."""
     yield from _of_mode(usage)
     if request.min_free_bytes is None:
@@ -282,22 +277,22 @@ def of_use(usage: Usage, request: Request) -> Iterator[Refusal]:
         yield from _of_need(usage, request.min_free_bytes)
     limit, busy = request.max_util_share, usage.busy_share
     if limit is not None and busy is not None and busy > limit:
-        yield Refusal(
-            Cause.USE,
+        yield _Refusal(
+            _Cause.USE,
             f"{busy_text(busy)}, at most {limit * 100:.3g} % asked for",
         )
 
 
-def _of_not_being_free(usage: Usage) -> Iterator[Refusal]:
+def _of_not_being_free(usage: Usage) -> Iterator[_Refusal]:
     if usage.processes:
         count = count_text(usage.processes, "process", "processes")
         own = usage.own_processes and not usage.own_yield
-        yield Refusal(Cause.USE, f"{count} on it{_of_yours(usage) if own else ''}")
+        yield _Refusal(_Cause.USE, f"{count} on it{_of_yours(usage) if own else ''}")
     used, total = usage.used_bytes, usage.total_bytes
     if used is not None and total is not None and used > total * _FREE_AT_SHARE:
         listed_ones = usage.processes or usage.own_processes
         unseen = "" if listed_ones else " by processes that are not listed"
-        yield Refusal(Cause.USE, f"{part_text(used, total)} in use{unseen}")
+        yield _Refusal(_Cause.USE, f"{part_text(used, total)} in use{unseen}")
 
 
 def _of_yours(usage: Usage) -> str:
@@ -305,32 +300,33 @@ def _of_yours(usage: Usage) -> str:
     return ", your own" if all_own else f", {usage.own_processes} of them your own"
 
 
-def _of_need(usage: Usage, needed: int) -> Iterator[Refusal]:
+def _of_need(usage: Usage, needed: int) -> Iterator[_Refusal]:
     free, total = usage.free_bytes, usage.total_bytes
     asked = f"{bytes_text(needed)} asked for"
     if total is not None and total < needed:
-        yield Refusal(Cause.SIZE, f"{bytes_text(total)} in all, {asked}")
+        yield _Refusal(_Cause.SIZE, f"{bytes_text(total)} in all, {asked}")
     elif free is not None and free < needed:
-        yield Refusal(Cause.NEED, f"{bytes_text(free)} free, {asked}")
+        yield _Refusal(_Cause.NEED, f"{bytes_text(free)} free, {asked}")
 
 
-def _of_mode(usage: Usage) -> Iterator[Refusal]:
+def _of_mode(usage: Usage) -> Iterator[_Refusal]:
     """CUDA cannot start on it, whatever is free."""
     mode = usage.place.gpu.compute_mode or ""
     processes = (usage.processes or 0) + usage.own_processes * usage.own_yield
     if mode == "prohibited":
-        yield Refusal(Cause.MODE, "its compute mode forbids CUDA")
+        yield _Refusal(_Cause.MODE, "its compute mode forbids CUDA")
     elif mode.startswith("exclusive") and processes:
-        yield Refusal(Cause.MODE, "its compute mode admits one process, which is there")
+        why = "its compute mode admits one process, which is there"
+        yield _Refusal(_Cause.MODE, why)
 
 
 # ---------------------------------------------------------------- ways out
 
 
-def way_out(
+def _way_out(
     request: Request,
     found: int,
-    refused: Iterable[tuple[Usage, Sequence[Refusal]]],
+    refused: Iterable[tuple[Usage, Sequence[_Refusal]]],
 ) -> str:
     """What to type after fewer places were found than asked for."""
     cases = [(usage, {each.cause for each in reasons}) for usage, reasons in refused]
@@ -339,20 +335,20 @@ def way_out(
     # Waiting is of use where the GPUs in the way would be enough, if they were free.
     waited_for = sum(each <= _PASSING for each in causes)
     passing = waited_for and found + waited_for >= request.count
-    too_small = any(Cause.SIZE in each for each in causes)
+    too_small = any(_Cause.SIZE in each for each in causes)
     largest = max((usage.total_bytes or 0 for usage, _ in cases), default=0)
-    shared = causes.count({Cause.USE}) if request.min_free_bytes is None else 0
+    shared = causes.count({_Cause.USE}) if request.min_free_bytes is None else 0
     sharing = shared and found + shared >= request.count
     ways = [
         *([f"-n {found} for what there is"] if found else []),
-        *(["-n 1 for a slice"] if {Cause.SLICE} in causes and not found else []),
+        *(["-n 1 for a slice"] if {_Cause.SLICE} in causes and not found else []),
         *(["--mine-ok to count your own processes as free"] if mine else []),
         *(["--wait 10m to wait for more"] if passing else []),
         *(["--min-free 20GiB to share a GPU with others"] if sharing else []),
-        *(["less for --min-free"] if {Cause.NEED} in causes else []),
+        *(["less for --min-free"] if {_Cause.NEED} in causes else []),
         *([_of_the_largest(largest)] if too_small and not passing else []),
-        *(["less to filter by"] if {Cause.FILTER} in causes else []),
-        *(["--force to leave the limit"] if {Cause.LIMIT} in causes else []),
+        *(["less to filter by"] if {_Cause.FILTER} in causes else []),
+        *(["--force to leave the limit"] if {_Cause.LIMIT} in causes else []),
     ]
     if ways:
         return f"type {listed(ways, ' or ')}"
@@ -363,8 +359,8 @@ def _of_the_largest(total_bytes: int) -> str:
     return f"less for --min-free, as the largest has {bytes_text(total_bytes)} in all"
 
 
-def _mine_in_the_way(usage: Usage, causes: set[Cause]) -> bool:
+def _mine_in_the_way(usage: Usage, causes: set[_Cause]) -> bool:
     """Whether the place might be had, were it not for the user's own processes."""
     return (
-        bool(causes) and usage.own_processes > 0 and causes <= {Cause.USE, Cause.NEED}
+        bool(causes) and usage.own_processes > 0 and causes <= {_Cause.USE, _Cause.NEED}
     )

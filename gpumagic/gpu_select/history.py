@@ -85,15 +85,12 @@ def guess(cells: Mapping[int, str]) -> Start | None:
 
     Calls count before imports, of which only some versions start CUDA, and what was
     run before what was only defined.
-
-    Args:
-        cells: What was typed, by the number of the cell.
     """
     history = _History(cells)
     found = history.first_call(defined=False) or history.first_call(defined=True)
     if found is not None or (found := history.first_import()) is not None:
         return found
-    elsewhere = imported_suspects()
+    elsewhere = _imported_suspects()
     return Start(by=f"import {elsewhere[0]}", guess=True) if elsewhere else None
 
 
@@ -117,8 +114,7 @@ class _History:
     def first_call(self, *, defined: bool) -> Start | None:
         """The first call that is known to start CUDA.
 
-        Args:
-            defined: Whether to look into the bodies of functions, too.
+        What is only `defined`, the body of a function, counts where it is asked for.
         """
         for cell, tree in self._trees.items():
             for node in _in_order(tree, defined=defined):
@@ -132,7 +128,7 @@ class _History:
         for cell, tree in self._trees.items():
             for node in _in_order(tree, defined=True):
                 for module in _imported(node):
-                    suspect = imported_suspect(module)
+                    suspect = _imported_suspect(module)
                     if suspect is not None:
                         return self._start(cell, node, f"import {suspect}")
         return None
@@ -185,9 +181,9 @@ class _History:
     ) -> str | None:
         name, method = self._dotted(func), getattr(func, "attr", None)
         if name is not None:
-            if is_harmless(name):
+            if _is_harmless(name):
                 return None
-            if starts_cuda(name):
+            if _starts_cuda(name):
                 return name
         elif method in _STARTING_METHODS:
             return str(method)
@@ -269,19 +265,19 @@ def _parsed(cell: str) -> ast.Module | None:
 # ---------------------------------------------------------------- what starts CUDA
 
 
-def is_harmless(name: str) -> bool:
+def _is_harmless(name: str) -> bool:
     """Whether a call that begins like one that starts CUDA does not.
 
-    >>> is_harmless("torch.device"), is_harmless("cupy.zeros")
+    >>> _is_harmless("torch.device"), _is_harmless("cupy.zeros")
     (True, False)
     """
     return name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
 
 
-def starts_cuda(name: str) -> bool:
+def _starts_cuda(name: str) -> bool:
     """Whether a call of this name is known to start CUDA.
 
-    >>> starts_cuda("torch.cuda.is_available"), starts_cuda("torch.cuda.device_count")
+    >>> _starts_cuda("torch.cuda.is_available"), _starts_cuda("torch.cuda.device_count")
     (True, False)
     """
     return any(
@@ -290,15 +286,15 @@ def starts_cuda(name: str) -> bool:
     )
 
 
-def imported_suspect(module: str) -> str | None:
+def _imported_suspect(module: str) -> str | None:
     """The library that this module belongs to, if it is imported and may start CUDA."""
-    for each in imported_suspects():
+    for each in _imported_suspects():
         if f"{module}.".startswith(f"{each}."):
             return each
     return None
 
 
-def imported_suspects() -> list[str]:
+def _imported_suspects() -> list[str]:
     """The libraries in this process of which some version starts CUDA by its import."""
     return [each for each in _SUSPECTS if each in sys.modules]
 

@@ -74,7 +74,7 @@ def remarks(  # noqa: PLR0913, PLR0917 -- all that a setting consists of
     cells = tuple(history)
     quoting_cell = quotes_that_are_kept(cells) if value else None
     return (
-        *value_remarks(value, inventory, visible, quoting_cell),
+        *_value_remarks(value, inventory, visible, quoting_cell),
         *_differing(variable, inventory),
         *_differing(order, inventory),
         *_order(in_force(order)),
@@ -109,7 +109,7 @@ def _order(value: str | None) -> Iterator[Remark]:
     near = did_you_mean(value.strip(" \"'").upper(), _ORDERS)
     yield Remark(
         Severity.WARNING,
-        f"{ORDER} is {quoted(value)}, which is none of the two words that CUDA knows: "
+        f"{ORDER} is {_quoted(value)}, which is none of the two words that CUDA knows: "
         f"it goes by {_ORDERS[1]}{f' ({near})' if near else ''}",
         f"choose with %gpu_select, which sets it to {_ORDERS[0]} as well",
     )
@@ -119,7 +119,7 @@ def _misnamed(environment: Mapping[str, str], inventory: Inventory) -> Iterator[
     for name in sorted(meant_to_be(VISIBLE, environment)):
         yield Remark(
             Severity.WARNING,
-            f"the environment has {quoted(name)}, which CUDA does not read: the "
+            f"the environment has {_quoted(name)}, which CUDA does not read: the "
             f"variable is called {VISIBLE}",
             f"type {instead(environment[name], inventory)}",
         )
@@ -150,7 +150,7 @@ def _renumbered(
         return
     yield Remark(
         Severity.NOTE if value is None else Severity.WARNING,
-        f"{MPS} is {quoted(folder)}: where the MPS daemon runs, it "
+        f"{MPS} is {_quoted(folder)}: where the MPS daemon runs, it "
         "numbers GPUs on its own, and numbers may mean others",
         f"type {instead(value or '', inventory, default='all')} --as uuid",
     )
@@ -176,13 +176,13 @@ def _given(environment: Mapping[str, str], variable: Variable) -> Iterator[Remar
 
 
 def _said(value: str | None) -> str:
-    return "not set" if value is None else quoted(value)
+    return "not set" if value is None else _quoted(value)
 
 
 # ---------------------------------------------------------------- the value
 
 
-def value_remarks(
+def _value_remarks(
     value: str | None,
     inventory: Inventory,
     visible: Visible,
@@ -190,14 +190,7 @@ def value_remarks(
 ) -> Iterator[Remark]:
     """What to know about a value.
 
-    Args:
-        value: The value; None if the variable is not set.
-
-        inventory: The machine's GPUs.
-
-        visible: What the value is predicted to make visible.
-
-        quoting_cell: The cell in which %env has kept quotes, if one has.
+    `quoting_cell` is the one in which %env has kept quotes, if one has.
     """
     mistake = None if value is None else _mistake(value, inventory, quoting_cell)
     if mistake is not None:
@@ -213,12 +206,7 @@ def value_remarks(
 def instead(value: str, inventory: Inventory, default: str = "") -> str:
     """The choice to type that comes nearest to a value.
 
-    Args:
-        value: What was written in its place.
-
-        inventory: The machine's GPUs.
-
-        default: The words of the choice if the value names nothing that is there.
+    The default stands in for a value that names nothing that is there.
     """
     names = list[str]()
     for word in _BETWEEN.split(value):
@@ -226,7 +214,7 @@ def instead(value: str, inventory: Inventory, default: str = "") -> str:
     return f"%gpu_select {','.join(names) or default}".strip()
 
 
-def quoted(value: str) -> str:
+def _quoted(value: str) -> str:
     """A value in quotation marks, cut where it would fill the screen."""
     cut = len(value) > _MOST_SHOWN
     return repr(value[:_MOST_SHOWN] + "..." if cut else value)
@@ -258,7 +246,7 @@ def _mistake(
 def _empty(value: str) -> Remark:
     return Remark(
         Severity.WARNING,
-        f"{VISIBLE} is {quoted(value)}: this hides every GPU from CUDA, and to some "
+        f"{VISIBLE} is {_quoted(value)}: this hides every GPU from CUDA, and to some "
         "libraries it is the same as not set",
         "type %gpu_select none, which writes -1, or %gpu_select all",
     )
@@ -268,7 +256,7 @@ def _with_quotes(value: str, inventory: Inventory, quoting_cell: int | None) -> 
     by = "" if quoting_cell is None else f" by %env in In[{quoting_cell}]"
     return Remark(
         Severity.PROBLEM,
-        f"{VISIBLE} was set to {quoted(value)}{by}: the quotation marks are part of "
+        f"{VISIBLE} was set to {_quoted(value)}{by}: the quotation marks are part of "
         "the value, and CUDA reads no further than to the first of them",
         f"type {instead(value, inventory)}",
     )
@@ -277,7 +265,7 @@ def _with_quotes(value: str, inventory: Inventory, quoting_cell: int | None) -> 
 def _with_range(value: str, inventory: Inventory) -> Remark:
     return Remark(
         Severity.PROBLEM,
-        f"{VISIBLE} is {quoted(value)}: CUDA knows no ranges, and reads the first "
+        f"{VISIBLE} is {_quoted(value)}: CUDA knows no ranges, and reads the first "
         "number of one alone",
         f"type {instead(value, inventory)}",
     )
@@ -286,7 +274,7 @@ def _with_range(value: str, inventory: Inventory) -> Remark:
 def _no_device_files(value: str) -> Remark:
     return Remark(
         Severity.PROBLEM,
-        f"{VISIBLE} is {quoted(value)}, which Slurm writes for a job without GPUs: it "
+        f"{VISIBLE} is {_quoted(value)}, which Slurm writes for a job without GPUs: it "
         "hides every GPU",
         "ask for one when you start the job: --gres=gpu:1, or --gpus=1",
     )
@@ -295,7 +283,7 @@ def _no_device_files(value: str) -> Remark:
 def _the_word_all(value: str) -> Remark:
     return Remark(
         Severity.PROBLEM,
-        f"{VISIBLE} is {quoted(value)}: CUDA knows no such word, and hides every GPU",
+        f"{VISIBLE} is {_quoted(value)}: CUDA knows no such word, and hides every GPU",
         "type %gpu_select all",
     )
 
@@ -303,7 +291,7 @@ def _the_word_all(value: str) -> Remark:
 def _word_for_none(value: str) -> Remark:
     return Remark(
         Severity.WARNING,
-        f"{VISIBLE} is {quoted(value)}: CUDA knows no such word, and hides every GPU "
+        f"{VISIBLE} is {_quoted(value)}: CUDA knows no such word, and hides every GPU "
         "as it would for any other",
         "type %gpu_select none, which writes -1, or %gpu_select all",
     )
@@ -320,7 +308,7 @@ def _explained(
         choice = instead(value or "", inventory)
         return Remark(
             Severity.WARNING if visible.physical else Severity.PROBLEM,
-            f"{VISIBLE} is {quoted(value or '')}; {reason}",
+            f"{VISIBLE} is {_quoted(value or '')}; {reason}",
             f"type {choice}{'' if ' ' in choice else ' to see what can be chosen'}",
         )
     if any(words in reason for words in _ABOUT_SLICES):

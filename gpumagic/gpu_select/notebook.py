@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 
 class Notebook:
-    """What was chosen in a shell, with what has watched since the loading.
-
-    Args:
-        shell: The IPython shell.
-
-        session: The session of the extension.
-    """
+    """What was chosen in a shell, with what has watched since the loading."""
 
     def __init__(self, shell: Any, session: Session) -> None:
         self.guard = GuardSwitch(session)

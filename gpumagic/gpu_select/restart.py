@@ -213,11 +213,7 @@ def restart(shell: Any, *, what: str = "your choice") -> str:
 
 
 def without_keeping(report: SelectReport) -> str:
-    """What to type where no request can be kept, a terminal for one.
-
-    Args:
-        report: What would have been chosen.
-    """
+    """What to type where no request can be kept, a terminal for one."""
     mask = shlex.quote(_mask(report))
     variables = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={mask}"
     return f"Nothing is kept here: leave, and start again with {variables} ipython"

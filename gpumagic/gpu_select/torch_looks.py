@@ -58,8 +58,7 @@ def torch_latch(
 class TorchLooks:
     """Stands between torch and the functions with which it looks for GPUs.
 
-    Args:
-        torch: The torch module itself, also a half-imported one.
+    The module may be half imported.
     """
 
     def __init__(self, torch: Any, watcher: Watcher) -> None:

@@ -165,13 +165,7 @@ def _without(used: int | None, freed: int) -> int | None:
 def neighbours(
     places: Iterable[Place], is_mine: Callable[[int], bool | None]
 ) -> Iterator[Remark]:
-    """A warning for each place that processes of others are on.
-
-    Args:
-        places: What was asked for.
-
-        is_mine: Whether a process belongs to the user; None where that is unknown.
-    """
+    """A warning for each place that processes of others are on."""
     for place in places:
         usage = usage_of(place, is_mine, own_yield=False)
         others = (usage.processes or 0) - usage.own_processes

@@ -77,7 +77,7 @@ class Watcher:
     def install(self, shell: Any, undo: ExitStack) -> None:
         """Watch from now on, until CUDA has started or this is undone."""
         self._shell = shell
-        self._cell_at_install = last_cell(shell)
+        self._cell_at_install = _last_cell(shell)
         self._cell_runs = self._line(sys._getframe()) is not None  # noqa: SLF001
         self._torch_was_there = "torch" in sys.modules
         self._started_before = self._may_have_started() and bool(self._has_started())
@@ -127,7 +127,7 @@ class Watcher:
     def _after_cell(self, result: Any) -> None:
         if self._start is None and self._has_started():
             typed = getattr(getattr(result, "info", None), "raw_cell", None)
-            self._note(only_line(last_cell(self._shell), typed or ""))
+            self._note(only_line(_last_cell(self._shell), typed or ""))
         self._cell_runs = False
         if self._start is not None:
             self._stop()
@@ -218,8 +218,8 @@ class Watcher:
     def _note_cell(self, frame: FrameType) -> None:
         """CUDA has started, and something earlier in the running cell has done it."""
         in_cell = self._line(frame) is not None
-        cell = last_cell(self._shell)
-        typed = cells_of(self._shell).get(cell, "") if in_cell else ""
+        cell = _last_cell(self._shell)
+        typed = _cells_of(self._shell).get(cell, "") if in_cell else ""
         self._note(only_line(cell, typed))
 
     def _note(self, line: CellLine | None, by: str | None = None) -> None:
@@ -235,13 +235,13 @@ class Watcher:
         if line is not None:
             return Start(line.cell, line.line, line.source, by=by, in_vain=in_vain)
         if self._cell_runs:
-            return Start(last_cell(self._shell), by=by, in_vain=in_vain)
-        outside = f"something outside of the cells, after In[{last_cell(self._shell)}]"
+            return Start(_last_cell(self._shell), by=by, in_vain=in_vain)
+        outside = f"something outside of the cells, after In[{_last_cell(self._shell)}]"
         return Start(by=by or outside, in_vain=in_vain)
 
     def _line(self, frame: FrameType | None) -> CellLine | None:
         try:
-            return line_of(self._shell, frame)
+            return _line_of(self._shell, frame)
         except Exception:  # noqa: BLE001 -- the user's call must go on
             return None
 
@@ -249,7 +249,7 @@ class Watcher:
         from gpumagic.gpu_select.history import guess
         from gpumagic.gpu_select.report import Start
 
-        cells = cells_of(self._shell).items()
+        cells = _cells_of(self._shell).items()
         before = {cell: text for cell, text in cells if cell <= self._cell_at_install}
         return guess(before) or Start(
             by="something that ran before gpumagic was loaded"
@@ -384,7 +384,7 @@ class CellLine:
         self.source = source
 
 
-def line_of(shell: Any, frame: FrameType | None) -> CellLine | None:
+def _line_of(shell: Any, frame: FrameType | None) -> CellLine | None:
     """The line of the running cell that has led to a frame.
 
     In a thread no cell runs: there it is the line of the user's function.
@@ -416,7 +416,7 @@ def only_line(cell: int, raw_cell: str) -> CellLine | None:
     return CellLine(cell, *lines[0]) if len(lines) == 1 else None
 
 
-def last_cell(shell: Any) -> int:
+def _last_cell(shell: Any) -> int:
     """The number of the cell that runs, or has run last; 0 before the first.
 
     The shell's own count is one more, in some versions of IPython while a cell runs,
@@ -425,7 +425,7 @@ def last_cell(shell: Any) -> int:
     return max(0, len(_typed(shell)) - 1)
 
 
-def cells_of(shell: Any) -> dict[int, str]:
+def _cells_of(shell: Any) -> dict[int, str]:
     """The cells that this shell has run as typed, less blank lines at their top."""
     return {
         number: _as_counted(source)
@@ -447,11 +447,11 @@ def _known_line(shell: Any, frame: FrameType) -> CellLine | None:
     cell = _cell_number(shell, name)
     source = linecache.getline(name, line).strip()
     if cell is None and source and is_cell(shell, frame):
-        cell = last_cell(shell)  # a kernel with IPython 7 names its files otherwise
+        cell = _last_cell(shell)  # a kernel with IPython 7 names its files otherwise
     if cell is None:
         return None
     if "get_ipython()" in source:  # what IPython has made of a magic
-        typed = cells_of(shell).get(cell, "").splitlines()
+        typed = _cells_of(shell).get(cell, "").splitlines()
         source = typed[line - 1].strip() if line <= len(typed) else ""
     return CellLine(cell, line, source or None)
 
@@ -472,9 +472,6 @@ class GuardSwitch:
 
     With its variable set, torch asks NVML instead of CUDA where it can. It reads the
     variable at every call.
-
-    Args:
-        session: What keeps the variable as it was.
     """
 
     def __init__(self, session: Session) -> None:
