@@ -22,7 +22,7 @@ from gpumagic.gpu_select.machine import places, rank_of
 from gpumagic.gpu_select.options import How
 from gpumagic.gpu_select.processes import is_mine
 from gpumagic.gpu_select.report import Action, Remark, Severity, Verdict
-from gpumagic.gpu_select.reporting import Opinions, headline_of, report_of, started_by
+from gpumagic.gpu_select.reporting import headline_of, report_of, started_by
 from gpumagic.gpu_select.request import Kind, read
 from gpumagic.gpu_select.situation import (
     allowed_places,
@@ -153,7 +153,7 @@ class Attempt:
             self.situation,
             action,
             predicted=predicted,
-            opinions=_by_place(opinions),
+            opinions=opinions,
             remarks=self._remarks,
             request=self.request.text,
             shell=self.how.shell,
@@ -266,14 +266,6 @@ class Attempt:
 
     def _note(self, text: str) -> None:
         self._remarks.append(Remark(Severity.NOTE, text))
-
-
-def _by_place(opinions: Iterable[Opinion]) -> Opinions:
-    said = tuple(opinions)
-    return Opinions(
-        tuple(each.place for each in said if each.taken),
-        {each.place: each.why for each in said},
-    )
 
 
 def _listed(uuids: Sequence[str | None]) -> str:

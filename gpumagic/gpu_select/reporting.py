@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_select import linter
@@ -33,17 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpumagic.devices.visibility import Visible
+    from gpumagic.gpu_select.choice import Opinion
     from gpumagic.gpu_select.report import Start
 
 _MANY = 4  # more GPUs than this are counted, not listed
-
-
-@dataclass(frozen=True)
-class Opinions:
-    """What a request has made of the places of the machine."""
-
-    chosen: tuple[Place, ...] = ()
-    whys: Mapping[Place, str] | None = None
 
 
 def report_of(  # noqa: PLR0913 -- each has a default and a name
@@ -51,7 +44,7 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     action: Action,
     *,
     predicted: Visible | None = None,
-    opinions: Opinions | None = None,
+    opinions: Iterable[Opinion] = (),
     remarks: Iterable[Remark] = (),
     request: str | None = None,
     shell: Any = None,
@@ -65,7 +58,7 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
 
         predicted: What is to be seen, if that is not what the variables say now.
 
-        opinions: Which places a request has chosen, and why.
+        opinions: What a request has made of the places of the machine.
 
         remarks: What is worth knowing beside what the variables show.
 
@@ -74,7 +67,7 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         shell: The IPython shell whose history may explain things.
     """
     seen = predicted or situation.prediction_now()
-    rows = tuple(_rows(situation, seen, opinions or Opinions()))
+    rows = tuple(_rows(situation, seen, {each.place: each for each in opinions}))
     confirmed = _confirmed(situation, rows)
     report = SelectReport(
         action=action,
@@ -118,17 +111,19 @@ def _typed(place: Place) -> str:
 # ---------------------------------------------------------------- the rows
 
 
-def _rows(situation: Situation, seen: Visible, opinions: Opinions) -> Iterable[Row]:
-    whys = opinions.whys or {}
+def _rows(
+    situation: Situation, seen: Visible, opinions: Mapping[Place, Opinion]
+) -> Iterable[Row]:
     there = places(situation.inventory)
     lost = situation.verdict is Verdict.LOST
     for place in there:
+        opinion = opinions.get(place)
         yield replace(
             _row(place),
             predicted=None if lost else rank_of(place, seen),
             actual=rank_shown(place, situation),
-            chosen=place in opinions.chosen,
-            why=whys.get(place, ""),
+            chosen=opinion is not None and opinion.taken,
+            why="" if opinion is None else opinion.why,
         )
     shown = {place.gpu.index for place in there}
     for gpu in situation.inventory.gpus:
