@@ -13,7 +13,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_mem.counters import read
-from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
+from gpumagic.gpu_mem.records import DeviceMemory, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,30 +6,41 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
-from gpumagic.gpu_mem.device_balance import DeviceBalance
-from gpumagic.gpu_mem.elements import large_elements
-from gpumagic.gpu_mem.holding_remarks import search_remarks
-from gpumagic.gpu_mem.naming import has_name, key_of
-from gpumagic.gpu_mem.reaching import reached_memory
-from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.roots import Sources, roots_of
-from gpumagic.gpu_mem.rows import DeviceRows, Named
-from gpumagic.gpu_mem.tensor_roles import mark_optimizer_state
-from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.gpu_mem.attribution import (
+    BlocksInUse,
+    DeviceRows,
+    Named,
+    Places,
+    large_elements,
+    reached_memory,
+)
+from gpumagic.gpu_mem.name_sources import (
+    UNATTRIBUTED,
+    WORKSPACES,
+    Sources,
+    has_name,
+    key_of,
+    roots_of,
+)
+from gpumagic.gpu_mem.records import Holder, HolderKind, Holdings
+from gpumagic.gpu_mem.walk import Budget, Walk, mark_optimizer_state
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.storages import StorageKey
-    from gpumagic.gpu_mem.reaching import Reached
-    from gpumagic.gpu_mem.roots import Root
+    from gpumagic.gpu_mem.attribution import Reached
+    from gpumagic.gpu_mem.name_sources import Root
 
 __all__ = ["Budget", "Sources", "compared", "find_holdings", "of_devices", "sizes"]
 
 
 _WORTH_ANOTHER_SEARCH = 1 << 20
+_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on a GPU of 2022 and later, at most
+_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 def find_holdings(
@@ -199,3 +210,136 @@ def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
         of_error,
         "" if of_error else row.name,  # in their order, the user's own frames first
     )
+
+
+class DeviceBalance:
+    """The rows of one device with what no name was found for: all that is allocated.
+
+    Attributes:
+        device: Its number.
+
+        allocated_bytes: What the rows add up to. Where names hold more than the
+            allocator says, it is that.
+
+    Args:
+        kind: The kind of the device.
+
+        rows: The names.
+
+        allocated: What the allocator says; None where it does not.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        rows: DeviceRows,
+        allocated: int | None,
+    ) -> None:
+        self.device = rows.device
+        self._kind = kind
+        self._rows = rows
+        self._told = allocated
+        self._library_bytes = workspace_bytes(kind, rows.device)
+        known = rows.found_bytes + self._library_bytes
+        self.allocated_bytes = max(known, allocated or 0)
+        self._rest_bytes = self.allocated_bytes - known
+
+    def sums(self) -> tuple[tuple[int, HolderKind, int], ...]:
+        """What is allocated, by what keeps it."""
+        sums = self._rows.sums()
+        sums[HolderKind.LIBRARY] = self._library_bytes
+        sums[HolderKind.UNATTRIBUTED] = self._rest_bytes
+        return tuple(
+            (self.device, kind, sums[kind]) for kind in HolderKind if sums[kind]
+        )
+
+    def holders(self) -> Iterator[Holder]:
+        """All rows, in no order."""
+        yield from self._rows.holders()
+        if self._library_bytes:
+            yield self._nameless(WORKSPACES, HolderKind.LIBRARY, self._library_bytes)
+        if self._rest_bytes:
+            yield self._nameless(
+                UNATTRIBUTED, HolderKind.UNATTRIBUTED, self._rest_bytes
+            )
+
+    def remarks(self) -> Iterator[str]:
+        """What does not add up, and what may explain the rest."""
+        told = self._told
+        if told is not None and told < self.allocated_bytes:
+            where = f"{word_of(self._kind)}:{self.device}"
+            yield surplus_remark(where, told, self.allocated_bytes)
+        remark = workspace_remark(self._kind, self._rest_bytes)
+        if remark is not None:
+            yield remark
+
+    def _nameless(self, name: str, kind: HolderKind, nbytes: int) -> Holder:
+        return Holder(name, kind, self.device, own_bytes=nbytes, reachable_bytes=nbytes)
+
+
+def search_remarks(walk: Walk, places: Places) -> Iterator[str]:
+    """What a search had to leave out."""
+    if walk.hidden:
+        count = count_text(walk.hidden, "saved tensor")
+        yield (
+            f"{count} of autograd graphs could not be looked at: this torch would have "
+            "to run the hooks that packed them"
+        )
+    if places.foreign:
+        held = bytes_text(sum(places.foreign.values()))
+        yield (
+            f"{held} that names hold are not counted here: torch's caching allocator "
+            "did not hand them out (memory of another library, or of another process)"
+        )
+
+
+def surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
+    """Names hold more than is allocated, which is no mistake of theirs.
+
+    Args:
+        where: The device, as in "cuda:0".
+
+        allocated_bytes: What the allocator says.
+
+        found_bytes: What was found.
+    """
+    more = bytes_text(found_bytes - allocated_bytes)
+    return (
+        f"names hold {more} on {where} beyond the {bytes_text(allocated_bytes)} that "
+        "the allocator says it has handed out: memory of another library, or memory "
+        "that was given back meanwhile"
+    )
+
+
+def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
+    """What the rest on a GPU may be, where it is small enough for that."""
+    if kind != "cuda" or not 0 < unattributed_bytes <= _WORKSPACES * _WORKSPACE_BYTES:
+        return None
+    return (
+        "what no name was found for may be workspaces of cuBLAS: the first matrix "
+        f"product of a thread on a stream takes one, of up to "
+        f"{bytes_text(_WORKSPACE_BYTES)}, and a backward pass has a thread of its own"
+    )
+
+
+def workspace_bytes(kind: str, device: int) -> int:
+    """The workspaces of cuBLAS on a device, as far as that can be told.
+
+    On a simulated GPU it is known. torch has no word for it on CUDA: there they are a
+    part of what no name was found for.
+    """
+    return sum(block.size for at, block in _workspaces(kind) if at == device)
+
+
+def workspace_addresses(kind: str) -> tuple[int, ...]:
+    """Where the workspaces lie, as far as that can be told."""
+    return tuple(block.address for _, block in _workspaces(kind))
+
+
+def _workspaces(kind: str) -> Iterator[tuple[int, Any]]:
+    """The blocks of the allocator that are workspaces, with their devices."""
+    box = simulated_box() if kind == "sim" else None
+    for gpu in () if box is None else box.machine.gpus:
+        for block in gpu.workspaces.values():
+            if block is not None:
+                yield gpu.index, block

@@ -1,27 +1,30 @@
-"""What the magic keeps of one notebook, and what its words come to."""
+"""What the magic keeps of one notebook: the log of its cells, and its last OOM."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
 from gpumagic.errors import UsageProblem, did_you_mean
-from gpumagic.gpu_mem.known_names import KnownNames
-from gpumagic.gpu_mem.last_oom import LastOom
-from gpumagic.gpu_mem.ledger import Ledger
-from gpumagic.gpu_mem.memory import Memory
-from gpumagic.gpu_mem.one_cell import OneCell
-from gpumagic.gpu_mem.report import BriefReport
+from gpumagic.gpu_mem.api import Memory
+from gpumagic.gpu_mem.cell import OneCell
+from gpumagic.gpu_mem.name_sources import KnownNames
+from gpumagic.gpu_mem.oom import LastOom
+from gpumagic.gpu_mem.records import LedgerEntry
+from gpumagic.gpu_mem.report import BriefReport, LedgerReport
 from gpumagic.notebook.cell_hooks import Mode, running_cell
 from gpumagic.notebook.magics import show_text
 from gpumagic.report.events import Code
+from gpumagic.report.log import save_rows
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-    from gpumagic.gpu_mem.report import CellReport, FreeReport, LedgerReport
+    from gpumagic.gpu_mem.report import CellReport, FreeReport
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
     from gpumagic.report.record import Report
@@ -40,6 +43,21 @@ _BELONGS = {
     "gc": ("free", "leaks"),
     "cache": ("free",),
 }
+_KEPT = 1000
+_COLUMNS = (
+    "cell",
+    "code",
+    "device",
+    "label",
+    "allocated_bytes",
+    "reserved_bytes",
+    "allocated_delta",
+    "peak_low_bytes",
+    "peak_high_bytes",
+    "peak",
+    "failed",
+    "badges",
+)
 
 
 class Notebook:
@@ -209,3 +227,65 @@ def _check(options: argparse.Namespace, cell: str | None) -> None:
 def _where(option: str, places: tuple[str, ...]) -> str:
     typed = f"%gpu_mem {places[0]}" if places[0] else "%%gpu_mem"
     return f"it belongs to {typed}: type {typed} --{option}"
+
+
+class Ledger:
+    """Entries of what cells did; the oldest go when there are too many."""
+
+    def __init__(self) -> None:
+        self._entries: deque[LedgerEntry] = deque(maxlen=_KEPT)
+        self._added = 0
+
+    def add(self, report: CellReport) -> None:
+        """Note one more cell; the report itself is not kept."""
+        for entry in entries_of(report):
+            self._entries.append(entry)
+            self._added += 1
+
+    def report(self, *, automatic: bool, saved_as: str | None = None) -> LedgerReport:
+        """What was noted so far."""
+        return LedgerReport(
+            entries=tuple(self._entries),
+            dropped=self._added - len(self._entries),
+            automatic=automatic,
+            saved_as=saved_as,
+        )
+
+    def save(self, file: str) -> None:
+        """Write it to a file, as CSV or JSON by its ending."""
+        save_rows(file, [_row(entry) for entry in self._entries], _COLUMNS)
+
+
+def entries_of(report: CellReport) -> Iterator[LedgerEntry]:
+    """A line for each device on which something moved."""
+    for change in report.changes:
+        own = (each for each in report.badges if each.device in (None, change.device))
+        yield LedgerEntry(
+            code=report.code,
+            kind=report.setting.kind,
+            label=report.setting.label,
+            device=change.device,
+            allocated_bytes=change.after.allocated_bytes,
+            reserved_bytes=change.after.reserved_bytes,
+            allocated_delta=change.allocated_delta,
+            peak=change.peak,
+            failed=report.failed is not None,
+            badges=tuple(dict.fromkeys(each.kind for each in own)),
+        )
+
+
+def _row(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "cell": entry.code.cell,
+        "code": entry.code.text,
+        "device": f"{entry.kind}:{entry.device}",
+        "label": entry.label,
+        "allocated_bytes": entry.allocated_bytes,
+        "reserved_bytes": entry.reserved_bytes,
+        "allocated_delta": entry.allocated_delta,
+        "peak_low_bytes": entry.peak.low_bytes,
+        "peak_high_bytes": entry.peak.high_bytes,
+        "peak": entry.peak.kind.value,
+        "failed": entry.failed,
+        "badges": "; ".join(kind.value for kind in entry.badges),
+    }

@@ -3,30 +3,38 @@
 Nothing of the user's is called: what an object refers to is asked of Python's garbage
 collector, and of torch where its objects keep things that Python does not see. The
 search ends at modules, classes and code, and at what belongs to the notebook itself.
+
+No attribute of the object is read, and no `isinstance` asked: both run code of the
+user's where an object is a proxy, or says that it is of another class.
 """
 
 from __future__ import annotations
 
+import enum
 import gc
 import time
 from collections import deque
 from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType, GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import autograd_graph, storages
+from gpumagic.devices.autograd_graph import words_of
 from gpumagic.devices.storages import TensorWords
-from gpumagic.gpu_mem.object_kinds import Kinds, ObjectKind
-from gpumagic.gpu_mem.tensor_roles import Role, buffers_of, role_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+    from gpumagic.devices.autograd_graph import NodeWords
     from gpumagic.devices.storages import Stored
 
 _CLOCK_EVERY = 64  # objects
 _MANY = 10_000  # elements: what holds more is looked into last
 # By id: a metaclass may say that its classes are equal to others, or raise.
 _CONTAINERS = frozenset(map(id, (list, tuple, dict, set, frozenset)))
+_ENDS = (type, ModuleType, CodeType, GenericAlias, property)
+# The notebook itself holds every name of the user's, and is nobody's name.
+_NOTEBOOK = frozenset(("IPython", "ipykernel", "traitlets", "gpumagic"))
 
 
 @dataclass(frozen=True)
@@ -246,3 +254,144 @@ class Walk:
 
 def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
     return (each for each in things if all(each is not one for one in names))
+
+
+class ObjectKind(enum.Enum):
+    """How an object is looked into."""
+
+    ANY = enum.auto()
+    NOTHING = enum.auto()  # it is not
+    TENSOR = enum.auto()
+    STORAGE = enum.auto()
+    NODE = enum.auto()  # of autograd's graph
+    FUNCTION = enum.auto()
+    FRAME = enum.auto()
+    MODULE = enum.auto()  # torch.nn.Module
+    OPTIMIZER = enum.auto()
+
+
+class Kinds:
+    """The kinds of all classes that were met.
+
+    Args:
+        torch: The torch module; None where nobody has imported it.
+    """
+
+    def __init__(self, torch: Any | None) -> None:
+        self._torch_classes = () if torch is None else _classes_of(torch)
+        # By id, because a metaclass may forbid to be hashed; the class is kept, so
+        # that no other gets the same id.
+        self._known: dict[int, tuple[ObjectKind, type, NodeWords | None]] = {}
+
+    def of(self, cls: type) -> ObjectKind:
+        """The kind of the objects of a class."""
+        known = self._known.get(id(cls))
+        return (known or self._learn(cls))[0]
+
+    def words_of(self, cls: type) -> NodeWords | None:
+        """How nodes of a graph are asked that are of this class."""
+        known = self._known.get(id(cls))
+        return (known or self._learn(cls))[2]
+
+    def _learn(self, cls: type) -> tuple[ObjectKind, type, NodeWords | None]:
+        words = words_of(cls) if self._torch_classes else None
+        kind = ObjectKind.NODE if words is not None else self._kind(cls)
+        self._known[id(cls)] = found = kind, cls, words
+        return found
+
+    def _kind(self, cls: type) -> ObjectKind:
+        if cls is FunctionType:
+            return ObjectKind.FUNCTION
+        if cls is FrameType:
+            return ObjectKind.FRAME
+        for base, kind in self._torch_classes:
+            if issubclass(cls, base):
+                return kind
+        if issubclass(cls, _ENDS) or _package_of(cls) in _NOTEBOOK:
+            return ObjectKind.NOTHING
+        return ObjectKind.ANY
+
+
+def _classes_of(torch: Any) -> tuple[tuple[type, ObjectKind], ...]:
+    return (
+        (torch.Tensor, ObjectKind.TENSOR),
+        (torch.UntypedStorage, ObjectKind.STORAGE),
+        (torch.nn.Module, ObjectKind.MODULE),
+        (torch.optim.Optimizer, ObjectKind.OPTIMIZER),
+    )
+
+
+def _package_of(cls: type) -> str:
+    """The package that a class is from; a metaclass is not asked."""
+    module = type.__getattribute__(cls, "__dict__").get("__module__")
+    return module.partition(".")[0] if type(module) is str else ""
+
+
+class Role(enum.IntEnum):
+    """The first that applies to memory is what its bytes are counted as."""
+
+    PARAMETER = 0
+    GRADIENT = 1
+    BUFFER = 2
+    OPTIMIZER_STATE = 3
+    OTHER = 4
+
+    @property
+    def words(self) -> str:
+        """As it is shown."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Role.PARAMETER: "parameters",
+    Role.GRADIENT: "gradients",
+    Role.BUFFER: "buffers",
+    Role.OPTIMIZER_STATE: "optimizer state",
+    Role.OTHER: "other tensors",
+}
+
+
+def role_of(torch: Any, tensor: Any) -> Role:
+    """What a tensor's class says of it."""
+    is_parameter = issubclass(type(tensor), torch.nn.Parameter)
+    return Role.PARAMETER if is_parameter else Role.OTHER
+
+
+def buffers_of(module: Any) -> list[Any]:
+    """The buffers of a module, without those of the modules within it."""
+    buffers: Any = _attributes(module).get("_buffers")
+    return list(dict.values(buffers)) if issubclass(type(buffers), dict) else []
+
+
+def state_of(optimizer: Any) -> Any:
+    """What an optimizer remembers of its parameters."""
+    return _attributes(optimizer).get("state")
+
+
+def mark_optimizer_state(walk: Walk) -> None:
+    """Tell the tensors that optimizers keep for themselves from others.
+
+    The keys of that memory are the parameters: these are not theirs.
+    """
+    seen, waiting = set(walk.states), list(walk.states)
+    while waiting:
+        for child in walk.children[waiting.pop()]:
+            if child in seen:
+                continue
+            seen.add(child)
+            if not walk.is_tensor(child):
+                waiting.append(child)
+            elif walk.roles.get(child, Role.OTHER) is Role.OTHER:
+                walk.roles[child] = Role.OPTIMIZER_STATE
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """The attributes that lie in the object itself; no property of the user's is run.
+
+    A class may have replaced `__dict__` itself: then nothing is known of it.
+    """
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.causes import causes_of, next_steps
-from gpumagic.gpu_mem.oom_text import others_in, read_oom
-from gpumagic.gpu_mem.pinning import pinning_of
-from gpumagic.gpu_mem.placing import answer_for
-from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
-from gpumagic.gpu_mem.records.counters import Counters
-from gpumagic.gpu_mem.records.devices import DeviceMemory
-from gpumagic.gpu_mem.records.requests import Cause, OomFacts, Pinning
-from gpumagic.gpu_mem.records.setting import Setting
+from gpumagic.gpu_mem.fragmentation import pinning_of
+from gpumagic.gpu_mem.oom import others_in, read_oom
+from gpumagic.gpu_mem.records import (
+    Block,
+    BlockState,
+    Cause,
+    Counters,
+    DeviceMemory,
+    OomFacts,
+    Pinning,
+    Segment,
+    Setting,
+)
+from gpumagic.gpu_mem.why import causes_of, next_steps
+from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.report.events import CodeLine
 from gpumagic.simulator.out_of_memory import Shortage
 

@@ -16,10 +16,10 @@ import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
-from gpumagic.gpu_mem import recording
-from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.recording import Chosen
-from gpumagic.gpu_mem.records.counters import BadgeKind, CellBadge, Peak, PeakKind
+from gpumagic.gpu_mem import lines as recording
+from gpumagic.gpu_mem.cell import CellRun
+from gpumagic.gpu_mem.lines import Chosen
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Peak, PeakKind
 
 
 class Cuda:
@@ -774,7 +774,7 @@ _IN_A_SHELL = """
 from IPython.core.interactiveshell import InteractiveShell
 from gpumagic.notebook.cells import run as run_body
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.cell import CellRun
 
 shell = InteractiveShell.instance()
 runs = []

@@ -11,7 +11,7 @@ import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem.counters import from_zero, read, read_all, setting_of
-from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.records import Counters
 
 FLAT = {
     "allocated_bytes.all.current": 1024,

@@ -10,11 +10,10 @@ import weakref
 import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import freeing
-from gpumagic.gpu_mem.finding_leaks import find_leaks
-from gpumagic.gpu_mem.freeing import free
-from gpumagic.gpu_mem.records.leaks import LeakKind
-from gpumagic.gpu_mem.results_holding import holding
+from gpumagic.gpu_mem import free as freeing
+from gpumagic.gpu_mem.free import free, holding
+from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.records import LeakKind
 
 
 class Big:

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.kernel
 START = """
 import gc, sys, weakref
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import freeing
-from gpumagic.gpu_mem.freeing import free
+from gpumagic.gpu_mem import free as freeing
+from gpumagic.gpu_mem.free import free
 from gpumagic.gpu_mem.error_holders import drop_errors, held_errors
-from gpumagic.gpu_mem.error_frames import frames_with_locals
+from gpumagic.gpu_mem.error_holders import frames_with_locals
 from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
 
 gone = []

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from gpumagic.devices import autograd_graph  # noqa: E402
 from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings  # noqa: E402
-from gpumagic.gpu_mem.records.names import HolderKind  # noqa: E402
+from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)

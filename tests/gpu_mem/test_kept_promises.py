@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import freeing, memory
+from gpumagic.gpu_mem import api, free
+from gpumagic.gpu_mem.api import Memory
 from gpumagic.gpu_mem.holdings import Sources, find_holdings
-from gpumagic.gpu_mem.known_names import KnownNames
-from gpumagic.gpu_mem.memory import Memory
-from gpumagic.gpu_mem.oom_text import others_bytes, read_oom
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.gpu_mem.name_sources import KnownNames
+from gpumagic.gpu_mem.oom import others_bytes, read_oom
+from gpumagic.gpu_mem.records import Cause
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -83,7 +83,7 @@ def fit(monkeypatch):
     driver = SimpleNamespace(simulated=False)
 
     def fit(device, nbytes):
-        monkeypatch.setattr(memory, "runtime_now", lambda: device)
+        monkeypatch.setattr(api, "runtime_now", lambda: device)
         return Memory(KnownNames({}), lambda: driver).fit(nbytes)
 
     return fit
@@ -110,9 +110,9 @@ def test_without_a_graph_no_pool_is_blamed(fit):
 @pytest.mark.parametrize(("frozen", "is_told"), [(400, False), (5000, True)])
 def test_what_python_has_frozen_itself_is_not_told(monkeypatch, frozen, is_told):
     """A few hundred objects are Python's own from its start; many are the user's."""
-    monkeypatch.setattr(freeing, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(free, "get_freeze_count", lambda: frozen)
 
-    remarks = freeing.free(None, CpuRuntime(), gc=True).remarks
+    remarks = free.free(None, CpuRuntime(), gc=True).remarks
 
     assert any("gc.freeze" in each for each in remarks) is is_told
 
@@ -124,7 +124,7 @@ def test_the_cache_of_a_device_that_was_never_used_is_left_alone(monkeypatch):
     monkeypatch.setattr(torch.xpu, "empty_cache", lambda: touched.append("xpu"))
     unused = Device([], free_bytes=0, kind="xpu", in_use=False)
 
-    report = freeing.free(None, unused, cache=True)
+    report = free.free(None, unused, cache=True)
 
     assert (touched, report.dropped) == ([], ())
     assert any("no cache" in each for each in report.remarks)

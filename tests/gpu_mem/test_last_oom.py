@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.gpu_mem.last_oom import LastOom
-from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.oom import LastOom
+from gpumagic.gpu_mem.records import Counters
 
 TEXT = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of"
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_mem.oom_text import (
+from gpumagic.gpu_mem.oom import (
     allowed_bytes,
     is_out_of_memory,
     others_bytes,
     others_in,
     read_oom,
 )
-from gpumagic.gpu_mem.records.requests import OomFacts
+from gpumagic.gpu_mem.records import OomFacts
 from gpumagic.simulator.out_of_memory import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30

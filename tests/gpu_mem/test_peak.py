@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.badges import badges_between, badges_now, badges_of_allocator
+from gpumagic.gpu_mem.counters import badges_between, badges_now, badges_of_allocator
 from gpumagic.gpu_mem.peak import peak_between, with_replay
-from gpumagic.gpu_mem.records.counters import (
+from gpumagic.gpu_mem.records import (
     BadgeKind,
     CellBadge,
     Counters,
+    DeviceMemory,
     Peak,
     PeakKind,
 )
-from gpumagic.gpu_mem.records.devices import DeviceMemory
 
 
 def looks(*, before, after):

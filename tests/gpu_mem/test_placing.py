@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.placing import answer_for, segment_bytes
-from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
 from gpumagic.gpu_mem.segments import segments_of
+from gpumagic.gpu_mem.would_fit import answer_for, segment_bytes
 from gpumagic.simulator.allocator import AllocatorSettings, OutOfSimulatedMemory
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 

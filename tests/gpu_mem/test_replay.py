@@ -21,10 +21,8 @@ from gpumagic.devices.memory_history import (
     replaced,
     why_no_history,
 )
-from gpumagic.gpu_mem import recording
-from gpumagic.gpu_mem.line_table import lines_of
-from gpumagic.gpu_mem.recording import recorder_for
-from gpumagic.gpu_mem.replay import alive_after, replay
+from gpumagic.gpu_mem import lines as recording
+from gpumagic.gpu_mem.lines import alive_after, lines_of, recorder_for, replay
 from gpumagic.report.places import Places
 
 CELL = "/work/ipykernel_1/2.py"

@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpumagic.drawing import Note, Stacks, Strips, Table
-from gpumagic.gpu_mem.badge_words import WORDS, counted_words, note_of, notes
-from gpumagic.gpu_mem.cause_words import SHORT, cause_sentence, fit_sentence
-from gpumagic.gpu_mem.map_picture import pictures
-from gpumagic.gpu_mem.peak_words import drawn_peak, peak_remarked, peak_short, peak_text
-from gpumagic.gpu_mem.records.counters import (
+from gpumagic.gpu_mem.records import (
     BadgeKind,
+    Cause,
     CellBadge,
     Counters,
+    DeviceMemory,
+    Holder,
+    HolderKind,
+    Holdings,
+    OomFacts,
     Peak,
     PeakKind,
 )
-from gpumagic.gpu_mem.records.devices import DeviceMemory
-from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.records.requests import Cause, OomFacts
 from gpumagic.gpu_mem.report import (
     BriefReport,
     LedgerReport,
@@ -34,6 +33,18 @@ from gpumagic.gpu_mem.report import (
     WhyReport,
 )
 from gpumagic.gpu_mem.view import draw
+from gpumagic.gpu_mem.view_map import pictures
+from gpumagic.gpu_mem.view_terms import (
+    WORDS,
+    counted_words,
+    drawn_peak,
+    note_of,
+    notes,
+    peak_remarked,
+    peak_short,
+    peak_text,
+)
+from gpumagic.gpu_mem.view_why import SHORT, cause_sentence, fit_sentence
 from gpumagic.report.units import bytes_text
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gpu_mem import samples

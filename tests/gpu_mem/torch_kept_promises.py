@@ -10,7 +10,7 @@ import torch
 
 import gpumagic
 from gpumagic import gpu_mem
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.gpu_mem.records import Cause
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -11,10 +11,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.finding_leaks import find_leaks
-from gpumagic.gpu_mem.freeing import free
-from gpumagic.gpu_mem.records.leaks import LeakKind
-from gpumagic.gpu_mem.results_holding import holding
+from gpumagic.gpu_mem.free import free, holding
+from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.records import LeakKind
 from gpumagic.gpu_mem.walk import Budget
 
 MIB = 2**20

@@ -9,10 +9,7 @@ import torch
 
 import gpumagic
 from gpumagic import gpu_mem
-from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.gpu_mem.records.counters import PeakKind
-from gpumagic.gpu_mem.records.names import HolderKind
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.gpu_mem.records import BlockState, Cause, HolderKind, PeakKind
 from gpumagic.gpu_mem.report import (
     BriefReport,
     CellReport,

@@ -8,7 +8,7 @@ import torch
 import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.holdings import Sources, find_holdings
-from gpumagic.gpu_mem.oom_errors import oom_within
+from gpumagic.gpu_mem.oom import oom_within
 from gpumagic.simulator.backend import host_memory
 from gpumagic.simulator.backend.host_memory import HostMemoryFull
 

@@ -13,16 +13,13 @@ import torch
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.causes import causes_of
 from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import fragmentation_of
-from gpumagic.gpu_mem.names_by_address import addresses_of
-from gpumagic.gpu_mem.oom_text import read_oom
-from gpumagic.gpu_mem.pinning import pinning_of
-from gpumagic.gpu_mem.placing import answer_for
-from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.gpu_mem.records.requests import Cause
-from gpumagic.gpu_mem.segments import named, segments_of
+from gpumagic.gpu_mem.fragmentation import fragmentation_of, pinning_of
+from gpumagic.gpu_mem.oom import read_oom
+from gpumagic.gpu_mem.records import BlockState, Cause
+from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.why import causes_of
+from gpumagic.gpu_mem.would_fit import answer_for
 
 MIB, GIB = 1 << 20, 1 << 30
 

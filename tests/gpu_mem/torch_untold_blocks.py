@@ -12,9 +12,9 @@ import torch
 import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import SimulatedRuntime
-from gpumagic.gpu_mem import blocks_untold, fit
-from gpumagic.gpu_mem.blocks_untold import why_untold
+from gpumagic.gpu_mem import fit, segments
 from gpumagic.gpu_mem.counters import max_split_bytes
+from gpumagic.gpu_mem.segments import why_untold
 
 MIB = 1 << 20
 FAILING = """
@@ -34,7 +34,7 @@ def backend(request, shell, monkeypatch):
 
     assert shell is not None  # torch has the words once the simulation is on
     monkeypatch.setattr(torch.sim, "memory_snapshot", refuse)
-    monkeypatch.setattr(blocks_untold, "allocator_backend", lambda _: request.param)
+    monkeypatch.setattr(segments, "allocator_backend", lambda _: request.param)
     return request.param
 
 

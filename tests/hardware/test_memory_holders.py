@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings
-from gpumagic.gpu_mem.records.names import HolderKind
+from gpumagic.gpu_mem.records import HolderKind
 
 _PATIENT = Budget(objects=10_000_000, seconds=60)
 _NAMED = (HolderKind.VARIABLE, HolderKind.GRAPH)

@@ -1,0 +1,243 @@
+"""Lets go of what a notebook holds without need, and says what came back.
+
+Only on command: what is dropped here is `%debug` for the last error, and `Out`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from gc import get_freeze_count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.gpu_mem.attribution import Places, reached_memory
+from gpumagic.gpu_mem.counters import read_all, setting_of
+from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
+from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles, left_out
+from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
+from gpumagic.gpu_mem.records import Counters
+from gpumagic.gpu_mem.report import FreeReport
+from gpumagic.gpu_mem.walk import Budget, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from gpumagic.devices.protocols import Runtime
+
+_FROZEN_BY_PYTHON = 1000  # 3.12 freezes a few hundred of its own when it starts
+_MOST_NAMED = 3  # results
+_FROZEN = "are frozen (gc.freeze), and are never collected"
+_BUDGET = Budget(
+    objects=1_000_000, seconds=1.0
+)  # it was asked for: it may take a while
+
+
+class Reading(NamedTuple):
+    """The allocator's counters, what the driver says is free, and what went wrong."""
+
+    counters: tuple[Counters, ...] = ()
+    free_bytes: tuple[int | None, ...] = ()
+    problem: str | None = None
+
+
+class Step(NamedTuple):
+    """What one step has done."""
+
+    done: str | None = None
+    lost: str | None = None
+    problem: str | None = None
+
+
+def free(  # noqa: PLR0913 -- each is an option of the command
+    shell: Any | None,
+    runtime: Runtime,
+    *,
+    outputs: bool = False,
+    errors: bool = False,
+    gc: bool = False,
+    cache: bool = False,
+) -> FreeReport:
+    """Let go of the last error, and of shown results that hold memory; then collect.
+
+    Variables of the user's stay, and graphs with them. Where the device is in error
+    what Python holds is dropped all the same.
+
+    Args:
+        shell: The IPython shell; None where there is none.
+
+        runtime: Whose memory it is.
+
+        outputs: Drop results that hold memory from `Out`, `_`, `__`, `___` and
+            IPython's hidden copies. With no option that is done, and so is `errors`.
+
+        errors: Drop the last error with all frames: `%debug` has nothing then. It
+            collects as well, since what has shown a traceback leaves cycles behind.
+
+        gc: Have Python collect cycles.
+
+        cache: Give free memory of torch's cache back to the driver.
+    """
+    everything = not (outputs or errors or gc or cache)
+    before = _read(runtime)
+    steps = []
+    if errors or everything:  # first: the frames of an error may hold shown results
+        steps.append(_drop_errors(shell))
+    if outputs or everything:
+        steps.append(_drop_outputs(shell, runtime.kind))
+    if gc or errors or everything:  # then: what has shown a traceback left cycles
+        steps.append(_collect())
+    if cache:  # last: only segments with nothing in them go back
+        steps.append(_empty_cache(runtime))
+    after = _read(runtime)
+    return FreeReport(
+        setting=setting_of(runtime),
+        dropped=_known(step.done for step in steps),
+        before=before.counters,
+        after=after.counters,
+        free_before_bytes=before.free_bytes,
+        free_after_bytes=after.free_bytes,
+        lost=_known(step.lost for step in steps),
+        remarks=tuple(
+            dict.fromkeys(
+                (
+                    *_known(step.problem for step in steps),
+                    *_known((before.problem, after.problem)),
+                    *_still_held(shell),
+                )
+            )
+        ),
+    )
+
+
+def _drop_errors(shell: Any | None) -> Step:
+    places = drop_errors(shell)
+    if not places:
+        return Step()
+    return Step(f"the last error, from {_listed(places)}", "%debug for that error")
+
+
+def _drop_outputs(shell: Any | None, kind: str) -> Step:
+    shown = [result.value for result in shown_results(shell)]
+    places = drop_outputs(shell, holding(shown, kind, left_out(shell)))
+    if not places:
+        return Step()
+    numbered = [name for name in places if name.startswith("Out[")]
+    others = len(places) - len(numbered)
+    return Step(
+        f"shown results that hold memory: {len(numbered)} from Out, {others} from "
+        "names and hidden copies",
+        _gone(numbered or [places[0]]),
+    )
+
+
+def _gone(names: list[str]) -> str:
+    """What nobody can look at any more; `_` and the like go with it."""
+    shown = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more of Out" if more > 0 else shown
+
+
+def _collect() -> Step:
+    found = collect_cycles()
+    frozen = get_freeze_count()
+    return Step(
+        done=f"{found} objects in cycles, by Python's collector" if found else None,
+        problem=f"{frozen} objects {_FROZEN}" if frozen > _FROZEN_BY_PYTHON else None,
+    )
+
+
+def _empty_cache(runtime: Runtime) -> Step:
+    module = getattr(sys.modules.get("torch"), runtime.kind, None)
+    empty = getattr(module, "empty_cache", None)
+    if empty is None or not runtime.started():
+        return Step(problem="torch keeps no cache here that could be emptied")
+    try:
+        empty()
+    except RuntimeError as error:
+        return Step(problem=f"the cache could not be emptied: {_first_line(error)}")
+    return Step("the free part of torch's cache")
+
+
+def _read(runtime: Runtime) -> Reading:
+    """What is known; a device in error may answer nothing any more."""
+    try:
+        counters = _counters(runtime)
+        free_bytes = tuple(_free_bytes(runtime, each.device) for each in counters)
+    except RuntimeError as error:
+        return Reading(
+            problem=f"the device does not answer: {_first_line(error)}; "
+            "restart the kernel if a kernel of the GPU has failed"
+        )
+    return Reading(counters, free_bytes)
+
+
+def _counters(runtime: Runtime) -> tuple[Counters, ...]:
+    """The allocator's own; where it counts nothing, what live tensors have."""
+    counted = read_all(runtime)
+    if any(each.allocated_bytes is not None for each in counted):
+        return counted
+    alive = alive_bytes(runtime.kind)
+    return tuple(Counters(d, allocated_bytes=alive.get(d, 0)) for d in _in_use(runtime))
+
+
+def _in_use(runtime: Runtime) -> tuple[int, ...]:
+    return runtime.devices_in_use() if runtime.started() else ()
+
+
+def _free_bytes(runtime: Runtime, device: int) -> int | None:
+    told = runtime.memory_bytes(device)
+    return None if told is None else told[0]
+
+
+def _still_held(shell: Any | None) -> tuple[str, ...]:
+    names = errors_in_variables(shell)
+    if not names:
+        return ()
+    holds = "holds an error" if len(names) == 1 else "hold errors"
+    undo = f"del {', '.join(names)}"
+    return (f"{_listed(names)} still {holds}, with all frames: `{undo}` lets go",)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _known(words: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(each for each in words if each is not None)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def holding(
+    values: Sequence[Any],
+    kind: str,
+    left_out: Collection[int],
+    budget: Budget = _BUDGET,
+) -> set[int]:
+    """The ids of those that hold memory, or may: where the search was ended.
+
+    Args:
+        values: Any objects.
+
+        kind: The kind of device whose memory it is.
+
+        left_out: The ids of what holds everything, such as the user's namespace.
+
+        budget: How far to search.
+    """
+    walk = Walk(loaded_torch(), budget, left_out)
+    numbers = [walk.enter(v) if gc.is_tracked(v) else None for v in values]
+    walk.run()
+    starts = [() if number is None else (number,) for number in numbers]
+    bits = 0
+    for _, reached in reached_memory(walk, starts, Places(kind).place).values():
+        bits |= reached.every
+    return {
+        id(value)
+        for position, (value, number) in enumerate(zip(values, numbers, strict=True))
+        if bits >> position & 1 or (walk.partial and number is not None)
+    }
