@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
     Badge,
@@ -11,6 +11,7 @@ from gpumagic.drawing import (
     Meter,
     Note,
     Paragraph,
+    Property,
     Sparkline,
     Stack,
     Stacks,
@@ -22,6 +23,7 @@ from gpumagic.gpu_mem.view_terms import (
     counted_words,
     device_name,
     drawn_peak,
+    figures,
     known_sum,
     notes,
     of_host,
@@ -281,33 +283,16 @@ def _sentence(change: DeviceChange, setting: Setting) -> str:
 
 
 def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
-    heads = ("Before", "After", "Change", "Handed out", "Reserved")
-    columns = (
-        Column("Device"),
-        *(Column(head, number=True) for head in heads),
-        Column("Peak"),
+    properties = (
+        Property(Column("Device"), lambda each: device_name(setting, each.device)),
+        figures("Before", lambda each: each.before.allocated_bytes),
+        figures("After", lambda each: each.after.allocated_bytes),
+        figures("Change", lambda each: each.allocated_delta, change_text),
+        figures("Handed out", lambda each: each.gross_bytes),
+        figures("Reserved", lambda each: each.after.reserved_bytes),
+        Property(Column("Peak"), lambda each: peak_remarked(each.peak)),
     )
-    rows = tuple(
-        (
-            device_name(setting, change.device),
-            _known(change.before.allocated_bytes),
-            _known(change.after.allocated_bytes),
-            _changed(change.allocated_delta),
-            _known(change.gross_bytes),
-            _known(change.after.reserved_bytes),
-            peak_remarked(change.peak),
-        )
-        for change in changes
-    )
-    return Table("What each device had allocated", columns, rows)
-
-
-def _changed(count: int | None) -> str | None:
-    return None if count is None else change_text(count)
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
+    return Table.of("What each device had allocated", properties, changes)
 
 
 def lines_parts(
@@ -327,24 +312,48 @@ def lines_parts(
         )
 
 
+class _Row(NamedTuple):
+    """What is told of a line; of all together at last."""
+
+    number: str
+    code: str
+    where: str
+    use: LineUse
+    at_peak: Cell
+
+
 def _lines_table(lines: Sequence[LineUse], setting: Setting) -> Table:
     several = len({line.device for line in lines}) > 1
-    peak = max(line.at_peak_bytes for line in lines)
-    columns = (
-        Column("Line", number=True),
-        Column("Code"),
-        *((Column("Device"),) if several else ()),
-        Column("Took", number=True),
-        Column("Gave back", number=True),
-        Column("Left", number=True),
-        Column("Alive at the peak", number=several),
+    properties = (
+        Property(Column("Line", number=True), lambda row: row.number),
+        Property(Column("Code"), lambda row: row.code),
+        *((Property(Column("Device"), lambda row: row.where),) if several else ()),
+        figures("Took", lambda row: row.use.allocated_bytes),
+        figures("Gave back", lambda row: row.use.freed_bytes),
+        figures("Left", lambda row: row.use.net_bytes, change_text),
+        Property(Column("Alive at the peak", number=several), lambda row: row.at_peak),
     )
+    # With a column more, a bar would leave no room for the code.
+    drawn = 0 if several else max(line.at_peak_bytes for line in lines)
     rows = [
-        _line_row(use, where, peak, several=several)
+        _Row(
+            "-" if use.number is None else f"{use.number}",
+            _code(use),
+            where,
+            use,
+            bytes_text(use.at_peak_bytes) if several else _meter(use, drawn),
+        )
         for use, where in _lines_together(lines, setting)
     ]
-    rows.append(_sum_row(lines, several=several))
-    return Table("By line of the cell", columns, tuple(rows))
+    all_of_them = _lines_sum(lines)
+    at_peak = bytes_text(all_of_them.at_peak_bytes)
+    rows.append(_Row("", "all of them", "", all_of_them, at_peak))
+    return Table.of("By line of the cell", properties, rows)
+
+
+def _meter(use: LineUse, most: int) -> Meter:
+    share = use.at_peak_bytes / most if most > 0 else None
+    return Meter(share, bytes_text(use.at_peak_bytes))
 
 
 def _lines_together(
@@ -373,23 +382,6 @@ def _lines_sum(its: Sequence[LineUse]) -> LineUse:
     )
 
 
-def _line_row(
-    use: LineUse, where: str, peak: int, *, several: bool
-) -> tuple[Cell, ...]:
-    at_peak = use.at_peak_bytes
-    share = at_peak / peak if peak > 0 else None
-    return (
-        "-" if use.number is None else f"{use.number}",
-        _code(use),
-        *((where,) if several else ()),
-        bytes_text(use.allocated_bytes),
-        bytes_text(use.freed_bytes),
-        change_text(use.net_bytes),
-        # With a column more, a bar would leave no room for the code.
-        bytes_text(at_peak) if several else Meter(share, bytes_text(at_peak)),
-    )
-
-
 def _code(use: LineUse) -> str:
     if use.line is None:
         code = "no line of the cell"
@@ -398,18 +390,6 @@ def _code(use: LineUse) -> str:
     else:
         code = use.line.source or f"{use.line.where}: its source is gone"
     return f"backward of {code}" if use.backward else code
-
-
-def _sum_row(lines: Sequence[LineUse], *, several: bool) -> tuple[Cell, ...]:
-    return (
-        "",
-        "all of them",
-        *(("",) if several else ()),
-        bytes_text(sum(line.allocated_bytes for line in lines)),
-        bytes_text(sum(line.freed_bytes for line in lines)),
-        change_text(sum(line.net_bytes for line in lines)),
-        bytes_text(sum(line.at_peak_bytes for line in lines)),
-    )
 
 
 def _place_in_cell(use: LineUse) -> tuple[int, bool, int]:
@@ -462,36 +442,22 @@ def _ledger_table(report: LedgerReport) -> Table:
     shown = entries[-_MOST_ROWS:]
     several = len({_ledger_place(entry) for entry in entries}) > 1
     mixed = len({entry.label for entry in entries}) > 1
-    columns = (
-        Column("Cell"),
-        Column("Code"),
-        *((Column("On"),) if several else ()),
-        Column("Change", number=True),
-        Column("Peak", number=True),
-        Column("Allocated after", number=True),
-        Column("Notes"),
+    on = _on_with_label if mixed else _on
+    properties = (
+        Property(Column("Cell"), _cell),
+        Property(Column("Code"), _title),
+        *((Property(Column("On"), on),) if several else ()),
+        figures("Change", lambda entry: entry.allocated_delta, change_text),
+        Property(Column("Peak", number=True), lambda entry: peak_short(entry.peak)),
+        figures("Allocated after", lambda entry: entry.allocated_bytes),
+        Property(Column("Notes"), _to_know),
     )
-    rows = tuple(_ledger_row(entry, several=several, mixed=mixed) for entry in shown)
     caption = (
         f"Watched cells{'' if several else f' on {_on(entries[0])}'}, oldest first"
     )
     if len(shown) < len(entries):
         caption += f": the last {len(shown)} of {len(entries):,} entries"
-    return Table(caption, columns, rows)
-
-
-def _ledger_row(entry: LedgerEntry, *, several: bool, mixed: bool) -> tuple[Cell, ...]:
-    allocated, delta = entry.allocated_bytes, entry.allocated_delta
-    on = f"{_on(entry)}, {entry.label}" if mixed and entry.label else _on(entry)
-    return (
-        _cell(entry),
-        _title(entry),
-        *((on,) if several else ()),
-        None if delta is None else change_text(delta),
-        peak_short(entry.peak),
-        None if allocated is None else bytes_text(allocated),
-        _to_know(entry),
-    )
+    return Table.of(caption, properties, shown)
 
 
 def _to_know(entry: LedgerEntry) -> Cell:
@@ -522,6 +488,10 @@ def _ledger_place(entry: LedgerEntry) -> _Place:
 
 def _on(entry: LedgerEntry) -> str:
     return "host memory" if entry.kind == "cpu" else f"{entry.kind}:{entry.device}"
+
+
+def _on_with_label(entry: LedgerEntry) -> str:
+    return f"{_on(entry)}, {entry.label}" if entry.label else _on(entry)
 
 
 def _cell(entry: LedgerEntry) -> str:

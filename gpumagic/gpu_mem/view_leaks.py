@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Table
+from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Property, Table
 from gpumagic.gpu_mem.view_terms import (
     device_name,
+    figures,
     known_sum,
     listed,
     of_host,
@@ -73,25 +74,19 @@ def leaks_parts(report: LeakReport) -> Iterator[Part]:
 
 def leaks_table(leaks: Sequence[Leak], setting: Setting) -> Table:
     """A row for each holder."""
-    columns = (
-        Column("Held by"),
-        Column("What it is"),
-        Column("Bytes", number=True),
-        Column("To let go of it alone"),
-        Column("Lost by that"),
-    )
-    rows = tuple(_leak_row(leak, setting) for leak in leaks[:_MOST_ROWS])
-    return Table("Held, and probably not wanted", columns, rows, total_rows=len(leaks))
 
+    def size(leak: Leak) -> str:
+        return f"{bytes_text(leak.nbytes)} {on_device(setting, leak.device)}"
 
-def _leak_row(leak: Leak, setting: Setting) -> tuple[Cell, ...]:
-    return (
-        leak.where,
-        leak.kind.value,
-        f"{bytes_text(leak.nbytes)} {on_device(setting, leak.device)}",
-        leak.undo or "-",
-        leak.lost or "nothing",
+    properties = (
+        Property(Column("Held by"), lambda leak: leak.where),
+        Property(Column("What it is"), lambda leak: leak.kind.value),
+        Property(Column("Bytes", number=True), size),
+        Property(Column("To let go of it alone"), lambda leak: leak.undo or "-"),
+        Property(Column("Lost by that"), lambda leak: leak.lost or "nothing"),
     )
+    caption = "Held, and probably not wanted"
+    return Table.of(caption, properties, leaks[:_MOST_ROWS], total=len(leaks))
 
 
 def _holding(leaks: Sequence[Leak]) -> Iterator[Part]:
@@ -190,34 +185,20 @@ def free_parts(report: FreeReport) -> Iterator[Part]:
 
 
 def _free_table(report: FreeReport) -> Table:
-    host = of_host(report.setting)
-    columns = [
-        Column("Device"),
-        Column("Allocated before", number=True),
-        Column("Now", number=True),
-        Column("Came back", number=True),
+    properties = [
+        Property(
+            Column("Device"), lambda at: device_name(report.setting, at[2].device)
+        ),
+        figures("Allocated before", lambda at: at[1].allocated_bytes),
+        figures("Now", lambda at: at[2].allocated_bytes),
+        figures("Came back", lambda at: _back(at[1], at[2])),
     ]
-    if not host:
-        columns.append(Column("To the device", number=True))
-        columns.append(Column("Free on it now", number=True))
-    rows = tuple(
-        _free_row(report, before, after, place)[: len(columns)]
-        for place, before, after in _pairs(report)
-    )
-    return Table("What came back", tuple(columns), rows)
-
-
-def _free_row(
-    report: FreeReport, before: Counters, after: Counters, place: int
-) -> tuple[Cell, ...]:
-    return (
-        device_name(report.setting, after.device),
-        _known(before.allocated_bytes),
-        _known(after.allocated_bytes),
-        _known(_back(before, after)),
-        _known(_gained(report, place)),
-        _known(_at(report.free_after_bytes, place)),
-    )
+    if not of_host(report.setting):
+        properties += (
+            figures("To the device", lambda at: _gained(report, at[0])),
+            figures("Free on it now", lambda at: _at(report.free_after_bytes, at[0])),
+        )
+    return Table.of("What came back", properties, _pairs(report))
 
 
 def _gained(report: FreeReport, place: int) -> int | None:
@@ -260,7 +241,3 @@ def _in_vain(report: FreeReport) -> bool:
 
 def _at(amounts: tuple[int | None, ...], place: int) -> int | None:
     return amounts[place] if place < len(amounts) else None
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.drawing import Column, Note, Paragraph, Piece, StripRow, Strips, Table
+from gpumagic.drawing import (
+    Column,
+    Note,
+    Paragraph,
+    Piece,
+    Property,
+    StripRow,
+    Strips,
+    Table,
+)
 from gpumagic.gpu_mem.records import BlockState
-from gpumagic.gpu_mem.view_terms import device_name, listed
+from gpumagic.gpu_mem.view_terms import (
+    device_name,
+    figures,
+    listed,
+    names_or_none,
+    recorded_in,
+)
 from gpumagic.report.units import bytes_text, count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Part
     from gpumagic.gpu_mem.records import Block, Fragmentation, Segment, Setting
     from gpumagic.gpu_mem.report import MapReport
 
@@ -28,7 +43,6 @@ _SHARED_POOLS = ("small", "large")
 _MOST_PICTURES = 8
 _Group = tuple[str, int]  # pool and stream
 _MOST_COLUMNS = 4
-_Figure = tuple[str, "Callable[[Fragmentation], Cell]", str]
 
 
 def map_headline(report: MapReport) -> str:
@@ -66,106 +80,7 @@ def map_parts(report: MapReport) -> Iterator[Part]:
     yield from fragmentation_parts(report.fragmentation, report.setting)
 
 
-# --------------------------------------------------------------------- holes
-
-
-def _largest_hole(segments: Sequence[Segment]) -> tuple[Segment, int] | None:
-    """The segment, and which of its blocks it is."""
-    holes = [
-        (segment, place)
-        for segment in segments
-        for place, block in enumerate(segment.blocks)
-        if block.state is BlockState.FREE
-    ]
-    return max(holes, key=lambda hole: hole[0].blocks[hole[1]].nbytes, default=None)
-
-
-def _hole_words(report: MapReport) -> Iterator[str]:
-    """For each device where its largest hole lies."""
-    for device in sorted({segment.device for segment in report.segments}):
-        its = [segment for segment in report.segments if segment.device == device]
-        hole = _largest_hole(its)
-        if hole is None:
-            continue
-        segment, place = hole
-        size = bytes_text(segment.blocks[place].nbytes)
-        name = device_name(report.setting, device)
-        yield (
-            f"The largest hole on {name} is {size}, {_neighbours(segment, place)} of a "
-            f"segment of {bytes_text(segment.nbytes)} "
-            f"({group_name(segment.pool, segment.stream)})."
-        )
-
-
-def _neighbours(segment: Segment, place: int) -> str:
-    """Between which names it lies, or at which end."""
-    before, after = (
-        segment.blocks[at] if 0 <= at < len(segment.blocks) else None
-        for at in (place - 1, place + 1)
-    )
-    if before is None and after is None:
-        return "all"
-    if before is None:
-        return f"at the beginning, before {_owner(after)},"
-    if after is None:
-        return f"at the end, behind {_owner(before)},"
-    return f"between {_owner(before)} and {_owner(after)},"
-
-
-def _owner(block: Block | None) -> str:
-    if block is None or block.state is BlockState.FREE:
-        return "another hole"
-    if block.names:
-        return listed(block.names[:1])
-    return f"a block of {bytes_text(block.nbytes)} without a name"
-
-
-# -------------------------------------------------------------------- blocks
-
-
-def _blocks(report: MapReport) -> Iterator[Part]:
-    """The largest blocks that are in use, whose they are, and from which line."""
-    used = [
-        (block, segment)
-        for segment in report.segments
-        for block in segment.blocks
-        if block.state is not BlockState.FREE
-    ]
-    if not used:
-        return
-    largest = sorted(used, key=lambda each: each[0].nbytes, reverse=True)
-    shown = largest[:_MOST_BLOCKS]
-    lines = any(block.line is not None for block, _ in shown)
-    pending = any(block.state is BlockState.PENDING for block, _ in shown)
-    columns = (
-        Column("Name"),
-        Column("Bytes", number=True),
-        *((Column("State"),) if pending else ()),
-        Column("Lies in"),
-        *((Column("Allocated in"),) if lines else ()),
-    )
-    rows = tuple(
-        _block_row(block, segment, report, lines=lines, pending=pending)
-        for block, segment in shown
-    )
-    yield Table("The largest blocks in use", columns, rows, total_rows=len(used))
-
-
-def _block_row(
-    block: Block, segment: Segment, report: MapReport, *, lines: bool, pending: bool
-) -> tuple[Cell, ...]:
-    where = device_name(report.setting, segment.device)
-    group = group_name(segment.pool, segment.stream)
-    several = len({each.device for each in report.segments}) > 1
-    place = f"{where}, {group}" if several else group
-    line = "not recorded" if block.line is None else block.line.where
-    return (
-        listed(block.names) if block.names else "no name found",
-        bytes_text(block.nbytes),
-        *((block.state.value,) if pending else ()),
-        f"{place}, expandable" if segment.expandable else place,
-        *((line,) if lines else ()),
-    )
+# ------------------------------------------------------------------ the picture
 
 
 def pictures(segments: Sequence[Segment], setting: Setting) -> Iterator[Strips]:
@@ -175,25 +90,6 @@ def pictures(segments: Sequence[Segment], setting: Setting) -> Iterator[Strips]:
         its = [segment for segment in segments if segment.device == device]
         most = max(_MOST_ROWS // len(devices), _FEWEST_ROWS)
         yield _of_device(its, device_name(setting, device), most)
-
-
-def group_name(pool: str, stream: int) -> str:
-    """Whose free parts these are: the pool, and the stream if not the default one."""
-    name = f"{pool} pool" if pool in _SHARED_POOLS else f"private pool {pool}"
-    return f"{name}, stream {stream}" if stream else name
-
-
-def block_words(block: Block) -> str:
-    """A block in words: how much, what, whose, and from where."""
-    said = f"{bytes_text(block.nbytes)} {block.state.value}"
-    if block.names:
-        said = f"{said}: {listed(block.names)}"
-    if block.line is not None:
-        said = f"{said}, allocated in {block.line.where}"
-    return said
-
-
-# ---------------------------------------------------------------------- rows
 
 
 def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
@@ -281,76 +177,206 @@ def _strip_row(name: str, pieces: Sequence[Piece]) -> StripRow:
     return StripRow(name, tuple(pieces), part_text(used, length))
 
 
-_FIGURES: tuple[_Figure, ...] = (
-    (
+def group_name(pool: str, stream: int) -> str:
+    """Whose free parts these are: the pool, and the stream if not the default one."""
+    name = f"{pool} pool" if pool in _SHARED_POOLS else f"private pool {pool}"
+    return f"{name}, stream {stream}" if stream else name
+
+
+def block_words(block: Block) -> str:
+    """A block in words: how much, what, whose, and from where."""
+    said = f"{bytes_text(block.nbytes)} {block.state.value}"
+    if block.names:
+        said = f"{said}: {listed(block.names)}"
+    if block.line is not None:
+        said = f"{said}, allocated in {block.line.where}"
+    return said
+
+
+# --------------------------------------------------------------------- holes
+
+
+def _largest_hole(segments: Sequence[Segment]) -> tuple[Segment, int] | None:
+    """The segment, and which of its blocks it is."""
+    holes = [
+        (segment, place)
+        for segment in segments
+        for place, block in enumerate(segment.blocks)
+        if block.state is BlockState.FREE
+    ]
+    return max(holes, key=lambda hole: hole[0].blocks[hole[1]].nbytes, default=None)
+
+
+def _hole_words(report: MapReport) -> Iterator[str]:
+    """For each device where its largest hole lies."""
+    for device in sorted({segment.device for segment in report.segments}):
+        its = [segment for segment in report.segments if segment.device == device]
+        hole = _largest_hole(its)
+        if hole is None:
+            continue
+        segment, place = hole
+        size = bytes_text(segment.blocks[place].nbytes)
+        name = device_name(report.setting, device)
+        yield (
+            f"The largest hole on {name} is {size}, {_neighbours(segment, place)} of a "
+            f"segment of {bytes_text(segment.nbytes)} "
+            f"({group_name(segment.pool, segment.stream)})."
+        )
+
+
+def _neighbours(segment: Segment, place: int) -> str:
+    """Between which names it lies, or at which end."""
+    before, after = (
+        segment.blocks[at] if 0 <= at < len(segment.blocks) else None
+        for at in (place - 1, place + 1)
+    )
+    if before is None and after is None:
+        return "all"
+    if before is None:
+        return f"at the beginning, before {_owner(after)},"
+    if after is None:
+        return f"at the end, behind {_owner(before)},"
+    return f"between {_owner(before)} and {_owner(after)},"
+
+
+def _owner(block: Block | None) -> str:
+    if block is None or block.state is BlockState.FREE:
+        return "another hole"
+    if block.names:
+        return listed(block.names[:1])
+    return f"a block of {bytes_text(block.nbytes)} without a name"
+
+
+# -------------------------------------------------------------------- blocks
+
+
+def _blocks(report: MapReport) -> Iterator[Part]:
+    """The largest blocks that are in use, whose they are, and from which line."""
+    used = [
+        (block, segment)
+        for segment in report.segments
+        for block in segment.blocks
+        if block.state is not BlockState.FREE
+    ]
+    if not used:
+        return
+    largest = sorted(used, key=lambda each: each[0].nbytes, reverse=True)
+    shown = largest[:_MOST_BLOCKS]
+    properties = _block_properties(report, [block for block, _ in shown])
+    caption = "The largest blocks in use"
+    yield Table.of(caption, properties, shown, total=len(used))
+
+
+def _block_properties(report: MapReport, shown: Sequence[Block]) -> Iterator[Property]:
+    """The columns; rows are blocks with their segments."""
+    several = len({each.device for each in report.segments}) > 1
+
+    def place(row: tuple[Block, Segment]) -> str:
+        segment = row[1]
+        where = f"{device_name(report.setting, segment.device)}, " if several else ""
+        name = f"{where}{group_name(segment.pool, segment.stream)}"
+        return f"{name}, expandable" if segment.expandable else name
+
+    yield Property(Column("Name"), lambda row: names_or_none(row[0].names))
+    yield figures("Bytes", lambda row: row[0].nbytes)
+    if any(block.state is BlockState.PENDING for block in shown):
+        yield Property(Column("State"), lambda row: row[0].state.value)
+    yield Property(Column("Lies in"), place)
+    if any(block.line is not None for block in shown):
+        yield Property(Column("Allocated in"), lambda row: recorded_in(row[0].line))
+
+
+# ----------------------------------------------------------------- its figures
+
+
+class _Figure(NamedTuple):
+    """A row of the table: a figure of each device, and what it says."""
+
+    name: str
+    of: Callable[[Fragmentation], int | float | None]
+    text: Callable[[float], str]
+    meaning: str
+
+
+_FIGURES = (
+    _Figure(
         "reserved",
-        lambda of: bytes_text(of.reserved_bytes),
+        lambda of: of.reserved_bytes,
+        bytes_text,
         "taken from the driver",
     ),
-    (
+    _Figure(
         "free in it",
-        lambda of: bytes_text(of.free_bytes),
+        lambda of: of.free_bytes,
+        bytes_text,
         "not in use, and kept by torch",
     ),
-    (
+    _Figure(
         "idle",
-        lambda of: _share(of.idle_share),
+        lambda of: of.idle_share,
+        share_text,
         "of what is reserved: slack, which by itself is nothing bad",
     ),
-    (
+    _Figure(
         "stuck",
-        lambda of: _share(of.stuck_share),
+        lambda of: of.stuck_share,
+        share_text,
         "of what is reserved is free beside blocks in use: it cannot be given back",
     ),
-    (
+    _Figure(
         "largest hole",
-        lambda of: bytes_text(of.largest_hole_bytes),
+        lambda of: of.largest_hole_bytes,
+        bytes_text,
         "the largest tensor that may fit without asking the driver",
     ),
-    (
+    _Figure(
         "fragmented",
-        lambda of: _share(of.external),
+        lambda of: of.external,
+        share_text,
         "of the free memory lies outside the largest hole: 0 % is one hole",
     ),
-    (
+    _Figure(
         "spread",
-        lambda of: _share(of.spread),
+        lambda of: of.spread,
+        share_text,
         "near 100 %: many holes of like size; 0 %: one hole",
     ),
-    (
+    _Figure(
         "rounding",
-        lambda of: _share(of.rounding_share),
+        lambda of: of.rounding_share,
+        share_text,
         "of what is in use was handed out beyond what was asked for",
     ),
-    (
+    _Figure(
         "stranded",
-        lambda of: bytes_text(of.stranded_bytes),
+        lambda of: of.stranded_bytes,
+        bytes_text,
         "free, but only for another stream or pool than most of the memory",
     ),
 )
 
 
 def fragmentation_parts(
-    figures: Sequence[Fragmentation], setting: Setting
+    fragmentation: Sequence[Fragmentation], setting: Setting
 ) -> Iterator[Part]:
     """One table, a column for each of the devices that have most."""
-    if not figures:
+    if not fragmentation:
         return
-    most = sorted(figures, key=lambda each: each.reserved_bytes, reverse=True)
+    most = sorted(fragmentation, key=lambda each: each.reserved_bytes, reverse=True)
     shown = sorted(most[:_MOST_COLUMNS], key=lambda each: each.device)
-    columns = (
-        Column("Figure"),
-        *(Column(device_name(setting, each.device), number=True) for each in shown),
-        Column("What it says"),
+    properties = (
+        Property(Column("Figure"), lambda figure: figure.name),
+        *(_column_of(each, setting) for each in shown),
+        Property(Column("What it says"), lambda figure: figure.meaning),
     )
-    rows = tuple(
-        (name, *(figure(each) for each in shown), meaning)
-        for name, figure, meaning in _FIGURES
-    )
-    yield Table("Fragmentation", columns, rows)
-    if more := len(figures) - len(shown):
+    yield Table.of("Fragmentation", properties, _FIGURES)
+    if more := len(fragmentation) - len(shown):
         yield Paragraph(f"... and {count_text(more, 'device')} with less reserved")
 
 
-def _share(share: float | None) -> str | None:
-    return None if share is None else share_text(share)
+def _column_of(device: Fragmentation, setting: Setting) -> Property:
+    def cell(figure: _Figure) -> str | None:
+        amount = figure.of(device)
+        return None if amount is None else figure.text(amount)
+
+    return Property(Column(device_name(setting, device.device), number=True), cell)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Paragraph, Stack, Stacks, Table
+from gpumagic.drawing import Column, Details, Paragraph, Property, Stack, Stacks, Table
 from gpumagic.gpu_mem.view_names import names_headline
-from gpumagic.gpu_mem.view_terms import device_name, known_sum, of_host, on_device
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, part_text
+from gpumagic.gpu_mem.view_terms import (
+    device_name,
+    figures,
+    known_bytes,
+    known_sum,
+    of_host,
+    on_device,
+)
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,16 +36,15 @@ _LEGEND = (
     (_OTHERS, ""),
     (_REST, ""),
 )
-_COUNTERS: tuple[tuple[str, Callable[[Counters], int | None]], ...] = (
-    ("Rounding", lambda counters: counters.rounding_bytes),
-    ("Pending", lambda counters: counters.pending_bytes),
-    ("Stuck", lambda counters: counters.stuck_bytes),
-    ("Peak", lambda counters: counters.peak_bytes),
-)
-_TIMES: tuple[tuple[str, Callable[[Counters], int | None]], ...] = (
-    ("Driver calls", lambda counters: counters.driver_calls),
-    ("Cache emptied", lambda counters: counters.retries),
-    ("OOMs", lambda counters: counters.ooms),
+_Counted = tuple[str, "Callable[[Counters], int | None]", "Callable[[int], str]"]
+_COUNTERS: tuple[_Counted, ...] = (
+    ("Rounding", lambda counters: counters.rounding_bytes, bytes_text),
+    ("Pending", lambda counters: counters.pending_bytes, bytes_text),
+    ("Stuck", lambda counters: counters.stuck_bytes, bytes_text),
+    ("Peak", lambda counters: counters.peak_bytes, bytes_text),
+    ("Driver calls", lambda counters: counters.driver_calls, "{:,}".format),
+    ("Cache emptied", lambda counters: counters.retries, "{:,}".format),
+    ("OOMs", lambda counters: counters.ooms, "{:,}".format),
 )
 _MEANINGS = (
     "Rounding: handed out beyond what was asked for. Pending: given back, but awaited "
@@ -95,7 +101,7 @@ def _device(memory: DeviceMemory, setting: Setting) -> str:
     return f"{in_use} used {where}; how much of it by tensors is not counted"
 
 
-def _out_of(part: int, whole: int | None) -> str:
+def _out_of(part: int | None, whole: int | None) -> str:
     return bytes_text(part) if whole is None else part_text(part, whole)
 
 
@@ -124,7 +130,7 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> Stacks:
         Stack(
             device_name(setting, each.counters.device),
             tuple(_pieces(each)),
-            _allocated_of(each.counters.allocated_bytes, each.total_bytes),
+            _out_of(each.counters.allocated_bytes, each.total_bytes),
         )
         for each in devices
     )
@@ -174,10 +180,6 @@ def _name(
     return name if same or not memory.name else f"{name}, {memory.name}"
 
 
-def _allocated_of(part: int | None, whole: int | None) -> str:
-    return bytes_text(part) if whole is None else part_text(part, whole)
-
-
 # ------------------------------------------------------------------- figures
 
 
@@ -188,18 +190,22 @@ def _one(memory: DeviceMemory, setting: Setting) -> Table:
 
 
 def _lines(memory: DeviceMemory, setting: Setting) -> Iterator[tuple[Cell, ...]]:
-    allocated = _known(memory.counters.allocated_bytes)
+    allocated = known_bytes(memory.counters.allocated_bytes)
     if of_host(setting):
         yield _ALLOCATED, allocated, "host memory that the notebook's names hold"
-        yield "free", _known(memory.free_bytes), "RAM that this process can still use"
+        yield (
+            "free",
+            known_bytes(memory.free_bytes),
+            "RAM that this process can still use",
+        )
         return
     yield _ALLOCATED, allocated, "handed out to tensors, by torch's own counter"
-    cached = _known(memory.cached_bytes)
+    cached = known_bytes(memory.cached_bytes)
     yield _CACHED, cached, "taken from the driver and not in use"
     yield _OUTSIDE, *_outside(memory)
-    yield _OTHERS, _known(memory.others_bytes), _who(memory.other_processes)
-    yield "free", _known(memory.free_bytes), "as the driver tells"
-    yield "total", _known(memory.total_bytes), ""
+    yield _OTHERS, known_bytes(memory.others_bytes), _who(memory.other_processes)
+    yield "free", known_bytes(memory.free_bytes), "as the driver tells"
+    yield "total", known_bytes(memory.total_bytes), ""
     if memory.cap_bytes is not None:
         yield "limit", bytes_text(memory.cap_bytes), "what this process may take"
 
@@ -222,45 +228,29 @@ def _who(processes: int | None) -> str:
 
 
 def _several(devices: Sequence[DeviceMemory], setting: Setting) -> Table:
-    heads = ("Allocated", "Cached", "Outside", "Others", "Free", "Total")
-    rows = tuple(
-        (
-            _name(each, devices, setting),
-            _known(each.counters.allocated_bytes),
-            _known(each.cached_bytes),
-            _outside(each)[0],
-            _known(each.others_bytes),
-            _known(each.free_bytes),
-            _known(each.total_bytes),
-        )
-        for each in devices
+    properties = (
+        Property(Column("Device"), lambda each: _name(each, devices, setting)),
+        figures("Allocated", lambda each: each.counters.allocated_bytes),
+        figures("Cached", lambda each: each.cached_bytes),
+        Property(Column("Outside", number=True), lambda each: _outside(each)[0]),
+        figures("Others", lambda each: each.others_bytes),
+        figures("Free", lambda each: each.free_bytes),
+        figures("Total", lambda each: each.total_bytes),
     )
-    columns = (Column("Device"), *(Column(head, number=True) for head in heads))
-    return Table("", columns, rows)
+    return Table.of("", properties, devices)
 
 
 def _counters(devices: Sequence[DeviceMemory], setting: Setting) -> Iterator[Part]:
     """What else the allocator counts; what it does not count for any has no column."""
-    all_counters = [each.counters for each in devices]
-    columns, cells = [Column("Device")], []
-    for (heading, counter), text in (
-        *((each, bytes_text) for each in _COUNTERS),
-        *((each, _count) for each in _TIMES),
-    ):
-        amounts = [counter(counters) for counters in all_counters]
-        if any(amount is not None for amount in amounts):
-            columns.append(Column(heading, number=True))
-            cells.append([text(amount) for amount in amounts])
-    if cells:
-        names = [device_name(setting, counters.device) for counters in all_counters]
-        rows = tuple(zip(names, *cells, strict=True))
-        table = Table("", tuple(columns), rows)
+    counters = [each.counters for each in devices]
+    properties = [
+        figures(heading, figure, text)
+        for heading, figure, text in _COUNTERS
+        if any(figure(each) is not None for each in counters)
+    ]
+    if properties:
+        name = Property(
+            Column("Device"), lambda each: device_name(setting, each.device)
+        )
+        table = Table.of("", (name, *properties), counters)
         yield Details("More of the allocator's counters", (table, Paragraph(_MEANINGS)))
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
-
-
-def _count(times: float | None) -> str:
-    return UNKNOWN if times is None else f"{times:,.0f}"

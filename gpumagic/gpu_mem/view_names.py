@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial as partial_of
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.drawing import Column, Note, Paragraph, Part, Table
+from gpumagic.drawing import Cell, Column, Note, Paragraph, Part, Property, Table
 from gpumagic.gpu_mem.records import Holder, HolderKind
 from gpumagic.gpu_mem.records import Part as HeldPart
-from gpumagic.gpu_mem.view_terms import device_name, on_device, short_name
+from gpumagic.gpu_mem.view_terms import device_name, figures, on_device, short_name
 from gpumagic.report.units import (
     bytes_text,
     change_text,
     count_text,
     devices_text,
+    listed,
     seconds_text,
 )
 
@@ -112,56 +114,39 @@ def names_table(
     return Table("Who holds it", columns, tuple(rows))
 
 
-class _Property(NamedTuple):
-    """A column, and what a holder has in it."""
-
-    column: Column
-    cell: Callable[[Together], Cell]
-
-
 def _of(cell: Callable[[Holder], Cell]) -> Callable[[Together], Cell]:
     """A cell that does not depend on the device."""
     return lambda row: cell(row.holder)
 
 
-def _properties(holdings: Holdings, setting: Setting) -> Iterator[_Property]:
+def _properties(holdings: Holdings, setting: Setting) -> Iterator[Property]:
     """The columns; one that would be empty in every row is left out."""
     holders, partial = holdings.holders, holdings.partial
-    yield _Property(Column("Name"), _of(_name))
-    yield _Property(Column("Kind"), _of(lambda each: each.kind.value))
     devices = {each.device for each in holders}
+    yield Property(Column("Name"), _of(_name))
+    yield Property(Column("Kind"), _of(lambda each: each.kind.value))
     if len(devices) > 1:
-        yield _Property(
-            Column("Device"), lambda row: _devices(row, setting, len(devices))
-        )
-    yield _Property(
-        Column("Holds at least" if partial else "Holds", number=True),
-        _of(lambda each: bytes_text(each.reachable_bytes)),
-    )
+        where = partial_of(_devices, setting=setting, of_all=len(devices))
+        yield Property(Column("Device"), where)
+    holds = "Holds at least" if partial else "Holds"
+    yield figures(holds, lambda row: row.holder.reachable_bytes)
     if any(each.delta_bytes is not None for each in holders):
-        yield _Property(Column("Change", number=True), _of(_change))
-    yield _Property(
-        Column("Alone so far" if partial else "Alone", number=True),
-        _of(lambda each: bytes_text(each.own_bytes)),
-    )
+        yield figures("Change", lambda row: row.holder.delta_bytes, change_text)
+    alone = "Alone so far" if partial else "Alone"
+    yield figures(alone, lambda row: row.holder.own_bytes)
     if any(each.parts for each in holders):
-        yield _Property(Column("Made of"), _of(_made_of))
+        yield Property(Column("Made of"), _of(_made_of))
     if any(each.shares_with for each in holders):
-        shared = _of(lambda each: each.shares_with or "")
-        yield _Property(Column("Shared with"), shared)
+        yield Property(Column("Shared with"), _of(lambda each: each.shares_with or ""))
 
 
 def _sum_row(
-    properties: Iterable[_Property], name: str, nbytes: int
+    properties: Iterable[Property], name: str, nbytes: int
 ) -> tuple[Cell, ...]:
     """Several names together, of which only one figure can be told."""
-    heads = [each.column.heading for each in properties]
-    cells = {heads[0]: name, **_alone_cell(heads, nbytes)}
-    return tuple(cells.get(head, "") for head in heads)
-
-
-def _alone_cell(heads: Iterable[str], nbytes: int) -> dict[str, str]:
-    return {head: bytes_text(nbytes) for head in heads if head.startswith("Alone")}
+    _, *heads = (each.column.heading for each in properties)
+    sums = (bytes_text(nbytes) if head.startswith("Alone") else "" for head in heads)
+    return name, *sums
 
 
 def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
@@ -182,7 +167,7 @@ def _alone(holders: Iterable[Holder]) -> int:
     return sum(each.own_bytes for each in holders)
 
 
-def _devices(row: Together, setting: Setting, of_all: int) -> str:
+def _devices(row: Together, *, setting: Setting, of_all: int) -> str:
     """Where it lies; on several devices, how much of it on which."""
     if len(row.held) == 1:
         return device_name(setting, row.held[0][0])
@@ -204,14 +189,10 @@ def _name(holder: Holder) -> str:
     return "no name found" if nobody else holder.name
 
 
-def _change(holder: Holder) -> str | None:
-    return None if holder.delta_bytes is None else change_text(holder.delta_bytes)
-
-
 def _made_of(holder: Holder) -> str:
     parts = [f"{each.name} {bytes_text(each.nbytes)}" for each in holder.parts]
-    more = len(parts) - _MOST_PARTS
-    return ", ".join(parts[:_MOST_PARTS]) + (f" and {more} more" if more > 0 else "")
+    most = _MOST_PARTS if len(parts) > _MOST_PARTS else None
+    return listed(parts, ", ", most)
 
 
 def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:

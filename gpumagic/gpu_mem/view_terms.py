@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.drawing import Note
+from gpumagic.drawing import Column, Note, Property
 from gpumagic.gpu_mem.records import BadgeKind, PeakKind
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, devices_text
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    devices_text,
+    shortened,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpumagic.drawing import NoteKind
     from gpumagic.gpu_mem.records import CellBadge, Peak, Setting
+    from gpumagic.report.events import CodeLine
 
 _FOLDED = frozenset(
     {
@@ -41,6 +48,138 @@ _HOST = "cpu"
 _LONGEST_NAME = 48
 _LONGEST_ERROR = 200
 _MOST_LISTED = 6
+
+
+# ------------------------------------------------------- devices, names, amounts
+
+
+def of_host(setting: Setting) -> bool:
+    """Whether the figures are of host memory that names hold, as no device is used."""
+    return setting.kind == _HOST
+
+
+def device_name(setting: Setting, device: int | None) -> str:
+    """The device as torch calls it; of the CPU, which memory is meant."""
+    if of_host(setting):
+        return "host memory"
+    return "the device" if device is None else f"{setting.kind}:{device}"
+
+
+def on_device(setting: Setting, device: int | None) -> str:
+    """Where bytes are, to be put behind them."""
+    if of_host(setting):
+        return "of host memory held by names"
+    return f"on {device_name(setting, device)}"
+
+
+def short_name(name: str) -> str:
+    """A name that fits into a sentence."""
+    return shortened(name, _LONGEST_NAME)
+
+
+def short_error(error: str) -> str:
+    """The line of an error that fits into a title."""
+    return shortened(error, _LONGEST_ERROR)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row, the first few of many."""
+    shown = ", ".join(map(short_name, names[:_MOST_LISTED]))
+    more = len(names) - _MOST_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def names_or_none(names: Sequence[str]) -> str:
+    """The names that lie in a block."""
+    return listed(names) if names else "no name found"
+
+
+def recorded_in(line: CodeLine | None) -> str:
+    """The line that a block was allocated in."""
+    return "not recorded" if line is None else line.where
+
+
+def times_text(times: int | None) -> str:
+    """How often something happened."""
+    if times is None:
+        return f"an {UNKNOWN} number of times"
+    return "once" if times == 1 else f"{times:,} times"
+
+
+def known_sum(amounts: Sequence[int | None]) -> int | None:
+    """All together, or unknown where one of them is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def known_bytes(nbytes: int | None) -> str | None:
+    """A size for a cell of a table, which says itself that it is unknown."""
+    return None if nbytes is None else bytes_text(nbytes)
+
+
+def figures(
+    heading: str,
+    figure: Callable[[Any], int | None],
+    text: Callable[[int], str] = bytes_text,
+) -> Property:
+    """A column of numbers, each unknown or in words."""
+
+    def cell(thing: Any) -> str | None:
+        amount = figure(thing)
+        return None if amount is None else text(amount)
+
+    return Property(Column(heading, number=True), cell)
+
+
+# ------------------------------------------------------------------------- peaks
+
+
+def peak_text(peak: Peak) -> str:
+    """The peak in a sentence: a figure, or between which figures it lies."""
+    low, high = _bounds(peak)
+    if low is None and high is None:
+        return UNKNOWN
+    if high is None:
+        return f"at least {bytes_text(low)}"
+    if low is None:
+        return f"at most {bytes_text(high)}"
+    texts = bytes_text(low), bytes_text(high)
+    if texts[0] == texts[1]:
+        return texts[1] if low == high else f"about {texts[1]}"
+    number, _, unit = texts[0].partition(" ")
+    same = texts[1].endswith(f" {unit}")
+    return f"between {number if same else texts[0]} and {texts[1]}"
+
+
+def peak_short(peak: Peak) -> str:
+    """The peak for a bar or a row of a table."""
+    return peak_text(peak).removeprefix("between ").replace(" and ", " to ")
+
+
+def peak_remarked(peak: Peak) -> str:
+    """The peak, and behind it how it is known."""
+    text, remark = peak_text(peak), _REMARKS[peak.kind]
+    return f"{text} ({remark})" if remark and text != UNKNOWN else text
+
+
+def drawn_peak(peak: Peak) -> tuple[int, int] | None:
+    """What was reached for sure, and what perhaps lies on top of it."""
+    low, high = _bounds(peak)
+    if low is None and high is None:
+        return None
+    sure = low or 0
+    return sure, max((sure if high is None else high) - sure, 0)
+
+
+def _bounds(peak: Peak) -> tuple[int | None, int | None]:
+    if peak.kind is PeakKind.UNKNOWN:
+        return None, None
+    if peak.kind is PeakKind.SINCE_RESET and peak.low_bytes == peak.high_bytes:
+        return peak.low_bytes, None  # more may have been reached before the reset
+    return peak.low_bytes, peak.high_bytes
+
+
+# ------------------------------------------------------------------------ badges
 
 
 class Words(NamedTuple):
@@ -175,6 +314,19 @@ def note_of(badge: CellBadge, setting: Setting) -> Note:
     return _note([badge], WORDS[badge.kind].hint, setting)
 
 
+def counted_words(badge: CellBadge, setting: Setting) -> str:
+    """One badge in a few words with its figure, for a line of many things."""
+    words = WORDS[badge.kind]
+    if badge.amount is None:
+        return words.short
+    return _filled(words.counted, [badge], setting)
+
+
+def short_words(kinds: Iterable[BadgeKind]) -> str:
+    """Badges in a word each, for a table of many cells."""
+    return ", ".join(WORDS[kind].short for kind in kinds)
+
+
 def _together(
     badges: tuple[CellBadge, ...],
 ) -> Iterable[tuple[list[CellBadge], str]]:
@@ -187,19 +339,6 @@ def _together(
             key = (place,)
         groups.setdefault(key, ([], hint))[0].append(badge)
     return groups.values()
-
-
-def counted_words(badge: CellBadge, setting: Setting) -> str:
-    """One badge in a few words with its figure, for a line of many things."""
-    words = WORDS[badge.kind]
-    if badge.amount is None:
-        return words.short
-    return _filled(words.counted, [badge], setting)
-
-
-def short_words(kinds: Iterable[BadgeKind]) -> str:
-    """Badges in a word each, for a table of many cells."""
-    return ", ".join(WORDS[kind].short for kind in kinds)
 
 
 def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
@@ -250,101 +389,3 @@ def _device(same: list[CellBadge], setting: Setting) -> str:
         return device_name(setting, same[0].device)
     numbers = (each.device for each in same if each.device is not None)
     return devices_text(setting.kind, numbers)
-
-
-def peak_text(peak: Peak) -> str:
-    """The peak in a sentence: a figure, or between which figures it lies."""
-    low, high = _bounds(peak)
-    if low is None and high is None:
-        return UNKNOWN
-    if high is None:
-        return f"at least {bytes_text(low)}"
-    if low is None:
-        return f"at most {bytes_text(high)}"
-    texts = bytes_text(low), bytes_text(high)
-    if texts[0] == texts[1]:
-        return texts[1] if low == high else f"about {texts[1]}"
-    number, _, unit = texts[0].partition(" ")
-    same = texts[1].endswith(f" {unit}")
-    return f"between {number if same else texts[0]} and {texts[1]}"
-
-
-def peak_short(peak: Peak) -> str:
-    """The peak for a bar or a row of a table."""
-    return peak_text(peak).removeprefix("between ").replace(" and ", " to ")
-
-
-def peak_remarked(peak: Peak) -> str:
-    """The peak, and behind it how it is known."""
-    text, remark = peak_text(peak), _REMARKS[peak.kind]
-    return f"{text} ({remark})" if remark and text != UNKNOWN else text
-
-
-def drawn_peak(peak: Peak) -> tuple[int, int] | None:
-    """What was reached for sure, and what perhaps lies on top of it."""
-    low, high = _bounds(peak)
-    if low is None and high is None:
-        return None
-    sure = low or 0
-    return sure, max((sure if high is None else high) - sure, 0)
-
-
-def _bounds(peak: Peak) -> tuple[int | None, int | None]:
-    if peak.kind is PeakKind.UNKNOWN:
-        return None, None
-    if peak.kind is PeakKind.SINCE_RESET and peak.low_bytes == peak.high_bytes:
-        return peak.low_bytes, None  # more may have been reached before the reset
-    return peak.low_bytes, peak.high_bytes
-
-
-def of_host(setting: Setting) -> bool:
-    """Whether the figures are of host memory that names hold, as no device is used."""
-    return setting.kind == _HOST
-
-
-def device_name(setting: Setting, device: int | None) -> str:
-    """The device as torch calls it; of the CPU, which memory is meant."""
-    if of_host(setting):
-        return "host memory"
-    return "the device" if device is None else f"{setting.kind}:{device}"
-
-
-def on_device(setting: Setting, device: int | None) -> str:
-    """Where bytes are, to be put behind them."""
-    if of_host(setting):
-        return "of host memory held by names"
-    return f"on {device_name(setting, device)}"
-
-
-def short_name(name: str) -> str:
-    """A name that fits into a sentence."""
-    return _shortened(name, _LONGEST_NAME)
-
-
-def short_error(error: str) -> str:
-    """The line of an error that fits into a title."""
-    return _shortened(error, _LONGEST_ERROR)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, the first few of many."""
-    shown = ", ".join(map(short_name, names[:_MOST_LISTED]))
-    more = len(names) - _MOST_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def times_text(times: int | None) -> str:
-    """How often something happened."""
-    if times is None:
-        return f"an {UNKNOWN} number of times"
-    return "once" if times == 1 else f"{times:,} times"
-
-
-def known_sum(amounts: Sequence[int | None]) -> int | None:
-    """All together, or unknown where one of them is."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."

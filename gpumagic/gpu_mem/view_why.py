@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Details, Grid, Note, Paragraph, Table
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+)
 from gpumagic.gpu_mem.records import Cause, Holdings, LeakKind
 from gpumagic.gpu_mem.view_leaks import leaks_table
 from gpumagic.gpu_mem.view_memory import bars
 from gpumagic.gpu_mem.view_names import names_table
-from gpumagic.gpu_mem.view_terms import device_name, listed, on_device
+from gpumagic.gpu_mem.view_terms import (
+    device_name,
+    figures,
+    known_bytes,
+    names_or_none,
+    on_device,
+    recorded_in,
+)
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -184,43 +200,29 @@ def _facts(report: WhyReport, oom: OomFacts) -> Iterator[tuple[str, Cell]]:
         ("reserved, not allocated", oom.reserved_unallocated_bytes),
     )
     for name, figure in figures:
-        yield name, _known(figure)
+        yield name, known_bytes(figure)
     if oom.private_pools_bytes is not None:
         yield "kept in private pools", bytes_text(oom.private_pools_bytes)
     if report.answer is not None:
-        yield "largest hole now", _known(report.answer.hole_bytes)
+        yield "largest hole now", known_bytes(report.answer.hole_bytes)
     if report.expandable_segments is not None:
         yield "expandable segments", "on" if report.expandable_segments else "off"
 
 
 def _pinning(pinnings: Sequence[Pinning]) -> Table:
     """Which blocks keep large segments from being given back."""
-    lines = any(each.line is not None for each in pinnings)
-    columns = (
-        Column("Kept in use by"),
-        Column("Its size", number=True),
-        Column("Segment", number=True),
-        Column("Free, but held back", number=True),
-        *((Column("Allocated in"),) if lines else ()),
-    )
-    rows = tuple(_blocker_row(each, lines=lines) for each in pinnings[:_MOST_PINNINGS])
+    properties = [
+        Property(Column("Kept in use by"), lambda each: names_or_none(each.names)),
+        figures("Its size", lambda each: each.block_bytes),
+        figures("Segment", lambda each: each.segment_bytes),
+        figures("Free, but held back", lambda each: each.free_bytes),
+    ]
+    if any(each.line is not None for each in pinnings):
+        where = Property(Column("Allocated in"), lambda each: recorded_in(each.line))
+        properties.append(where)
     caption = "Blocks that keep large segments from being given back"
-    return Table(caption, columns, rows, total_rows=len(pinnings))
-
-
-def _blocker_row(pinning: Pinning, *, lines: bool) -> tuple[Cell, ...]:
-    line = "not recorded" if pinning.line is None else pinning.line.where
-    return (
-        listed(pinning.names) if pinning.names else "no name found",
-        bytes_text(pinning.block_bytes),
-        bytes_text(pinning.segment_bytes),
-        bytes_text(pinning.free_bytes),
-        *((line,) if lines else ()),
-    )
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
+    shown = pinnings[:_MOST_PINNINGS]
+    return Table.of(caption, properties, shown, total=len(pinnings))
 
 
 def cause_sentence(cause: Cause, report: WhyReport) -> str:
@@ -376,30 +378,18 @@ def fit_parts(report: FitReport) -> Iterator[Part]:
 
 def _fit_table(report: FitReport) -> Table:
     """What is known of no device has no column."""
-    known = [
-        (heading, figure)
-        for heading, figure in _FIGURES
-        if any(figure(answer) is not None for answer in report.answers)
-    ]
-    columns = (
-        Column("Device"),
-        Column("Fits"),
-        *(Column(heading, number=True) for heading, _ in known),
+    properties = (
+        Property(
+            Column("Device"), lambda each: device_name(report.setting, each.device)
+        ),
+        Property(Column("Fits"), lambda each: Badge(*_BADGES[each.place])),
+        *(
+            figures(heading, figure)
+            for heading, figure in _FIGURES
+            if any(figure(answer) is not None for answer in report.answers)
+        ),
     )
-    rows = tuple(
-        (
-            device_name(report.setting, answer.device),
-            _badge(answer),
-            *(_known(figure(answer)) for _, figure in known),
-        )
-        for answer in report.answers
-    )
-    return Table("Where it could go", columns, rows)
-
-
-def _badge(answer: Answer) -> Cell:
-    word, tone = _BADGES.get(answer.place, _BADGES[None])
-    return Badge(word, tone)
+    return Table.of("Where it could go", properties, report.answers)
 
 
 def _verdict(answer: Answer, name: str) -> str:
