@@ -10,16 +10,16 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.storages import StorageKey, Stored
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.name_sources import element_name, graph_name
 from gpumagic.gpu_mem.records import Holder, HolderKind, Part
-from gpumagic.gpu_mem.walk import Role
+from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_optimizer_state
 
 if TYPE_CHECKING:
     from collections.abc import (
-        Callable,
         Collection,
         Iterable,
         Iterator,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from gpumagic.gpu_mem.walk import Walk
 
 _IN_USE = "active_allocated"
 _BY_OBJECTS = (HolderKind.OUTPUT, HolderKind.ERROR, HolderKind.MODULE)
@@ -53,37 +52,65 @@ class Reached:
     role: Role = Role.OTHER
 
 
-def reached_memory(
-    walk: Walk,
-    starts: Sequence[Collection[int]],
-    place: Callable[[Stored], Stored | None],
-) -> dict[int, tuple[StorageKey, Reached]]:
-    """The memory that a search has found, with the names that reach it.
+class Found(NamedTuple):
+    """What a search came to.
+
+    Attributes:
+        walk: All objects, which it keeps alive.
+
+        starts: For each name the numbers of the objects that it stands for.
+
+        memory: Of each object that has some, with the names that reach it. Objects of
+            the same memory have the very same `Reached`.
+    """
+
+    walk: Walk
+    starts: list[list[int]]
+    memory: dict[int, tuple[StorageKey, Reached]]
+
+
+def search(
+    names: Iterable[Iterable[Any]],
+    counted: CountedMemory,
+    *,
+    left_out: Collection[int] = (),
+    budget: Budget | None = None,
+) -> Found:
+    """Follow all names at once to the memory that they reach.
 
     Args:
-        walk: The search.
+        names: For each name the objects that it stands for.
 
-        starts: For each name the objects that it stands for.
+        counted: Which memory is looked for.
 
-        place: Says what memory counts as; None for what is not looked for.
+        left_out: The ids of objects that are not to be entered.
 
-    Returns:
-        The memory of each object that has some. Objects of the same memory have the
-        very same `Reached`.
+        budget: How far to go.
     """
+    walk = Walk(loaded_torch(), budget or Budget(), left_out)
+    entered = [[walk.enter(value) for value in values] for values in names]
+    starts = [[each for each in its if each is not None] for its in entered]
+    walk.run()
+    mark_optimizer_state(walk)
+    return Found(walk, starts, _reached_memory(walk, starts, counted))
+
+
+def _reached_memory(
+    walk: Walk, starts: Sequence[Collection[int]], counted: CountedMemory
+) -> dict[int, tuple[StorageKey, Reached]]:
     direct, every = _bits(walk, starts)
     pieces: dict[StorageKey, Reached] = {}
     by_object = {}
     for number, stored in walk.stored.items():
-        placed = place(stored)
-        if placed is None or not every[number]:
+        place = counted.place(stored)
+        if place is None or not every[number]:
             continue
-        memory = pieces.setdefault(placed.key, Reached(placed.nbytes))
-        memory.nbytes = max(memory.nbytes, placed.nbytes)
+        memory = pieces.setdefault(place.key, Reached(place.nbytes))
+        memory.nbytes = max(memory.nbytes, place.nbytes)
         memory.direct |= direct[number]
         memory.every |= every[number]
         memory.role = min(memory.role, walk.roles.get(number, Role.OTHER))
-        by_object[number] = placed.key, memory
+        by_object[number] = place.key, memory
     return by_object
 
 
@@ -133,6 +160,42 @@ def _spread(
                     waiting.append(child)
 
 
+# ------------------------------------------------------------------ what is counted
+
+
+class CountedMemory:
+    """Says what the memory that a search has found counts as.
+
+    Attributes:
+        foreign: What was met of this kind of device that the allocator has not handed
+            out.
+
+    Args:
+        kind: The kind of device whose memory is looked for.
+
+        snapshot: The allocator's segments. No segments at all is what an allocator says
+            that does not tell them.
+    """
+
+    def __init__(
+        self, kind: str, snapshot: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        self._blocks = BlocksInUse(snapshot) if snapshot else None
+        self.foreign: dict[StorageKey, int] = {}
+        self._kind = kind
+
+    def place(self, stored: Stored) -> Stored | None:
+        """The block that memory lies in; None for what does not count."""
+        if stored.key.kind != self._kind:
+            return None
+        if self._blocks is None:
+            return stored
+        block = self._blocks.around(stored.key)
+        if block is None:
+            self.foreign[stored.key] = stored.nbytes
+        return block
+
+
 class BlocksInUse:
     """The blocks that are handed out, by where they begin.
 
@@ -170,33 +233,7 @@ def _blocks(snapshot: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, i
             address = start + block["size"]
 
 
-class Places:
-    """Says what the memory that a search has found counts as.
-
-    Attributes:
-        foreign: What was met of this kind of device that is in none of them.
-
-    Args:
-        kind: The kind of device whose memory is looked for.
-
-        blocks: The blocks in use; None where the allocator has told nothing.
-    """
-
-    def __init__(self, kind: str, blocks: BlocksInUse | None = None) -> None:
-        self._blocks = blocks
-        self.foreign: dict[StorageKey, int] = {}
-        self._kind = kind
-
-    def place(self, stored: Stored) -> Stored | None:
-        """The block that memory lies in; None for what does not count."""
-        if stored.key.kind != self._kind:
-            return None
-        if self._blocks is None:
-            return stored
-        block = self._blocks.around(stored.key)
-        if block is None:
-            self.foreign[stored.key] = stored.nbytes
-        return block
+# ------------------------------------------------------------------ a row for each name
 
 
 @dataclass(frozen=True)
@@ -327,6 +364,9 @@ def _parts(roles: Counter[str]) -> tuple[Part, ...]:
     if set(roles) <= {"other tensors"}:
         return ()
     return tuple(Part(name, nbytes) for name, nbytes in roles.most_common())
+
+
+# --------------------------------------------------- elements that are worth a name
 
 
 def large_elements(

@@ -10,15 +10,16 @@ import sys
 from gc import get_freeze_count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.attribution import Places, reached_memory
+from gpumagic.errors import first_line
+from gpumagic.gpu_mem.attribution import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
 from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles, left_out
 from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
 from gpumagic.gpu_mem.records import Counters
 from gpumagic.gpu_mem.report import FreeReport
-from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
+from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 _FROZEN_BY_PYTHON = 1000  # 3.12 freezes a few hundred of its own when it starts
 _MOST_NAMED = 3  # results
 _FROZEN = "are frozen (gc.freeze), and are never collected"
-_BUDGET = Budget(
-    objects=1_000_000, seconds=1.0
-)  # it was asked for: it may take a while
 
 
 class Reading(NamedTuple):
@@ -114,7 +112,9 @@ def _drop_errors(shell: Any | None) -> Step:
     places = drop_errors(shell)
     if not places:
         return Step()
-    return Step(f"the last error, from {_listed(places)}", "%debug for that error")
+    return Step(
+        f"the last error, from {listed(_quoted(places))}", "%debug for that error"
+    )
 
 
 def _drop_outputs(shell: Any | None, kind: str) -> Step:
@@ -133,9 +133,11 @@ def _drop_outputs(shell: Any | None, kind: str) -> Step:
 
 def _gone(names: list[str]) -> str:
     """What nobody can look at any more; `_` and the like go with it."""
-    shown = ", ".join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more} more of Out" if more > 0 else shown
+    if len(names) <= _MOST_NAMED:
+        return ", ".join(names)
+    return (
+        f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more of Out"
+    )
 
 
 def _collect() -> Step:
@@ -155,7 +157,7 @@ def _empty_cache(runtime: Runtime) -> Step:
     try:
         empty()
     except RuntimeError as error:
-        return Step(problem=f"the cache could not be emptied: {_first_line(error)}")
+        return Step(problem=f"the cache could not be emptied: {first_line(error)}")
     return Step("the free part of torch's cache")
 
 
@@ -166,7 +168,7 @@ def _read(runtime: Runtime) -> Reading:
         free_bytes = tuple(_free_bytes(runtime, each.device) for each in counters)
     except RuntimeError as error:
         return Reading(
-            problem=f"the device does not answer: {_first_line(error)}; "
+            problem=f"the device does not answer: {first_line(error)}; "
             "restart the kernel if a kernel of the GPU has failed"
         )
     return Reading(counters, free_bytes)
@@ -196,27 +198,20 @@ def _still_held(shell: Any | None) -> tuple[str, ...]:
         return ()
     holds = "holds an error" if len(names) == 1 else "hold errors"
     undo = f"del {', '.join(names)}"
-    return (f"{_listed(names)} still {holds}, with all frames: `{undo}` lets go",)
-
-
-def _listed(names: Iterable[str]) -> str:
-    *first, last = (f"`{name}`" for name in names)
-    return f"{', '.join(first)} and {last}" if first else last
+    return (
+        f"{listed(_quoted(names))} still {holds}, with all frames: `{undo}` lets go",
+    )
 
 
 def _known(words: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(each for each in words if each is not None)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def holding(
     values: Sequence[Any],
     kind: str,
     left_out: Collection[int],
-    budget: Budget = _BUDGET,
+    budget: Budget = ON_DEMAND,
 ) -> set[int]:
     """The ids of those that hold memory, or may: where the search was ended.
 
@@ -229,15 +224,21 @@ def holding(
 
         budget: How far to search.
     """
-    walk = Walk(loaded_torch(), budget, left_out)
-    numbers = [walk.enter(v) if gc.is_tracked(v) else None for v in values]
-    walk.run()
-    starts = [() if number is None else (number,) for number in numbers]
+    walk, starts, memory = search(
+        ((value,) if gc.is_tracked(value) else () for value in values),
+        CountedMemory(kind),
+        left_out=left_out,
+        budget=budget,
+    )
     bits = 0
-    for _, reached in reached_memory(walk, starts, Places(kind).place).values():
+    for _, reached in memory.values():
         bits |= reached.every
     return {
         id(value)
-        for position, (value, number) in enumerate(zip(values, numbers, strict=True))
-        if bits >> position & 1 or (walk.partial and number is not None)
+        for position, (value, start) in enumerate(zip(values, starts, strict=True))
+        if bits >> position & 1 or (walk.partial and start)
     }
+
+
+def _quoted(names: Iterable[str]) -> list[str]:
+    return [f"`{name}`" for name in names]

@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.attribution import (
-    BlocksInUse,
+    CountedMemory,
     DeviceRows,
+    Found,
     Named,
-    Places,
     large_elements,
-    reached_memory,
+    search,
 )
 from gpumagic.gpu_mem.name_sources import (
     UNATTRIBUTED,
@@ -25,7 +24,6 @@ from gpumagic.gpu_mem.name_sources import (
     roots_of,
 )
 from gpumagic.gpu_mem.records import Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.walk import Budget, Walk, mark_optimizer_state
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.attribution import Reached
     from gpumagic.gpu_mem.name_sources import Root
-
-__all__ = ["Budget", "Sources", "compared", "find_holdings", "of_devices", "sizes"]
+    from gpumagic.gpu_mem.walk import Budget, Walk
 
 
 _WORTH_ANOTHER_SEARCH = 1 << 20
@@ -66,7 +63,7 @@ def find_holdings(
     Returns:
         Numbers and names: nothing of the user's is kept alive.
     """
-    found = _find(sources, allocated, budget or Budget(), snapshot)
+    found = _find(sources, allocated, budget, snapshot)
     if _nameless_bytes(found) < _WORTH_ANOTHER_SEARCH:
         return found
     strays = sources.stray_errors()
@@ -74,19 +71,24 @@ def find_holdings(
         return found
     errors = *sources.errors, *strays
     sources = dataclasses.replace(sources, errors=errors, stray_errors=tuple)
-    return _find(sources, allocated, budget or Budget(), snapshot)
+    return _find(sources, allocated, budget, snapshot)
 
 
 def _find(
     sources: Sources,
     allocated: Mapping[int, int | None],
-    budget: Budget,
+    budget: Budget | None,
     snapshot: Sequence[Mapping[str, Any]] | None,
 ) -> Holdings:
     began = time.perf_counter()
-    # No segments at all is what an allocator says that does not tell them.
-    places = Places(sources.kind, BlocksInUse(snapshot) if snapshot else None)
-    walk, names, memory = _search(sources, budget, places)
+    counted, roots = CountedMemory(sources.kind, snapshot), roots_of(sources)
+    found = search(
+        (root.values for root in roots),
+        counted,
+        left_out=sources.left_out(),
+        budget=budget,
+    )
+    walk, memory, names = found.walk, found.memory, _named(found, roots)
     balances = [
         DeviceBalance(
             sources.kind,
@@ -95,7 +97,7 @@ def _find(
         )
         for device in sorted({*allocated, *(key.device for key, _ in memory.values())})
     ]
-    remarks = [*search_remarks(walk, places)]
+    remarks = [*search_remarks(walk, counted)]
     remarks += (remark for each in balances for remark in each.remarks())
     return Holdings(
         holders=tuple(_in_order(balances)),
@@ -153,37 +155,19 @@ def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
     )
 
 
-def _search(
-    sources: Sources, budget: Budget, places: Places
-) -> tuple[Walk, list[Named], dict[int, tuple[StorageKey, Reached]]]:
-    walk = Walk(loaded_torch(), budget, sources.left_out())
-    roots = roots_of(sources)
-    starts = [_entered(walk, root) for root in roots]
-    lead_on = [position for position, numbers in enumerate(starts) if numbers]
-    walk.run()
-    mark_optimizer_state(walk)
-    memory = reached_memory(walk, [starts[n] for n in lead_on], places.place)
-    names = [_named(walk, roots[n], starts[n], memory) for n in lead_on]
-    return walk, names, memory
-
-
-def _entered(walk: Walk, root: Root) -> list[int]:
-    numbers = [walk.enter(value) for value in root.values]
-    return [number for number in numbers if number is not None]
-
-
-def _named(
-    walk: Walk,
-    root: Root,
-    numbers: Sequence[int],
-    memory: Mapping[int, tuple[StorageKey, Reached]],
-) -> Named:
-    return Named(
-        name=root.name,
-        kind=root.kind,
-        is_tensor=walk.is_tensor(numbers[0]),
-        elements=large_elements(walk, root.values[0], memory),
-    )
+def _named(found: Found, roots: Sequence[Root]) -> list[Named]:
+    """The names without their objects, in the order in which they were searched."""
+    return [
+        Named(
+            name=root.name,
+            kind=root.kind,
+            is_tensor=bool(start) and found.walk.is_tensor(start[0]),
+            elements=large_elements(found.walk, root.values[0], found.memory)
+            if start
+            else {},
+        )
+        for root, start in zip(roots, found.starts, strict=True)
+    ]
 
 
 def _pieces(
@@ -277,7 +261,7 @@ class DeviceBalance:
         return Holder(name, kind, self.device, own_bytes=nbytes, reachable_bytes=nbytes)
 
 
-def search_remarks(walk: Walk, places: Places) -> Iterator[str]:
+def search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
     """What a search had to leave out."""
     if walk.hidden:
         count = count_text(walk.hidden, "saved tensor")
@@ -285,8 +269,8 @@ def search_remarks(walk: Walk, places: Places) -> Iterator[str]:
             f"{count} of autograd graphs could not be looked at: this torch would have "
             "to run the hooks that packed them"
         )
-    if places.foreign:
-        held = bytes_text(sum(places.foreign.values()))
+    if counted.foreign:
+        held = bytes_text(sum(counted.foreign.values()))
         yield (
             f"{held} that names hold are not counted here: torch's caching allocator "
             "did not hand them out (memory of another library, or of another process)"

@@ -13,7 +13,10 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.attribution import BlocksInUse, Places, reached_memory
+from gpumagic.gpu_mem.attribution import (
+    CountedMemory,
+    search,
+)
 from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
@@ -25,7 +28,7 @@ from gpumagic.gpu_mem.error_holders import (
 from gpumagic.gpu_mem.name_sources import in_classes
 from gpumagic.gpu_mem.output_holders import output_places, shown_results
 from gpumagic.gpu_mem.records import Leak, LeakKind
-from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -46,9 +49,6 @@ if TYPE_CHECKING:
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
 
-_BUDGET = Budget(
-    objects=1_000_000, seconds=1.0
-)  # it was asked for: it may take a while
 STRAY = "an error that something else holds"
 _NOT_COLLECTED = "cycles that wait for Python's collector were not looked for: add --gc"
 _GRAPHS = (
@@ -103,7 +103,7 @@ def find_leaks(
     runtime: Runtime,
     *,
     gc: bool = False,
-    budget: Budget = _BUDGET,
+    budget: Budget = ON_DEMAND,
     is_own: IsOwn | None = None,
 ) -> FoundLeaks:
     """What could be let go of; nothing is, except for cycles where that is asked for.
@@ -122,7 +122,14 @@ def find_leaks(
     """
     cycles = _collected(runtime) if gc else {}
     found = candidates(shell, is_own)
-    walk, memory = _search(runtime, found, budget)
+    roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
+    walk, _, reached = search(
+        ((root,) for root in roots),
+        CountedMemory(runtime.kind, runtime.memory_snapshot()),
+        left_out=found.never_entered,
+        budget=budget,
+    )
+    memory = dict(reached.values())
     rows = [
         *rows_of_unwanted(found.unwanted, len(found.wanted), memory),
         *rows_of_graphs(found.wanted, memory),
@@ -141,19 +148,6 @@ def find_leaks(
         partial=walk.partial,
         remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
     )
-
-
-def _search(runtime: Runtime, found: Candidates, budget: Budget) -> tuple[Walk, Memory]:
-    """Who reaches which memory: the variables by their position, then the rest."""
-    walk = Walk(loaded_torch(), budget, found.never_entered)
-    roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
-    numbers = [walk.enter(root) for root in roots]
-    walk.run()
-    starts = [() if number is None else (number,) for number in numbers]
-    snapshot = runtime.memory_snapshot()
-    # No segments at all is what an allocator says that does not tell them.
-    places = Places(runtime.kind, BlocksInUse(snapshot) if snapshot else None)
-    return walk, dict(reached_memory(walk, starts, places.place).values())
 
 
 def _collected(runtime: Runtime) -> dict[int, int]:

@@ -16,20 +16,19 @@ from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
 from gpumagic.devices.storages import stored_by, without_overrides
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.attribution import names_in, reached_memory
+from gpumagic.gpu_mem.attribution import CountedMemory, names_in, search
 from gpumagic.gpu_mem.counters import NATIVE
 from gpumagic.gpu_mem.holdings import workspace_addresses
 from gpumagic.gpu_mem.lines import code_line_at, places_beside
 from gpumagic.gpu_mem.name_sources import WORKSPACES, element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
-from gpumagic.gpu_mem.walk import Budget, Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.devices.storages import Stored
     from gpumagic.gpu_mem.name_sources import Root, Sources
+    from gpumagic.gpu_mem.walk import Walk
     from gpumagic.report.events import CodeLine
     from gpumagic.report.places import Places
 
@@ -266,28 +265,19 @@ def _address_of(torch: Any, tensor: Any) -> int | None:
 def _as_in_the_balance(
     sources: Sources, roots: list[Root]
 ) -> dict[int, tuple[str, ...]]:
-    walk = Walk(loaded_torch(), Budget(), sources.left_out())
-    starts = [_entered(walk, root) for root in roots]
-    walk.run()
-    memory = reached_memory(walk, starts, _of_kind(sources.kind))
-    found: dict[int, tuple[str, ...]] = {}
+    counted = CountedMemory(sources.kind)
+    walk, starts, memory = search(
+        (root.values for root in roots), counted, left_out=sources.left_out()
+    )
+    names: dict[int, tuple[str, ...]] = {}
     for key, reached in memory.values():
-        if key.address not in found:
+        if key.address not in names:
             bits, is_graph = reached.direct or reached.every, not reached.direct
-            found[key.address] = tuple(
+            names[key.address] = tuple(
                 _called(walk, roots[n], starts[n], is_graph=is_graph)
                 for n in names_in(bits)
             )
-    return found
-
-
-def _entered(walk: Walk, root: Root) -> list[int]:
-    numbers = [walk.enter(value) for value in root.values]
-    return [number for number in numbers if number is not None]
-
-
-def _of_kind(kind: str) -> Callable[[Stored], Stored | None]:
-    return lambda stored: stored if stored.key.kind == kind else None
+    return names
 
 
 def _called(walk: Walk, root: Root, start: list[int], *, is_graph: bool) -> str:

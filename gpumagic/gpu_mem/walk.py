@@ -51,6 +51,9 @@ class Budget:
     seconds: float = 0.15
 
 
+ON_DEMAND = Budget(objects=1_000_000, seconds=1.0)  # it may take a while
+
+
 class Walk:
     """Everything that was found, each object once, by number.
 

@@ -17,20 +17,15 @@ from gpumagic.devices.storages import StorageKey  # noqa: E402
 from gpumagic.gpu_mem import api  # noqa: E402
 from gpumagic.gpu_mem.api import Memory  # noqa: E402
 from gpumagic.gpu_mem.attribution import BlocksInUse  # noqa: E402
-from gpumagic.gpu_mem.holdings import (  # noqa: E402
-    Budget,
-    Sources,
-    compared,
-    find_holdings,
-    sizes,
-    workspace_remark,
-)
+from gpumagic.gpu_mem.holdings import compared, find_holdings, sizes, workspace_remark  # noqa: E402
 from gpumagic.gpu_mem.name_sources import (  # noqa: E402
     KnownNames,
+    Sources,
     element_name,
     graph_name,
 )
 from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
+from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
 

@@ -13,8 +13,8 @@ import pytest
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem import api, free
 from gpumagic.gpu_mem.api import Memory
-from gpumagic.gpu_mem.holdings import Sources, find_holdings
-from gpumagic.gpu_mem.name_sources import KnownNames
+from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.name_sources import KnownNames, Sources
 from gpumagic.gpu_mem.oom import others_bytes, read_oom
 from gpumagic.gpu_mem.records import Cause
 

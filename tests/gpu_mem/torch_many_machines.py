@@ -7,7 +7,8 @@ import torch
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.holdings import Sources, find_holdings
+from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.name_sources import Sources
 from gpumagic.gpu_mem.oom import oom_within
 from gpumagic.simulator.backend import host_memory
 from gpumagic.simulator.backend.host_memory import HostMemoryFull
