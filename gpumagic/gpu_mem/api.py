@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.host import available_bytes
@@ -19,7 +19,15 @@ from gpumagic.gpu_mem.holdings import find_holdings
 from gpumagic.gpu_mem.leaks import find_leaks
 from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run, others_in
-from gpumagic.gpu_mem.records import Counters, DeviceMemory, HolderKind
+from gpumagic.gpu_mem.options import Options
+from gpumagic.gpu_mem.records import (
+    Counters,
+    DeviceMemory,
+    Holder,
+    HolderKind,
+    Leak,
+    Segment,
+)
 from gpumagic.gpu_mem.report import (
     FitReport,
     LeakReport,
@@ -41,10 +49,10 @@ from gpumagic.report.frontend import running_shell
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.gpu_mem.records import CaughtOoms, Holdings, OomFacts, Segment
+    from gpumagic.gpu_mem.records import CaughtOoms, Holdings, OomFacts
     from gpumagic.gpu_mem.report import CellReport, FreeReport
 
 _NOT_STARTED = "no device has been used yet, so that there is nothing to look at"
@@ -52,6 +60,7 @@ _USE_ONE = "make a tensor on one: x = torch.ones(3, device=gpumagic.device())"
 _HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
 _SIMULATE = 'gpumagic.simulate("h100") gives a GPU to look at'
 _MOST_HOLDERS = 5
+_OnDevice = TypeVar("_OnDevice", Segment, Holder, Leak)
 
 
 class Measured:
@@ -137,16 +146,17 @@ def measure(
         top: How many names are to be shown.
     """
     measured, code = Measured(), Code(name)
-    watch = OneCell(_names(namespace), exact=exact, lines=lines)
+    options = Options(exact=exact, lines=lines, top=top)
+    watch = OneCell(_names(namespace), options)
     watch.begin()
     try:
         yield measured
     except BaseException as error:
         watch.end(error=error)
-        measured.report = watch.report(code, top=top, error=error)
+        measured.report = watch.report(code, error=error)
         raise
     watch.end()
-    measured.report = watch.report(code, top=top)
+    measured.report = watch.report(code)
 
 
 def _names(namespace: Mapping[str, Any] | None) -> KnownNames:
@@ -229,23 +239,9 @@ class Memory:
             remarks=found.remarks,
         )
 
-    def free(
-        self,
-        *,
-        outputs: bool = False,
-        errors: bool = False,
-        gc: bool = False,
-        cache: bool = False,
-    ) -> FreeReport:
+    def free(self, options: Options) -> FreeReport:
         """Let go of it."""
-        return free(
-            self._names.shell,
-            runtime_now(),
-            outputs=outputs,
-            errors=errors,
-            gc=gc,
-            cache=cache,
-        )
+        return free(self._names.shell, runtime_now(), options)
 
     def fit(self, nbytes: int) -> FitReport:
         """Whether so many bytes would fit now, on each device in use."""
@@ -285,30 +281,25 @@ class Memory:
         """
         runtime = runtime_now()
         setting = setting_of(runtime)
-        if oom is None and caught is None:
+        failure = oom or caught
+        if failure is None:
             return WhyReport(setting, None)
-        device = caught.device if caught is not None else None
-        device = oom.device if oom is not None else device
+        device = failure.device
         memory = self._device_of(device, runtime)
         told = self._segments(runtime)
-        segments = tuple(
-            each for each in told or () if device is None or each.device == device
-        )
+        segments = _on(device, told or ())
         answer, asked = None, None if oom is None else oom.requested_bytes
         if memory is not None and told is not None and asked is not None:
             answer = answer_now(asked, memory, segments, runtime)
         found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom, caught))
         causes = causes_now(oom, answer, memory, segments, found) if oom else ()
-        holders = self.holdings(runtime, () if memory is None else (memory,)).holders
-        holders = tuple(each for each in holders if device in {None, each.device})
-        leaks = tuple(each for each in found.leaks if device in {None, each.device})
-        own_bytes = dict(found.own_bytes).get(device or 0, 0)
-        live_bytes = None if memory is None else memory.counters.allocated_bytes
+        known = self.holdings(runtime, () if memory is None else (memory,)).holders
+        holders, leaks = _on(device, known), _on(device, found.leaks)
         held = Held(
             leaks,
-            own_bytes,
-            live_bytes,
-            own=tuple(each for each in found.own if device in {None, each.device}),
+            own_bytes=dict(found.own_bytes).get(device or 0, 0),
+            live_bytes=None if memory is None else memory.counters.allocated_bytes,
+            own=_on(device, found.own),
             names=tuple(
                 (each.name, each.reachable_bytes)
                 for each in holders
@@ -327,7 +318,7 @@ class Memory:
             leaks=leaks[:_MOST_HOLDERS],
             pinning=pinning,
             expandable_segments=expandable,
-            own_bytes=own_bytes,
+            own_bytes=held.own_bytes,
             next_steps=steps_without_words(held)
             if oom is None
             else next_steps(
@@ -367,6 +358,11 @@ def _the_host(runtime: Runtime, holdings: Holdings | None) -> tuple[DeviceMemory
     held_bytes = sum(nbytes for _, nbytes in holdings.allocated_bytes)
     counters = Counters(0, allocated_bytes=held_bytes)
     return (DeviceMemory(counters, free_bytes=available_bytes()),)
+
+
+def _on(device: int | None, things: Iterable[_OnDevice]) -> tuple[_OnDevice, ...]:
+    """Those of one device, or all where it is not known which."""
+    return tuple(each for each in things if device in {None, each.device})
 
 
 def _why_no_blocks(

@@ -23,6 +23,7 @@ from gpumagic.gpu_mem.counters import (
 )
 from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
 from gpumagic.gpu_mem.lines import Recording, files_of_running_cell, lines_of, replay
+from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
 from gpumagic.gpu_mem.records import Counters, DeviceChange, Peak, PeakKind, Setting
 from gpumagic.gpu_mem.report import CellReport
@@ -47,25 +48,22 @@ class OneCell:
     Args:
         names: Where names are looked for.
 
-        exact: Whether the peak is wanted exactly.
-
-        lines: Whether each line's part is wanted.
+        options: What is wanted of it: how exactly, and how many names.
 
         search: Whether to look for names at all.
     """
 
     def __init__(
-        self,
-        names: KnownNames,
-        *,
-        exact: bool = False,
-        lines: bool = False,
-        search: bool = True,
+        self, names: KnownNames, options: Options | None = None, *, search: bool = True
     ) -> None:
         self._names = names
+        self._options = options or Options()
         self._searches = search
         self._run = CellRun(
-            runtime_now, exact=exact, lines=lines, host_bytes=self._host_bytes
+            runtime_now,
+            exact=self._options.exact,
+            lines=self._options.lines,
+            host_bytes=self._host_bytes,
         )
         self._sizes: dict[str, int] = {}
 
@@ -85,7 +83,6 @@ class OneCell:
         self,
         code: Code,
         *,
-        top: int = 10,
         value: Any = None,
         error: BaseException | None = None,
     ) -> CellReport:
@@ -93,8 +90,6 @@ class OneCell:
 
         Args:
             code: The cell.
-
-            top: How many names are to be shown.
 
             value: The cell's value, which IPython is going to keep.
 
@@ -111,7 +106,7 @@ class OneCell:
             lines=run.lines(),
             lines_partial=run.lines_partial,
             failed=run.failed,
-            top=top,
+            top=self._options.top,
             remarks=run.remarks,
         )
 

@@ -15,6 +15,7 @@ from gpumagic.gpu_mem.attribution import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
 from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles, left_out
+from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
 from gpumagic.gpu_mem.records import Counters
 from gpumagic.gpu_mem.report import FreeReport
@@ -47,14 +48,8 @@ class Step(NamedTuple):
     problem: str | None = None
 
 
-def free(  # noqa: PLR0913 -- each is an option of the command
-    shell: Any | None,
-    runtime: Runtime,
-    *,
-    outputs: bool = False,
-    errors: bool = False,
-    gc: bool = False,
-    cache: bool = False,
+def free(
+    shell: Any | None, runtime: Runtime, options: Options | None = None
 ) -> FreeReport:
     """Let go of the last error, and of shown results that hold memory; then collect.
 
@@ -66,26 +61,24 @@ def free(  # noqa: PLR0913 -- each is an option of the command
 
         runtime: Whose memory it is.
 
-        outputs: Drop results that hold memory from `Out`, `_`, `__`, `___` and
-            IPython's hidden copies. With no option that is done, and so is `errors`.
-
-        errors: Drop the last error with all frames: `%debug` has nothing then. It
-            collects as well, since what has shown a traceback leaves cycles behind.
-
-        gc: Have Python collect cycles.
-
-        cache: Give free memory of torch's cache back to the driver.
+        options: Which of these; with none of them it is all but the cache. Dropping
+            errors collects as well, since what has shown a traceback leaves cycles.
     """
-    everything = not (outputs or errors or gc or cache)
+    wanted = options or Options()
+    everything = wanted.frees_everything
     before = _read(runtime)
     steps = []
-    if errors or everything:  # first: the frames of an error may hold shown results
+    if (
+        wanted.errors or everything
+    ):  # first: the frames of an error may hold shown results
         steps.append(_drop_errors(shell))
-    if outputs or everything:
+    if wanted.outputs or everything:
         steps.append(_drop_outputs(shell, runtime.kind))
-    if gc or errors or everything:  # then: what has shown a traceback left cycles
+    if (
+        wanted.gc or wanted.errors or everything
+    ):  # then: what has shown a traceback left cycles
         steps.append(_collect())
-    if cache:  # last: only segments with nothing in them go back
+    if wanted.cache:  # last: only segments with nothing in them go back
         steps.append(_empty_cache(runtime))
     after = _read(runtime)
     return FreeReport(

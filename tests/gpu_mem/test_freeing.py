@@ -13,6 +13,7 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem import free as freeing
 from gpumagic.gpu_mem.free import free, holding
 from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.records import LeakKind
 
 
@@ -141,7 +142,7 @@ def test_an_option_lets_go_of_its_own_alone(options, left):
     shell = Shell(error_with(values[0]), values[1])
     del values
 
-    free(shell, CpuRuntime(), **options)
+    free(shell, CpuRuntime(), Options(**options))
 
     assert tuple(ref() is not None or None for ref in gone) == left
 
@@ -163,7 +164,7 @@ def test_of_many_results_the_first_are_named():
     shell = Shell()
     shell.user_ns["_oh"].update({number: Big() for number in range(1, 7)})
 
-    report = free(shell, CpuRuntime(), outputs=True)
+    report = free(shell, CpuRuntime(), Options(outputs=True))
 
     assert report.lost == ("Out[1], Out[2], Out[3] and 3 more of Out",)
 
@@ -223,7 +224,7 @@ def test_a_cache_that_cannot_be_emptied_is_told(monkeypatch):
     torch = types.SimpleNamespace(madeup=module)
     monkeypatch.setitem(sys.modules, "torch", torch)
 
-    report = free(Shell(), Device(lambda: 0), cache=True)
+    report = free(Shell(), Device(lambda: 0), Options(cache=True))
 
     assert report.dropped == ()
     assert report.remarks == (
@@ -233,7 +234,7 @@ def test_a_cache_that_cannot_be_emptied_is_told(monkeypatch):
 
 def test_a_kind_without_a_cache_says_so():
     """On the CPU there is nothing to give back."""
-    report = free(None, CpuRuntime(), cache=True)
+    report = free(None, CpuRuntime(), Options(cache=True))
 
     assert report.dropped == ()
     assert "no cache" in report.remarks[0]

@@ -21,6 +21,7 @@ START = """
 import gc, sys, weakref
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem import free as freeing
+from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.free import free
 from gpumagic.gpu_mem.error_holders import drop_errors, held_errors
 from gpumagic.gpu_mem.error_holders import frames_with_locals
@@ -49,7 +50,7 @@ freeing.holding = lambda values, *_: {id(v) for v in values if type(v) is Big}
 
 def let_go(**options):
     gone.clear()
-    report = free(get_ipython(), CpuRuntime(), **options)
+    report = free(get_ipython(), CpuRuntime(), Options(**options))
     print(sorted(gone), *report.lost, sep="; ")
 """
 
