@@ -13,7 +13,7 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.cell import OneCell
 from gpumagic.gpu_mem.counters import badges_now, setting_of
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
-from gpumagic.gpu_mem.fragmentation import fragmentation_of, pinning_of
+from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
 from gpumagic.gpu_mem.free import free
 from gpumagic.gpu_mem.holdings import find_holdings
 from gpumagic.gpu_mem.leaks import find_leaks
@@ -42,7 +42,7 @@ from gpumagic.gpu_mem.segments import (
     segments_of,
     why_untold,
 )
-from gpumagic.gpu_mem.why import Held, next_steps, steps_without_words
+from gpumagic.gpu_mem.why import Held, next_steps, steps_for_caught
 from gpumagic.gpu_mem.would_fit import answer_now, are_expandable, causes_now
 from gpumagic.report.events import Code
 from gpumagic.report.frontend import running_shell
@@ -264,7 +264,7 @@ class Memory:
                 causes,
                 setting=setting,
                 expandable=are_expandable(segments),
-                pinning=pinning_of(segments),
+                pinning=segment_blockers(segments),
                 held=Held(leaks.leaks),
             ),
             why_not=None if reason is None else reason.problem,
@@ -306,7 +306,7 @@ class Memory:
                 if each.kind is HolderKind.VARIABLE
             ),
         )
-        expandable, pinning = are_expandable(segments), pinning_of(segments)
+        expandable, pinning = are_expandable(segments), segment_blockers(segments)
         return WhyReport(
             setting=setting,
             oom=oom,
@@ -319,7 +319,7 @@ class Memory:
             pinning=pinning,
             expandable_segments=expandable,
             own_bytes=held.own_bytes,
-            next_steps=steps_without_words(held)
+            next_steps=steps_for_caught(held)
             if oom is None
             else next_steps(
                 causes,

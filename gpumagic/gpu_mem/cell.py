@@ -145,6 +145,9 @@ class OneCell:
         return sum(nbytes for _, nbytes in held.allocated_bytes)
 
 
+# ------------------------------------------------------------ counters before and after
+
+
 class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
@@ -364,6 +367,9 @@ class CellRun:
         before = self._before.get(device) or from_zero(after)
         counted = (self._stretches.whole(after).taken or 0) - (before.taken or 0)
         return sum(each.taken for each in trace.events[device]) < counted
+
+
+# -------------------------------------------------------------- the error that ended it
 
 
 def _line_of(error: BaseException | None) -> str | None:

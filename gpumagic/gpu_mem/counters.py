@@ -126,6 +126,9 @@ def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     return sum(known) if len(known) == len(keys) else None
 
 
+# ---------------------------------------------------------- what should be seen at once
+
+
 def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge, ...]:
     """The badges of how things stand.
 

@@ -1,4 +1,4 @@
-"""The memory of the devices in use: by torch, by the driver, and by other processes.
+"""Reads the memory of devices in use: by torch, by the driver, by other processes.
 
 Nothing is started: devices that are not in use are not asked.
 """

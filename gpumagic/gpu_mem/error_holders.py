@@ -1,4 +1,4 @@
-"""Where errors that are over are kept, and what they keep alive.
+"""Finds the places that keep errors which are over, and what these keep alive.
 
 The widely copied recipe deletes `sys.last_traceback` and its two neighbours. IPython
 has three more places: what formats tracebacks, the result of the last cell, and, after
@@ -60,15 +60,11 @@ class HeldError(NamedTuple):
 
 
 def held_errors(shell: Any | None) -> list[HeldError]:
-    """The errors that Python and IPython still hold, the last one first, each once.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The errors that Python and IPython still hold, the last one first, each once."""
     found: dict[int, tuple[Error, list[str]]] = {}
-    places = list(error_places(shell))
+    places = list(_error_places(shell))
     for place in sorted(places, key=lambda each: not is_error(each.held)):
-        if not (is_error(place.held) or is_traceback(place.held)):
+        if not (is_error(place.held) or _is_traceback(place.held)):
             continue
         known = _of_same_frames(place.held, found)
         found.setdefault(known, (place.held, []))[1].append(place.name)
@@ -80,11 +76,7 @@ def held_errors(shell: Any | None) -> list[HeldError]:
 
 
 def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
-    """The errors that variables of the user's hold, bare or in a list of errors.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The errors that variables of the user's hold, bare or in a list of errors."""
     if shell is None:
         return {}
     hidden = getattr(shell, "user_ns_hidden", {})
@@ -110,7 +102,7 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
     alive = [
         each
         for each in gc.get_objects()
-        if is_error(each) and id(each) not in found and has_frames(each)
+        if is_error(each) and id(each) not in found and _has_frames(each)
     ]
     inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
     return [each for each in alive if id(each) not in inner]
@@ -121,18 +113,15 @@ def drop_errors(shell: Any | None) -> tuple[str, ...]:
 
     Errors in variables of the user's stay, with their tracebacks. What is lost is
     `%debug` and `%tb` for the last error.
-
-    Args:
-        shell: The IPython shell; None where there is none.
     """
-    places = error_places(shell)
+    places = _error_places(shell)
     for place in (*places, *_results_within(places)):
         place.empty()
     vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
     return tuple(place.name for place in places)
 
 
-def error_places(shell: Any | None) -> list[ErrorPlace]:
+def _error_places(shell: Any | None) -> list[ErrorPlace]:
     """Every place that holds an error now."""
     places = list(_places_of_python())
     if shell is not None:
@@ -170,8 +159,8 @@ def _results_within(places: list[ErrorPlace]) -> list[ErrorPlace]:
         ("", value)
         for place in places
         if place.held is not None
-        for frame in frames_kept_by(place.held)
-        if is_machinery(frame)
+        for frame in _frames_kept_by(place.held)
+        if _is_machinery(frame)
         for value in locals_of(frame).values()
         if all(hasattr(type(value), name) for name in _OF_A_RESULT)
     ]
@@ -191,7 +180,7 @@ def _places_of_formatters(shell: Any) -> Iterator[ErrorPlace]:
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
-            if is_error(held) or is_traceback(held):
+            if is_error(held) or _is_traceback(held):
                 empty = _setter(formatter, name, None)
                 yield ErrorPlace(f"shell.{owner}.{name}", held, empty)
         yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
@@ -215,7 +204,7 @@ def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace
 def _errors_among(value: Any) -> list[Error]:
     """The value if it is an error, or its elements if all of them are."""
     several = list(value[:_MOST_ERRORS]) if type(value) in (list, tuple) else [value]
-    return several if all(is_error(e) or is_traceback(e) for e in several) else []
+    return several if all(is_error(e) or _is_traceback(e) for e in several) else []
 
 
 def _is_output(name: Any) -> bool:
@@ -244,6 +233,9 @@ def _leads_to(error: Any, traceback: Any) -> bool:
     while step is not None and step is not traceback:
         step = step.tb_next
     return step is not None
+
+
+# ------------------------------------------------------------ what an error keeps alive
 
 
 class HeldLocal(NamedTuple):
@@ -283,7 +275,7 @@ def frames_with_locals(
     """
     for each in errors_within(error):
         yield from _carried(each)
-    frames = [each for each in frames_kept_by(error) if not is_machinery(each)]
+    frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
     places = places_beside(loaded_torch())
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
@@ -291,12 +283,8 @@ def frames_with_locals(
             yield HeldLocal(frame.f_code.co_name, name, value)
 
 
-def frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
-    """The frames that live because of an error, innermost first, each once.
-
-    Args:
-        error: An error, a traceback, or a frame that is over.
-    """
+def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
+    """The frames that live because of an error, innermost first, each once."""
     done = _running()
     for each in errors_within(error):
         for frame in reversed(list(_frames(each))):
@@ -306,7 +294,7 @@ def frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
                     yield kept
 
 
-def is_machinery(frame: FrameType) -> bool:
+def _is_machinery(frame: FrameType) -> bool:
     """Whether a frame is the notebook's own, or between it and the user's code."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return package in _MACHINERY
@@ -352,12 +340,12 @@ def is_error(value: Any) -> bool:
     return issubclass(type(value), BaseException)
 
 
-def has_frames(error: Any) -> bool:
+def _has_frames(error: Any) -> bool:
     """Whether an exception has a traceback, and its frames with it."""
     return vars(BaseException)["__traceback__"].__get__(error) is not None
 
 
-def is_traceback(value: Any) -> bool:
+def _is_traceback(value: Any) -> bool:
     """Whether this is a traceback."""
     return type(value) is TracebackType
 
@@ -377,7 +365,7 @@ def _frames(error: Any) -> Iterator[FrameType]:
     if type(error) is FrameType:
         yield error
         return
-    step = error if is_traceback(error) else error.__traceback__
+    step = error if _is_traceback(error) else error.__traceback__
     while step is not None:
         yield step.tb_frame
         step = step.tb_next

@@ -1,4 +1,4 @@
-"""How usable the memory is that torch keeps and does not use, and why. Pure."""
+"""Measures how usable free memory is that torch keeps, and what blocks it. Pure."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ def _rest(share: float | None) -> float | None:
     return None if share is None else 1 - share
 
 
-def pinning_of(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:
+# -------------------------------------------------- what keeps segments from going back
+
+
+def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:
     """Blocks that keep free memory from going back to the driver.
 
     Those come first of which the fewest hold back the most.
@@ -165,7 +168,7 @@ def pinning_of(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...
     return tuple(pinning for _, pinning in found[:most])
 
 
-def names_to_delete(pinnings: Sequence[Pinning]) -> tuple[str, ...]:
+def blocking_names(pinnings: Sequence[Pinning]) -> tuple[str, ...]:
     """The variables that are among them, or have them as elements, each once."""
     first_names = (each.names[0].partition("[")[0] for each in pinnings if each.names)
     return tuple(dict.fromkeys(each for each in first_names if each.isidentifier()))

@@ -32,7 +32,7 @@ _MOST_NAMED = 3  # results
 _FROZEN = "are frozen (gc.freeze), and are never collected"
 
 
-class Reading(NamedTuple):
+class _Reading(NamedTuple):
     """The allocator's counters, what the driver says is free, and what went wrong."""
 
     counters: tuple[Counters, ...] = ()
@@ -40,7 +40,7 @@ class Reading(NamedTuple):
     problem: str | None = None
 
 
-class Step(NamedTuple):
+class _Step(NamedTuple):
     """What one step has done."""
 
     done: str | None = None
@@ -101,23 +101,23 @@ def free(
     )
 
 
-def _drop_errors(shell: Any | None) -> Step:
+def _drop_errors(shell: Any | None) -> _Step:
     places = drop_errors(shell)
     if not places:
-        return Step()
-    return Step(
+        return _Step()
+    return _Step(
         f"the last error, from {listed(_quoted(places))}", "%debug for that error"
     )
 
 
-def _drop_outputs(shell: Any | None, kind: str) -> Step:
+def _drop_outputs(shell: Any | None, kind: str) -> _Step:
     shown = [result.value for result in shown_results(shell)]
     places = drop_outputs(shell, holding(shown, kind, left_out(shell)))
     if not places:
-        return Step()
+        return _Step()
     numbered = [name for name in places if name.startswith("Out[")]
     others = len(places) - len(numbered)
-    return Step(
+    return _Step(
         f"shown results that hold memory: {len(numbered)} from Out, {others} from "
         "names and hidden copies",
         _gone(numbered or [places[0]]),
@@ -133,38 +133,38 @@ def _gone(names: list[str]) -> str:
     )
 
 
-def _collect() -> Step:
+def _collect() -> _Step:
     found = collect_cycles()
     frozen = get_freeze_count()
-    return Step(
+    return _Step(
         done=f"{found} objects in cycles, by Python's collector" if found else None,
         problem=f"{frozen} objects {_FROZEN}" if frozen > _FROZEN_BY_PYTHON else None,
     )
 
 
-def _empty_cache(runtime: Runtime) -> Step:
+def _empty_cache(runtime: Runtime) -> _Step:
     module = getattr(sys.modules.get("torch"), runtime.kind, None)
     empty = getattr(module, "empty_cache", None)
     if empty is None or not runtime.started():
-        return Step(problem="torch keeps no cache here that could be emptied")
+        return _Step(problem="torch keeps no cache here that could be emptied")
     try:
         empty()
     except RuntimeError as error:
-        return Step(problem=f"the cache could not be emptied: {first_line(error)}")
-    return Step("the free part of torch's cache")
+        return _Step(problem=f"the cache could not be emptied: {first_line(error)}")
+    return _Step("the free part of torch's cache")
 
 
-def _read(runtime: Runtime) -> Reading:
+def _read(runtime: Runtime) -> _Reading:
     """What is known; a device in error may answer nothing any more."""
     try:
         counters = _counters(runtime)
         free_bytes = tuple(_free_bytes(runtime, each.device) for each in counters)
     except RuntimeError as error:
-        return Reading(
+        return _Reading(
             problem=f"the device does not answer: {first_line(error)}; "
             "restart the kernel if a kernel of the GPU has failed"
         )
-    return Reading(counters, free_bytes)
+    return _Reading(counters, free_bytes)
 
 
 def _counters(runtime: Runtime) -> tuple[Counters, ...]:
@@ -198,6 +198,9 @@ def _still_held(shell: Any | None) -> tuple[str, ...]:
 
 def _known(words: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(each for each in words if each is not None)
+
+
+# ------------------------------------------------------------ which results hold memory
 
 
 def holding(

@@ -1,4 +1,4 @@
-"""Who holds the memory: names with their bytes, adding up to what is allocated."""
+"""Balances the memory: names with their bytes, adding up to what is allocated."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def _find(
     )
     walk, memory, names = found.walk, found.memory, _named(found, roots)
     balances = [
-        DeviceBalance(
+        _DeviceBalance(
             sources.kind,
             DeviceRows(device, names, _pieces(memory.values(), device)),
             allocated.get(device),
         )
         for device in sorted({*allocated, *(key.device for key, _ in memory.values())})
     ]
-    remarks = [*search_remarks(walk, counted)]
+    remarks = [*_search_remarks(walk, counted)]
     remarks += (remark for each in balances for remark in each.remarks())
     return Holdings(
         holders=tuple(_in_order(balances)),
@@ -177,7 +177,7 @@ def _pieces(
     return dict(each for each in memory if each[0].device == device).values()
 
 
-def _in_order(balances: Sequence[DeviceBalance]) -> Iterable[Holder]:
+def _in_order(balances: Sequence[_DeviceBalance]) -> Iterable[Holder]:
     """The largest first; what nobody was found for comes last."""
     rows = [row for each in balances for row in each.holders()]
     return sorted(rows, key=_place_of)
@@ -196,7 +196,10 @@ def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
     )
 
 
-class DeviceBalance:
+# --------------------------------------------------------------------------- one device
+
+
+class _DeviceBalance:
     """The rows of one device with what no name was found for: all that is allocated.
 
     Attributes:
@@ -204,13 +207,6 @@ class DeviceBalance:
 
         allocated_bytes: What the rows add up to. Where names hold more than the
             allocator says, it is that.
-
-    Args:
-        kind: The kind of the device.
-
-        rows: The names.
-
-        allocated: What the allocator says; None where it does not.
     """
 
     def __init__(
@@ -223,7 +219,7 @@ class DeviceBalance:
         self._kind = kind
         self._rows = rows
         self._told = allocated
-        self._library_bytes = workspace_bytes(kind, rows.device)
+        self._library_bytes = _workspace_bytes(kind, rows.device)
         known = rows.found_bytes + self._library_bytes
         self.allocated_bytes = max(known, allocated or 0)
         self._rest_bytes = self.allocated_bytes - known
@@ -252,7 +248,7 @@ class DeviceBalance:
         told = self._told
         if told is not None and told < self.allocated_bytes:
             where = f"{word_of(self._kind)}:{self.device}"
-            yield surplus_remark(where, told, self.allocated_bytes)
+            yield _surplus_remark(where, told, self.allocated_bytes)
         remark = workspace_remark(self._kind, self._rest_bytes)
         if remark is not None:
             yield remark
@@ -261,7 +257,10 @@ class DeviceBalance:
         return Holder(name, kind, self.device, own_bytes=nbytes, reachable_bytes=nbytes)
 
 
-def search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
+# ----------------------------------------------------------------- what does not add up
+
+
+def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
     """What a search had to leave out."""
     if walk.hidden:
         count = count_text(walk.hidden, "saved tensor")
@@ -277,16 +276,8 @@ def search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
         )
 
 
-def surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
-    """Names hold more than is allocated, which is no mistake of theirs.
-
-    Args:
-        where: The device, as in "cuda:0".
-
-        allocated_bytes: What the allocator says.
-
-        found_bytes: What was found.
-    """
+def _surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
+    """Names hold more than is allocated, which is no mistake of theirs."""
     more = bytes_text(found_bytes - allocated_bytes)
     return (
         f"names hold {more} on {where} beyond the {bytes_text(allocated_bytes)} that "
@@ -306,7 +297,10 @@ def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
     )
 
 
-def workspace_bytes(kind: str, device: int) -> int:
+# ------------------------------------------------------------------ what libraries take
+
+
+def _workspace_bytes(kind: str, device: int) -> int:
     """The workspaces of cuBLAS on a device, as far as that can be told.
 
     On a simulated GPU it is known. torch has no word for it on CUDA: there they are a

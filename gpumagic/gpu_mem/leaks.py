@@ -121,7 +121,7 @@ def find_leaks(
             no leak: the run needed it.
     """
     cycles = _collected(runtime) if gc else {}
-    found = candidates(shell, is_own)
+    found = _candidates(shell, is_own)
     roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
     walk, _, reached = search(
         ((root,) for root in roots),
@@ -131,8 +131,8 @@ def find_leaks(
     )
     memory = dict(reached.values())
     rows = [
-        *rows_of_unwanted(found.unwanted, len(found.wanted), memory),
-        *rows_of_graphs(found.wanted, memory),
+        *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
+        *_rows_of_graphs(found.wanted, memory),
     ]
     others = [row for row in rows if not row.own]
     no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
@@ -140,10 +140,10 @@ def find_leaks(
     own = [row for row in rows if row.own]
     return FoundLeaks(
         leaks=_largest_first(leaks),
-        total_bytes=by_device(others, memory),
-        without_graphs_bytes=by_device(no_graphs, memory),
+        total_bytes=_by_device(others, memory),
+        without_graphs_bytes=_by_device(no_graphs, memory),
         own=_largest_first(row.leak for row in own),
-        own_bytes=by_device(own, memory),
+        own_bytes=_by_device(own, memory),
         collected_bytes=tuple(sorted(cycles.items())),
         partial=walk.partial,
         remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
@@ -180,7 +180,10 @@ def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
         yield _NOT_COLLECTED
 
 
-class Candidate(NamedTuple):
+# ---------------------------------------------------- what may hold memory without need
+
+
+class _Candidate(NamedTuple):
     """A value that something may hold without need; `Leak` explains the words.
 
     Attributes:
@@ -199,7 +202,7 @@ class Candidate(NamedTuple):
     own: bool = False
 
 
-class Candidates(NamedTuple):
+class _Candidates(NamedTuple):
     """All of them, beside what is wanted.
 
     Attributes:
@@ -211,7 +214,7 @@ class Candidates(NamedTuple):
     """
 
     wanted: dict[str, Any]
-    unwanted: tuple[Candidate, ...]
+    unwanted: tuple[_Candidate, ...]
     never_entered: frozenset[int]
 
 
@@ -223,20 +226,13 @@ class _HeldError(NamedTuple):
     lost: str
 
 
-def candidates(shell: Any | None, is_own: IsOwn | None = None) -> Candidates:
-    """What is wanted and what may not be; it holds the values themselves.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-
-        is_own: Tells the error of the run that is asked about. Of several that look
-            alike it is the last one; None is that no run is asked about.
-    """
+def _candidates(shell: Any | None, is_own: IsOwn | None = None) -> _Candidates:
+    """What is wanted and what may not be; it holds the values themselves."""
     namespace = _namespace(shell)
     in_variables = errors_in_variables(shell)
     errors = _errors(shell, in_variables)
     never_entered = left_out(shell)
-    return Candidates(
+    return _Candidates(
         wanted=_variables(shell, namespace, in_variables),
         unwanted=(*_of_errors(errors, never_entered, is_own), *_of_outputs(shell)),
         never_entered=never_entered,
@@ -244,11 +240,7 @@ def candidates(shell: Any | None, is_own: IsOwn | None = None) -> Candidates:
 
 
 def left_out(shell: Any | None) -> frozenset[int]:
-    """The ids of what leads from anything of the notebook's to everything.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The ids of what leads from anything of the notebook's to everything."""
     return frozenset(map(id, (_namespace(shell), *_own_namespaces(shell))))
 
 
@@ -322,14 +314,14 @@ def _names_of(
 
 def _of_errors(
     errors: Sequence[_HeldError], live: Collection[int], is_own: IsOwn | None
-) -> Iterator[Candidate]:
+) -> Iterator[_Candidate]:
     asked = (held for held in errors if is_own is not None and is_own(held.error))
     own = next(asked, None)
     for number, held in enumerate(errors):
         for local in frames_with_locals(held.error, live):
             needed = held is own
             where = local.where if needed else f"{local.where} of {held.title}"
-            yield Candidate(
+            yield _Candidate(
                 kind=LeakKind.ERROR,
                 value=local.value,
                 owner=f"error {number}",
@@ -351,9 +343,9 @@ def _to_need_less(local: HeldLocal) -> str:
 # -------------------------------------------------------------------- the outputs
 
 
-def _of_outputs(shell: Any | None) -> Iterator[Candidate]:
+def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
     for value, places in shown_results(shell):
-        yield Candidate(
+        yield _Candidate(
             kind=LeakKind.OUTPUT,
             value=value,
             owner=places[0],
@@ -364,7 +356,10 @@ def _of_outputs(shell: Any | None) -> Iterator[Candidate]:
         )
 
 
-class Row(NamedTuple):
+# --------------------------------------------------------------- who keeps which memory
+
+
+class _Row(NamedTuple):
     """A leak, and the memory that it keeps.
 
     Attributes:
@@ -376,7 +371,7 @@ class Row(NamedTuple):
     own: bool
 
 
-def by_device(rows: Iterable[Row], memory: Memory) -> tuple[tuple[int, int], ...]:
+def _by_device(rows: Iterable[_Row], memory: Memory) -> tuple[tuple[int, int], ...]:
     """What rows hold together, counting what two of them hold only once."""
     totals = Counter[int]()
     for key in {key for row in rows for key in row.keys}:
@@ -384,9 +379,9 @@ def by_device(rows: Iterable[Row], memory: Memory) -> tuple[tuple[int, int], ...
     return tuple(sorted(totals.items()))
 
 
-def rows_of_unwanted(
-    unwanted: tuple[Candidate, ...], first_bit: int, memory: Memory
-) -> Iterator[Row]:
+def _rows_of_unwanted(
+    unwanted: tuple[_Candidate, ...], first_bit: int, memory: Memory
+) -> Iterator[_Row]:
     """A row for each that reaches memory which no variable does.
 
     What the run that is asked about needed counts for nobody else. The frames of one
@@ -408,7 +403,7 @@ def rows_of_unwanted(
         yield from _rows(each, keys, memory)
 
 
-def rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[Row]:
+def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]:
     """A row for each variable whose graph keeps what no variable has itself."""
     of_variables = (1 << len(wanted)) - 1
     in_graphs = [
@@ -420,15 +415,15 @@ def rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[Row]:
             yield from _rows(_graph_of(name, value), keys, memory)
 
 
-def _rows(each: Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[Row]:
+def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
     for device in sorted({key.device for key in keys}):
         here = tuple(key for key in keys if key.device == device)
         nbytes = sum(memory[key].nbytes for key in here)
         words = each.where, device, nbytes, each.held_by, each.undo, each.lost
-        yield Row(Leak(each.kind, *words), here, each.own)
+        yield _Row(Leak(each.kind, *words), here, each.own)
 
 
-def _graph_of(name: str, value: Any) -> Candidate:
+def _graph_of(name: str, value: Any) -> _Candidate:
     if type(value) is list:
         undo = f"{name} = [each.detach() for each in {name}]"
     elif hasattr(type(value), "detach"):
@@ -436,7 +431,10 @@ def _graph_of(name: str, value: Any) -> Candidate:
     else:
         undo = f"del {name}"
     lost = f"a backward pass from {name}"
-    return Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
+    return _Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
+
+
+# ------------------------------------------------------ what lives, and what only waits
 
 
 def alive_bytes(kind: str) -> dict[int, int]:

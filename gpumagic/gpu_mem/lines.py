@@ -1,7 +1,6 @@
 """Records each allocation of a cell, replays them, and adds them up by line.
 
-A recording that the user has switched on has frames of C++ as well, unless they have
-said `stacks="python"`: those of torch, and of the interpreter itself, come first.
+A failure to record is a remark: the cell runs as it would have done.
 """
 
 from __future__ import annotations
@@ -146,6 +145,9 @@ def _too_early(reason: str) -> str:
     return f"nothing was recorded: {reason} when the cell began; {_RUN_AGAIN}"
 
 
+# ------------------------------------------------------------------------------ by line
+
+
 def lines_of(
     device: int,
     events: Sequence[MemoryEvent],
@@ -211,7 +213,7 @@ def _row(
     )
 
 
-class Replayed(NamedTuple):
+class _Replayed(NamedTuple):
     """What came of it.
 
     Attributes:
@@ -228,7 +230,10 @@ class Replayed(NamedTuple):
     before_peak: int
 
 
-def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> Replayed:
+# ----------------------------------------------------- the course of what was allocated
+
+
+def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> _Replayed:
     """Go through what happened.
 
     Args:
@@ -242,7 +247,7 @@ def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> Replayed:
         now += event.nbytes if event.taken else -event.nbytes
         if now > peak:
             peak, before_peak = now, number
-    return Replayed(peak, now, before_peak)
+    return _Replayed(peak, now, before_peak)
 
 
 def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent, ...]:
@@ -254,6 +259,9 @@ def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent,
         else:
             alive.pop(event.address, None)
     return tuple(alive.values())
+
+
+# ------------------------------------------------------------- lines of the user's code
 
 
 def files_of_running_cell() -> Callable[[str], bool]:
@@ -285,21 +293,25 @@ def _cells(shell: object) -> dict[str, int]:
     return numbers
 
 
-class StackPlaces(Places):
-    """`Places` for which no file is the user's that is not Python's."""
+class _StackPlaces(Places):
+    """`Places` for which no file is the user's that is not Python's.
+
+    A recording that the user has switched on has frames of C++ as well, unless they
+    have said `stacks="python"`: those of torch, and of the interpreter, come first.
+    """
 
     def is_users(self, filename: str) -> bool:
         """Whether a file is the user's."""
         return _is_python(filename) and super().is_users(filename)
 
 
-def places_beside(torch: Any) -> StackPlaces:
+def places_beside(torch: Any) -> _StackPlaces:
     """What finds the user's lines.
 
     Args:
         torch: The torch module, whose files are nobody's own; None where there is none.
     """
-    return StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
+    return _StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
 
 
 def _is_python(filename: str) -> bool:

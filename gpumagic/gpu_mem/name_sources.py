@@ -143,8 +143,8 @@ def roots_of(sources: Sources) -> list[Root]:
         Root(name, HolderKind.VARIABLE, [value])
         for name, value in list(sources.namespace.items())
         if type(name) is str
-        and not is_of_the_shell(name, value)
-        and not (is_shown_result(name) and id(value) in shown)
+        and not _is_of_the_shell(name, value)
+        and not (_is_shown_result(name) and id(value) in shown)
     ]
     named = [(root.name, root.values[0]) for root in roots]
     roots += [
@@ -171,7 +171,7 @@ def _outputs(sources: Sources) -> Mapping[str, Any]:
     named = {
         name: value
         for name, value in list(namespace.items())
-        if type(name) is str and is_shown_result(name)
+        if type(name) is str and _is_shown_result(name)
     }
     return found | named
 
@@ -182,7 +182,7 @@ def _output_roots(outputs: Mapping[str, Any]) -> Iterator[Root]:
     for place, value in outputs.items():
         found.setdefault(id(value), (value, []))[1].append(place)
     for value, places in found.values():
-        yield Root(output_name(places), HolderKind.OUTPUT, [value])
+        yield Root(_output_name(places), HolderKind.OUTPUT, [value])
 
 
 def _error_roots(sources: Sources) -> Iterator[Root]:
@@ -233,6 +233,9 @@ def _library_folders() -> tuple[str, ...]:
     return (_OWN, *(paths[kind] for kind in kinds), *installed)
 
 
+# ----------------------------------------------------- what the user's own classes hold
+
+
 def in_classes(
     names: Iterable[tuple[str, Any]], module: Any
 ) -> Iterator[tuple[str, Any]]:
@@ -275,19 +278,22 @@ def _is_empty_function(value: Any) -> bool:
     )
 
 
-def is_shown_result(name: str) -> bool:
+# --------------------------------------------------------------- how holders are called
+
+
+def _is_shown_result(name: str) -> bool:
     """Whether IPython puts results under this name: `_`, `__`, `___`, `_3`."""
     return _SHOWN.fullmatch(name) is not None
 
 
-def is_of_the_shell(name: str, value: Any) -> bool:
+def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
     if name in ("In", "Out"):
         return any(type(value) is each for each in (dict, list))
     return _OF_THE_SHELL.fullmatch(name) is not None
 
 
-def output_name(places: list[str]) -> str:
+def _output_name(places: list[str]) -> str:
     """The best known of the places that hold one result."""
     return min(places, key=lambda each: (not each.startswith("Out["), len(each)))
 

@@ -62,7 +62,7 @@ class Notebook:
         self._shell = magics.shell
         self._names = KnownNames(self._shell.user_ns, self._shell)
         self._memory = Memory(self._names, lambda: session.driver)
-        self._ledger = Ledger()
+        self._ledger = _Ledger()
         self._last_oom = LastOom(self._shell)
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
@@ -158,7 +158,7 @@ class Notebook:
         return self._ledger.report(automatic=self._mode.is_on, saved_as=file)
 
 
-class Ledger:
+class _Ledger:
     """Entries of what cells did; the oldest go when there are too many."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Ledger:
 
     def add(self, report: CellReport) -> None:
         """Note one more cell; the report itself is not kept."""
-        for entry in entries_of(report):
+        for entry in _entries_of(report):
             self._entries.append(entry)
             self._added += 1
 
@@ -185,7 +185,7 @@ class Ledger:
         save_rows(file, [_row(entry) for entry in self._entries], _COLUMNS)
 
 
-def entries_of(report: CellReport) -> Iterator[LedgerEntry]:
+def _entries_of(report: CellReport) -> Iterator[LedgerEntry]:
     """A line for each device on which something moved."""
     for change in report.changes:
         own = (each for each in report.badges if each.device in (None, change.device))

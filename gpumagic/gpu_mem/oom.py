@@ -1,4 +1,4 @@
-"""Out-of-memory errors: read, made into facts, and remembered.
+"""Reads out-of-memory errors, makes facts of them, and remembers the last one.
 
 An error that ends a cell is met at the end of that cell, before a later error takes
 its place. One that the code has caught leaves no trace in Python, and its birth cannot
@@ -144,7 +144,7 @@ class LastOom:
         if any(more.values()):
             self._forget(error)
         new = self._new_errors(error)
-        facts = [facts_of(each) for each in new]
+        facts = [_facts_of(each) for each in new]
         for each in facts:
             _take_one(more, each.device)
         times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
@@ -218,6 +218,9 @@ def _take_one(more: dict[int, int], device: int | None) -> None:
         more[device] -= 1
 
 
+# -------------------------------------------------------------------- errors as objects
+
+
 def oom_within(error: BaseException | None) -> BaseException | None:
     """The out-of-memory error that an error is, or that led to it."""
     seen: set[int] = set()
@@ -230,7 +233,7 @@ def oom_within(error: BaseException | None) -> BaseException | None:
     return None
 
 
-def facts_of(error: BaseException) -> OomFacts:
+def _facts_of(error: BaseException) -> OomFacts:
     """What the error says, where the user's code raised it, and from which cell."""
     marks = _users_lines(error)
     innermost = marks[-1] if marks else None
@@ -299,6 +302,9 @@ def _cell_of(marks: list[PlaceMark]) -> int | None:
     """The number of the cell that was run: the outermost."""
     cells = (Place(*mark).cell for mark in marks)
     return next((cell for cell in cells if cell is not None), None)
+
+
+# ------------------------------------------------------------------- what an error says
 
 
 def read_oom(text: str) -> OomFacts:

@@ -1,4 +1,4 @@
-"""Where IPython keeps the results it has shown, and how to make it let go of them.
+"""Finds the places where IPython keeps shown results, and makes them let go.
 
 One result is held by `Out[n]`, by `_n`, by `_`, `__` or `___`, by hidden copies of
 these, by the display hook and by the result of its cell. `%reset -f out` and `%xdel`
@@ -43,11 +43,7 @@ class ShownResult(NamedTuple):
 
 
 def shown_results(shell: Any | None) -> list[ShownResult]:
-    """The results that are still held only for being shown, the oldest first.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The results that are still held only for being shown, the oldest first."""
     found: dict[int, tuple[Any, list[str]]] = {}
     for place in output_places(shell):
         found.setdefault(id(place.value), (place.value, []))[1].append(place.name)

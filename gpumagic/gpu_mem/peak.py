@@ -1,11 +1,12 @@
-"""The most that a cell had allocated at once, from two looks at the counters.
+"""Bounds the most that a cell had allocated at once, by two looks at the counters.
 
 torch has one peak for each device, and resetting it would take it from the user. It
 need not be reset: a new record is the cell's own, and without one the peak lies
 between bounds that the other counters give.
 
-Within a stretch the counters are whole. So what a cell did is known as well as if it
-had left them alone, as long as somebody looks just before and after each reset.
+A reset by the cell ends a stretch, within which the counters are whole. So what a cell
+did is known as well as if it had left them alone, as long as somebody looks just before
+and after each reset.
 """
 
 from __future__ import annotations
@@ -143,6 +144,9 @@ def _all_kept(before: Counters, after: Counters, otherwise: int) -> int:
         return otherwise
     had, then, now = (each or 0 for each in known)
     return had + now - then
+
+
+# ------------------------------------------------------------------ from reset to reset
 
 
 class Stretches:

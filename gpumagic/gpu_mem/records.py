@@ -43,6 +43,9 @@ class Setting(Record):
     backend: str | None = None
 
 
+# ------------------------------------------------------------ what the allocator counts
+
+
 @dataclass(frozen=True)
 class Counters(Record):
     """The caching allocator's own counters of one device, at one moment.
@@ -241,6 +244,9 @@ def _balance(counters: Counters) -> int | None:
     return allocated - taken + given_back
 
 
+# ----------------------------------------------------------------- devices and the host
+
+
 @dataclass(frozen=True)
 class DeviceMemory(Record):
     """One device now, by the allocator and by the driver.
@@ -290,6 +296,9 @@ class HostMemory(Record):
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+
+
+# ------------------------------------------------------------------ whose the bytes are
 
 
 class HolderKind(enum.Enum):
@@ -372,6 +381,9 @@ class Holdings(Record):
     remarks: tuple[str, ...] = ()
 
 
+# ---------------------------------------------------------------------- lines and cells
+
+
 @dataclass(frozen=True)
 class LineUse(Record):
     """What one line of the cell did.
@@ -417,6 +429,9 @@ class LedgerEntry(Record):
     badges: tuple[BadgeKind, ...] = ()
 
 
+# ---------------------------------------------------------- what is probably not wanted
+
+
 class LeakKind(enum.Enum):
     """Who keeps alive what nobody wants any more."""
 
@@ -446,6 +461,9 @@ class Leak(Record):
     held_by: tuple[str, ...] = ()
     undo: str = ""
     lost: str = ""
+
+
+# ---------------------------------------------------------------------- what lies where
 
 
 class BlockState(enum.Enum):
@@ -525,6 +543,9 @@ class Fragmentation(Record):
     spread: float | None
     rounding_share: float | None
     stranded_bytes: int
+
+
+# -------------------------------------------------------- requests, and why they failed
 
 
 class Cause(enum.Enum):

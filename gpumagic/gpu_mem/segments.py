@@ -1,6 +1,6 @@
-"""The caching allocator's segments as records, with lines and names on their blocks.
+"""Reads the allocator's segments, and puts lines and names on their blocks.
 
-Only torch's own allocator keeps a list of them. CUDA's pools, and an allocator that was
+Only torch's own allocator tells of them: CUDA's pools, and an allocator that was
 plugged in, answer the question with an error.
 """
 
@@ -169,6 +169,9 @@ def _with_names(
         yield dataclasses.replace(block, names=tuple(names))
 
 
+# --------------------------------------------------------------------- names by address
+
+
 def names_by_address(sources: Sources) -> dict[int, tuple[str, ...]]:
     """The names of all that lies in the memory of one kind of device.
 
@@ -284,6 +287,9 @@ def _called(walk: Walk, root: Root, start: list[int], *, is_graph: bool) -> str:
     if not is_graph:
         return root.name
     return graph_name(root.name, is_tensor=walk.is_tensor(start[0]))
+
+
+# ------------------------------------------------------------------- why there are none
 
 
 class Untold(NamedTuple):

@@ -20,7 +20,7 @@ from gpumagic.drawing import (
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.gpu_mem.view_names import names_parts
 from gpumagic.gpu_mem.view_terms import (
-    counted_words,
+    counted_badge,
     device_name,
     drawn_peak,
     figures,
@@ -31,9 +31,9 @@ from gpumagic.gpu_mem.view_terms import (
     peak_remarked,
     peak_short,
     peak_text,
+    short_badges,
     short_error,
     short_name,
-    short_words,
 )
 from gpumagic.report.units import bytes_text, change_text, count_text, devices_text
 
@@ -101,7 +101,7 @@ def _badges(cell: CellReport) -> Iterator[str]:
     spoken_of |= {badge.device for badge in cell.badges if badge.device is not None}
     same: dict[str, list[int | None]] = {}
     for badge in cell.badges:
-        said = counted_words(badge, cell.setting)
+        said = counted_badge(badge, cell.setting)
         same.setdefault(said, []).append(badge.device)
     for said, devices in same.items():
         known = [device for device in devices if device is not None]
@@ -204,6 +204,9 @@ def _largest_change(cell: CellReport) -> Iterator[str]:
         yield f"{short_name(first.name)} {change_text(first.delta_bytes)}"
 
 
+# ------------------------------------------------------------------- below the headline
+
+
 def cell_parts(report: CellReport) -> Iterator[Part]:
     """Everything below the headline."""
     setting = report.setting
@@ -293,6 +296,9 @@ def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
         Property(Column("Peak"), lambda each: peak_remarked(each.peak)),
     )
     return Table.of("What each device had allocated", properties, changes)
+
+
+# ------------------------------------------------------------------------------ by line
 
 
 def lines_parts(
@@ -397,6 +403,9 @@ def _place_in_cell(use: LineUse) -> tuple[int, bool, int]:
     return _LAST if use.number is None else use.number, use.backward, use.device
 
 
+# -------------------------------------------------------------------- all watched cells
+
+
 def ledger_headline(report: LedgerReport) -> str:
     """How many cells, and the highest peak of them."""
     entries = report.entries
@@ -461,7 +470,7 @@ def _ledger_table(report: LedgerReport) -> Table:
 
 
 def _to_know(entry: LedgerEntry) -> Cell:
-    words = short_words(entry.badges)
+    words = short_badges(entry.badges)
     if not entry.failed:
         return words
     return Badge(f"failed, {words}" if words else "failed", "problem")

@@ -104,7 +104,7 @@ def _together(report: LeakReport) -> Iterator[Part]:
     """What one command lets go of, and what is lost by that."""
     freed = [leak for leak in report.leaks if _goes_with_free(leak)]
     if freed:
-        yield Note("note", f"{_sum_words(report)} {_lost_words(freed)}", _FREE)
+        yield Note("note", f"{_sum_text(report)} {_lost_text(freed)}", _FREE)
 
 
 def _goes_with_free(leak: Leak) -> bool:
@@ -112,7 +112,7 @@ def _goes_with_free(leak: Leak) -> bool:
     return leak.undo.startswith(_FREE)
 
 
-def _sum_words(report: LeakReport) -> str:
+def _sum_text(report: LeakReport) -> str:
     rows = sum(leak.nbytes for leak in report.leaks)
     total = sum(nbytes for _, nbytes in report.total_bytes)
     twice = "what two of them hold is counted once; " if total < rows else ""
@@ -121,9 +121,12 @@ def _sum_words(report: LeakReport) -> str:
     return f"{twice}what names %gpu_mem free goes with it at once;"
 
 
-def _lost_words(leaks: Sequence[Leak]) -> str:
+def _lost_text(leaks: Sequence[Leak]) -> str:
     lost = dict.fromkeys(leak.lost for leak in leaks if leak.lost)
     return f"that loses {', '.join(lost)}" if lost else "nothing is lost by that"
+
+
+# ------------------------------------------------------------------- what was let go of
 
 
 def free_headline(report: FreeReport) -> str:

@@ -73,11 +73,11 @@ def map_parts(report: MapReport) -> Iterator[Part]:
         yield Note("note", report.why_not, report.hint or "")
         return
     yield from pictures(report.segments, report.setting)
-    holes = tuple(_hole_words(report))
+    holes = tuple(_hole_sentences(report))
     if holes:
         yield Paragraph("\n".join(holes))
     yield from _blocks(report)
-    yield from fragmentation_parts(report.fragmentation, report.setting)
+    yield from _fragmentation_parts(report.fragmentation, report.setting)
 
 
 # ------------------------------------------------------------------ the picture
@@ -97,7 +97,7 @@ def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
     rows = [
         row
         for group, its in _by_group(segments)
-        for row in _strip_rows(group_name(*group), its, full)
+        for row in _strip_rows(_group_name(*group), its, full)
     ]
     shown, hidden = rows[:most], rows[most:]
     remark = f"a full row is {bytes_text(full)}"
@@ -167,7 +167,7 @@ def _piece(block: Block, nbytes: int, *, starts: bool) -> Piece:
     """The part of a block that lies in one row; what is told is of all of it."""
     free = block.state is BlockState.FREE
     name = block.names[0] if block.names else ""
-    tell = partial(block_words, block)
+    tell = partial(_block_text, block)
     return Piece("" if free else block.state.value, nbytes, name, tell, starts)
 
 
@@ -177,13 +177,13 @@ def _strip_row(name: str, pieces: Sequence[Piece]) -> StripRow:
     return StripRow(name, tuple(pieces), part_text(used, length))
 
 
-def group_name(pool: str, stream: int) -> str:
+def _group_name(pool: str, stream: int) -> str:
     """Whose free parts these are: the pool, and the stream if not the default one."""
     name = f"{pool} pool" if pool in _SHARED_POOLS else f"private pool {pool}"
     return f"{name}, stream {stream}" if stream else name
 
 
-def block_words(block: Block) -> str:
+def _block_text(block: Block) -> str:
     """A block in words: how much, what, whose, and from where."""
     said = f"{bytes_text(block.nbytes)} {block.state.value}"
     if block.names:
@@ -207,7 +207,7 @@ def _largest_hole(segments: Sequence[Segment]) -> tuple[Segment, int] | None:
     return max(holes, key=lambda hole: hole[0].blocks[hole[1]].nbytes, default=None)
 
 
-def _hole_words(report: MapReport) -> Iterator[str]:
+def _hole_sentences(report: MapReport) -> Iterator[str]:
     """For each device where its largest hole lies."""
     for device in sorted({segment.device for segment in report.segments}):
         its = [segment for segment in report.segments if segment.device == device]
@@ -220,7 +220,7 @@ def _hole_words(report: MapReport) -> Iterator[str]:
         yield (
             f"The largest hole on {name} is {size}, {_neighbours(segment, place)} of a "
             f"segment of {bytes_text(segment.nbytes)} "
-            f"({group_name(segment.pool, segment.stream)})."
+            f"({_group_name(segment.pool, segment.stream)})."
         )
 
 
@@ -274,7 +274,7 @@ def _block_properties(report: MapReport, shown: Sequence[Block]) -> Iterator[Pro
     def place(row: tuple[Block, Segment]) -> str:
         segment = row[1]
         where = f"{device_name(report.setting, segment.device)}, " if several else ""
-        name = f"{where}{group_name(segment.pool, segment.stream)}"
+        name = f"{where}{_group_name(segment.pool, segment.stream)}"
         return f"{name}, expandable" if segment.expandable else name
 
     yield Property(Column("Name"), lambda row: names_or_none(row[0].names))
@@ -356,7 +356,7 @@ _FIGURES = (
 )
 
 
-def fragmentation_parts(
+def _fragmentation_parts(
     fragmentation: Sequence[Fragmentation], setting: Setting
 ) -> Iterator[Part]:
     """One table, a column for each of the devices that have most."""

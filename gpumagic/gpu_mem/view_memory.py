@@ -105,6 +105,9 @@ def _out_of(part: int | None, whole: int | None) -> str:
     return bytes_text(part) if whole is None else part_text(part, whole)
 
 
+# ----------------------------------------------------------- the balance of each device
+
+
 def balance_parts(
     devices: Sequence[DeviceMemory], setting: Setting, host: HostMemory | None = None
 ) -> Iterator[Part]:

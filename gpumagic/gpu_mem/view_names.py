@@ -101,7 +101,7 @@ def names_table(
     """
     named = [each for each in holdings.holders if each.kind not in _NAMELESS]
     nameless = [each for each in holdings.holders if each.kind in _NAMELESS]
-    shown, more = shown_of(together(named, _MOST_APART), top)
+    shown, more = _shown_of(together(named, _MOST_APART), top)
     properties = tuple(_properties(holdings, setting))
     rows = [tuple(each.cell(row) for each in properties) for row in shown]
     if more and sums:
@@ -114,7 +114,7 @@ def names_table(
     return Table("Who holds it", columns, tuple(rows))
 
 
-def _of(cell: Callable[[Holder], Cell]) -> Callable[[Together], Cell]:
+def _of(cell: Callable[[Holder], Cell]) -> Callable[[_Together], Cell]:
     """A cell that does not depend on the device."""
     return lambda row: cell(row.holder)
 
@@ -167,7 +167,7 @@ def _alone(holders: Iterable[Holder]) -> int:
     return sum(each.own_bytes for each in holders)
 
 
-def _devices(row: Together, *, setting: Setting, of_all: int) -> str:
+def _devices(row: _Together, *, setting: Setting, of_all: int) -> str:
     """Where it lies; on several devices, how much of it on which."""
     if len(row.held) == 1:
         return device_name(setting, row.held[0][0])
@@ -220,7 +220,7 @@ def _is_larger(library: Holder, name: Holder) -> bool:
     return library.own_bytes > name.reachable_bytes
 
 
-class Together(NamedTuple):
+class _Together(NamedTuple):
     """A name with all that it holds.
 
     Attributes:
@@ -233,7 +233,7 @@ class Together(NamedTuple):
     held: tuple[tuple[int, int], ...]
 
 
-def together(holders: Iterable[Holder], most_apart: int = 1) -> list[Together]:
+def together(holders: Iterable[Holder], most_apart: int = 1) -> list[_Together]:
     """Each name once, with the sums of its devices.
 
     They stay in their order, unless one lies on several devices: then the largest come
@@ -256,14 +256,10 @@ def together(holders: Iterable[Holder], most_apart: int = 1) -> list[Together]:
     return sorted(rows, key=lambda row: -row.holder.reachable_bytes)
 
 
-def shown_of(rows: list[Together], top: int) -> tuple[list[Together], list[Together]]:
-    """So many of them, and the rest; what a cell has changed comes before the rest.
-
-    Args:
-        rows: In the order in which they are to be read.
-
-        top: How many there is room for.
-    """
+def _shown_of(
+    rows: list[_Together], top: int
+) -> tuple[list[_Together], list[_Together]]:
+    """So many of them, and the rest; what a cell has changed comes before the rest."""
     if len(rows) <= top:
         return rows, []
     by_change = sorted(rows, key=lambda row: -abs(row.holder.delta_bytes or 0))
@@ -279,13 +275,13 @@ def shown_of(rows: list[Together], top: int) -> tuple[list[Together], list[Toget
     )
 
 
-def _rows(its: Sequence[Holder], most_apart: int) -> list[Together]:
+def _rows(its: Sequence[Holder], most_apart: int) -> list[_Together]:
     if len(its) <= most_apart:
-        return [Together(each, ((each.device, each.reachable_bytes),)) for each in its]
+        return [_Together(each, ((each.device, each.reachable_bytes),)) for each in its]
     return [_sum(its)]
 
 
-def _sum(its: Sequence[Holder]) -> Together:
+def _sum(its: Sequence[Holder]) -> _Together:
     deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
     parts: Counter[str] = Counter()
     for each in its:
@@ -302,4 +298,4 @@ def _sum(its: Sequence[Holder]) -> Together:
         delta_bytes=sum(deltas) if deltas else None,
     )
     held = tuple((each.device, each.reachable_bytes) for each in its)
-    return Together(holder, tuple(sorted(held)))
+    return _Together(holder, tuple(sorted(held)))

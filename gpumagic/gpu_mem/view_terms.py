@@ -99,7 +99,7 @@ def recorded_in(line: CodeLine | None) -> str:
     return "not recorded" if line is None else line.where
 
 
-def times_text(times: int | None) -> str:
+def _times_text(times: int | None) -> str:
     """How often something happened."""
     if times is None:
         return f"an {UNKNOWN} number of times"
@@ -182,7 +182,7 @@ def _bounds(peak: Peak) -> tuple[int | None, int | None]:
 # ------------------------------------------------------------------------ badges
 
 
-class Words(NamedTuple):
+class _BadgeText(NamedTuple):
     """How a badge is told.
 
     Attributes:
@@ -204,8 +204,8 @@ class Words(NamedTuple):
     hint: str = ""
 
 
-WORDS = {
-    BadgeKind.RETRY: Words(
+BADGE_TEXTS = {
+    BadgeKind.RETRY: _BadgeText(
         "cache emptied",
         "cache emptied {times}",
         "warning",
@@ -213,14 +213,14 @@ WORDS = {
         "asked again, {times}. That is slow, and close to an out-of-memory error",
         "del what is not needed, or work on less at once",
     ),
-    BadgeKind.OOM_CAUGHT: Words(
+    BadgeKind.OOM_CAUGHT: _BadgeText(
         "OOM caught",
         "OOM caught {times}",
         "problem",
         "an out-of-memory error of {device} was raised and caught, {times}",
         "%gpu_mem why",
     ),
-    BadgeKind.DRIVER_CALLS: Words(
+    BadgeKind.DRIVER_CALLS: _BadgeText(
         "driver calls",
         "{calls}",
         "note",
@@ -228,14 +228,14 @@ WORDS = {
         "such call is slow",
         "run it once more: torch keeps the memory that it has got",
     ),
-    BadgeKind.STREAM_WAITS: Words(
+    BadgeKind.STREAM_WAITS: _BadgeText(
         "stream waits",
         "{waits}",
         "warning",
         "all streams of {device} were waited for, {times}, to get memory back",
         "del what is not needed, or work on less at once",
     ),
-    BadgeKind.PENDING: Words(
+    BadgeKind.PENDING: _BadgeText(
         "pending",
         "{bytes} pending",
         "note",
@@ -243,7 +243,7 @@ WORDS = {
         "new tensor can have it until then",
         "it comes back with a later allocation, once that stream has come so far",
     ),
-    BadgeKind.FLUSHED: Words(
+    BadgeKind.FLUSHED: _BadgeText(
         "cache given back",
         "{bytes} of cache given back",
         "note",
@@ -252,7 +252,7 @@ WORDS = {
         "if the cell calls torch.{kind}.empty_cache(), leave it out, unless others "
         "need the memory; settings of the allocator can have the same effect",
     ),
-    BadgeKind.PEAK_RESET: Words(
+    BadgeKind.PEAK_RESET: _BadgeText(
         "peaks reset",
         "peaks reset",
         "note",
@@ -260,14 +260,14 @@ WORDS = {
         "from then on",
         "%%gpu_mem --exact finds the peak of the whole cell",
     ),
-    BadgeKind.SUMS_RESET: Words(
+    BadgeKind.SUMS_RESET: _BadgeText(
         "sums reset",
         "sums reset",
         "note",
         "the cell has reset the sums of {device}: how much was handed out altogether "
         "cannot be told",
     ),
-    BadgeKind.STARTED: Words(
+    BadgeKind.STARTED: _BadgeText(
         "first use",
         "first use",
         "note",
@@ -275,7 +275,7 @@ WORDS = {
         "memory that no counter of torch shows",
         "%gpu_mem shows it as outside the allocator",
     ),
-    BadgeKind.NOT_CACHED: Words(
+    BadgeKind.NOT_CACHED: _BadgeText(
         "not cached",
         "caching is off",
         "warning",
@@ -283,14 +283,14 @@ WORDS = {
         "take PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment and restart "
         "the kernel",
     ),
-    BadgeKind.BACKEND: Words(
+    BadgeKind.BACKEND: _BadgeText(
         "no counters",
         "no counters",
         "note",
         "this allocator{names} does not keep every counter: what is missing here is "
         "unknown, and not nothing",
     ),
-    BadgeKind.SHARED: Words(
+    BadgeKind.SHARED: _BadgeText(
         "shared",
         "shared with {others}",
         "note",
@@ -299,7 +299,7 @@ WORDS = {
     ),
 }
 
-_BY_THE_ALLOCATOR = WORDS[BadgeKind.RETRY].hint
+_BY_THE_ALLOCATOR = BADGE_TEXTS[BadgeKind.RETRY].hint
 
 
 def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
@@ -311,20 +311,20 @@ def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
 
 def note_of(badge: CellBadge, setting: Setting) -> Note:
     """One badge as what is so and what to type next, whatever others there are."""
-    return _note([badge], WORDS[badge.kind].hint, setting)
+    return _note([badge], BADGE_TEXTS[badge.kind].hint, setting)
 
 
-def counted_words(badge: CellBadge, setting: Setting) -> str:
+def counted_badge(badge: CellBadge, setting: Setting) -> str:
     """One badge in a few words with its figure, for a line of many things."""
-    words = WORDS[badge.kind]
+    words = BADGE_TEXTS[badge.kind]
     if badge.amount is None:
         return words.short
     return _filled(words.counted, [badge], setting)
 
 
-def short_words(kinds: Iterable[BadgeKind]) -> str:
+def short_badges(kinds: Iterable[BadgeKind]) -> str:
     """Badges in a word each, for a table of many cells."""
-    return ", ".join(WORDS[kind].short for kind in kinds)
+    return ", ".join(BADGE_TEXTS[kind].short for kind in kinds)
 
 
 def _together(
@@ -346,14 +346,14 @@ def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
     same = {each.kind for each in badges if each.device == badge.device}
     if BadgeKind.RETRY in same:
         by_itself = badge.kind is BadgeKind.FLUSHED
-        return _BY_THE_ALLOCATOR if by_itself else WORDS[badge.kind].hint
+        return _BY_THE_ALLOCATOR if by_itself else BADGE_TEXTS[badge.kind].hint
     if BadgeKind.FLUSHED in same and badge.kind in _OF_EMPTYING:
         return _OF_THE_CACHE
-    return WORDS[badge.kind].hint
+    return BADGE_TEXTS[badge.kind].hint
 
 
 def _note(same: list[CellBadge], hint: str, setting: Setting) -> Note:
-    words = WORDS[same[0].kind]
+    words = BADGE_TEXTS[same[0].kind]
     text = _filled(words.text, same, setting)
     return Note(words.kind, text, hint.format(kind=setting.kind))
 
@@ -378,10 +378,10 @@ def _times(same: list[CellBadge]) -> str:
     """How often on each device where that is the same, else on all together."""
     amounts = [badge.amount for badge in same]
     if len(same) == 1:
-        return times_text(amounts[0])
+        return _times_text(amounts[0])
     if len(set(amounts)) == 1:
-        return f"{times_text(amounts[0])} on each"
-    return f"{times_text(known_sum(amounts))} in all"
+        return f"{_times_text(amounts[0])} on each"
+    return f"{_times_text(known_sum(amounts))} in all"
 
 
 def _device(same: list[CellBadge], setting: Setting) -> str:

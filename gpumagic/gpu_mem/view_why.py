@@ -102,7 +102,7 @@ def why_headline(report: WhyReport) -> str:
     oom = report.oom
     if oom is None:
         if report.caught is not None:
-            return caught_headline(report.caught, report.setting)
+            return _caught_headline(report.caught, report.setting)
         return "no out-of-memory error has been seen in this notebook"
     cell = "" if oom.cell is None else f"In [{oom.cell}]: "
     where = on_device(report.setting, oom.device)
@@ -120,7 +120,7 @@ def why_parts(report: WhyReport) -> Iterator[Part]:
     oom = report.oom
     if oom is None and report.caught is not None:
         yield Paragraph(_NO_WORDS)
-        yield from steps_parts(report.next_steps)
+        yield from _steps_parts(report.next_steps)
         yield from _the_state(report)
         return
     if oom is None:
@@ -134,19 +134,19 @@ def why_parts(report: WhyReport) -> Iterator[Part]:
     causes = report.causes or (Cause.UNKNOWN,)
     yield Paragraph("\n".join(cause_sentence(each, report) for each in causes))
     if report.caught is not None:
-        more = caught_headline(report.caught, report.setting)
+        more = _caught_headline(report.caught, report.setting)
         yield Note("note", f"besides, {more}")
-    yield from steps_parts(report.next_steps)
+    yield from _steps_parts(report.next_steps)
     yield Grid("At that moment", tuple(_facts(report, oom)))
     yield from _the_state(report)
-    if may_be_elsewhere(report):
+    if _may_be_elsewhere(report):
         yield Note("note", _STREAM_UNKNOWN)
     if oom.after:
         yield Paragraph(_AFTER)
     yield Details("What torch said", (Paragraph(oom.text),))
 
 
-def caught_headline(caught: CaughtOoms, setting: Setting) -> str:
+def _caught_headline(caught: CaughtOoms, setting: Setting) -> str:
     """How often memory ran out without a word, and where as far as that is known."""
     where, once = on_device(setting, caught.device), caught.times == 1
     times = "" if once else f" {caught.times:,} times"
@@ -176,7 +176,7 @@ def _the_state(report: WhyReport) -> Iterator[Part]:
         yield _pinning(report.pinning)
 
 
-def steps_parts(steps: Sequence[str]) -> Iterator[Part]:
+def _steps_parts(steps: Sequence[str]) -> Iterator[Part]:
     """What to type, the best first."""
     if steps:
         numbered = (f"{number}. {step}" for number, step in enumerate(steps, 1))
@@ -225,12 +225,15 @@ def _pinning(pinnings: Sequence[Pinning]) -> Table:
     return Table.of(caption, properties, shown, total=len(pinnings))
 
 
+# ------------------------------------------------------------ a sentence for each cause
+
+
 def cause_sentence(cause: Cause, report: WhyReport) -> str:
     """What is so, with the figures that are known."""
     return _SENTENCES[cause](report)
 
 
-def may_be_elsewhere(report: WhyReport) -> bool:
+def _may_be_elsewhere(report: WhyReport) -> bool:
     """Whether the holes that are known may not be those of the request's stream."""
     answer, asked = report.answer, report.oom.requested_bytes if report.oom else None
     if answer is None:
@@ -264,7 +267,7 @@ def _fragmented(report: WhyReport) -> str:
     free = report.oom.reserved_unallocated_bytes if report.oom else None
     hole = None if report.answer is None else report.answer.hole_bytes
     enough = "Enough" if free is None else bytes_text(free)
-    whose = " of the default stream" if may_be_elsewhere(report) else ""
+    whose = " of the default stream" if _may_be_elsewhere(report) else ""
     largest = "" if hole is None else f"; the largest{whose} is {bytes_text(hole)}"
     return (
         f"{enough} was free in what torch has reserved, but not in one piece as large "
@@ -336,6 +339,9 @@ _SENTENCES: dict[Cause, Callable[[WhyReport], str]] = {
 }
 
 
+# ---------------------------------------------------------------------- whether it fits
+
+
 def fit_headline(report: FitReport) -> str:
     """Yes, no, or after what; on which devices."""
     asked, answers = bytes_text(report.requested_bytes), report.answers
@@ -371,7 +377,7 @@ def fit_parts(report: FitReport) -> Iterator[Part]:
     if report.causes:
         sentences = (fit_sentence(cause, report) for cause in report.causes)
         yield Paragraph("\n".join(map(_capital, sentences)))
-    yield from steps_parts(report.next_steps)
+    yield from _steps_parts(report.next_steps)
     if report.answers:
         yield Paragraph(_MEANING)
 

@@ -1,10 +1,10 @@
-"""Why memory has run out, as causes, and what to type next. Pure."""
+"""Judges why memory has run out, and what to type next. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.gpu_mem.fragmentation import names_to_delete
+from gpumagic.gpu_mem.fragmentation import blocking_names
 from gpumagic.gpu_mem.oom import allowed_bytes, others_bytes
 from gpumagic.gpu_mem.records import Cause, LeakKind
 from gpumagic.report.units import bytes_text
@@ -91,7 +91,7 @@ def causes_of(
     if oom is None and (answer is None or answer.place != "nowhere"):
         is_open = answer is not None and answer.place is None
         return (Cause.UNKNOWN,) if is_open else ()
-    room = room_at(oom, answer, memory, private_pool_bytes or 0)
+    room = _room_at(oom, answer, memory, private_pool_bytes or 0)
     found = tuple(dict.fromkeys(room.causes(leaks_bytes or 0)))
     return found or (Cause.UNKNOWN,)
 
@@ -153,7 +153,7 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     return tuple(dict.fromkeys((*steps, *held.of_the_error_itself())))
 
 
-def steps_without_words(held: Held) -> tuple[str, ...]:
+def steps_for_caught(held: Held) -> tuple[str, ...]:
     """What to type where an error was caught, and nobody knows what was asked for.
 
     Args:
@@ -180,13 +180,16 @@ def _with_less_alive(held: Held) -> tuple[str, ...]:
 
 
 def _unpinning(pinning: Sequence[Pinning]) -> Iterator[str]:
-    names = names_to_delete(pinning)
+    names = blocking_names(pinning)
     if names:
         keep = "it keeps" if len(names) == 1 else "they keep"
         yield f"del {', '.join(names)}: {keep} free memory in pieces"
 
 
-class Room(NamedTuple):
+# -------------------------------------------------------------- how much room there was
+
+
+class _Room(NamedTuple):
     """What there was for a request; None is unknown.
 
     Attributes:
@@ -289,12 +292,12 @@ class Room(NamedTuple):
         return (self.live or 0) + asked > total - besides
 
 
-def room_at(
+def _room_at(
     oom: OomFacts | None,
     answer: Answer | None,
     memory: DeviceMemory | None,
     pools: int,
-) -> Room:
+) -> _Room:
     """The figures of the error, and those of now where it has none."""
     now = _room_now(answer, memory, pools)
     if oom is None:
@@ -318,13 +321,13 @@ def room_at(
     return then._replace(cap_left=cap - then.live - then.unused - then.pools)
 
 
-def _room_now(answer: Answer | None, memory: DeviceMemory | None, pools: int) -> Room:
+def _room_now(answer: Answer | None, memory: DeviceMemory | None, pools: int) -> _Room:
     counters = None if memory is None else memory.counters
     reserved = None if counters is None else counters.reserved_bytes
     active = None if counters is None else counters.active_bytes
     cap = None if memory is None else memory.cap_bytes
     known = reserved is not None and active is not None
-    return Room(
+    return _Room(
         asked=None if answer is None else answer.rounded_bytes,
         made=False,
         total=None if memory is None else memory.total_bytes,
@@ -346,6 +349,9 @@ def _room_now(answer: Answer | None, memory: DeviceMemory | None, pools: int) ->
 
 def _first(*values: int | None) -> int | None:
     return next((each for each in values if each is not None), None)
+
+
+# -------------------------------------------------------------- what could be let go of
 
 
 class Held(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whether a request would fit now, by the rules of torch's caching allocator."""
+"""Places a request by the rules of torch's caching allocator: would it fit now?"""
 
 from __future__ import annotations
 
@@ -215,6 +215,9 @@ def _releasable_bytes(segments: Iterable[Segment]) -> int:
 
 def _in_steps(nbytes: int, step: int) -> int:
     return -(-nbytes // step) * step
+
+
+# -------------------------------------------------------------- what one device has now
 
 
 def answer_now(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.fragmentation import pinning_of
+from gpumagic.gpu_mem.fragmentation import segment_blockers
 from gpumagic.gpu_mem.oom import others_in, read_oom
 from gpumagic.gpu_mem.records import (
     Block,
@@ -391,7 +391,7 @@ def test_blocks_that_keep_most():
     crowd = segment(*[(1, ALLOCATED)] * 4, (196, FREE))
     idle, full = segment((500, FREE)), segment((500, ALLOCATED))
 
-    found = pinning_of([crowd, idle, lone, full], most=2)
+    found = segment_blockers([crowd, idle, lone, full], most=2)
 
     assert found == (
         Pinning(100 * MIB, MIB, 99 * MIB, ("x",), line),
@@ -401,18 +401,18 @@ def test_blocks_that_keep_most():
 
 def test_nothing_is_kept():
     """A segment in which nothing is free is kept by nobody."""
-    assert pinning_of([segment((500, ALLOCATED)), segment((500, FREE))]) == ()
+    assert segment_blockers([segment((500, ALLOCATED)), segment((500, FREE))]) == ()
 
 
 def test_what_waits_pins_as_well():
     """A block that another stream still uses keeps its segment."""
-    (found,) = pinning_of([segment((1, BlockState.PENDING), (9, FREE))])
+    (found,) = segment_blockers([segment((1, BlockState.PENDING), (9, FREE))])
 
     assert (found.block_bytes, found.free_bytes) == (MIB, 9 * MIB)
 
 
 def test_pages_of_expandable_segments_are_not_kept():
     """Of an expandable segment only pages in part use are kept."""
-    (found,) = pinning_of([segment((5, ALLOCATED), (35, FREE), expandable=True)])
+    (found,) = segment_blockers([segment((5, ALLOCATED), (35, FREE), expandable=True)])
 
     assert found.free_bytes == 15 * MIB

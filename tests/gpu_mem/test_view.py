@@ -35,8 +35,8 @@ from gpumagic.gpu_mem.report import (
 from gpumagic.gpu_mem.view import draw
 from gpumagic.gpu_mem.view_map import pictures
 from gpumagic.gpu_mem.view_terms import (
-    WORDS,
-    counted_words,
+    BADGE_TEXTS,
+    counted_badge,
     drawn_peak,
     note_of,
     notes,
@@ -423,7 +423,7 @@ def test_bounds_that_read_alike_are_about_that():
 
 def test_every_badge_and_cause_has_words():
     """A new one needs its sentence."""
-    assert set(WORDS) == set(BadgeKind)
+    assert set(BADGE_TEXTS) == set(BadgeKind)
     assert set(SHORT) == set(Cause)
 
 
@@ -433,7 +433,7 @@ def test_every_badge_is_told_whatever_is_known_of_it(kind, amount):
     """With or without a figure, names and a device; no brace is left open."""
     for names, device in (((), None), (("{a}", "b"), 1)):
         badge = CellBadge(kind, device, amount, names)
-        said = (*dataclasses.astuple(note_of(badge, CUDA)), counted_words(badge, CUDA))
+        said = (*dataclasses.astuple(note_of(badge, CUDA)), counted_badge(badge, CUDA))
 
         assert all(said[:2])
         assert "None" not in " ".join(said)

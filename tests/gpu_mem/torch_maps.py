@@ -14,7 +14,7 @@ import torch
 import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import fragmentation_of, pinning_of
+from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import BlockState, Cause
 from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
@@ -263,7 +263,7 @@ def test_fragmentation(small):
     causes = causes_now(small, 300)
     segments = named(look(small)[0], addresses_of(namespace))
     found = fragmentation_of(segments, look(small)[1].counters)
-    pinning = pinning_of(segments, most=1000)
+    pinning = segment_blockers(segments, most=1000)
 
     assert causes == (Cause.FRAGMENTED,)
     assert found.external > 0.9
