@@ -417,3 +417,17 @@ def test_without_a_gpu_free_is_the_ram_that_is_left(monkeypatch, left):
     (device,) = Memory(KnownNames({}), lambda: None).snapshot().devices
 
     assert (device.free_bytes, device.total_bytes) == (left, None)
+
+
+def test_what_could_not_be_looked_at_makes_the_search_partial(monkeypatch):
+    """A graph whose saved tensors cannot be seen may hold more than is told."""
+    monkeypatch.setattr("gpumagic.devices.autograd_graph.tells_saved", lambda _: False)
+    x = torch.ones(1000, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        y = (x * x).sum()
+
+    hidden = find_holdings(Sources({"y": y}, "cpu"), {})
+    seen = find_holdings(Sources({"x": x}, "cpu"), {})
+
+    assert any("saved tensor" in each for each in hidden.remarks)
+    assert (hidden.partial, seen.partial) == (True, False)

@@ -1,21 +1,29 @@
 """What is said of a request comes true when it is made."""
 
+# ruff: noqa: ARG002 -- there is one device, whatever is asked of
+
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.records import Block, BlockState, Segment
+from gpumagic.gpu_mem import api
+from gpumagic.gpu_mem.api import Memory
+from gpumagic.gpu_mem.name_sources import KnownNames
+from gpumagic.gpu_mem.records import Block, BlockState, Cause, Segment
 from gpumagic.gpu_mem.segments import segments_of
 from gpumagic.gpu_mem.would_fit import answer_for, segment_bytes
 from gpumagic.simulator.allocator import AllocatorSettings, OutOfSimulatedMemory
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 CAPACITY = 120 * MIB
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE
 NUMBERS = {DEFAULT: 0, SIDE: 1}  # as segments have them
@@ -293,3 +301,92 @@ def test_expandable_from_the_settings(expandable, asked):
     )
 
     assert answer.segment_bytes == asked * MIB
+
+
+# ------------------------------------------------- with what the device has now
+
+
+@dataclass
+class Now:
+    """A runtime with one device of 80 GiB, of which its allocator has some segments."""
+
+    segments: list[dict[str, Any]]
+    free_bytes: int
+    kind: str = "virtual"
+    simulated: bool = False
+    in_use: bool = True
+
+    def started(self):
+        """Whether it is in use."""
+        return self.in_use
+
+    def devices_in_use(self):
+        """The one."""
+        return (0,)
+
+    def device_name(self, device):
+        """A name."""
+        return f"GPU {device}"
+
+    def memory_snapshot(self):
+        """Its segments."""
+        return self.segments
+
+    def memory_stats(self, device):
+        """What the segments come to."""
+        reserved = sum(each["total_size"] for each in self.segments)
+        active = sum(each["active_size"] for each in self.segments)
+        return {
+            "reserved_bytes.all.current": reserved,
+            "allocated_bytes.all.current": active,
+            "active_bytes.all.current": active,
+        }
+
+    def memory_bytes(self, device):
+        """What the driver says."""
+        return self.free_bytes, 80 * GIB
+
+
+def told(nbytes, *, address, pool=(0, 0), used=0):
+    """A large segment, in torch's own shape, whose first bytes are in use."""
+    states = [("active_allocated", used), ("inactive", nbytes - used)]
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": nbytes,
+        "active_size": used,
+        "segment_type": "large",
+        "segment_pool_id": pool,
+        "stream": 0,
+        "blocks": [{"state": state, "size": size} for state, size in states if size],
+    }
+
+
+@pytest.fixture
+def fit(monkeypatch):
+    """Whether some bytes fit on a device."""
+    driver = SimpleNamespace(simulated=False)
+
+    def fit(device, nbytes):
+        monkeypatch.setattr(api, "runtime_now", lambda: device)
+        return Memory(KnownNames({}), lambda: driver).fit(nbytes)
+
+    return fit
+
+
+def test_what_graphs_keep_for_themselves_is_told_as_the_reason(fit):
+    """Memory that lies free in the pool of a graph would do, and is not given."""
+    kept = [told(10 * GIB, address=1 << 40, pool=(0, 1), used=GIB)]
+
+    report = fit(Now(kept, free_bytes=2 * GIB), 8 * GIB)
+
+    assert Cause.PRIVATE_POOL in report.causes
+
+
+def test_without_a_graph_no_pool_is_blamed(fit):
+    """The same memory in use by tensors is no pool's fault."""
+    kept = [told(10 * GIB, address=1 << 40, used=10 * GIB)]
+
+    report = fit(Now(kept, free_bytes=2 * GIB), 8 * GIB)
+
+    assert Cause.PRIVATE_POOL not in report.causes

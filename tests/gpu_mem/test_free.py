@@ -6,6 +6,7 @@ import gc
 import sys
 import types
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,7 +180,7 @@ def test_nothing_is_told_where_nothing_was_held(collected):
 
 def test_results_alone_need_no_collection(collected):
     """They are in no cycle of the shell's; the collector takes its time."""
-    free(Shell(None, Big()), CpuRuntime(), outputs=True)
+    free(Shell(None, Big()), CpuRuntime(), Options(outputs=True))
 
     assert not collected
 
@@ -305,3 +306,28 @@ def test_on_the_cpu_the_same_leaks_are_found():
 def test_a_script_without_a_shell_has_no_leaks_to_tell():
     """Neither torch nor IPython is needed to ask."""
     assert find_leaks(None, CpuRuntime()).partial is False
+
+
+@pytest.mark.parametrize(("frozen", "is_told"), [(400, False), (5000, True)])
+def test_what_python_has_frozen_itself_is_not_told(monkeypatch, frozen, is_told):
+    """A few hundred objects are Python's own from its start; many are the user's."""
+    monkeypatch.setattr(freeing, "get_freeze_count", lambda: frozen)
+
+    remarks = free(None, CpuRuntime(), Options(gc=True)).remarks
+
+    assert any("gc.freeze" in each for each in remarks) is is_told
+
+
+def test_the_cache_of_a_device_that_was_never_used_is_left_alone(monkeypatch):
+    """Asked to empty it, we touch nothing, and say that there was nothing."""
+    torch = pytest.importorskip("torch")
+    touched = []
+    monkeypatch.setattr(torch.xpu, "empty_cache", lambda: touched.append("xpu"))
+    unused = SimpleNamespace(
+        kind="xpu", simulated=False, started=lambda: False, devices_in_use=tuple
+    )
+
+    report = free(None, unused, Options(cache=True))
+
+    assert (touched, report.dropped) == ([], ())
+    assert any("no cache" in each for each in report.remarks)
