@@ -278,11 +278,6 @@ class DeviceRows:
 
     Attributes:
         device: Its number.
-
-    Args:
-        names: All names, in the order of their bits.
-
-        memories: All that was found on the device.
     """
 
     def __init__(
@@ -378,13 +373,6 @@ def large_elements(
 
     What several elements share counts for the first of them. Where there are
     parameters and the like, that says more, and no elements are told.
-
-    Args:
-        walk: The search that has seen them.
-
-        value: Any object; what is no plain container has no elements.
-
-        memory: The memory of the search's objects, by their numbers.
     """
     if not any(type(value) is each for each in (list, tuple, dict)):
         return {}

@@ -61,13 +61,7 @@ _GROWING = {
 
 
 def read(runtime: Runtime, device: int) -> Counters:
-    """The counters of one device in use; None is one that its allocator lacks.
-
-    Args:
-        runtime: Whose device it is; it is not started by this.
-
-        device: Its number.
-    """
+    """The counters of one device in use; None is one that its allocator lacks."""
     figures = allocator_figures(runtime, device)
     if figures is None:
         return Counters(device)
@@ -98,23 +92,13 @@ def from_zero(counters: Counters) -> Counters:
 
 
 def max_split_bytes(runtime: Runtime, device: int) -> int | None:
-    """From which size on blocks are not split; None where all of them may be.
-
-    Args:
-        runtime: Whose device it is; it is not started by this.
-
-        device: Its number.
-    """
+    """From which size on blocks are not split; None where all of them may be."""
     found = figure(allocator_figures(runtime, device) or {}, "max_split_size")
     return found if found is not None and 0 < found < _NO_LIMIT_BYTES else None
 
 
 def setting_of(runtime: Runtime) -> Setting:
-    """Where it was looked; starts nothing.
-
-    Args:
-        runtime: What was looked with.
-    """
+    """Where it was looked; starts nothing."""
     box = simulated_box() if runtime.simulated else None
     backend = allocator_backend(runtime.kind) if runtime.started() else None
     return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), backend)
@@ -130,13 +114,7 @@ def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
 
 
 def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge, ...]:
-    """The badges of how things stand.
-
-    Args:
-        kind: Of the devices, as torch calls it.
-
-        devices: Those in use.
-    """
+    """The badges of how things stand."""
     badges = list(badges_of_allocator(kind, [each.counters for each in devices]))
     for each in devices:
         number = each.counters.device
@@ -151,13 +129,7 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
 def badges_of_allocator(
     kind: str, devices: Collection[Counters]
 ) -> tuple[CellBadge, ...]:
-    """What the allocator of these devices does not count, and why.
-
-    Args:
-        kind: Of the devices, as torch calls it.
-
-        devices: The latest look at each that is in use.
-    """
+    """What the allocator of these devices does not count, and why."""
     backend = allocator_backend(kind) if devices else None
     if backend not in (None, NATIVE):
         return (CellBadge(BadgeKind.BACKEND, names=(str(backend),)),)

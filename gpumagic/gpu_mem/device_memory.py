@@ -61,11 +61,7 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
 
 
 def host_memory(torch: Any) -> HostMemory | None:
-    """Page-locked memory that torch keeps for CUDA; None where it does not count it.
-
-    Args:
-        torch: The torch module itself.
-    """
+    """Page-locked memory that torch keeps for CUDA; None where it does not count it."""
     cuda: Any = getattr(torch, "cuda", None)
     ask = getattr(cuda, "host_memory_stats", None)
     if ask is None or not cuda.is_initialized():

@@ -135,7 +135,7 @@ def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[ErrorPlac
         for name in _OF_A_RESULT:
             error = getattr(result, name, None)
             if is_error(error):
-                yield ErrorPlace(f"{owner}.{name}", error, _setter(result, name, None))
+                yield ErrorPlace(f"{owner}.{name}", error, setter(result, name, None))
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -181,7 +181,7 @@ def _places_of_formatters(shell: Any) -> Iterator[ErrorPlace]:
             continue
         for name, held in list(vars(formatter).items()):
             if is_error(held) or _is_traceback(held):
-                empty = _setter(formatter, name, None)
+                empty = setter(formatter, name, None)
                 yield ErrorPlace(f"shell.{owner}.{name}", held, empty)
         yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
 
@@ -193,11 +193,11 @@ def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace
     kept = vars(debugger)
     for name in _OF_A_DEBUGGER:
         if type(kept.get(name)) is FrameType:
-            empty = _setter(debugger, name, None)
+            empty = setter(debugger, name, None)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", kept[name], empty)
     for name, nothing in (("stack", []), ("curframe_locals", {})):
         if kept.get(name):
-            empty = _setter(debugger, name, nothing)
+            empty = setter(debugger, name, nothing)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", None, empty)
 
 
@@ -211,7 +211,8 @@ def _is_output(name: Any) -> bool:
     return not str(name).strip("_0123456789") or name in ("Out", "_oh")
 
 
-def _setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
+def setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
+    """What makes a place let go: it puts something else there."""
     return lambda: setattr(owner, name, value)
 
 

@@ -19,13 +19,7 @@ _COMMON_POOLS = ("small", "large")
 
 
 def fragmentation_of(segments: Iterable[Segment], counters: Counters) -> Fragmentation:
-    """The shares of one device: all of the segments, as far as they lie on it.
-
-    Args:
-        segments: Of any devices.
-
-        counters: Those of the device that is meant, at the same moment.
-    """
+    """The shares of one device: all of the segments, as far as they lie on it."""
     own = [each for each in segments if each.device == counters.device]
     holes = [hole for each in own for hole in holes_of(each)]
     reserved, free = sum(each.nbytes for each in own), sum(holes)

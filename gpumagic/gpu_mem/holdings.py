@@ -138,13 +138,7 @@ def compared(before: Mapping[str, int], now: Holdings) -> Holdings:
 
 
 def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
-    """The same holdings, without those on other devices.
-
-    Args:
-        holdings: Who holds what.
-
-        devices: The numbers of those that are of interest.
-    """
+    """The same holdings, without those on other devices."""
     return dataclasses.replace(
         holdings,
         holders=tuple(each for each in holdings.holders if each.device in devices),

@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
 
-STRAY = "an error that something else holds"
+_STRAY = "an error that something else holds"
 _NOT_COLLECTED = "cycles that wait for Python's collector were not looked for: add --gc"
 _GRAPHS = (
     "a graph is wanted as long as a backward pass through it is still to come; "
     "for sums and lists of losses none is"
 )
 _STRAYS = (
-    f"{STRAY} waits in a cycle, or is kept by an object of yours: "
+    f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
     "%gpu_mem free --gc frees it in the first case only"
 )
 _HIDDEN = "{} could not be looked at without running hooks of yours"
@@ -170,7 +170,7 @@ def _largest_first(leaks: Iterable[Leak]) -> tuple[Leak, ...]:
 
 
 def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
-    if any(leak.where.endswith(STRAY) for leak in leaks):
+    if any(leak.where.endswith(_STRAY) for leak in leaks):
         yield _STRAYS
     if any(leak.kind is LeakKind.GRAPH for leak in leaks):
         yield _GRAPHS
@@ -299,7 +299,7 @@ def _errors(
         if name not in merged:
             found += [_HeldError(each, title, (name,), undo, name) for each in errors]
     adrift = stray_errors(held.error for held in found)
-    return [*found, *(_HeldError(e, STRAY, (), _FREE_CYCLES, "") for e in adrift)]
+    return [*found, *(_HeldError(e, _STRAY, (), _FREE_CYCLES, "") for e in adrift)]
 
 
 def _names_of(
@@ -441,9 +441,6 @@ def alive_bytes(kind: str) -> dict[int, int]:
     """By device, what the tensors that Python knows keep, with their graphs.
 
     It goes through all objects there are, which takes a tenth of a second and more.
-
-    Args:
-        kind: The word in front of the colon of their torch device.
     """
     torch = loaded_torch()
     if torch is None:

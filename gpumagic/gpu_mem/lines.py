@@ -234,13 +234,7 @@ class _Replayed(NamedTuple):
 
 
 def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> _Replayed:
-    """Go through what happened.
-
-    Args:
-        events: Of one device, in their order.
-
-        allocated_bytes: What was allocated before the first of them.
-    """
+    """Go through what happened."""
     now = peak = allocated_bytes
     before_peak = 0
     for number, event in enumerate(events, 1):
@@ -306,11 +300,7 @@ class _StackPlaces(Places):
 
 
 def places_beside(torch: Any) -> _StackPlaces:
-    """What finds the user's lines.
-
-    Args:
-        torch: The torch module, whose files are nobody's own; None where there is none.
-    """
+    """What finds the user's lines."""
     return _StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
 
 

@@ -11,7 +11,7 @@ import builtins
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem.error_holders import results_of
+from gpumagic.gpu_mem.error_holders import results_of, setter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -86,12 +86,12 @@ def output_places(shell: Any | None) -> Iterator[OutputPlace]:
     for name in _LATEST:
         value = getattr(displayhook, name, _NOTHING_SHOWN)
         if _is_shown(value):
-            empty = _setter(displayhook, name, _NOTHING_SHOWN)
+            empty = setter(displayhook, name, _NOTHING_SHOWN)
             yield OutputPlace(f"shell.displayhook.{name}", value, empty)
     for owner, result in results_of(shell):
         value = getattr(result, "result", None)
         if value is not None:
-            yield OutputPlace(f"{owner}.result", value, _setter(result, "result", None))
+            yield OutputPlace(f"{owner}.result", value, setter(result, "result", None))
 
 
 def _history(shell: Any) -> dict[Any, Any]:
@@ -146,7 +146,3 @@ def _popper(namespace: dict[Any, Any], name: Any) -> Callable[[], object]:
 
 def _putter(namespace: dict[Any, Any], name: str, value: Any) -> Callable[[], object]:
     return lambda: namespace.update({name: value})
-
-
-def _setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
-    return lambda: setattr(owner, name, value)

@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 
 
 def peak_between(before: Counters, after: Counters) -> Peak:
-    """The peak of what ran between two looks at one device.
-
-    Args:
-        before: The earlier look.
-
-        after: The later one.
-    """
+    """The peak of what ran between two looks at one device."""
     now, then = after.peak_bytes, before.peak_bytes
     low = _highest_seen(before, after)
     if now is None or then is None or low is None:

@@ -300,11 +300,7 @@ class Untold(NamedTuple):
 
 
 def why_untold(runtime: Runtime) -> Untold:
-    """Why a device in use has no list of blocks.
-
-    Args:
-        runtime: One that has no snapshot of its memory.
-    """
+    """Why a device in use has no list of blocks."""
     backend = allocator_backend(runtime.kind)
     if backend in (None, NATIVE):
         return Untold(f"torch keeps no list of blocks for {runtime.kind}", None)

@@ -154,11 +154,7 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
 
 
 def steps_for_caught(held: Held) -> tuple[str, ...]:
-    """What to type where an error was caught, and nobody knows what was asked for.
-
-    Args:
-        held: What may be let go of.
-    """
+    """What to type where an error was caught, and nobody knows what was asked for."""
     leaks = any(leak.kind is not LeakKind.GRAPH for leak in held.leaks)
     return (
         *(held.ways_to_let_go() if leaks else ()),
@@ -280,9 +276,9 @@ class _Room(NamedTuple):
             yield Cause.OTHERS
 
     def _is_much(self, nbytes: int | None) -> bool:
-        return None not in (nbytes, self.total) and (
-            nbytes or 0
-        ) >= _MUCH_OF_THE_DEVICE * (self.total or 0)
+        if nbytes is None or self.total is None:
+            return False
+        return nbytes >= _MUCH_OF_THE_DEVICE * self.total
 
     def _is_short(self, total: int, asked: int) -> bool:
         """Whether what is alive and what was asked for cannot both be there."""
