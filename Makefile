@@ -40,7 +40,7 @@ unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
 
 ipython-%: .venv-ipython-%/.ready
-	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) tests/notebook tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_freeing_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
+	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) tests/notebook tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
 
 torches: $(TORCHES:%=torch-%)  ## what depends on torch, on the oldest and newest torch; some gigabytes
 

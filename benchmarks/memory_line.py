@@ -26,16 +26,16 @@ from IPython.core.interactiveshell import InteractiveShell
 import gpumagic
 from benchmarks.runner import Comparison, Subject, side_by_side, timed
 from gpumagic.devices.opening import open_runtime, runtime_now
-from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.holdings import find_holdings
-from gpumagic.gpu_mem.known_names import KnownNames
+from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.records.names import Holdings
+    from gpumagic.gpu_mem.records import Holdings
 
 _LAYERS = 50
 _MANY_OBJECTS = 2_000_000

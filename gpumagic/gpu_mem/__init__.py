@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.looking import fit, holders, measure, memory_map, snapshot
+    from gpumagic.gpu_mem.api import fit, holders, measure, memory_map, snapshot
 
 __all__ = ["fit", "holders", "measure", "memory_map", "snapshot"]
 
@@ -15,4 +15,4 @@ def __getattr__(name: str) -> Any:
     """What works is imported when it is asked for: loading the magic stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("gpumagic.gpu_mem.looking"), name)
+    return getattr(importlib.import_module("gpumagic.gpu_mem.api"), name)

@@ -1,4 +1,4 @@
-"""What the caching allocator counts, as a record; reading changes nothing."""
+"""Reads what the caching allocator counts, and judges what should be seen at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from gpumagic.devices.memory_counters import (
     figure,
 )
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.gpu_mem.records.counters import Counters
-from gpumagic.gpu_mem.records.setting import Setting
+from gpumagic.gpu_mem.records import (
+    BadgeKind,
+    CellBadge,
+    Counters,
+    Setting,
+    peaks_were_reset,
+    sums_were_reset,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Any
 
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.records import DeviceMemory
 
 NATIVE = "native"
 _ASYNC = "cudaMallocAsync"
@@ -44,16 +51,17 @@ _KEYS = {
 }
 # What CUDA's own pools tell; torch reports zero for all else of them.
 _OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes", "peak_reserved_bytes")
+_GROWING = {
+    BadgeKind.RETRY: "retries",
+    BadgeKind.OOM_CAUGHT: "ooms",
+    BadgeKind.DRIVER_CALLS: "driver_calls",
+    BadgeKind.STREAM_WAITS: "stream_waits",
+    BadgeKind.FLUSHED: "flushed_bytes",
+}
 
 
 def read(runtime: Runtime, device: int) -> Counters:
-    """The counters of one device in use; None is one that its allocator lacks.
-
-    Args:
-        runtime: Whose device it is; it is not started by this.
-
-        device: Its number.
-    """
+    """The counters of one device in use; None is one that its allocator lacks."""
     figures = allocator_figures(runtime, device)
     if figures is None:
         return Counters(device)
@@ -84,23 +92,13 @@ def from_zero(counters: Counters) -> Counters:
 
 
 def max_split_bytes(runtime: Runtime, device: int) -> int | None:
-    """From which size on blocks are not split; None where all of them may be.
-
-    Args:
-        runtime: Whose device it is; it is not started by this.
-
-        device: Its number.
-    """
+    """From which size on blocks are not split; None where all of them may be."""
     found = figure(allocator_figures(runtime, device) or {}, "max_split_size")
     return found if found is not None and 0 < found < _NO_LIMIT_BYTES else None
 
 
 def setting_of(runtime: Runtime) -> Setting:
-    """Where it was looked; starts nothing.
-
-    Args:
-        runtime: What was looked with.
-    """
+    """Where it was looked; starts nothing."""
     box = simulated_box() if runtime.simulated else None
     backend = allocator_backend(runtime.kind) if runtime.started() else None
     return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), backend)
@@ -110,3 +108,77 @@ def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     found = [figure(figures, key) for key in keys]
     known = [each for each in found if each is not None]
     return sum(known) if len(known) == len(keys) else None
+
+
+# ---------------------------------------------------------- what should be seen at once
+
+
+def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge, ...]:
+    """The badges of how things stand."""
+    badges = list(badges_of_allocator(kind, [each.counters for each in devices]))
+    for each in devices:
+        number = each.counters.device
+        if each.counters.pending_bytes:
+            pending = each.counters.pending_bytes
+            badges.append(CellBadge(BadgeKind.PENDING, number, pending))
+        if each.other_processes:
+            badges.append(CellBadge(BadgeKind.SHARED, number, each.other_processes))
+    return tuple(badges)
+
+
+def badges_of_allocator(
+    kind: str, devices: Collection[Counters]
+) -> tuple[CellBadge, ...]:
+    """What the allocator of these devices does not count, and why."""
+    backend = allocator_backend(kind) if devices else None
+    if backend not in (None, NATIVE):
+        return (CellBadge(BadgeKind.BACKEND, names=(str(backend),)),)
+    if not caching_is_off(kind):
+        return ()
+    unknown = (each.device for each in devices if each.allocated_bytes is None)
+    return tuple(CellBadge(BadgeKind.NOT_CACHED, device) for device in unknown)
+
+
+def badges_between(
+    before: Counters | None, after: Counters, *, ended_by_oom: bool = False
+) -> tuple[CellBadge, ...]:
+    """The badges of one device, in the order of their kinds.
+
+    Args:
+        before: The earlier look; None if the device was not in use yet.
+
+        after: The later one.
+
+        ended_by_oom: Whether the code itself has raised that this device has no
+            memory left: then that one was not caught inside.
+    """
+    earlier = Counters(after.device) if before is None else before
+    badges = [*_grown(earlier, after, int(ended_by_oom)), *_states(earlier, after)]
+    if before is None:
+        badges.append(CellBadge(BadgeKind.STARTED, after.device))
+    return tuple(sorted(badges, key=_place))
+
+
+def _grown(before: Counters, after: Counters, own_ooms: int) -> Iterator[CellBadge]:
+    for kind, name in _GROWING.items():
+        now, then = getattr(after, name) or 0, getattr(before, name) or 0
+        # Less than before: reset in between, and counted anew since.
+        amount = now if now < then else now - then
+        if kind is BadgeKind.OOM_CAUGHT:
+            amount -= own_ooms
+        if amount > 0:
+            yield CellBadge(kind, after.device, amount)
+
+
+def _states(before: Counters, after: Counters) -> Iterator[CellBadge]:
+    device = after.device
+    if after.pending_bytes:
+        yield CellBadge(BadgeKind.PENDING, device, after.pending_bytes)
+    if peaks_were_reset(before, after):
+        yield CellBadge(BadgeKind.PEAK_RESET, device)
+    if sums_were_reset(before, after):
+        yield CellBadge(BadgeKind.SUMS_RESET, device)
+
+
+def _place(badge: CellBadge) -> int:
+    return list(BadgeKind).index(badge.kind)

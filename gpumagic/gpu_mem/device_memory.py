@@ -1,4 +1,4 @@
-"""The memory of the devices in use: by torch, by the driver, and by other processes.
+"""Reads the memory of devices in use: by torch, by the driver, by other processes.
 
 Nothing is started: devices that are not in use are not asked.
 """
@@ -13,7 +13,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_mem.counters import read
-from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
+from gpumagic.gpu_mem.records import DeviceMemory, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,11 +61,7 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
 
 
 def host_memory(torch: Any) -> HostMemory | None:
-    """Page-locked memory that torch keeps for CUDA; None where it does not count it.
-
-    Args:
-        torch: The torch module itself.
-    """
+    """Page-locked memory that torch keeps for CUDA; None where it does not count it."""
     cuda: Any = getattr(torch, "cuda", None)
     ask = getattr(cuda, "host_memory_stats", None)
     if ask is None or not cuda.is_initialized():

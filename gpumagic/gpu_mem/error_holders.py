@@ -1,36 +1,39 @@
-"""Where Python and IPython keep errors that are over, and how to make them let go.
+"""Finds the places that keep errors which are over, and what these keep alive.
 
 The widely copied recipe deletes `sys.last_traceback` and its two neighbours. IPython
 has three more places: what formats tracebacks, the result of the last cell, and, after
 `%debug`, the debugger.
+
+A traceback holds its frames, a frame its locals, and the frame that called it; so one
+error holds a whole stack. Errors hold each other: as cause, as context, in groups.
 """
+
+# ruff: noqa: SLF001 -- `sys._current_frames` tells which frames still run
 
 from __future__ import annotations
 
 import gc
+import inspect
+import itertools
 import sys
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FrameType, FunctionType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpumagic.gpu_mem.error_frames import (
-    errors_within,
-    frames_kept_by,
-    has_frames,
-    is_error,
-    is_machinery,
-    is_traceback,
-    locals_of,
-)
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.gpu_mem.lines import places_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from gpumagic.gpu_mem.error_frames import Error
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 _LAST = ("last_exc", "last_value", "last_traceback")
 _OF_A_DEBUGGER = ("botframe", "curframe", "stopframe", "returnframe", "enterframe")
 _MOST_ERRORS = 1000  # of one list
 _OF_A_RESULT = ("error_in_exec", "error_before_exec")
+Error: TypeAlias = "BaseException | TracebackType"
+# Between the notebook and the user's code: their locals lead to everything there is.
+_MACHINERY = frozenset(
+    ("IPython", "ipykernel", "traitlets", "tornado", "asyncio", "gpumagic")
+)
 
 
 class ErrorPlace(NamedTuple):
@@ -57,15 +60,11 @@ class HeldError(NamedTuple):
 
 
 def held_errors(shell: Any | None) -> list[HeldError]:
-    """The errors that Python and IPython still hold, the last one first, each once.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The errors that Python and IPython still hold, the last one first, each once."""
     found: dict[int, tuple[Error, list[str]]] = {}
-    places = list(error_places(shell))
+    places = list(_error_places(shell))
     for place in sorted(places, key=lambda each: not is_error(each.held)):
-        if not (is_error(place.held) or is_traceback(place.held)):
+        if not (is_error(place.held) or _is_traceback(place.held)):
             continue
         known = _of_same_frames(place.held, found)
         found.setdefault(known, (place.held, []))[1].append(place.name)
@@ -77,11 +76,7 @@ def held_errors(shell: Any | None) -> list[HeldError]:
 
 
 def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
-    """The errors that variables of the user's hold, bare or in a list of errors.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The errors that variables of the user's hold, bare or in a list of errors."""
     if shell is None:
         return {}
     hidden = getattr(shell, "user_ns_hidden", {})
@@ -107,7 +102,7 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
     alive = [
         each
         for each in gc.get_objects()
-        if is_error(each) and id(each) not in found and has_frames(each)
+        if is_error(each) and id(each) not in found and _has_frames(each)
     ]
     inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
     return [each for each in alive if id(each) not in inner]
@@ -118,18 +113,15 @@ def drop_errors(shell: Any | None) -> tuple[str, ...]:
 
     Errors in variables of the user's stay, with their tracebacks. What is lost is
     `%debug` and `%tb` for the last error.
-
-    Args:
-        shell: The IPython shell; None where there is none.
     """
-    places = error_places(shell)
+    places = _error_places(shell)
     for place in (*places, *_results_within(places)):
         place.empty()
     vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
     return tuple(place.name for place in places)
 
 
-def error_places(shell: Any | None) -> list[ErrorPlace]:
+def _error_places(shell: Any | None) -> list[ErrorPlace]:
     """Every place that holds an error now."""
     places = list(_places_of_python())
     if shell is not None:
@@ -143,7 +135,7 @@ def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[ErrorPlac
         for name in _OF_A_RESULT:
             error = getattr(result, name, None)
             if is_error(error):
-                yield ErrorPlace(f"{owner}.{name}", error, _setter(result, name, None))
+                yield ErrorPlace(f"{owner}.{name}", error, setter(result, name, None))
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -167,8 +159,8 @@ def _results_within(places: list[ErrorPlace]) -> list[ErrorPlace]:
         ("", value)
         for place in places
         if place.held is not None
-        for frame in frames_kept_by(place.held)
-        if is_machinery(frame)
+        for frame in _frames_kept_by(place.held)
+        if _is_machinery(frame)
         for value in locals_of(frame).values()
         if all(hasattr(type(value), name) for name in _OF_A_RESULT)
     ]
@@ -188,8 +180,8 @@ def _places_of_formatters(shell: Any) -> Iterator[ErrorPlace]:
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
-            if is_error(held) or is_traceback(held):
-                empty = _setter(formatter, name, None)
+            if is_error(held) or _is_traceback(held):
+                empty = setter(formatter, name, None)
                 yield ErrorPlace(f"shell.{owner}.{name}", held, empty)
         yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
 
@@ -201,25 +193,26 @@ def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace
     kept = vars(debugger)
     for name in _OF_A_DEBUGGER:
         if type(kept.get(name)) is FrameType:
-            empty = _setter(debugger, name, None)
+            empty = setter(debugger, name, None)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", kept[name], empty)
     for name, nothing in (("stack", []), ("curframe_locals", {})):
         if kept.get(name):
-            empty = _setter(debugger, name, nothing)
+            empty = setter(debugger, name, nothing)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", None, empty)
 
 
 def _errors_among(value: Any) -> list[Error]:
     """The value if it is an error, or its elements if all of them are."""
     several = list(value[:_MOST_ERRORS]) if type(value) in (list, tuple) else [value]
-    return several if all(is_error(e) or is_traceback(e) for e in several) else []
+    return several if all(is_error(e) or _is_traceback(e) for e in several) else []
 
 
 def _is_output(name: Any) -> bool:
     return not str(name).strip("_0123456789") or name in ("Out", "_oh")
 
 
-def _setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
+def setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
+    """What makes a place let go: it puts something else there."""
     return lambda: setattr(owner, name, value)
 
 
@@ -241,3 +234,200 @@ def _leads_to(error: Any, traceback: Any) -> bool:
     while step is not None and step is not traceback:
         step = step.tb_next
     return step is not None
+
+
+# ------------------------------------------------------------ what an error keeps alive
+
+
+class HeldLocal(NamedTuple):
+    """A value that lives because an error does.
+
+    Attributes:
+        function: Whose local it is; of what an error carries itself the error's type.
+
+        name: The local, or what the error calls it.
+    """
+
+    function: str
+    name: str
+    value: Any
+
+    @property
+    def where(self) -> str:
+        """Its place in words."""
+        return f"{self.name} in {self.function}"
+
+
+def frames_with_locals(
+    error: Error, live: Container[int] = frozenset()
+) -> Iterator[HeldLocal]:
+    """All that an error and those it stands for keep alive.
+
+    The user's own frames come first, each time the innermost first: who looks for a
+    tensor knows it by the name that they gave it, and not by torch's.
+
+    Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
+    second set of references that outlives `frame.clear()`.
+
+    Args:
+        error: An error, or a traceback without one.
+
+        live: The ids of namespaces that live without any error, such as the user's.
+    """
+    for each in errors_within(error):
+        yield from _carried(each)
+    frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
+    places = places_beside(loaded_torch())
+    frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
+    for frame in frames:
+        for name, value in locals_of(frame, live).items():
+            yield HeldLocal(frame.f_code.co_name, name, value)
+
+
+def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
+    """The frames that live because of an error, innermost first, each once."""
+    done = _running()
+    for each in errors_within(error):
+        for frame in reversed(list(_frames(each))):
+            for kept in _with_callers(frame):
+                if id(kept) not in done:
+                    done.add(id(kept))
+                    yield kept
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    """Whether a frame is the notebook's own, or between it and the user's code."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in _MACHINERY
+
+
+def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
+    """The error, its causes, its contexts and the members of its groups, each once."""
+    waiting: list[Error | FrameType] = [error]
+    seen = set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if is_error(each):
+            waiting += _behind(each)
+
+
+def locals_of(frame: FrameType, live: Container[int] = frozenset()) -> dict[str, Any]:
+    """The locals of a frame that does not run; nothing where they are `live` anyway.
+
+    Args:
+        frame: Is left as it was, whether anybody has read its `f_locals` or not.
+
+        live: The ids of namespaces that live without the frame.
+    """
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        namespace = frame.f_locals  # its own dict, of a module or a class
+        return {} if _is_kept(namespace, live) else dict(namespace)
+    cached = _cached_locals(frame)
+    if cached:  # also what `frame.clear()` has left there; an empty one may be ours
+        return dict(cached)
+    view = frame.f_locals
+    found = dict(view)
+    if type(view) is dict:  # up to Python 3.12 it stays there, so it must be empty
+        view.clear()
+    return found
+
+
+def is_error(value: Any) -> bool:
+    """Whether this is an exception; proxies and those that lie are asked nothing."""
+    return issubclass(type(value), BaseException)
+
+
+def _has_frames(error: Any) -> bool:
+    """Whether an exception has a traceback, and its frames with it."""
+    return vars(BaseException)["__traceback__"].__get__(error) is not None
+
+
+def _is_traceback(value: Any) -> bool:
+    """Whether this is a traceback."""
+    return type(value) is TracebackType
+
+
+def _behind(error: Any) -> list[Error]:
+    members = getattr(error, "exceptions", ()) if _is_group(error) else ()
+    errors = (error.__cause__, error.__context__, *members)
+    return [each for each in errors if each is not None]
+
+
+def _is_group(error: Any) -> bool:
+    return issubclass(type(error), BaseExceptionGroup)
+
+
+def _frames(error: Any) -> Iterator[FrameType]:
+    """The frames of a traceback, the outermost first."""
+    if type(error) is FrameType:
+        yield error
+        return
+    step = error if _is_traceback(error) else error.__traceback__
+    while step is not None:
+        yield step.tb_frame
+        step = step.tb_next
+
+
+def _with_callers(frame: FrameType) -> Iterator[FrameType]:
+    """A frame and those that called it, which it keeps with all their locals."""
+    step: FrameType | None = frame
+    while step is not None:
+        yield step
+        step = step.f_back
+
+
+def _running() -> set[int]:
+    """The frames that live without any error, of every thread."""
+    return {
+        id(frame)
+        for innermost in sys._current_frames().values()
+        for frame in _with_callers(innermost)
+    }
+
+
+def _carried(error: Any) -> Iterator[HeldLocal]:
+    """What an error holds besides its frames: `raise ValueError("bad", tensor)`."""
+    if not is_error(error):
+        return
+    name = type(error).__name__
+    for attribute, value in _own_attributes(error).items():
+        yield HeldLocal(name, attribute, value)
+
+
+def _own_attributes(error: Any) -> dict[str, Any]:
+    """What Python itself keeps there; properties of a subclass are not asked."""
+    found = dict(vars(error))
+    for base in (BaseException, AttributeError, StopIteration):
+        if issubclass(type(error), base):
+            for name in ("args", "obj", "value"):
+                if name in vars(base):
+                    found[name] = vars(base)[name].__get__(error)
+    return found
+
+
+def _is_kept(namespace: Any, live: Container[int]) -> bool:
+    """Whether a namespace belongs to the user, or to a module that is there."""
+    if id(namespace) in live:
+        return True
+    modules = [each for each in sys.modules.values() if type(each) is ModuleType]
+    return any(vars(each) is namespace for each in modules)
+
+
+def _cached_locals(frame: FrameType) -> dict[str, Any] | None:
+    """The dict that an earlier reading of `f_locals` has left, without reading it.
+
+    A frame names what it holds in a fixed order; that dict is just in front of the
+    function. Reading `f_locals` would bring the dict up to date: after `frame.clear()`
+    that frees what is in it.
+    """
+    if sys.version_info >= (3, 13):  # nothing is left there any more
+        return None
+    held = gc.get_referents(frame)
+    for before, each in itertools.pairwise(held):
+        if type(each) is FunctionType and each.__code__ is frame.f_code:
+            return before if type(before) is dict else None
+    return None

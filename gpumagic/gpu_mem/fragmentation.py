@@ -1,17 +1,16 @@
-"""How usable the memory is that torch keeps and does not use. Pure."""
+"""Measures how usable free memory is that torch keeps, and what blocks it. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.records.blocks import BlockState, Fragmentation
+from gpumagic.gpu_mem.records import BlockState, Fragmentation, Pinning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpumagic.gpu_mem.records.blocks import Segment
-    from gpumagic.gpu_mem.records.counters import Counters
+    from gpumagic.gpu_mem.records import Counters, Segment
 
 MIB = 1 << 20
 SMALL_STEP_BYTES = 2 * MIB  # what the small pool takes from the driver at once
@@ -20,13 +19,7 @@ _COMMON_POOLS = ("small", "large")
 
 
 def fragmentation_of(segments: Iterable[Segment], counters: Counters) -> Fragmentation:
-    """The shares of one device: all of the segments, as far as they lie on it.
-
-    Args:
-        segments: Of any devices.
-
-        counters: Those of the device that is meant, at the same moment.
-    """
+    """The shares of one device: all of the segments, as far as they lie on it."""
     own = [each for each in segments if each.device == counters.device]
     holes = [hole for each in own for hole in holes_of(each)]
     reserved, free = sum(each.nbytes for each in own), sum(holes)
@@ -138,3 +131,38 @@ def _share(part: int | None, whole: int | None) -> float | None:
 
 def _rest(share: float | None) -> float | None:
     return None if share is None else 1 - share
+
+
+# -------------------------------------------------- what keeps segments from going back
+
+
+def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:
+    """Blocks that keep free memory from going back to the driver.
+
+    Those come first of which the fewest hold back the most.
+
+    Args:
+        segments: Of one device.
+
+        most: How many blocks are wanted.
+    """
+    found = []
+    for segment in segments:
+        kept_bytes = stuck_bytes(segment)
+        blocks = [b for b in segment.blocks if b.state is not BlockState.FREE]
+        found += [
+            (
+                kept_bytes / len(blocks),
+                Pinning(segment.nbytes, b.nbytes, kept_bytes, b.names, b.line),
+            )
+            for b in blocks
+            if kept_bytes
+        ]
+    found.sort(key=lambda each: -each[0])
+    return tuple(pinning for _, pinning in found[:most])
+
+
+def blocking_names(pinnings: Sequence[Pinning]) -> tuple[str, ...]:
+    """The variables that are among them, or have them as elements, each once."""
+    first_names = (each.names[0].partition("[")[0] for each in pinnings if each.names)
+    return tuple(dict.fromkeys(each for each in first_names if each.isidentifier()))

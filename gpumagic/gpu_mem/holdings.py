@@ -1,4 +1,4 @@
-"""Who holds the memory: names with their bytes, adding up to what is allocated."""
+"""Balances the memory: names with their bytes, adding up to what is allocated."""
 
 from __future__ import annotations
 
@@ -6,30 +6,38 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.blocks_held import BlocksInUse, Places
-from gpumagic.gpu_mem.device_balance import DeviceBalance
-from gpumagic.gpu_mem.elements import large_elements
-from gpumagic.gpu_mem.holding_remarks import search_remarks
-from gpumagic.gpu_mem.naming import has_name, key_of
-from gpumagic.gpu_mem.reaching import reached_memory
-from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.roots import Sources, roots_of
-from gpumagic.gpu_mem.rows import DeviceRows, Named
-from gpumagic.gpu_mem.tensor_roles import mark_optimizer_state
-from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.gpu_mem.attribution import (
+    CountedMemory,
+    DeviceRows,
+    Found,
+    Named,
+    large_elements,
+    search,
+)
+from gpumagic.gpu_mem.name_sources import (
+    UNATTRIBUTED,
+    WORKSPACES,
+    Sources,
+    has_name,
+    key_of,
+    roots_of,
+)
+from gpumagic.gpu_mem.records import Holder, HolderKind, Holdings
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.storages import StorageKey
-    from gpumagic.gpu_mem.reaching import Reached
-    from gpumagic.gpu_mem.roots import Root
-
-__all__ = ["Budget", "Sources", "compared", "find_holdings", "of_devices", "sizes"]
+    from gpumagic.gpu_mem.attribution import Reached
+    from gpumagic.gpu_mem.name_sources import Root
+    from gpumagic.gpu_mem.walk import Budget, Walk
 
 
 _WORTH_ANOTHER_SEARCH = 1 << 20
+_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on a GPU of 2022 and later, at most
+_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 def find_holdings(
@@ -55,7 +63,7 @@ def find_holdings(
     Returns:
         Numbers and names: nothing of the user's is kept alive.
     """
-    found = _find(sources, allocated, budget or Budget(), snapshot)
+    found = _find(sources, allocated, budget, snapshot)
     if _nameless_bytes(found) < _WORTH_ANOTHER_SEARCH:
         return found
     strays = sources.stray_errors()
@@ -63,28 +71,33 @@ def find_holdings(
         return found
     errors = *sources.errors, *strays
     sources = dataclasses.replace(sources, errors=errors, stray_errors=tuple)
-    return _find(sources, allocated, budget or Budget(), snapshot)
+    return _find(sources, allocated, budget, snapshot)
 
 
 def _find(
     sources: Sources,
     allocated: Mapping[int, int | None],
-    budget: Budget,
+    budget: Budget | None,
     snapshot: Sequence[Mapping[str, Any]] | None,
 ) -> Holdings:
     began = time.perf_counter()
-    # No segments at all is what an allocator says that does not tell them.
-    places = Places(sources.kind, BlocksInUse(snapshot) if snapshot else None)
-    walk, names, memory = _search(sources, budget, places)
+    counted, roots = CountedMemory(sources.kind, snapshot), roots_of(sources)
+    found = search(
+        (root.values for root in roots),
+        counted,
+        left_out=sources.left_out(),
+        budget=budget,
+    )
+    walk, memory, names = found.walk, found.memory, _named(found, roots)
     balances = [
-        DeviceBalance(
+        _DeviceBalance(
             sources.kind,
             DeviceRows(device, names, _pieces(memory.values(), device)),
             allocated.get(device),
         )
         for device in sorted({*allocated, *(key.device for key, _ in memory.values())})
     ]
-    remarks = [*search_remarks(walk, places)]
+    remarks = [*_search_remarks(walk, counted)]
     remarks += (remark for each in balances for remark in each.remarks())
     return Holdings(
         holders=tuple(_in_order(balances)),
@@ -125,13 +138,7 @@ def compared(before: Mapping[str, int], now: Holdings) -> Holdings:
 
 
 def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
-    """The same holdings, without those on other devices.
-
-    Args:
-        holdings: Who holds what.
-
-        devices: The numbers of those that are of interest.
-    """
+    """The same holdings, without those on other devices."""
     return dataclasses.replace(
         holdings,
         holders=tuple(each for each in holdings.holders if each.device in devices),
@@ -142,37 +149,19 @@ def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
     )
 
 
-def _search(
-    sources: Sources, budget: Budget, places: Places
-) -> tuple[Walk, list[Named], dict[int, tuple[StorageKey, Reached]]]:
-    walk = Walk(loaded_torch(), budget, sources.left_out())
-    roots = roots_of(sources)
-    starts = [_entered(walk, root) for root in roots]
-    lead_on = [position for position, numbers in enumerate(starts) if numbers]
-    walk.run()
-    mark_optimizer_state(walk)
-    memory = reached_memory(walk, [starts[n] for n in lead_on], places.place)
-    names = [_named(walk, roots[n], starts[n], memory) for n in lead_on]
-    return walk, names, memory
-
-
-def _entered(walk: Walk, root: Root) -> list[int]:
-    numbers = [walk.enter(value) for value in root.values]
-    return [number for number in numbers if number is not None]
-
-
-def _named(
-    walk: Walk,
-    root: Root,
-    numbers: Sequence[int],
-    memory: Mapping[int, tuple[StorageKey, Reached]],
-) -> Named:
-    return Named(
-        name=root.name,
-        kind=root.kind,
-        is_tensor=walk.is_tensor(numbers[0]),
-        elements=large_elements(walk, root.values[0], memory),
-    )
+def _named(found: Found, roots: Sequence[Root]) -> list[Named]:
+    """The names without their objects, in the order in which they were searched."""
+    return [
+        Named(
+            name=root.name,
+            kind=root.kind,
+            is_tensor=bool(start) and found.walk.is_tensor(start[0]),
+            elements=large_elements(found.walk, root.values[0], found.memory)
+            if start
+            else {},
+        )
+        for root, start in zip(roots, found.starts, strict=True)
+    ]
 
 
 def _pieces(
@@ -182,7 +171,7 @@ def _pieces(
     return dict(each for each in memory if each[0].device == device).values()
 
 
-def _in_order(balances: Sequence[DeviceBalance]) -> Iterable[Holder]:
+def _in_order(balances: Sequence[_DeviceBalance]) -> Iterable[Holder]:
     """The largest first; what nobody was found for comes last."""
     rows = [row for each in balances for row in each.holders()]
     return sorted(rows, key=_place_of)
@@ -199,3 +188,130 @@ def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
         of_error,
         "" if of_error else row.name,  # in their order, the user's own frames first
     )
+
+
+# --------------------------------------------------------------------------- one device
+
+
+class _DeviceBalance:
+    """The rows of one device with what no name was found for: all that is allocated.
+
+    Attributes:
+        device: Its number.
+
+        allocated_bytes: What the rows add up to. Where names hold more than the
+            allocator says, it is that.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        rows: DeviceRows,
+        allocated: int | None,
+    ) -> None:
+        self.device = rows.device
+        self._kind = kind
+        self._rows = rows
+        self._told = allocated
+        self._library_bytes = _workspace_bytes(kind, rows.device)
+        known = rows.found_bytes + self._library_bytes
+        self.allocated_bytes = max(known, allocated or 0)
+        self._rest_bytes = self.allocated_bytes - known
+
+    def sums(self) -> tuple[tuple[int, HolderKind, int], ...]:
+        """What is allocated, by what keeps it."""
+        sums = self._rows.sums()
+        sums[HolderKind.LIBRARY] = self._library_bytes
+        sums[HolderKind.UNATTRIBUTED] = self._rest_bytes
+        return tuple(
+            (self.device, kind, sums[kind]) for kind in HolderKind if sums[kind]
+        )
+
+    def holders(self) -> Iterator[Holder]:
+        """All rows, in no order."""
+        yield from self._rows.holders()
+        if self._library_bytes:
+            yield self._nameless(WORKSPACES, HolderKind.LIBRARY, self._library_bytes)
+        if self._rest_bytes:
+            yield self._nameless(
+                UNATTRIBUTED, HolderKind.UNATTRIBUTED, self._rest_bytes
+            )
+
+    def remarks(self) -> Iterator[str]:
+        """What does not add up, and what may explain the rest."""
+        told = self._told
+        if told is not None and told < self.allocated_bytes:
+            where = f"{word_of(self._kind)}:{self.device}"
+            yield _surplus_remark(where, told, self.allocated_bytes)
+        remark = workspace_remark(self._kind, self._rest_bytes)
+        if remark is not None:
+            yield remark
+
+    def _nameless(self, name: str, kind: HolderKind, nbytes: int) -> Holder:
+        return Holder(name, kind, self.device, own_bytes=nbytes, reachable_bytes=nbytes)
+
+
+# ----------------------------------------------------------------- what does not add up
+
+
+def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
+    """What a search had to leave out."""
+    if walk.hidden:
+        count = count_text(walk.hidden, "saved tensor")
+        yield (
+            f"{count} of autograd graphs could not be looked at: this torch would have "
+            "to run the hooks that packed them"
+        )
+    if counted.foreign:
+        held = bytes_text(sum(counted.foreign.values()))
+        yield (
+            f"{held} that names hold are not counted here: torch's caching allocator "
+            "did not hand them out (memory of another library, or of another process)"
+        )
+
+
+def _surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
+    """Names hold more than is allocated, which is no mistake of theirs."""
+    more = bytes_text(found_bytes - allocated_bytes)
+    return (
+        f"names hold {more} on {where} beyond the {bytes_text(allocated_bytes)} that "
+        "the allocator says it has handed out: memory of another library, or memory "
+        "that was given back meanwhile"
+    )
+
+
+def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
+    """What the rest on a GPU may be, where it is small enough for that."""
+    if kind != "cuda" or not 0 < unattributed_bytes <= _WORKSPACES * _WORKSPACE_BYTES:
+        return None
+    return (
+        "what no name was found for may be workspaces of cuBLAS: the first matrix "
+        f"product of a thread on a stream takes one, of up to "
+        f"{bytes_text(_WORKSPACE_BYTES)}, and a backward pass has a thread of its own"
+    )
+
+
+# ------------------------------------------------------------------ what libraries take
+
+
+def _workspace_bytes(kind: str, device: int) -> int:
+    """The workspaces of cuBLAS on a device, as far as that can be told.
+
+    On a simulated GPU it is known. torch has no word for it on CUDA: there they are a
+    part of what no name was found for.
+    """
+    return sum(block.size for at, block in _workspaces(kind) if at == device)
+
+
+def workspace_addresses(kind: str) -> tuple[int, ...]:
+    """Where the workspaces lie, as far as that can be told."""
+    return tuple(block.address for _, block in _workspaces(kind))
+
+
+def _workspaces(kind: str) -> Iterator[tuple[int, Any]]:
+    """The blocks of the allocator that are workspaces, with their devices."""
+    box = simulated_box() if kind == "sim" else None
+    for gpu in () if box is None else box.machine.gpus:
+        for block in gpu.workspaces.values():
+            if block is not None:
+                yield gpu.index, block

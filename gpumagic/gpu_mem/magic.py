@@ -91,7 +91,7 @@ class MemoryMagics(GpuMagics):
         error = getattr(result, "error_in_exec", None)
         if error is None or loaded_torch() is None:
             return
-        from gpumagic.gpu_mem.oom_errors import oom_within
+        from gpumagic.gpu_mem.oom import oom_within
 
         if oom_within(error) is not None:
             self._notebook_here().met(error)

@@ -1,4 +1,4 @@
-"""Where IPython keeps the results it has shown, and how to make it let go of them.
+"""Finds the places where IPython keeps shown results, and makes them let go.
 
 One result is held by `Out[n]`, by `_n`, by `_`, `__` or `___`, by hidden copies of
 these, by the display hook and by the result of its cell. `%reset -f out` and `%xdel`
@@ -11,7 +11,7 @@ import builtins
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem.error_holders import results_of
+from gpumagic.gpu_mem.error_holders import results_of, setter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -43,11 +43,7 @@ class ShownResult(NamedTuple):
 
 
 def shown_results(shell: Any | None) -> list[ShownResult]:
-    """The results that are still held only for being shown, the oldest first.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-    """
+    """The results that are still held only for being shown, the oldest first."""
     found: dict[int, tuple[Any, list[str]]] = {}
     for place in output_places(shell):
         found.setdefault(id(place.value), (place.value, []))[1].append(place.name)
@@ -90,12 +86,12 @@ def output_places(shell: Any | None) -> Iterator[OutputPlace]:
     for name in _LATEST:
         value = getattr(displayhook, name, _NOTHING_SHOWN)
         if _is_shown(value):
-            empty = _setter(displayhook, name, _NOTHING_SHOWN)
+            empty = setter(displayhook, name, _NOTHING_SHOWN)
             yield OutputPlace(f"shell.displayhook.{name}", value, empty)
     for owner, result in results_of(shell):
         value = getattr(result, "result", None)
         if value is not None:
-            yield OutputPlace(f"{owner}.result", value, _setter(result, "result", None))
+            yield OutputPlace(f"{owner}.result", value, setter(result, "result", None))
 
 
 def _history(shell: Any) -> dict[Any, Any]:
@@ -150,7 +146,3 @@ def _popper(namespace: dict[Any, Any], name: Any) -> Callable[[], object]:
 
 def _putter(namespace: dict[Any, Any], name: str, value: Any) -> Callable[[], object]:
     return lambda: namespace.update({name: value})
-
-
-def _setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
-    return lambda: setattr(owner, name, value)

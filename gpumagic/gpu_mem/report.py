@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 from gpumagic.report.record import Report
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.records.blocks import Fragmentation, Segment
-    from gpumagic.gpu_mem.records.cells import LedgerEntry, LineUse
-    from gpumagic.gpu_mem.records.counters import CellBadge, Counters, DeviceChange
-    from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
-    from gpumagic.gpu_mem.records.leaks import Leak
-    from gpumagic.gpu_mem.records.names import Holder, Holdings
-    from gpumagic.gpu_mem.records.requests import (
+    from gpumagic.gpu_mem.records import (
         Answer,
         CaughtOoms,
         Cause,
+        CellBadge,
+        Counters,
+        DeviceChange,
+        DeviceMemory,
+        Fragmentation,
+        Holder,
+        Holdings,
+        HostMemory,
+        Leak,
+        LedgerEntry,
+        LineUse,
         OomFacts,
         Pinning,
+        Segment,
+        Setting,
     )
-    from gpumagic.gpu_mem.records.setting import Setting
     from gpumagic.report.events import Code
 
 

@@ -1,21 +1,34 @@
-"""The caching allocator's segments as records, with lines and names on their blocks."""
+"""Reads the allocator's segments, and puts lines and names on their blocks.
+
+Only torch's own allocator tells of them: CUDA's pools, and an allocator that was
+plugged in, answer the question with an error.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
+from gpumagic.devices.storages import stored_by, without_overrides
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.cell_lines import code_line_at
-from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
-from gpumagic.gpu_mem.stack_places import places_beside
+from gpumagic.gpu_mem.attribution import CountedMemory, names_in, search
+from gpumagic.gpu_mem.counters import NATIVE
+from gpumagic.gpu_mem.holdings import workspace_addresses
+from gpumagic.gpu_mem.lines import code_line_at, places_beside
+from gpumagic.gpu_mem.name_sources import WORKSPACES, element_name, graph_name, roots_of
+from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.name_sources import Root, Sources
+    from gpumagic.gpu_mem.walk import Walk
     from gpumagic.report.events import CodeLine
     from gpumagic.report.places import Places
 
@@ -27,6 +40,14 @@ _STATES = {
     "active_pending_free": BlockState.PENDING,
     "active_awaiting_free": BlockState.PENDING,  # as older versions spell it
     "inactive": BlockState.FREE,
+}
+_CONTAINERS = (list, tuple, dict)
+_DEEPEST = 3  # containers within each other
+_MOST_ELEMENTS = 1000
+_HINTS = {
+    "cudaMallocAsync": "take PYTORCH_CUDA_ALLOC_CONF out of the environment and "
+    "restart the kernel",
+    "pluggable": "restart the kernel, and leave change_current_allocator out",
 }
 
 
@@ -146,3 +167,144 @@ def _with_names(
         inside = ordered[first:last] if block.state is not BlockState.FREE else []
         names = dict.fromkeys(name for each in inside for name in addresses[each])
         yield dataclasses.replace(block, names=tuple(names))
+
+
+# --------------------------------------------------------------------- names by address
+
+
+def names_by_address(sources: Sources) -> dict[int, tuple[str, ...]]:
+    """The names of all that lies in the memory of one kind of device.
+
+    A tensor has the expression that leads to it: `xs[3]`, `model.0.weight.grad`. What
+    has none has the name that reaches it, as in the balance: `optimizer`, `Out[3]`,
+    `loss.grad_fn`. The answer holds numbers and names alone.
+
+    Args:
+        sources: Where to look.
+    """
+    workspaces = dict.fromkeys(workspace_addresses(sources.kind), (WORKSPACES,))
+    roots = roots_of(sources)
+    variables = {
+        root.name: root.values[0] for root in roots if root.kind is HolderKind.VARIABLE
+    }
+    reached = _as_in_the_balance(sources, roots)
+    return {**workspaces, **reached, **addresses_of(variables)}
+
+
+def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
+    """Which names lie at which address of a device.
+
+    Counted are tensors, also in lists, tuples and dicts, and the parameters, their
+    gradients and the buffers of modules. The answer holds numbers and names alone and
+    keeps nothing alive. Names that begin with an underscore come last.
+
+    Args:
+        namespace: The names, such as `globals()`.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return {}
+    found: dict[int, list[str]] = {}
+    with without_overrides(torch):
+        for name in sorted(namespace, key=lambda name: str(name).startswith("_")):
+            _note_tensors(torch, str(name), namespace[name], found)
+    return {address: tuple(names) for address, names in found.items()}
+
+
+# ------------------------------------------------------------------- expressions
+
+
+def _note_tensors(
+    torch: Any, name: str, thing: Any, found: dict[int, list[str]]
+) -> None:
+    for part, tensor in _tensors_of(torch, name, thing):
+        address = _address_of(torch, tensor)
+        if address and part not in found.setdefault(address, []):
+            found[address].append(part)
+
+
+def _tensors_of(
+    torch: Any, name: str, thing: Any, depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """The tensors of a value, each with the expression that leads to it."""
+    kind = type(thing)  # a proxy may lie about its class, not about its type
+    if issubclass(kind, torch.Tensor):
+        yield name, thing
+    elif issubclass(kind, torch.nn.Module):
+        yield from _tensors_of_module(name, thing)
+    elif any(kind is each for each in _CONTAINERS) and depth < _DEEPEST:
+        pairs = list(thing.items()) if kind is dict else enumerate(thing)
+        for number, (key, element) in enumerate(pairs):
+            if number == _MOST_ELEMENTS:
+                return
+            part = element_name(key)
+            if part is not None:
+                yield from _tensors_of(torch, f"{name}{part}", element, depth + 1)
+
+
+def _tensors_of_module(name: str, module: Any) -> Iterator[tuple[str, Any]]:
+    with contextlib.suppress(Exception):  # a module may define these itself
+        for part, parameter in module.named_parameters():
+            yield from _with_gradient(f"{name}.{part}", parameter)
+        for part, buffer in module.named_buffers():
+            yield f"{name}.{part}", buffer
+
+
+def _with_gradient(name: str, parameter: Any) -> Iterator[tuple[str, Any]]:
+    yield name, parameter
+    if parameter.is_leaf and parameter.grad is not None:
+        yield f"{name}.grad", parameter.grad
+
+
+def _address_of(torch: Any, tensor: Any) -> int | None:
+    """Where the memory of a tensor on a device begins."""
+    stored = stored_by(torch, tensor)
+    return None if stored is None or stored.key.kind == "cpu" else stored.key.address
+
+
+# ------------------------------------------------------------------- the balance
+
+
+def _as_in_the_balance(
+    sources: Sources, roots: list[Root]
+) -> dict[int, tuple[str, ...]]:
+    counted = CountedMemory(sources.kind)
+    walk, starts, memory = search(
+        (root.values for root in roots), counted, left_out=sources.left_out()
+    )
+    names: dict[int, tuple[str, ...]] = {}
+    for key, reached in memory.values():
+        if key.address not in names:
+            bits, is_graph = reached.direct or reached.every, not reached.direct
+            names[key.address] = tuple(
+                _called(walk, roots[n], starts[n], is_graph=is_graph)
+                for n in names_in(bits)
+            )
+    return names
+
+
+def _called(walk: Walk, root: Root, start: list[int], *, is_graph: bool) -> str:
+    if not is_graph:
+        return root.name
+    return graph_name(root.name, is_tensor=walk.is_tensor(start[0]))
+
+
+# ------------------------------------------------------------------- why there are none
+
+
+class Untold(NamedTuple):
+    """Why there is no list of blocks, and what to do."""
+
+    problem: str
+    hint: str | None
+
+
+def why_untold(runtime: Runtime) -> Untold:
+    """Why a device in use has no list of blocks."""
+    backend = allocator_backend(runtime.kind)
+    if backend in (None, NATIVE):
+        return Untold(f"torch keeps no list of blocks for {runtime.kind}", None)
+    return Untold(
+        f"the allocator {backend} keeps no list of its blocks",
+        _HINTS.get(str(backend)),
+    )

@@ -5,21 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Drawing, Note
-from gpumagic.gpu_mem.badge_words import notes
-from gpumagic.gpu_mem.balance_section import balance_parts
-from gpumagic.gpu_mem.cell_section import cell_parts
-from gpumagic.gpu_mem.cell_words import brief, headline
-from gpumagic.gpu_mem.fit_section import fit_headline, fit_parts
-from gpumagic.gpu_mem.free_section import free_headline, free_parts
-from gpumagic.gpu_mem.leaks_section import leaks_headline, leaks_parts
-from gpumagic.gpu_mem.ledger_section import (
-    ledger_headline,
-    ledger_label,
-    ledger_parts,
-)
-from gpumagic.gpu_mem.map_section import map_headline, map_parts
-from gpumagic.gpu_mem.memory_words import memory_headline
-from gpumagic.gpu_mem.names_section import names_parts
 from gpumagic.gpu_mem.report import (
     BriefReport,
     CellReport,
@@ -30,7 +15,25 @@ from gpumagic.gpu_mem.report import (
     MapReport,
     WhyReport,
 )
-from gpumagic.gpu_mem.why_section import why_headline, why_parts
+from gpumagic.gpu_mem.view_cells import (
+    brief,
+    cell_parts,
+    headline,
+    ledger_headline,
+    ledger_label,
+    ledger_parts,
+)
+from gpumagic.gpu_mem.view_leaks import (
+    free_headline,
+    free_parts,
+    leaks_headline,
+    leaks_parts,
+)
+from gpumagic.gpu_mem.view_map import map_headline, map_parts
+from gpumagic.gpu_mem.view_memory import balance_parts, memory_headline
+from gpumagic.gpu_mem.view_names import names_parts
+from gpumagic.gpu_mem.view_terms import notes
+from gpumagic.gpu_mem.view_why import fit_headline, fit_parts, why_headline, why_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,30 +3,38 @@
 Nothing of the user's is called: what an object refers to is asked of Python's garbage
 collector, and of torch where its objects keep things that Python does not see. The
 search ends at modules, classes and code, and at what belongs to the notebook itself.
+
+What an object is, is told by its class alone. No attribute is read, and no `isinstance`
+asked: both run code of the user's where an object is a proxy.
 """
 
 from __future__ import annotations
 
+import enum
 import gc
 import time
 from collections import deque
 from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType, GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import autograd_graph, storages
+from gpumagic.devices.autograd_graph import words_of
 from gpumagic.devices.storages import TensorWords
-from gpumagic.gpu_mem.object_kinds import Kinds, ObjectKind
-from gpumagic.gpu_mem.tensor_roles import Role, buffers_of, role_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+    from gpumagic.devices.autograd_graph import NodeWords
     from gpumagic.devices.storages import Stored
 
 _CLOCK_EVERY = 64  # objects
 _MANY = 10_000  # elements: what holds more is looked into last
 # By id: a metaclass may say that its classes are equal to others, or raise.
 _CONTAINERS = frozenset(map(id, (list, tuple, dict, set, frozenset)))
+_ENDS = (type, ModuleType, CodeType, GenericAlias, property)
+# The notebook itself holds every name of the user's, and is nobody's name.
+_NOTEBOOK = frozenset(("IPython", "ipykernel", "traitlets", "gpumagic"))
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,9 @@ class Budget:
 
     objects: int = 200_000
     seconds: float = 0.15
+
+
+ON_DEMAND = Budget(objects=1_000_000, seconds=1.0)  # it may take a while
 
 
 class Walk:
@@ -87,10 +98,10 @@ class Walk:
         self.hidden = 0
         self._torch = torch
         self._budget = budget
-        self._kinds = Kinds(torch)
+        self._kinds = _Kinds(torch)
         self._numbers = dict.fromkeys(leave_out, -1)
         self._objects: list[Any] = []
-        self._kind_of: list[ObjectKind] = []
+        self._kind_of: list[_ObjectKind] = []
         self._soon: deque[int] = deque()
         self._later: deque[int] = deque()
         self._until = 0.0
@@ -106,7 +117,7 @@ class Walk:
             return known if known >= 0 else None
         kind = self._kinds.of(type(thing))
         is_container = id(type(thing)) in _CONTAINERS
-        if kind is ObjectKind.NOTHING or (is_container and not thing):
+        if kind is _ObjectKind.NOTHING or (is_container and not thing):
             return None
         number = self._numbers[id(thing)] = len(self._objects)
         self._objects.append(thing)
@@ -135,7 +146,7 @@ class Walk:
 
     def is_tensor(self, number: int) -> bool:
         """Whether it is a tensor."""
-        return self._kind_of[number] is ObjectKind.TENSOR
+        return self._kind_of[number] is _ObjectKind.TENSOR
 
     def _run(self) -> None:
         self._until = time.thread_time() + self._budget.seconds
@@ -148,17 +159,17 @@ class Walk:
             number = (self._soon or self._later).popleft()
             looks[self._kind_of[number]](number, self._objects[number])
 
-    def _ways_to_look(self) -> dict[ObjectKind, Callable[[int, Any], None]]:
+    def _ways_to_look(self) -> dict[_ObjectKind, Callable[[int, Any], None]]:
         """Made anew: kept by the search itself they would keep it, and all it holds."""
         return {
-            ObjectKind.ANY: self._look_into_any,
-            ObjectKind.TENSOR: self._look_into_tensor,
-            ObjectKind.STORAGE: self._look_into_storage,
-            ObjectKind.NODE: self._look_into_node,
-            ObjectKind.FUNCTION: self._look_into_function,
-            ObjectKind.FRAME: self._look_into_frame,
-            ObjectKind.MODULE: self._look_into_module,
-            ObjectKind.OPTIMIZER: self._look_into_optimizer,
+            _ObjectKind.ANY: self._look_into_any,
+            _ObjectKind.TENSOR: self._look_into_tensor,
+            _ObjectKind.STORAGE: self._look_into_storage,
+            _ObjectKind.NODE: self._look_into_node,
+            _ObjectKind.FUNCTION: self._look_into_function,
+            _ObjectKind.FRAME: self._look_into_frame,
+            _ObjectKind.MODULE: self._look_into_module,
+            _ObjectKind.OPTIMIZER: self._look_into_optimizer,
         }
 
     def _is_spent(self) -> bool:
@@ -174,7 +185,7 @@ class Walk:
     def _look_into_tensor(self, number: int, tensor: Any) -> None:
         torch, words = self._torch, self._words
         self._note(number, storages.stored_by(torch, tensor))
-        self._set_role(number, role_of(torch, tensor))
+        self._set_role(number, _role_of(torch, tensor))
         self._add(number, (*gc.get_referents(tensor), words.base(tensor)))
         if number not in self.stored:
             self._add(number, storages.tensors_within(torch, tensor))
@@ -215,12 +226,12 @@ class Walk:
 
     def _look_into_module(self, number: int, module: Any) -> None:
         self._add(number, gc.get_referents(module))
-        for buffer in buffers_of(module):
+        for buffer in _buffers_of(module):
             self._set_role(self.enter(buffer), Role.BUFFER)
 
     def _look_into_optimizer(self, number: int, optimizer: Any) -> None:
         self._add(number, gc.get_referents(optimizer))
-        state = self.enter(state_of(optimizer))
+        state = self.enter(_state_of(optimizer))
         if state is not None:
             self.states.append(state)
 
@@ -246,3 +257,146 @@ class Walk:
 
 def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
     return (each for each in things if all(each is not one for one in names))
+
+
+# ----------------------------------------------------- what kind of object something is
+
+
+class _ObjectKind(enum.Enum):
+    """How an object is looked into."""
+
+    ANY = enum.auto()
+    NOTHING = enum.auto()  # it is not
+    TENSOR = enum.auto()
+    STORAGE = enum.auto()
+    NODE = enum.auto()  # of autograd's graph
+    FUNCTION = enum.auto()
+    FRAME = enum.auto()
+    MODULE = enum.auto()  # torch.nn.Module
+    OPTIMIZER = enum.auto()
+
+
+class _Kinds:
+    """The kinds of all classes that were met."""
+
+    def __init__(self, torch: Any | None) -> None:
+        self._torch_classes = () if torch is None else _classes_of(torch)
+        # By id, because a metaclass may forbid to be hashed; the class is kept, so
+        # that no other gets the same id.
+        self._known: dict[int, tuple[_ObjectKind, type, NodeWords | None]] = {}
+
+    def of(self, cls: type) -> _ObjectKind:
+        """The kind of the objects of a class."""
+        known = self._known.get(id(cls))
+        return (known or self._learn(cls))[0]
+
+    def words_of(self, cls: type) -> NodeWords | None:
+        """How nodes of a graph are asked that are of this class."""
+        known = self._known.get(id(cls))
+        return (known or self._learn(cls))[2]
+
+    def _learn(self, cls: type) -> tuple[_ObjectKind, type, NodeWords | None]:
+        words = words_of(cls) if self._torch_classes else None
+        kind = _ObjectKind.NODE if words is not None else self._kind(cls)
+        self._known[id(cls)] = found = kind, cls, words
+        return found
+
+    def _kind(self, cls: type) -> _ObjectKind:
+        if cls is FunctionType:
+            return _ObjectKind.FUNCTION
+        if cls is FrameType:
+            return _ObjectKind.FRAME
+        for base, kind in self._torch_classes:
+            if issubclass(cls, base):
+                return kind
+        if issubclass(cls, _ENDS) or _package_of(cls) in _NOTEBOOK:
+            return _ObjectKind.NOTHING
+        return _ObjectKind.ANY
+
+
+def _classes_of(torch: Any) -> tuple[tuple[type, _ObjectKind], ...]:
+    return (
+        (torch.Tensor, _ObjectKind.TENSOR),
+        (torch.UntypedStorage, _ObjectKind.STORAGE),
+        (torch.nn.Module, _ObjectKind.MODULE),
+        (torch.optim.Optimizer, _ObjectKind.OPTIMIZER),
+    )
+
+
+def _package_of(cls: type) -> str:
+    """The package that a class is from; a metaclass is not asked."""
+    module = type.__getattribute__(cls, "__dict__").get("__module__")
+    return module.partition(".")[0] if type(module) is str else ""
+
+
+# ------------------------------------------------------------- what tensors are used as
+
+
+class Role(enum.IntEnum):
+    """The first that applies to memory is what its bytes are counted as."""
+
+    PARAMETER = 0
+    GRADIENT = 1
+    BUFFER = 2
+    OPTIMIZER_STATE = 3
+    OTHER = 4
+
+    @property
+    def words(self) -> str:
+        """As it is shown."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Role.PARAMETER: "parameters",
+    Role.GRADIENT: "gradients",
+    Role.BUFFER: "buffers",
+    Role.OPTIMIZER_STATE: "optimizer state",
+    Role.OTHER: "other tensors",
+}
+
+
+def _role_of(torch: Any, tensor: Any) -> Role:
+    """What a tensor's class says of it."""
+    is_parameter = issubclass(type(tensor), torch.nn.Parameter)
+    return Role.PARAMETER if is_parameter else Role.OTHER
+
+
+def _buffers_of(module: Any) -> list[Any]:
+    """The buffers of a module, without those of the modules within it."""
+    buffers: Any = _attributes(module).get("_buffers")
+    return list(dict.values(buffers)) if issubclass(type(buffers), dict) else []
+
+
+def _state_of(optimizer: Any) -> Any:
+    """What an optimizer remembers of its parameters."""
+    return _attributes(optimizer).get("state")
+
+
+def mark_optimizer_state(walk: Walk) -> None:
+    """Tell the tensors that optimizers keep for themselves from others.
+
+    The keys of that memory are the parameters: these are not theirs.
+    """
+    seen, waiting = set(walk.states), list(walk.states)
+    while waiting:
+        for child in walk.children[waiting.pop()]:
+            if child in seen:
+                continue
+            seen.add(child)
+            if not walk.is_tensor(child):
+                waiting.append(child)
+            elif walk.roles.get(child, Role.OTHER) is Role.OTHER:
+                walk.roles[child] = Role.OPTIMIZER_STATE
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """The attributes that lie in the object itself; no property of the user's is run.
+
+    A class may have replaced `__dict__` itself: then nothing is known of it.
+    """
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}

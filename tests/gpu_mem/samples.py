@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpumagic.gpu_mem.records.blocks import Block, BlockState, Fragmentation, Segment
-from gpumagic.gpu_mem.records.cells import LedgerEntry, LineUse
-from gpumagic.gpu_mem.records.counters import (
+from gpumagic.gpu_mem.records import (
+    Answer,
     BadgeKind,
+    Block,
+    BlockState,
+    CaughtOoms,
+    Cause,
     CellBadge,
     Counters,
     DeviceChange,
+    DeviceMemory,
+    Fragmentation,
+    Holder,
+    HolderKind,
+    Holdings,
+    HostMemory,
+    Leak,
+    LeakKind,
+    LedgerEntry,
+    LineUse,
+    OomFacts,
+    Part,
     Peak,
     PeakKind,
-)
-from gpumagic.gpu_mem.records.devices import DeviceMemory, HostMemory
-from gpumagic.gpu_mem.records.leaks import Leak, LeakKind
-from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings, Part
-from gpumagic.gpu_mem.records.requests import (
-    Answer,
-    CaughtOoms,
-    Cause,
-    OomFacts,
     Pinning,
+    Segment,
+    Setting,
 )
-from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.gpu_mem.report import (
     BriefReport,
     CellReport,

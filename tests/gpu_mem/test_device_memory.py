@@ -19,7 +19,7 @@ from gpumagic.devices.protocols import (
 )
 from gpumagic.gpu_mem import device_memory
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
-from gpumagic.gpu_mem.records.devices import HostMemory
+from gpumagic.gpu_mem.records import HostMemory
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")

@@ -11,15 +11,13 @@ import weakref
 
 import pytest
 
-from gpumagic.gpu_mem.error_frames import (
-    errors_within,
-    frames_with_locals,
-    locals_of,
-)
 from gpumagic.gpu_mem.error_holders import (
     drop_errors,
     errors_in_variables,
+    errors_within,
+    frames_with_locals,
     held_errors,
+    locals_of,
 )
 
 

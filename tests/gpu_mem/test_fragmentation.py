@@ -12,8 +12,7 @@ from gpumagic.gpu_mem.fragmentation import (
     returnable_bytes,
     stuck_bytes,
 )
-from gpumagic.gpu_mem.records.blocks import Block, BlockState, Segment
-from gpumagic.gpu_mem.records.counters import Counters
+from gpumagic.gpu_mem.records import Block, BlockState, Counters, Segment
 
 KIB, MIB = 1 << 10, 1 << 20
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE

@@ -14,20 +14,18 @@ torch = pytest.importorskip("torch")
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.devices.storages import StorageKey  # noqa: E402
-from gpumagic.gpu_mem import memory  # noqa: E402
-from gpumagic.gpu_mem.blocks_held import BlocksInUse  # noqa: E402
-from gpumagic.gpu_mem.holding_remarks import workspace_remark  # noqa: E402
-from gpumagic.gpu_mem.holdings import (  # noqa: E402
-    Budget,
+from gpumagic.gpu_mem import api  # noqa: E402
+from gpumagic.gpu_mem.api import Memory  # noqa: E402
+from gpumagic.gpu_mem.attribution import BlocksInUse  # noqa: E402
+from gpumagic.gpu_mem.holdings import compared, find_holdings, sizes, workspace_remark  # noqa: E402
+from gpumagic.gpu_mem.name_sources import (  # noqa: E402
+    KnownNames,
     Sources,
-    compared,
-    find_holdings,
-    sizes,
+    element_name,
+    graph_name,
 )
-from gpumagic.gpu_mem.known_names import KnownNames  # noqa: E402
-from gpumagic.gpu_mem.memory import Memory  # noqa: E402
-from gpumagic.gpu_mem.naming import element_name, graph_name  # noqa: E402
-from gpumagic.gpu_mem.records.names import HolderKind, Part  # noqa: E402
+from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
+from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
 
@@ -413,9 +411,23 @@ def test_without_torch_all_is_unattributed(monkeypatch):
 @pytest.mark.parametrize("left", [5 << 30, None])
 def test_without_a_gpu_free_is_the_ram_that_is_left(monkeypatch, left):
     """It is what can still be used here; how much there is in all is left open."""
-    monkeypatch.setattr(memory, "runtime_now", CpuRuntime)
-    monkeypatch.setattr(memory, "available_bytes", lambda: left)
+    monkeypatch.setattr(api, "runtime_now", CpuRuntime)
+    monkeypatch.setattr(api, "available_bytes", lambda: left)
 
     (device,) = Memory(KnownNames({}), lambda: None).snapshot().devices
 
     assert (device.free_bytes, device.total_bytes) == (left, None)
+
+
+def test_what_could_not_be_looked_at_makes_the_search_partial(monkeypatch):
+    """A graph whose saved tensors cannot be seen may hold more than is told."""
+    monkeypatch.setattr("gpumagic.devices.autograd_graph.tells_saved", lambda _: False)
+    x = torch.ones(1000, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        y = (x * x).sum()
+
+    hidden = find_holdings(Sources({"y": y}, "cpu"), {})
+    seen = find_holdings(Sources({"x": x}, "cpu"), {})
+
+    assert any("saved tensor" in each for each in hidden.remarks)
+    assert (hidden.partial, seen.partial) == (True, False)

@@ -7,26 +7,28 @@ import dataclasses
 import pytest
 
 from gpumagic.drawing import Paragraph
-from gpumagic.gpu_mem.badge_words import notes
-from gpumagic.gpu_mem.cell_words import brief, headline
-from gpumagic.gpu_mem.free_section import free_headline, free_parts
 from gpumagic.gpu_mem.holdings import of_devices
-from gpumagic.gpu_mem.lines_section import lines_parts
-from gpumagic.gpu_mem.memory_words import memory_headline
-from gpumagic.gpu_mem.names_section import names_headline, names_parts, names_table
-from gpumagic.gpu_mem.records.cells import LineUse
-from gpumagic.gpu_mem.records.counters import (
+from gpumagic.gpu_mem.records import (
     BadgeKind,
     CellBadge,
     Counters,
     DeviceChange,
+    DeviceMemory,
+    Holder,
+    HolderKind,
+    Holdings,
+    LineUse,
+    Part,
     Peak,
     PeakKind,
+    Setting,
 )
-from gpumagic.gpu_mem.records.devices import DeviceMemory
-from gpumagic.gpu_mem.records.names import Holder, HolderKind, Holdings, Part
-from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.gpu_mem.report import BriefReport, CellReport, FreeReport, MemoryReport
+from gpumagic.gpu_mem.view_cells import brief, headline, lines_parts
+from gpumagic.gpu_mem.view_leaks import free_headline, free_parts
+from gpumagic.gpu_mem.view_memory import memory_headline
+from gpumagic.gpu_mem.view_names import names_headline, names_parts, names_table
+from gpumagic.gpu_mem.view_terms import notes
 from gpumagic.report.events import Code, CodeLine
 
 CUDA = Setting("cuda")

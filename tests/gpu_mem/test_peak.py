@@ -8,16 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.badges import badges_between, badges_now, badges_of_allocator
 from gpumagic.gpu_mem.peak import peak_between, with_replay
-from gpumagic.gpu_mem.records.counters import (
-    BadgeKind,
-    CellBadge,
+from gpumagic.gpu_mem.records import (
     Counters,
     Peak,
     PeakKind,
 )
-from gpumagic.gpu_mem.records.devices import DeviceMemory
 
 
 def looks(*, before, after):
@@ -203,105 +199,3 @@ def test_on_the_host_names_check_the_replay(end, peak):
     )
 
     assert told == peak
-
-
-# ------------------------------------------------------------------------ badges
-
-QUIET = Counters(
-    0,
-    allocated_bytes=512,
-    active_bytes=512,
-    peak_bytes=1024,
-    taken_bytes=2048,
-    given_back_bytes=1536,
-    taken=4,
-    retries=1,
-    ooms=1,
-    stream_waits=2,
-    driver_calls=3,
-    flushed_bytes=100,
-)
-
-
-def test_a_quiet_cell_has_no_badge():
-    """What happened before the cell is not told of it."""
-    assert badges_between(QUIET, QUIET) == ()
-
-
-@pytest.mark.parametrize(
-    ("change", "badge"),
-    [
-        ({"retries": 3}, CellBadge(BadgeKind.RETRY, 0, 2)),
-        ({"ooms": 2}, CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
-        ({"driver_calls": 10}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 7)),
-        ({"stream_waits": 3}, CellBadge(BadgeKind.STREAM_WAITS, 0, 1)),
-        ({"active_bytes": 2560}, CellBadge(BadgeKind.PENDING, 0, 2048)),
-        ({"flushed_bytes": 300}, CellBadge(BadgeKind.FLUSHED, 0, 200)),
-        ({"peak_bytes": 600}, CellBadge(BadgeKind.PEAK_RESET, 0)),
-        (
-            {"taken_bytes": 512, "given_back_bytes": 0},
-            CellBadge(BadgeKind.SUMS_RESET, 0),
-        ),
-    ],
-)
-def test_each_badge(change, badge):
-    """Each counter that moved gives its badge, with how much it moved."""
-    assert badges_between(QUIET, replace(QUIET, **change)) == (badge,)
-
-
-def test_a_first_use_counts_from_zero():
-    """A device that was not in use before says so, and all its calls are the cell's."""
-    fresh = Counters(1, driver_calls=2, flushed_bytes=0, taken_bytes=100)
-
-    assert badges_between(None, fresh) == (
-        CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),
-        CellBadge(BadgeKind.STARTED, 1),
-    )
-
-
-def test_after_a_reset_of_the_sums_the_rest_still_counts():
-    """What has happened since the reset is told, though it is less than before."""
-    badges = badges_between(QUIET, replace(QUIET, taken_bytes=0, driver_calls=1))
-
-    assert badges == (
-        CellBadge(BadgeKind.DRIVER_CALLS, 0, 1),
-        CellBadge(BadgeKind.SUMS_RESET, 0),
-    )
-
-
-def test_the_error_that_ended_the_cell_was_not_caught():
-    """Of two errors one was caught inside, and the other one has ended the cell."""
-    after = replace(QUIET, ooms=3)
-
-    assert badges_between(QUIET, after, ended_by_oom=True) == (
-        CellBadge(BadgeKind.OOM_CAUGHT, 0, 1),
-    )
-    assert badges_between(QUIET, replace(QUIET, ooms=2), ended_by_oom=True) == ()
-
-
-def test_unknown_counters_give_no_badge():
-    """Nothing is told of what is not counted."""
-    assert badges_between(Counters(0), Counters(0)) == ()
-
-
-def test_badges_of_this_moment():
-    """Pending memory and other processes are told of each device."""
-    devices = (
-        DeviceMemory(Counters(0, allocated_bytes=1, active_bytes=4)),
-        DeviceMemory(Counters(1, allocated_bytes=1), other_processes=2),
-        DeviceMemory(Counters(2, allocated_bytes=1), other_processes=0),
-    )
-
-    assert badges_now("sim", devices) == (
-        CellBadge(BadgeKind.PENDING, 0, 3),
-        CellBadge(BadgeKind.SHARED, 1, 2),
-    )
-
-
-def test_what_is_not_counted_without_caching(monkeypatch):
-    """Caching that is off is told of the devices of which nothing is known."""
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    looks = (Counters(0), Counters(1, allocated_bytes=5))
-
-    assert badges_of_allocator("cuda", looks) == (CellBadge(BadgeKind.NOT_CACHED, 0),)
-    assert badges_of_allocator("cuda", ()) == ()

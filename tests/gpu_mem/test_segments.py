@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.names_by_address import addresses_of
-from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.gpu_mem.segments import named, segments_of
+from gpumagic.gpu_mem.records import BlockState
+from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
 from gpumagic.report.events import CodeLine
 
 MIB = 1 << 20

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 
 from gpumagic.devices import storages  # noqa: E402
 from gpumagic.gpu_mem import walk as searching  # noqa: E402
-from gpumagic.gpu_mem.storages_held import reachable_storages  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget, Walk  # noqa: E402
+from tests.gpu_mem.storages_held import reachable_storages  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
 

@@ -11,8 +11,8 @@ import torch
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.records.counters import BadgeKind, Peak, PeakKind
+from gpumagic.gpu_mem.cell import CellRun
+from gpumagic.gpu_mem.records import BadgeKind, Peak, PeakKind
 from gpumagic.simulator.allocator import Recording
 
 PROGRAMS = 1000

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings
-from gpumagic.gpu_mem.records.names import HolderKind
+from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.name_sources import Sources
+from gpumagic.gpu_mem.records import HolderKind
+from gpumagic.gpu_mem.walk import Budget
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
 ROWS_OF_A_NAME = (HolderKind.VARIABLE, HolderKind.GRAPH)

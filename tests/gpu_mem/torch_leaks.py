@@ -11,10 +11,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.finding_leaks import find_leaks
-from gpumagic.gpu_mem.freeing import free
-from gpumagic.gpu_mem.records.leaks import LeakKind
-from gpumagic.gpu_mem.results_holding import holding
+from gpumagic.gpu_mem.free import free, holding
+from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.options import Options
+from gpumagic.gpu_mem.records import LeakKind
 from gpumagic.gpu_mem.walk import Budget
 
 MIB = 2**20
@@ -397,7 +397,7 @@ def test_the_cache_is_emptied_only_where_that_is_asked_for(shell, runtime):
     shell.run_cell("mib(64)", store_history=True)
 
     kept = free(shell, runtime)
-    given = free(shell, runtime, cache=True)
+    given = free(shell, runtime, Options(cache=True))
 
     assert kept.after[0].reserved_bytes == kept.before[0].reserved_bytes
     assert kept.free_after_bytes == kept.free_before_bytes
@@ -413,10 +413,10 @@ def test_each_option_lets_go_of_its_own_alone(shell, runtime):
     shell.run_cell("mib(3)", store_history=True)
     shell.run_cell(FAILING, store_history=True)
 
-    free(shell, runtime, outputs=True)
+    free(shell, runtime, Options(outputs=True))
     without_outputs = allocated(runtime)
     shell.run_cell("mib(16)", store_history=True)
-    free(shell, runtime, errors=True)
+    free(shell, runtime, Options(errors=True))
 
     assert without_outputs == 7 * MIB
     assert allocated(runtime) == 16 * MIB

@@ -1,4 +1,8 @@
-"""`%gpu_mem` in a shell, on the simulated GPU: what each line comes to."""
+"""`%gpu_mem` in a shell, on the simulated GPU: what each line comes to.
+
+The simulated GPU stands in for one: it is asked as they are, and answers as they do.
+Run by test_in_process.py, in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import torch
 
 import gpumagic
 from gpumagic import gpu_mem
-from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.gpu_mem.records.counters import PeakKind
-from gpumagic.gpu_mem.records.names import HolderKind
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.simulated import SimulatedRuntime
+from gpumagic.gpu_mem import fit, segments
+from gpumagic.gpu_mem.counters import max_split_bytes
+from gpumagic.gpu_mem.records import BlockState, Cause, HolderKind, PeakKind
 from gpumagic.gpu_mem.report import (
     BriefReport,
     CellReport,
@@ -24,6 +29,7 @@ from gpumagic.gpu_mem.report import (
     MemoryReport,
     WhyReport,
 )
+from gpumagic.gpu_mem.segments import why_untold
 
 MIB = 1 << 20
 
@@ -368,3 +374,288 @@ def test_what_to_do_is_said_in_the_words_of_this_device():
         assert any("torch.sim." in step for step in report.next_steps)
         assert not any("torch.cuda." in step for step in report.next_steps)
         assert kept
+
+
+torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
+
+TOO_MUCH = "torch.empty(1 << 40, dtype=torch.uint8, device='sim')"
+CAUGHT = """
+try:
+    torch.empty(1 << 40, dtype=torch.uint8, device="sim:1")
+except torch.OutOfMemoryError:
+    pass
+"""
+
+
+def why(shell):
+    """What is known of the last error."""
+    return run(shell, "%gpu_mem why -o -q")
+
+
+def flat(report):
+    """The text without its line breaks."""
+    return " ".join(str(report).split())
+
+
+# ------------------------------------------------------ errors that have ended cells
+
+
+def test_errors_that_ended_cells_are_not_told_as_caught(shell):
+    """Each of two cells has shown its own error, and no other is told of."""
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            run(shell, TOO_MUCH)
+
+    report = why(shell)
+
+    assert report.caught is None
+    assert report.oom.cell == 2
+    assert "besides" not in flat(report)
+
+
+def test_a_later_error_does_not_take_the_words_away(shell):
+    """The shell holds a NameError by now, and the words are still known."""
+    with pytest.raises(torch.OutOfMemoryError):
+        run(shell, TOO_MUCH)
+    with pytest.raises(NameError):
+        run(shell, "not_there")
+
+    report = why(shell)
+
+    assert report.oom.requested_bytes == 1 << 40
+    assert report.oom.cell == 1
+    assert report.caught is None
+
+
+def test_what_was_caught_beside_an_error_is_told(shell):
+    """Of three errors of a cell one has ended it."""
+    with pytest.raises(torch.OutOfMemoryError):
+        run(shell, f"{CAUGHT}{CAUGHT}{TOO_MUCH}")
+
+    report = why(shell)
+
+    assert report.oom.device == 0
+    assert (report.caught.device, report.caught.times) == (1, 2)
+
+
+def test_an_error_that_was_met_twice_counts_once(shell):
+    """The magic above the cell knows its error before the cell has ended."""
+    with pytest.raises(torch.OutOfMemoryError):
+        run(shell, f"%%gpu_mem -q\n{TOO_MUCH}")
+
+    report = why(shell)
+
+    assert report.oom is not None
+    assert report.caught is None
+
+
+def test_meeting_an_error_keeps_nothing_alive(shell):
+    """What the frames of the error hold comes back as without us."""
+    with pytest.raises(torch.OutOfMemoryError):
+        run(
+            shell,
+            "def f():\n    big = torch.ones(1 << 20, device='sim')\n"
+            f"    {TOO_MUCH}\nf()",
+        )
+
+    run(shell, "%gpu_mem -q free --errors")
+
+    assert torch.sim.memory_allocated() == 4 << 20
+
+
+def test_an_error_without_a_text_is_none_of_ours(shell, capsys):
+    """What cannot even be shown does not disturb the cell after it."""
+    shell.run_cell(
+        "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd"
+    )
+
+    assert why(shell).oom is None
+    assert "Error in callback" not in capsys.readouterr().out
+
+
+def test_after_an_unload_nobody_meets_errors(shell):
+    """The hook is gone with the magic."""
+    shell.run_line_magic("unload_ext", "gpumagic")
+
+    owners = [
+        type(each.__self__).__name__
+        for each in shell.events.callbacks["post_run_cell"]
+        if hasattr(each, "__self__")
+    ]
+
+    assert "MemoryMagics" not in owners
+    shell.run_line_magic("load_ext", "gpumagic")
+
+
+# ------------------------------------------------------------- errors that were caught
+
+
+def test_an_error_that_the_cell_caught_is_known(shell):
+    """Nobody was looking, and `why` still knows how often, where and since when."""
+    torch.ones(1, device="sim:1")
+    run(shell, "%gpu_mem -q")
+    run(shell, CAUGHT)
+
+    report = why(shell)
+
+    assert isinstance(report, WhyReport)
+    assert report.oom is None
+    assert (report.caught.device, report.caught.times) == (1, 1)
+    assert (report.caught.cell, report.caught.since_cell) == (None, 1)
+    assert "since In [1]; no error that tells of it is left" in flat(report)
+
+
+def test_a_caught_error_of_a_watched_cell_has_its_cell(shell):
+    """`%%gpu_mem` in front of the cell tells which it was."""
+    run(shell, f"%%gpu_mem -q\n{CAUGHT}{CAUGHT}")
+
+    report = why(shell)
+
+    assert (report.caught.cell, report.caught.times) == (1, 2)
+    assert "and the errors were caught; their words are gone" in flat(report)
+
+
+def test_a_caught_error_has_its_cell_where_every_cell_is_watched(shell):
+    """After `%gpu_mem on` no magic is needed above the cell, which may fail as well."""
+    run(shell, "%gpu_mem on")
+    run(shell, CAUGHT)
+    after_a_good_one = why(shell)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(shell, f"{CAUGHT}{TOO_MUCH}")
+    after_a_failed_one = why(shell)
+    run(shell, "%gpu_mem off")
+
+    assert after_a_good_one.caught.cell == 2
+    assert after_a_failed_one.caught.cell == 4
+    assert after_a_failed_one.oom.cell == 4
+
+
+def test_why_tells_of_its_own_device_only(shell):
+    """What another device holds has no part in why this one was full."""
+    run(shell, "other = torch.ones(1 << 20, device='sim:1')")
+    run(shell, CAUGHT)
+
+    report = why(shell)
+
+    assert {each.device for each in report.holders} == {1}
+    assert "other" in {each.name for each in report.holders}
+
+
+def test_leaks_of_other_devices_are_no_part_of_it(shell):
+    """What could be let go of elsewhere makes no room here."""
+    run(shell, "torch.ones(1 << 20, device='sim:0')")  # shown, and held by Out
+    run(shell, "torch.ones(1 << 20, device='sim:1')")
+    run(shell, CAUGHT)
+
+    assert {each.device for each in why(shell).leaks} == {1}
+
+
+def test_errors_of_a_machine_that_is_off_are_over(shell):
+    """What a simulated GPU had no room for says nothing of what comes after it."""
+    run(shell, CAUGHT)
+    assert why(shell).caught is not None
+
+    with gpumagic.simulate("h100"):
+        report = why(shell)
+
+    assert report.caught is None
+    assert report.oom is None
+
+
+FAILING = """
+def fails():
+    held = torch.ones(5 << 18, device="sim")
+    raise ValueError("held")
+fails()
+"""
+
+
+@pytest.fixture(params=["cudaMallocAsync", "pluggable"])
+def backend(request, shell, monkeypatch):
+    """An allocator that raises where it is asked for its blocks."""
+
+    def refuse():
+        raise RuntimeError(f"{request.param} does not support snapshot")
+
+    assert shell is not None  # torch has the words once the simulation is on
+    monkeypatch.setattr(torch.sim, "memory_snapshot", refuse)
+    monkeypatch.setattr(segments, "allocator_backend", lambda _: request.param)
+    return request.param
+
+
+def ask(shell, line=""):
+    """The report that a line hands out."""
+    return shell.run_line_magic("gpu_mem", f"-o -q {line}")
+
+
+def test_the_balance_goes_without_blocks(shell, backend):
+    """Names have their bytes, as far as tensors themselves tell them."""
+    shell.run_cell("mine = torch.ones(7 << 18, device='sim')")
+
+    report = ask(shell)
+
+    assert backend
+    found = {each.name: each.own_bytes for each in report.holdings.holders}
+    assert found["mine"] == 7 * MIB
+
+
+def test_maps_and_answers_say_why_there_are_none(shell, backend):
+    """Neither guesses: each says which allocator it is, and what would help."""
+    reports = ask(shell, "map"), ask(shell, "fit 1MiB")
+
+    for report in reports:
+        assert report.why_not == f"the allocator {backend} keeps no list of its blocks"
+        assert "restart the kernel" in report.hint
+        assert report.why_not in str(report)
+    assert reports[0].segments == reports[1].answers == ()
+
+
+@pytest.mark.usefixtures("backend")
+def test_leaks_and_errors_are_told_all_the_same(shell):
+    """The frames of an error are found by the names that hold them."""
+    shell.run_cell(FAILING, store_history=True)
+    shell.run_cell("torch.empty(1 << 50, device='sim')", store_history=True)
+
+    report, leaks = ask(shell, "why"), ask(shell, "leaks")
+
+    assert report.oom.requested_bytes >= 1 << 50
+    assert report.causes
+    assert report.answer is None
+    assert all(each.nbytes for each in leaks.leaks)
+
+
+@pytest.mark.parametrize("snapshot", [None, []])
+def test_an_allocator_without_segments_makes_no_leak_foreign(
+    shell, monkeypatch, snapshot
+):
+    """Where caching is off nothing lies in a segment, and all of it is held."""
+    shell.run_cell(FAILING, store_history=True)
+    monkeypatch.setattr(SimulatedRuntime, "memory_snapshot", lambda _: snapshot)
+
+    leaks = ask(shell, "leaks")
+
+    assert dict(leaks.total_bytes) == {0: 5 * MIB}
+
+
+def test_a_kind_of_device_that_tells_no_blocks(box):
+    """Without a word for it in torch, that is the reason."""
+    torch.zeros(1, device="sim")
+
+    assert box
+    assert why_untold(open_runtime("sim")).problem.endswith("no list of blocks for sim")
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "place"), [(None, "hole"), (64, "driver"), (512, "hole")]
+)
+def test_blocks_that_are_not_split_hold_nothing_smaller(limit_mib, place):
+    """`max_split_size_mb` as it was set decides where a request would go."""
+    words = f"max_split_size_mb:{limit_mib}" if limit_mib else ""
+    with gpumagic.simulate("h100", allocator=words):
+        torch.empty(200 * MIB, dtype=torch.uint8, device="sim")
+
+        (answer,) = fit(32 * MIB).answers
+
+        limit = max_split_bytes(open_runtime("sim"), 0)
+    assert answer.place == place
+    assert limit == (limit_mib * MIB if limit_mib else None)

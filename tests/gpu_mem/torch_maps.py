@@ -1,4 +1,6 @@
-"""Maps, answers and causes on the simulated GPU, which knows the truth.
+"""Maps, answers and causes on simulated machines, which know the truth.
+
+Run by test_in_process.py, in a process of its own.
 
 Run by test_in_process.py, in a process of its own.
 """
@@ -12,17 +14,19 @@ import pytest
 import torch
 
 import gpumagic
+from gpumagic import gpu_mem
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.causes import causes_of
 from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import fragmentation_of
-from gpumagic.gpu_mem.names_by_address import addresses_of
-from gpumagic.gpu_mem.oom_text import read_oom
-from gpumagic.gpu_mem.pinning import pinning_of
-from gpumagic.gpu_mem.placing import answer_for
-from gpumagic.gpu_mem.records.blocks import BlockState
-from gpumagic.gpu_mem.records.requests import Cause
-from gpumagic.gpu_mem.segments import named, segments_of
+from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
+from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.name_sources import Sources
+from gpumagic.gpu_mem.oom import oom_within, read_oom
+from gpumagic.gpu_mem.records import BlockState, Cause
+from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.why import causes_of
+from gpumagic.gpu_mem.would_fit import answer_for
+from gpumagic.simulator.backend import host_memory
+from gpumagic.simulator.backend.host_memory import HostMemoryFull
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -266,7 +270,7 @@ def test_fragmentation(small):
     causes = causes_now(small, 300)
     segments = named(look(small)[0], addresses_of(namespace))
     found = fragmentation_of(segments, look(small)[1].counters)
-    pinning = pinning_of(segments, most=1000)
+    pinning = segment_blockers(segments, most=1000)
 
     assert causes == (Cause.FRAGMENTED,)
     assert found.external > 0.9
@@ -335,3 +339,74 @@ def test_a_small_tensor_needs_a_segment(small):
     assert oom.requested_bytes == 20 * MIB
     assert oom.device == 0
     assert kept
+
+
+def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
+    """A process that may have half of the device, and has a quarter, fits no other."""
+    with gpumagic.simulate("h100", memory="2GiB"):
+        # Given 512 of 1024 MiB
+        kept = torch.empty(512 * MIB, dtype=torch.uint8, device="sim")
+        torch.sim.set_per_process_memory_fraction(0.5)
+
+        # When
+        report = gpu_mem.fit("600MiB")
+
+        # Then what is said is what happens
+        (answer,) = report.answers
+        assert answer.cap_left_bytes == GIB - kept.numel()
+        assert answer.place == "nowhere"
+        assert Cause.CAPPED in report.causes
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(600 * MIB, dtype=torch.uint8, device="sim")
+
+
+def held(namespace):
+    """What these names hold of the machine that is on."""
+    runtime = open_runtime("sim")
+    allocated = {
+        n: runtime.memory_stats(n)["allocated_bytes.all.current"]
+        for n in runtime.devices_in_use()
+    }
+    where = Sources(namespace, "sim", modules=False)
+    return find_holdings(where, allocated, snapshot=runtime.memory_snapshot())
+
+
+def test_memory_of_a_machine_that_is_off_is_nobodys():
+    """Something else lies at its address now, and no old name is said to hold that."""
+    with gpumagic.simulate("2xh100"):
+        old = [torch.ones(MIB, device=f"sim:{n}") for n in (0, 1)]
+    with gpumagic.simulate("2xh100"):
+        new = torch.ones(MIB, device="sim:0")
+
+        found = held({"old": old, "new": new})
+
+    assert [(each.name, each.own_bytes) for each in found.holders] == [("new", 4 * MIB)]
+    assert found.holders[0].shares_with is None
+    assert found.remarks == ()
+
+
+def test_a_tensor_that_ram_refuses_leaves_nothing_in_the_cache(monkeypatch):
+    """The device has as much reserved as before, and is named in the error."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 30)
+    with gpumagic.simulate("2xh100"):
+        torch.ones(1, device="sim:1")
+        runtime = open_runtime("sim")
+        before = runtime.memory_stats(1)["reserved_bytes.all.current"]
+
+        with pytest.raises(HostMemoryFull, match=r"sim:1, a simulated H100") as refused:
+            torch.empty(8 << 30, dtype=torch.uint8, device="sim:1")
+
+        assert runtime.memory_stats(1)["reserved_bytes.all.current"] == before
+
+    # It speaks of running out of memory in its advice, and is no such error itself.
+    assert oom_within(refused.value) is None
+
+
+def test_one_that_the_device_cannot_hold_is_still_its_own_error(monkeypatch):
+    """What the simulated GPU itself has no room for is told as it tells it."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 30)
+    with (
+        gpumagic.simulate("h100", memory="4GiB"),
+        pytest.raises(torch.OutOfMemoryError, match="GPU 0 has a total capacity"),
+    ):
+        torch.empty(8 << 30, dtype=torch.uint8, device="sim")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.gpu_mem.records import Cause
 
 MIB = 1 << 20
 EVALUATE = """

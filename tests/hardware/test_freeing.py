@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from gpumagic.gpu_mem.records.requests import Cause
+from gpumagic.gpu_mem.records import Cause
 
 MIB = 1 << 20
 FAILING = """

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read, read_all, setting_of
-from gpumagic.gpu_mem.records.counters import BadgeKind, PeakKind
+from gpumagic.gpu_mem.records import BadgeKind, PeakKind
 
 _ROOT = Path(__file__).parents[2]
 _MIB = 1 << 20
 _IN_A_FRESH_PROCESS = """
 import torch
 from gpumagic.devices.opening import runtime_now
-from gpumagic.gpu_mem.cell_run import CellRun
-from gpumagic.gpu_mem.records.counters import BadgeKind
+from gpumagic.gpu_mem.cell import CellRun
+from gpumagic.gpu_mem.records import BadgeKind
 
 run = CellRun(runtime_now, lines=True)
 run.begin()
@@ -38,7 +38,7 @@ print(run.lines(), run.remarks)
 _OTHER_ALLOCATOR = """
 import torch
 from gpumagic.devices.opening import runtime_now
-from gpumagic.gpu_mem.cell_run import CellRun
+from gpumagic.gpu_mem.cell import CellRun
 
 x = torch.ones(1 << 20, device="cuda")
 run = CellRun(runtime_now, exact=True)

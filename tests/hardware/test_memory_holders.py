@@ -6,8 +6,10 @@ import gc
 
 import pytest
 
-from gpumagic.gpu_mem.holdings import Budget, Sources, find_holdings
-from gpumagic.gpu_mem.records.names import HolderKind
+from gpumagic.gpu_mem.holdings import find_holdings
+from gpumagic.gpu_mem.name_sources import Sources
+from gpumagic.gpu_mem.records import HolderKind
+from gpumagic.gpu_mem.walk import Budget
 
 _PATIENT = Budget(objects=10_000_000, seconds=60)
 _NAMED = (HolderKind.VARIABLE, HolderKind.GRAPH)

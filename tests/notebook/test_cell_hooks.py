@@ -178,7 +178,7 @@ def test_the_clock_stops_before_a_traceback_is_drawn(shell, monkeypatch):
 def test_looking_at_memory_is_not_timed(first, shell, monkeypatch):
     """The clock starts last and stops first, whichever was switched on first."""
     from gpumagic.cuda_sync_time.once import OneRun
-    from gpumagic.gpu_mem.one_cell import OneCell
+    from gpumagic.gpu_mem.cell import OneCell
 
     order = []
     for run in (OneRun, OneCell):
@@ -207,9 +207,9 @@ FAULTS = {
     "the end of timing": "gpumagic.cuda_sync_time.once.OneRun.end",
     "its report": "gpumagic.cuda_sync_time.once.OneRun.report",
     "showing it": "gpumagic.cuda_sync_time.notebook.display",
-    "the first look at memory": "gpumagic.gpu_mem.one_cell.OneCell.begin",
-    "the last look at memory": "gpumagic.gpu_mem.one_cell.OneCell.end",
-    "its line": "gpumagic.gpu_mem.one_cell.OneCell.report",
+    "the first look at memory": "gpumagic.gpu_mem.cell.OneCell.begin",
+    "the last look at memory": "gpumagic.gpu_mem.cell.OneCell.end",
+    "its line": "gpumagic.gpu_mem.cell.OneCell.report",
     "making a run": "gpumagic.gpu_mem.notebook.OneCell",
     "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
     "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",

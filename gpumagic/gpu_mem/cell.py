@@ -1,0 +1,389 @@
+"""Measures one cell: what it did to the memory, and whose names hold it now.
+
+It is told as two calls round the user's code and not as a function that is given the
+code, because a cell may be awaited between them, or end in an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.memory_counters import watch_resets
+from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.gpu_mem.counters import (
+    badges_between,
+    badges_of_allocator,
+    from_zero,
+    read_all,
+    setting_of,
+)
+from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
+from gpumagic.gpu_mem.lines import Recording, files_of_running_cell, lines_of, replay
+from gpumagic.gpu_mem.options import Options
+from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
+from gpumagic.gpu_mem.records import Counters, DeviceChange, Peak, PeakKind, Setting
+from gpumagic.gpu_mem.report import CellReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpumagic.devices.memory_events import MemoryTrace
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.name_sources import KnownNames
+    from gpumagic.gpu_mem.records import CellBadge, Holdings, LineUse
+    from gpumagic.report.events import Code
+
+_WORTH_A_SEARCH = 1 << 20
+_OOM = "OutOfMemoryError"
+_OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
+
+
+class OneCell:
+    """Looks before and after a cell, at counters and, where it matters, at names.
+
+    Args:
+        names: Where names are looked for.
+
+        options: What is wanted of it: how exactly, and how many names.
+
+        search: Whether to look for names at all.
+    """
+
+    def __init__(
+        self, names: KnownNames, options: Options | None = None, *, search: bool = True
+    ) -> None:
+        self._names = names
+        self._options = options or Options()
+        self._searches = search
+        self._run = CellRun(
+            runtime_now,
+            exact=self._options.exact,
+            lines=self._options.lines,
+            host_bytes=self._host_bytes,
+        )
+        self._sizes: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """The cell is about to run."""
+        if self._searches:
+            runtime = runtime_now()
+            if runtime.kind == "cpu" or runtime.started():
+                self._sizes = sizes(self._holdings(runtime.kind))
+        self._run.begin()
+
+    def end(self, *, error: BaseException | None = None) -> None:
+        """The cell has run, or has raised this."""
+        self._run.end(error)
+
+    def report(
+        self,
+        code: Code,
+        *,
+        value: Any = None,
+        error: BaseException | None = None,
+    ) -> CellReport:
+        """What came of it.
+
+        Args:
+            code: The cell.
+
+            value: The cell's value, which IPython is going to keep.
+
+            error: What it has raised, which IPython is going to keep.
+        """
+        run = self._run
+        changes = tuple(each for each in run.changes() if each.moved)
+        return CellReport(
+            code=code,
+            setting=run.setting,
+            changes=changes,
+            badges=run.badges(),
+            holdings=self._held_now(changes, code, value, error),
+            lines=run.lines(),
+            lines_partial=run.lines_partial,
+            failed=run.failed,
+            top=self._options.top,
+            remarks=run.remarks,
+        )
+
+    def _held_now(
+        self,
+        changes: tuple[DeviceChange, ...],
+        code: Code,
+        value: Any,
+        error: BaseException | None,
+    ) -> Holdings | None:
+        moved = any(
+            abs(each.allocated_delta or 0) >= _WORTH_A_SEARCH for each in changes
+        )
+        if not self._searches or not moved:
+            return None
+        found = self._holdings(
+            self._run.kind,
+            {each.device: each.after.allocated_bytes for each in changes},
+            shown={} if value is None else {f"Out[{code.cell}]": value},
+            error=error,
+        )
+        return of_devices(compared(self._sizes, found), {c.device for c in changes})
+
+    def _holdings(
+        self,
+        kind: str,
+        allocated: Mapping[int, int | None] | None = None,
+        shown: Mapping[str, Any] | None = None,
+        error: BaseException | None = None,
+    ) -> Holdings:
+        return find_holdings(self._names.sources(kind, shown, error), allocated or {})
+
+    def _host_bytes(self) -> int | None:
+        """What the names hold of the host's memory."""
+        held = self._holdings("cpu")
+        return sum(nbytes for _, nbytes in held.allocated_bytes)
+
+
+# ------------------------------------------------------------ counters before and after
+
+
+class CellRun:
+    """Looks at the counters before and after a cell; looking changes none of them.
+
+    Attributes:
+        failed: The error that the code raised, in one line.
+
+        lines_partial: Whether the recording was full before the cell had ended.
+
+        setting: Where it ran, in the user's words.
+
+        kind: The kind of device there, as the runtime has it.
+
+    Args:
+        open_runtime: Finds the best runtime that there is now; asked again at the
+            end, since the cell may import torch or start a device.
+
+        exact: Whether the peak is wanted exactly, for which each allocation is seen.
+
+        lines: Whether each line's part is wanted, which is as good as `exact`.
+
+        host_bytes: What the notebook's names hold of the host's memory: asked where
+            there is no other device.
+
+        in_cell: Whether a file name is that of the cell; None is for the cell that
+            the shell runs when it ends.
+    """
+
+    def __init__(
+        self,
+        open_runtime: Callable[[], Runtime],
+        *,
+        exact: bool = False,
+        lines: bool = False,
+        host_bytes: Callable[[], int | None] = lambda: None,
+        in_cell: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.failed: str | None = None
+        self.lines_partial = False
+        self.setting = Setting(CpuRuntime.kind)
+        self.kind = CpuRuntime.kind
+        self._open_runtime = open_runtime
+        self._wants_lines = lines
+        self._host_bytes = host_bytes
+        self._in_cell = in_cell
+        self._runtime: Runtime = CpuRuntime()
+        self._machine: Any = None
+        self._marks: Any = None
+        self._resets_seen = False
+        self._watches = contextlib.ExitStack()
+        self._stretches = Stretches(self._look_again)
+        self._before: dict[int, Counters] = {}
+        self._after: dict[int, Counters] = {}
+        self._recording = Recording(lines=lines) if exact or lines else None
+        self._problems: tuple[str, ...] = ()
+        self._engine_peaks: Mapping[int, int] = {}
+        self._oom_device: int | None = None
+
+    def begin(self) -> None:
+        """Look, and start to record if that is wanted; never fails for want of it."""
+        self._runtime = self._open_runtime()
+        self._machine = simulated_box()
+        self._resets_seen = self._watches.enter_context(
+            watch_resets(self._stretches.over_a_reset)
+        )
+        if self._runtime.simulated:
+            self._marks = self._machine.mark_peaks()
+        self._before = self._look(self._runtime)
+        if self._runtime.kind != CpuRuntime.kind:
+            self._stretches.begin(self._before)
+        if self._recording is not None:
+            self._recording.start(self._runtime)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Look again; call it just once, also where `begin` was cut short.
+
+        Args:
+            error: What the code has raised; nothing of it is kept but words.
+        """
+        try:
+            runtime = self._runtime_at_end()
+            self._after = self._look(runtime)
+        finally:
+            self._watches.close()
+            if self._recording is not None:
+                self._recording.stop()
+        another_kind, box = runtime.kind != self._runtime.kind, simulated_box()
+        if another_kind or box is not self._machine:
+            self._forget_beginning()
+        if runtime.simulated and box is not None:
+            self._engine_peaks = box.peaks_since(self._marks)
+        self._in_cell = self._in_cell or files_of_running_cell()
+        self.setting, self.kind = setting_of(runtime), runtime.kind
+        self.failed = _line_of(error)
+        self._oom_device = _oom_device(error)
+        self._check_whole()
+
+    # ------------------------------------------------------------- what is told
+
+    def changes(self) -> tuple[DeviceChange, ...]:
+        """Each device in use; one that the cell was the first to use began at zero."""
+        return tuple(self._change(device) for device in self._after)
+
+    def badges(self) -> tuple[CellBadge, ...]:
+        """What should be seen at once, device by device."""
+        if self.kind == CpuRuntime.kind:
+            return ()
+        badges = [*badges_of_allocator(self.kind, self._after.values())]
+        for device, after in self._after.items():
+            badges += badges_between(
+                self._before.get(device),
+                self._stretches.whole(after),
+                ended_by_oom=device == self._oom_device,
+            )
+        return tuple(badges)
+
+    def lines(self) -> tuple[LineUse, ...] | None:
+        """A row for each line and device; None where that was not to be seen."""
+        trace = self._trace
+        if not self._wants_lines or trace is None or not trace.lines:
+            return None
+        in_cell = self._in_cell or files_of_running_cell()
+        return tuple(
+            row
+            for device in self._after
+            for row in lines_of(
+                device,
+                trace.events.get(device, ()),
+                before_peak=replay(trace.events.get(device, ()), 0).before_peak,
+                in_cell=in_cell,
+            )
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What could not be seen, in sentences."""
+        recorded = () if self._recording is None else self._recording.remarks
+        return *self._problems, *recorded
+
+    # ------------------------------------------------------------- how it is done
+
+    @property
+    def _trace(self) -> MemoryTrace | None:
+        return None if self._recording is None else self._recording.trace
+
+    def _forget_beginning(self) -> None:
+        self._before, self._marks = {}, None
+        if self._runtime.kind != CpuRuntime.kind:
+            self._stretches = Stretches(self._look_again)
+        if self._recording is not None:
+            self._recording.forget()
+
+    def _look(self, runtime: Runtime) -> dict[int, Counters]:
+        if runtime.kind == CpuRuntime.kind:
+            return {0: Counters(0, allocated_bytes=self._host_bytes())}
+        try:
+            return {each.device: each for each in read_all(runtime)}
+        except RuntimeError as problem:  # a device in error need not answer any more
+            self._problems += (f"the devices could not be asked: {problem}",)
+            return {}
+
+    def _look_again(self) -> dict[int, Counters]:
+        """In the middle of the cell, where names are not searched for."""
+        runtime = self._runtime_at_end()
+        return {} if runtime.kind == CpuRuntime.kind else self._look(runtime)
+
+    def _runtime_at_end(self) -> Runtime:
+        """The one of the beginning, unless the cell may have come upon a better one."""
+        runtime = self._runtime
+        same = simulated_box() is self._machine
+        if same and runtime.kind != CpuRuntime.kind and runtime.started():
+            return runtime
+        return self._open_runtime()
+
+    def _change(self, device: int) -> DeviceChange:
+        after = self._stretches.whole(self._after[device])
+        before = self._before.get(device) or from_zero(after)
+        return DeviceChange(before, after, self._peak(before, self._after[device]))
+
+    def _peak(self, before: Counters, after: Counters) -> Peak:
+        counted = self._counted(after)
+        trace, device = self._trace, after.device
+        if trace is None or counted.kind is PeakKind.EXACT:
+            return counted
+        if self.lines_partial or before.allocated_bytes is None:
+            return counted
+        course = replay(trace.events.get(device, ()), before.allocated_bytes)
+        return with_replay(
+            counted,
+            before,
+            after,
+            peak_bytes=course.peak_bytes,
+            end_bytes=course.end_bytes,
+        )
+
+    def _counted(self, after: Counters) -> Peak:
+        """What is known without having seen each allocation."""
+        engines = self._engine_peaks.get(after.device)
+        if engines is not None:
+            return Peak(PeakKind.EXACT, engines, engines)
+        if self._resets_seen or after.device in self._before:
+            return self._stretches.peak(after)
+        return peak_unseen(after)
+
+    def _check_whole(self) -> None:
+        """Compare what was recorded with what the allocators have counted."""
+        trace = self._trace
+        if trace is None:
+            return
+        self.lines_partial = trace.partial or any(
+            self._missed(device, trace) for device in trace.events
+        )
+
+    def _missed(self, device: int, trace: MemoryTrace) -> bool:
+        after = self._after.get(device)
+        if after is None or after.taken is None:
+            return False
+        before = self._before.get(device) or from_zero(after)
+        counted = (self._stretches.whole(after).taken or 0) - (before.taken or 0)
+        return sum(each.taken for each in trace.events[device]) < counted
+
+
+# -------------------------------------------------------------- the error that ended it
+
+
+def _line_of(error: BaseException | None) -> str | None:
+    """An error as one line, "ValueError: text"; None if there is none."""
+    if error is None:
+        return None
+    name = type(error).__name__
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{name}: {first}" if first else name
+
+
+def _oom_device(error: BaseException | None) -> int | None:
+    """The device on which this error says that no memory was left."""
+    if type(error).__name__ != _OOM:
+        return None
+    found = _OOM_DEVICE.search(str(error))
+    return int(found[1]) if found else 0

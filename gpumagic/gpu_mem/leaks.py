@@ -1,0 +1,468 @@
+"""Finds what keeps memory alive that nobody wants any more, and what undoes it.
+
+What a variable of the user's holds as well is no leak: it would not come back. One
+search goes through variables, errors and results together, so that what several of
+them reach is known to be the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.gpu_mem.attribution import (
+    CountedMemory,
+    search,
+)
+from gpumagic.gpu_mem.counters import read_all
+from gpumagic.gpu_mem.error_holders import (
+    errors_in_variables,
+    errors_within,
+    frames_with_locals,
+    held_errors,
+    stray_errors,
+)
+from gpumagic.gpu_mem.name_sources import in_classes
+from gpumagic.gpu_mem.output_holders import output_places, shown_results
+from gpumagic.gpu_mem.records import Leak, LeakKind
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
+from gpumagic.report.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.devices.storages import StorageKey
+    from gpumagic.gpu_mem.attribution import Reached
+    from gpumagic.gpu_mem.error_holders import Error, HeldLocal
+
+    IsOwn = Callable[[Error], bool]
+    Memory = Mapping[StorageKey, Reached]
+
+_STRAY = "an error that something else holds"
+_NOT_COLLECTED = "cycles that wait for Python's collector were not looked for: add --gc"
+_GRAPHS = (
+    "a graph is wanted as long as a backward pass through it is still to come; "
+    "for sums and lists of losses none is"
+)
+_STRAYS = (
+    f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
+    "%gpu_mem free --gc frees it in the first case only"
+)
+_HIDDEN = "{} could not be looked at without running hooks of yours"
+_FREE_ERRORS = "%gpu_mem free --errors"
+_FREE_OUTPUTS = "%gpu_mem free --outputs"
+_FREE_CYCLES = "%gpu_mem free --gc"
+_COLLECT = (list, dict, set, tuple, deque)
+_MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more
+_EVERYTHING = Budget(objects=20_000_000, seconds=20.0)
+
+
+class FoundLeaks(NamedTuple):
+    """What `find_leaks` has found: leaks, the largest first.
+
+    Attributes:
+        total_bytes: By device, counting what two of them hold only once.
+
+        without_graphs_bytes: The same without graphs, which may be wanted.
+
+        own: What the frames of the error that is asked about hold besides, the largest
+            first, with what could be changed there.
+
+        own_bytes: The same by device.
+
+        collected_bytes: What came back by device, as cycles were collected for it.
+
+        partial: Whether the search was ended by its budget.
+
+        remarks: What has to be known of it, in sentences.
+    """
+
+    leaks: tuple[Leak, ...]
+    total_bytes: tuple[tuple[int, int], ...]
+    without_graphs_bytes: tuple[tuple[int, int], ...]
+    own: tuple[Leak, ...]
+    own_bytes: tuple[tuple[int, int], ...]
+    collected_bytes: tuple[tuple[int, int], ...]
+    partial: bool
+    remarks: tuple[str, ...]
+
+
+def find_leaks(
+    shell: Any | None,
+    runtime: Runtime,
+    *,
+    gc: bool = False,
+    budget: Budget = ON_DEMAND,
+    is_own: IsOwn | None = None,
+) -> FoundLeaks:
+    """What could be let go of; nothing is, except for cycles where that is asked for.
+
+    Args:
+        shell: The IPython shell; None where there is none.
+
+        runtime: Whose memory it is.
+
+        gc: Have Python collect cycles, to measure what they have held.
+
+        budget: How far to search.
+
+        is_own: Tells the error of the run that is asked about. What its frames hold is
+            no leak: the run needed it.
+    """
+    cycles = _collected(runtime) if gc else {}
+    found = _candidates(shell, is_own)
+    roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
+    walk, _, reached = search(
+        ((root,) for root in roots),
+        CountedMemory(runtime.kind, runtime.memory_snapshot()),
+        left_out=found.never_entered,
+        budget=budget,
+    )
+    memory = dict(reached.values())
+    rows = [
+        *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
+        *_rows_of_graphs(found.wanted, memory),
+    ]
+    others = [row for row in rows if not row.own]
+    no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
+    leaks = [row.leak for row in others]
+    own = [row for row in rows if row.own]
+    return FoundLeaks(
+        leaks=_largest_first(leaks),
+        total_bytes=_by_device(others, memory),
+        without_graphs_bytes=_by_device(no_graphs, memory),
+        own=_largest_first(row.leak for row in own),
+        own_bytes=_by_device(own, memory),
+        collected_bytes=tuple(sorted(cycles.items())),
+        partial=walk.partial,
+        remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
+    )
+
+
+def _collected(runtime: Runtime) -> dict[int, int]:
+    """What a collection brings back, by device."""
+    before = _allocated(runtime)
+    collect_cycles()
+    after = _allocated(runtime)
+    freed = {device: before[device] - after.get(device, 0) for device in before}
+    return {device: nbytes for device, nbytes in freed.items() if nbytes > 0}
+
+
+def _allocated(runtime: Runtime) -> dict[int, int]:
+    counted = {each.device: each.allocated_bytes for each in read_all(runtime)}
+    known = {device: count for device, count in counted.items() if count is not None}
+    return known or alive_bytes(runtime.kind)
+
+
+def _largest_first(leaks: Iterable[Leak]) -> tuple[Leak, ...]:
+    return tuple(sorted(leaks, key=lambda leak: -leak.nbytes))
+
+
+def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
+    if any(leak.where.endswith(_STRAY) for leak in leaks):
+        yield _STRAYS
+    if any(leak.kind is LeakKind.GRAPH for leak in leaks):
+        yield _GRAPHS
+    if hidden:
+        yield _HIDDEN.format(count_text(hidden, "saved tensor"))
+    if not gc:
+        yield _NOT_COLLECTED
+
+
+# ---------------------------------------------------- what may hold memory without need
+
+
+class _Candidate(NamedTuple):
+    """A value that something may hold without need; `Leak` explains the words.
+
+    Attributes:
+        owner: What belongs together: the locals of one error have the same.
+
+        own: Whether it belongs to the run that is asked about, which needed it.
+    """
+
+    kind: LeakKind
+    value: Any
+    owner: str
+    where: str
+    held_by: tuple[str, ...]
+    undo: str
+    lost: str
+    own: bool = False
+
+
+class _Candidates(NamedTuple):
+    """All of them, beside what is wanted.
+
+    Attributes:
+        wanted: The user's variables by name, without those that are errors.
+
+        unwanted: What may be let go of.
+
+        never_entered: The ids of the notebook's own namespaces.
+    """
+
+    wanted: dict[str, Any]
+    unwanted: tuple[_Candidate, ...]
+    never_entered: frozenset[int]
+
+
+class _HeldError(NamedTuple):
+    error: Error
+    title: str
+    held_by: tuple[str, ...]
+    undo: str
+    lost: str
+
+
+def _candidates(shell: Any | None, is_own: IsOwn | None = None) -> _Candidates:
+    """What is wanted and what may not be; it holds the values themselves."""
+    namespace = _namespace(shell)
+    in_variables = errors_in_variables(shell)
+    errors = _errors(shell, in_variables)
+    never_entered = left_out(shell)
+    return _Candidates(
+        wanted=_variables(shell, namespace, in_variables),
+        unwanted=(*_of_errors(errors, never_entered, is_own), *_of_outputs(shell)),
+        never_entered=never_entered,
+    )
+
+
+def left_out(shell: Any | None) -> frozenset[int]:
+    """The ids of what leads from anything of the notebook's to everything."""
+    return frozenset(map(id, (_namespace(shell), *_own_namespaces(shell))))
+
+
+# ----------------------------------------------------------------- what is wanted
+
+
+def _namespace(shell: Any | None) -> dict[str, Any]:
+    names: dict[str, Any]
+    names = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return names
+
+
+def _own_namespaces(shell: Any | None) -> Iterator[Any]:
+    """What leads from anything of the notebook's to everything of the user's."""
+    if shell is None:
+        return
+    yield getattr(shell, "user_ns_hidden", None)
+    yield getattr(getattr(shell, "history_manager", None), "output_hist", None)
+    yield shell.user_ns.get("_oh")
+
+
+def _variables(
+    shell: Any | None, namespace: dict[str, Any], errors: Collection[str]
+) -> dict[str, Any]:
+    hidden = getattr(shell, "user_ns_hidden", {})
+    shown = {place.name for place in output_places(shell)}
+    variables = {
+        name: value
+        for name, value in list(namespace.items())
+        if name not in errors
+        and name not in shown
+        and not (name in hidden and hidden[name] is value)
+    }
+    of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
+    return variables | dict(of_classes)
+
+
+# --------------------------------------------------------------------- the errors
+
+
+def _errors(
+    shell: Any | None, in_variables: Mapping[str, list[Error]]
+) -> list[_HeldError]:
+    """Those that are held for `%debug`, those in variables, and all others."""
+    found, merged = [], set[str]()
+    for number, held in enumerate(held_errors(shell)):
+        within = {id(each) for each in errors_within(held.error)}
+        names = _names_of(in_variables, within)
+        merged.update(names)
+        undo = " and ".join((*(f"del {name}" for name in names), _FREE_ERRORS))
+        title = "another error" if number else "the last error"
+        places = (*held.places, *names)
+        found.append(_HeldError(held.error, title, places, undo, "%debug"))
+    for name, errors in in_variables.items():
+        title, undo = f"the error in {name}", f"del {name}"
+        if name not in merged:
+            found += [_HeldError(each, title, (name,), undo, name) for each in errors]
+    adrift = stray_errors(held.error for held in found)
+    return [*found, *(_HeldError(e, _STRAY, (), _FREE_CYCLES, "") for e in adrift)]
+
+
+def _names_of(
+    in_variables: Mapping[str, list[Error]], within: Collection[int]
+) -> list[str]:
+    return [
+        name
+        for name, errors in in_variables.items()
+        if any(id(each) in within for each in errors)
+    ]
+
+
+def _of_errors(
+    errors: Sequence[_HeldError], live: Collection[int], is_own: IsOwn | None
+) -> Iterator[_Candidate]:
+    asked = (held for held in errors if is_own is not None and is_own(held.error))
+    own = next(asked, None)
+    for number, held in enumerate(errors):
+        for local in frames_with_locals(held.error, live):
+            needed = held is own
+            where = local.where if needed else f"{local.where} of {held.title}"
+            yield _Candidate(
+                kind=LeakKind.ERROR,
+                value=local.value,
+                owner=f"error {number}",
+                where=where,
+                held_by=held.held_by,
+                undo=_to_need_less(local) if needed else held.undo,
+                lost=held.lost,
+                own=needed,
+            )
+
+
+def _to_need_less(local: HeldLocal) -> str:
+    """What its author can change about a local that a failing run had needed."""
+    if type(local.value) in _COLLECT:
+        return "keep less there, or move what it collects to the host with .cpu()"
+    return "keep less alive there"
+
+
+# -------------------------------------------------------------------- the outputs
+
+
+def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
+    for value, places in shown_results(shell):
+        yield _Candidate(
+            kind=LeakKind.OUTPUT,
+            value=value,
+            owner=places[0],
+            where=places[0],
+            held_by=places,
+            undo=_FREE_OUTPUTS,
+            lost=places[0],
+        )
+
+
+# --------------------------------------------------------------- who keeps which memory
+
+
+class _Row(NamedTuple):
+    """A leak, and the memory that it keeps.
+
+    Attributes:
+        own: Whether the run that is asked about needed it: then it is no leak.
+    """
+
+    leak: Leak
+    keys: tuple[StorageKey, ...]
+    own: bool
+
+
+def _by_device(rows: Iterable[_Row], memory: Memory) -> tuple[tuple[int, int], ...]:
+    """What rows hold together, counting what two of them hold only once."""
+    totals = Counter[int]()
+    for key in {key for row in rows for key in row.keys}:
+        totals[key.device] += memory[key].nbytes
+    return tuple(sorted(totals.items()))
+
+
+def _rows_of_unwanted(
+    unwanted: tuple[_Candidate, ...], first_bit: int, memory: Memory
+) -> Iterator[_Row]:
+    """A row for each that reaches memory which no variable does.
+
+    What the run that is asked about needed counts for nobody else. The frames of one
+    error hand the same tensors on: each counts where it is innermost.
+    """
+    of_variables = (1 << first_bit) - 1
+    owned = sum(1 << bit for bit, each in enumerate(unwanted, first_bit) if each.own)
+    told: dict[str, set[StorageKey]] = {}
+    for bit, each in enumerate(unwanted, start=first_bit):
+        before = told.setdefault(each.owner, set())
+        keys = [
+            key
+            for key, reached in memory.items()
+            if reached.every & 1 << bit
+            and not reached.every & (of_variables if each.own else of_variables | owned)
+            and key not in before
+        ]
+        before.update(keys)
+        yield from _rows(each, keys, memory)
+
+
+def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]:
+    """A row for each variable whose graph keeps what no variable has itself."""
+    of_variables = (1 << len(wanted)) - 1
+    in_graphs = [
+        key for key, reached in memory.items() if not reached.direct & of_variables
+    ]
+    for bit, (name, value) in enumerate(wanted.items()):
+        keys = [key for key in in_graphs if memory[key].every & 1 << bit]
+        if keys:
+            yield from _rows(_graph_of(name, value), keys, memory)
+
+
+def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
+    for device in sorted({key.device for key in keys}):
+        here = tuple(key for key in keys if key.device == device)
+        nbytes = sum(memory[key].nbytes for key in here)
+        words = each.where, device, nbytes, each.held_by, each.undo, each.lost
+        yield _Row(Leak(each.kind, *words), here, each.own)
+
+
+def _graph_of(name: str, value: Any) -> _Candidate:
+    if type(value) is list:
+        undo = f"{name} = [each.detach() for each in {name}]"
+    elif hasattr(type(value), "detach"):
+        undo = f"{name} = {name}.detach()"
+    else:
+        undo = f"del {name}"
+    lost = f"a backward pass from {name}"
+    return _Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
+
+
+# ------------------------------------------------------ what lives, and what only waits
+
+
+def alive_bytes(kind: str) -> dict[int, int]:
+    """By device, what the tensors that Python knows keep, with their graphs.
+
+    It goes through all objects there are, which takes a tenth of a second and more.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return {}
+    walk = Walk(torch, _EVERYTHING)
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.Tensor):
+            walk.enter(each)
+    walk.run()
+    sums: Counter[int] = Counter()
+    for key, nbytes in dict(walk.stored.values()).items():
+        if key.kind == kind:
+            sums[key.device] += nbytes
+    return dict(sums)
+
+
+def collect_cycles() -> int:
+    """Collect until nothing more comes; return how many objects were found."""
+    found = gc.collect()
+    for _ in range(_MORE_PASSES):
+        more = gc.collect()
+        found += more
+        if not more:
+            break
+    return found

@@ -1,0 +1,310 @@
+"""Records each allocation of a cell, replays them, and adds them up by line.
+
+A failure to record is a remark: the cell runs as it would have done.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.gpu_mem.records import LineUse
+from gpumagic.report.events import CodeLine
+from gpumagic.report.frontend import running_shell
+from gpumagic.report.places import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.devices.memory_events import (
+        MemoryEvent,
+        MemoryRecorder,
+        MemoryTrace,
+        Spot,
+    )
+    from gpumagic.devices.protocols import Runtime
+
+_NOT_RECORDED = "allocations could not be recorded"
+_RUN_AGAIN = "run the cell again to see its lines and its exact peak"
+_NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inc", "??")
+_LIBRARY = ".so"  # named in the place of a source, where that is not known
+_UNKNOWN = "<unknown>"
+
+
+class Recording:
+    """Records what runs between two calls; a failure of it is a remark.
+
+    Attributes:
+        trace: What was seen, once it has ended; None if nothing could be.
+
+        remarks: Why not, in sentences.
+
+    Args:
+        lines: Whether each allocation needs its line.
+    """
+
+    def __init__(self, *, lines: bool) -> None:
+        self.trace: MemoryTrace | None = None
+        self.remarks: tuple[str, ...] = ()
+        self._lines = lines
+        self._recorder: MemoryRecorder | None = None
+
+    def start(self, runtime: Runtime) -> None:
+        """Record from now on, if that can be done."""
+        chosen = recorder_for(runtime, lines=self._lines)
+        if chosen.remark is not None:
+            self.remarks += (chosen.remark,)
+        if chosen.recorder is None:
+            return
+        try:
+            chosen.recorder.start()
+        except RuntimeError as problem:
+            self._note(problem)
+        else:
+            self._recorder = chosen.recorder
+
+    def stop(self) -> None:
+        """End it; everything is as it was before."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        try:
+            self.trace = recorder.stop()
+        except RuntimeError as problem:  # the device is broken
+            self._note(problem)
+        else:
+            self.remarks += self.trace.remarks
+
+    def forget(self) -> None:
+        """What was recorded is of another device than the cell has used in the end."""
+        if self.trace is not None:
+            self.trace = None
+            self.remarks += (f"the cell has changed devices; {_RUN_AGAIN}",)
+
+    def _note(self, problem: RuntimeError) -> None:
+        self.remarks += (f"{_NOT_RECORDED}: {problem}",)
+
+
+class Chosen(NamedTuple):
+    """A recorder, or why there is none."""
+
+    recorder: MemoryRecorder | None = None
+    remark: str | None = None
+
+
+def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
+    """A recorder for what is going to run; it is not started by this.
+
+    Recording starts no device and imports nothing, so that a device which the cell
+    starts itself is not recorded.
+
+    Args:
+        runtime: The best that there is now.
+
+        lines: Whether each event needs its line.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return Chosen(remark=_too_early("torch was not imported"))
+    places = places_beside(torch) if lines else None
+    if runtime.simulated:
+        # Its engine knows the peak by itself.
+        return _of_the_simulator() if lines else Chosen()
+    if runtime.kind == "cpu":
+        from gpumagic.devices.host_allocations import HostAllocations
+
+        return Chosen(HostAllocations(torch, places))
+    if runtime.kind == "cuda":
+        return _of_cuda(torch, runtime, places)
+    return Chosen(remark=f"torch records no allocations on {runtime.kind}")
+
+
+def _of_the_simulator() -> Chosen:
+    from gpumagic.simulator.memory_watch import MemoryWatch
+
+    return Chosen(MemoryWatch(simulated_box()))  # type: ignore[arg-type]
+
+
+def _of_cuda(torch: Any, runtime: Runtime, places: Places | None) -> Chosen:
+    from gpumagic.devices.memory_history import CudaHistory, why_no_history
+
+    if not runtime.started():
+        return Chosen(remark=_too_early("CUDA was not started"))
+    why_not = why_no_history(torch)
+    if why_not is not None:
+        return Chosen(remark=f"allocations cannot be recorded: {why_not}")
+    return Chosen(CudaHistory(torch, places))
+
+
+def _too_early(reason: str) -> str:
+    return f"nothing was recorded: {reason} when the cell began; {_RUN_AGAIN}"
+
+
+# ------------------------------------------------------------------------------ by line
+
+
+def lines_of(
+    device: int,
+    events: Sequence[MemoryEvent],
+    *,
+    before_peak: int,
+    in_cell: Callable[[str], bool],
+) -> tuple[LineUse, ...]:
+    """A row for each line: those of the cell first, what has no line last.
+
+    Args:
+        device: Where it happened.
+
+        events: What happened there, in order.
+
+        before_peak: How many of them there were up to the peak.
+
+        in_cell: Whether a file is the cell itself.
+    """
+    sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
+    for event in events:
+        sums[event.spot].add(event)
+    for event in alive_after(events, before_peak):
+        sums[event.spot].at_peak_bytes += event.nbytes
+
+    def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
+        if spot is None:
+            return True, True, "", 0
+        return False, not in_cell(spot.file), spot.file, spot.line or 0
+
+    ordered = sorted(sums, key=place)
+    return tuple(_row(device, spot, sums[spot], in_cell) for spot in ordered)
+
+
+@dataclass
+class _Sums:
+    allocated_bytes: int = 0
+    freed_bytes: int = 0
+    allocations: int = 0
+    at_peak_bytes: int = 0
+    backward: bool = False
+
+    def add(self, event: MemoryEvent) -> None:
+        if event.taken:
+            self.allocations += 1
+            self.allocated_bytes += event.nbytes
+            self.backward |= event.backward
+        else:
+            self.freed_bytes += event.nbytes
+
+
+def _row(
+    device: int, spot: Spot | None, sums: _Sums, in_cell: Callable[[str], bool]
+) -> LineUse:
+    return LineUse(
+        line=None if spot is None else code_line_at(spot),
+        number=spot.line if spot is not None and in_cell(spot.file) else None,
+        device=device,
+        allocated_bytes=sums.allocated_bytes,
+        freed_bytes=sums.freed_bytes,
+        allocations=sums.allocations,
+        at_peak_bytes=sums.at_peak_bytes,
+        backward=sums.backward,
+    )
+
+
+class _Replayed(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        peak_bytes: The most that was allocated at once.
+
+        end_bytes: What was allocated in the end.
+
+        before_peak: How many events there were up to the peak, first to reach it;
+            none if there was never more than at the beginning.
+    """
+
+    peak_bytes: int
+    end_bytes: int
+    before_peak: int
+
+
+# ----------------------------------------------------- the course of what was allocated
+
+
+def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> _Replayed:
+    """Go through what happened."""
+    now = peak = allocated_bytes
+    before_peak = 0
+    for number, event in enumerate(events, 1):
+        now += event.nbytes if event.taken else -event.nbytes
+        if now > peak:
+            peak, before_peak = now, number
+    return _Replayed(peak, now, before_peak)
+
+
+def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent, ...]:
+    """Those of the first events that took what was still there after all of them."""
+    alive: dict[int, MemoryEvent] = {}
+    for event in events[:count]:
+        if event.taken:
+            alive[event.address] = event
+        else:
+            alive.pop(event.address, None)
+    return tuple(alive.values())
+
+
+# ------------------------------------------------------------- lines of the user's code
+
+
+def files_of_running_cell() -> Callable[[str], bool]:
+    """Tells whether a file name is that of the cell which is running now.
+
+    Ask for it while the cell runs, or just after; the answer can be used later on.
+    """
+    cells = dict(_cells(running_shell()))
+    # The shell's own count is, by version, that of the running cell or the next.
+    running = max(cells.values(), default=None)
+    return lambda file: file in cells and cells[file] == running
+
+
+def code_line_at(spot: Spot) -> CodeLine:
+    """A line as reports keep it, with what was typed there."""
+    number = _cells(running_shell()).get(spot.file)
+    name = Path(spot.file).name if number is None else f"In [{number}]"
+    if spot.line is None:
+        return CodeLine(name)
+    typed = linecache.getline(spot.file, spot.line).strip()
+    return CodeLine(f"{name}, line {spot.line}", typed or None)
+
+
+def _cells(shell: object) -> dict[str, int]:
+    """The number of each cell, by the file name that its code was compiled with."""
+    numbers: dict[str, int] = getattr(
+        getattr(shell, "compile", None), "_filename_map", {}
+    )
+    return numbers
+
+
+class _StackPlaces(Places):
+    """`Places` for which no file is the user's that is not Python's.
+
+    A recording that the user has switched on has frames of C++ as well, unless they
+    have said `stacks="python"`: those of torch, and of the interpreter, come first.
+    """
+
+    def is_users(self, filename: str) -> bool:
+        """Whether a file is the user's."""
+        return _is_python(filename) and super().is_users(filename)
+
+
+def places_beside(torch: Any) -> _StackPlaces:
+    """What finds the user's lines."""
+    return _StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
+
+
+def _is_python(filename: str) -> bool:
+    name = filename.rpartition("/")[2]
+    is_other = name.endswith(_NOT_PYTHON) or _LIBRARY in name or name == _UNKNOWN
+    return bool(name) and not is_other

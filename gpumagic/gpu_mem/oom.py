@@ -1,0 +1,381 @@
+"""Reads out-of-memory errors, makes facts of them, and remembers the last one.
+
+An error that ends a cell is met at the end of that cell, before a later error takes
+its place. One that the code has caught leaves no trace in Python, and its birth cannot
+be watched without cost. But the allocators count them: a number that has risen with no
+error to show for it tells that there was one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_mem.counters import read
+from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
+from gpumagic.gpu_mem.records import CaughtOoms, OomFacts
+from gpumagic.report.places import Place, Places, code_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gpumagic.gpu_mem.records import Counters
+    from gpumagic.report.places import PlaceMark
+
+# "KB" and "GB" are how some backends write what the others call KiB and GiB.
+_UNITS = {
+    "bytes": 1,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+    "kb": 1 << 10,
+    "mb": 1 << 20,
+    "gb": 1 << 30,
+    "tb": 1 << 40,
+}
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)\b"
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|would exceed allowed memory|can't allocate memory|"
+    r"not enough memory",
+    re.IGNORECASE,
+)
+_BEYOND_ANY_DEVICE = "allocate more than 1EB memory"
+_DEVICE = re.compile(r"\bGPU (\d+) has a total capacity|\bon device (\d+) would exceed")
+_THIS_PROCESS = rf"this process has {_SIZE} memory in use"
+_OTHER_PROCESS = re.compile(rf"\bProcess (\d+) has {_SIZE} memory in use")
+_ALLOWED = re.compile(rf"{_SIZE} allowed; ")
+# Each is looked for on its own: versions and backends differ in what they tell.
+_FIELDS = {
+    "requested_bytes": (
+        rf"[Tt]ried to allocate {_SIZE}",
+        rf"\bRequested\s*: {_SIZE}",
+    ),
+    "total_bytes": (
+        rf"total capacity of {_SIZE}",
+        rf"Device limit\s*: {_SIZE}",
+    ),
+    "free_bytes": (
+        rf"of which {_SIZE} is free",
+        rf"Free \(according to CUDA\)\s*: {_SIZE}",
+    ),
+    "process_bytes": (_THIS_PROCESS,),
+    "allocated_bytes": (
+        rf"allocated memory {_SIZE} is allocated by PyTorch",
+        rf"Currently allocated\s*: {_SIZE}",
+    ),
+    "reserved_unallocated_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "private_pools_bytes": (rf"{_SIZE} allocated in private pools",),
+}
+
+
+class Seen(NamedTuple):
+    """What is known: `facts` are of the last error, `caught` came since or instead."""
+
+    facts: OomFacts | None
+    caught: CaughtOoms | None
+
+
+class LastOom:
+    """Remembers what is known of the last one, also when the error itself is gone.
+
+    Args:
+        shell: The IPython shell, which holds the last error; None where there is none.
+
+        look: Reads the counters of the devices in use.
+    """
+
+    def __init__(
+        self,
+        shell: Any | None,
+        look: Callable[[], Iterable[Counters]] | None = None,
+    ) -> None:
+        self._shell = shell
+        self._look = look or _of_every_device
+        self._seen = Seen(None, None)
+        self._known: set[tuple[int, str]] = set()
+        self._count = _Count()
+        self._looked_in: int | None = None
+
+    def seen(self, cell: int | None = None) -> Seen:
+        """What is known by now.
+
+        Args:
+            cell: The cell that asks.
+        """
+        self._note(self._risen(), None, None)
+        self._looked_in = cell
+        return self._seen
+
+    def cell_ended(
+        self,
+        cell: int | None,
+        error: BaseException | None = None,
+        *,
+        watched: bool = True,
+    ) -> None:
+        """Remember what has come of a cell, if anything has.
+
+        Args:
+            cell: Its number.
+
+            error: What it has raised, where the shell does not hold that yet.
+
+            watched: Whether nothing else has run since the look before.
+        """
+        more = self._risen()
+        if error is not None or any(more.values()):
+            self._note(more, error, cell if watched else None)
+        self._looked_in = cell
+
+    def _risen(self) -> dict[int, int]:
+        if self._count.begin_anew():
+            self._seen = Seen(None, None)  # of a machine that is not there any more
+        return self._count.risen(self._look())
+
+    def _note(
+        self, more: dict[int, int], error: BaseException | None, watched: int | None
+    ) -> None:
+        if any(more.values()):
+            self._forget(error)
+        new = self._new_errors(error)
+        facts = [_facts_of(each) for each in new]
+        for each in facts:
+            _take_one(more, each.device)
+        times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
+        if times > 0:
+            since = None if watched is not None else self._looked_in
+            caught = CaughtOoms(device, times, watched, since)
+            # The words of an older error would be taken for those of the last one.
+            self._seen = Seen(facts[0] if facts else None, caught)
+        elif facts:
+            self._seen = Seen(facts[0], None)
+
+    def _forget(self, error: BaseException | None) -> None:
+        """Take an error for a new one: it can have the place of one that is gone."""
+        found = oom_within(error)
+        if found is not None:
+            self._known.discard(_key(found))
+
+    def _new_errors(self, error: BaseException | None) -> list[BaseException]:
+        """Those that nobody had seen before, the last one first."""
+        kept = [error, *(held.error for held in held_errors(self._shell))]
+        for errors in errors_in_variables(self._shell).values():
+            kept += reversed(errors)
+        found = (oom_within(e) for e in kept if isinstance(e, BaseException))
+        held = {_key(each): each for each in found if each is not None}
+        new = [each for key, each in held.items() if key not in self._known]
+        self._known = set(held)
+        return new
+
+
+class _Count:
+    """How many the allocators have counted, of the machine that is on."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+        self._machine: Any = None
+
+    def begin_anew(self) -> bool:
+        """Forget what was counted on another machine; whether there was one."""
+        if simulated_box() is self._machine:
+            return False
+        self._known, self._machine = {}, simulated_box()
+        return True
+
+    def risen(self, counters: Iterable[Counters]) -> dict[int, int]:
+        """By how much more, device by device, since this was last asked."""
+        more = {}
+        for each in counters:
+            now, then = each.ooms or 0, self._known.get(each.device, 0)
+            # Fewer than before: reset in between, and counted anew since.
+            more[each.device] = now if now < then else now - then
+            self._known[each.device] = now
+        return more
+
+
+def _of_every_device() -> Iterator[Counters]:
+    """The counters of each device: one that has given back all is not in use."""
+    runtime = runtime_now()
+    count = runtime.device_count() if runtime.started() else 0
+    return (read(runtime, device) for device in range(count or 0))
+
+
+def _key(error: BaseException) -> tuple[int, str]:
+    return id(error), str(error)
+
+
+def _take_one(more: dict[int, int], device: int | None) -> None:
+    """An error with words is one of those that were counted."""
+    if device is None:
+        device = next((each for each, times in more.items() if times), None)
+    if device in more:
+        more[device] -= 1
+
+
+# -------------------------------------------------------------------- errors as objects
+
+
+def oom_within(error: BaseException | None) -> BaseException | None:
+    """The out-of-memory error that an error is, or that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        # One of ours may speak of it in its advice.
+        if not isinstance(error, GpuMagicError) and is_out_of_memory(_text(error)):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _facts_of(error: BaseException) -> OomFacts:
+    """What the error says, where the user's code raised it, and from which cell."""
+    marks = _users_lines(error)
+    innermost = marks[-1] if marks else None
+    cell = _cell_of(marks)
+    in_cell = [mark for mark in marks if Place(*mark).cell == cell is not None]
+    elsewhere = bool(in_cell) and in_cell[-1] is not innermost
+    return dataclasses.replace(
+        read_oom(str(error)),
+        line=code_line(innermost),
+        cell=cell,
+        called_from=code_line(in_cell[-1]) if elsewhere else None,
+    )
+
+
+def of_the_run(
+    oom: OomFacts | None, caught: CaughtOoms | None
+) -> Callable[[object], bool] | None:
+    """Tells the error whose frames hold what the failing run had needed.
+
+    Of errors that were caught it is one that ended the same cell, as far as that is
+    known: none of an earlier cell is.
+
+    Args:
+        oom: The one that is asked about.
+
+        caught: Or those that were.
+    """
+    if oom is not None:
+        text = oom.text
+        return lambda error: _says(error, text)
+    if caught is None:
+        return None
+    first = caught.cell or (caught.since_cell or 0) + 1
+    return lambda error: (
+        isinstance(error, BaseException)
+        and (_cell_of(_users_lines(error)) or 0) >= first
+    )
+
+
+def _says(error: object, text: str) -> bool:
+    found = oom_within(error) if isinstance(error, BaseException) else None
+    return found is not None and _text(found) == text
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 -- an error of the user's that has no text
+        return ""
+
+
+def _users_lines(error: BaseException) -> list[PlaceMark]:
+    """The places of the user's code that an error came through, innermost last."""
+    torch = loaded_torch()
+    places = Places(() if torch is None else (str(torch.__path__[0]),))
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if places.is_users(code.co_filename):
+            found.append((code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return found
+
+
+def _cell_of(marks: list[PlaceMark]) -> int | None:
+    """The number of the cell that was run: the outermost."""
+    cells = (Place(*mark).cell for mark in marks)
+    return next((cell for cell in cells if cell is not None), None)
+
+
+# ------------------------------------------------------------------- what an error says
+
+
+def read_oom(text: str) -> OomFacts:
+    """What the text of an out-of-memory error tells; cell and line it never does.
+
+    torch rounds most sizes to hundredths of their unit. What it says was requested
+    is what the driver was asked for: "20.00 MiB" is a tensor of 1 to 10 MiB as well.
+    What lies free in private pools it counts as allocated.
+
+    Args:
+        text: Of any error; one that is about something else leaves all unknown. Known
+            are the errors for CUDA, ROCm and XPU, for cudaMallocAsync, for MPS and
+            for memory of the host, from torch 2.4 on.
+    """
+    is_one = is_out_of_memory(text)
+    sizes: dict[str, Any] = {
+        field: _first_size(patterns, text) if is_one else None
+        for field, patterns in _FIELDS.items()
+    }
+    if is_one and _BEYOND_ANY_DEVICE in text:
+        sizes["requested_bytes"] = 1 << 60  # or more
+    device = _DEVICE.search(text) if is_one else None
+    return OomFacts(
+        text=text,
+        cell=None,
+        line=None,
+        device=None if device is None else int(device[1] or device[2]),
+        **sizes,
+    )
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether the text of an error says that memory has run out."""
+    return _OUT_OF_MEMORY.search(text) is not None
+
+
+def allowed_bytes(text: str) -> int | None:
+    """The limit of this process that the text names; None where it names none."""
+    return _first_size((_ALLOWED.pattern,), text)
+
+
+def others_in(text: str) -> tuple[tuple[int, int], ...]:
+    """Other processes that the text names, as process number and bytes.
+
+    In a container torch does not recognise its own process and lists it among the
+    others: then nobody can be told from it, and none is returned.
+    """
+    if re.search(_THIS_PROCESS, text) is None:
+        return ()
+    found = _OTHER_PROCESS.finditer(text)
+    return tuple((int(each[1]), _bytes(each[2], each[3])) for each in found)
+
+
+def others_bytes(oom: OomFacts) -> int | None:
+    """What other processes held, as far as the error tells it."""
+    listed = others_in(oom.text)
+    if listed:
+        return sum(nbytes for _, nbytes in listed)
+    total, free, process = oom.total_bytes, oom.free_bytes, oom.process_bytes
+    if total is None or free is None or process is None:
+        return None
+    return max(total - free - process, 0)
+
+
+def _first_size(patterns: tuple[str, ...], text: str) -> int | None:
+    for pattern in patterns:
+        found = re.search(pattern, text)
+        if found is not None:
+            return _bytes(found[1], found[2])
+    return None
+
+
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * _UNITS[unit.lower()])

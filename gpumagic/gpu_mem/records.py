@@ -1,0 +1,654 @@
+"""What is found of memory, as frozen records; `report.py` puts them together."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.report.record import Record
+
+if TYPE_CHECKING:
+    from gpumagic.report.events import Code, CodeLine
+
+PEAKS = ("peak_bytes", "peak_reserved_bytes")
+SUMS = (
+    "taken_bytes",
+    "given_back_bytes",
+    "taken",
+    "retries",
+    "ooms",
+    "stream_waits",
+    "driver_calls",
+    "flushed_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Setting(Record):
+    """Where it was looked.
+
+    Attributes:
+        kind: The word in front of the colon of the torch device, as the user's code
+            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
+
+        label: What all figures of a simulated machine are labelled with.
+
+        backend: Which allocator torch uses: "native", "cudaMallocAsync", another;
+            None where that is unknown or there is no choice.
+    """
+
+    kind: str
+    label: str = ""
+    backend: str | None = None
+
+
+# ------------------------------------------------------------ what the allocator counts
+
+
+@dataclass(frozen=True)
+class Counters(Record):
+    """The caching allocator's own counters of one device, at one moment.
+
+    None is a counter that this allocator does not keep. On the CPU `allocated_bytes`
+    is what the notebook's names hold, and the others are None.
+
+    Attributes:
+        allocated_bytes: Handed out to tensors, as the allocator rounds.
+
+        reserved_bytes: Taken from the driver.
+
+        active_bytes: Handed out, or given back and still awaited by another stream.
+
+        requested_bytes: What the callers asked for.
+
+        peak_bytes: The most of `allocated_bytes` since somebody reset the peaks.
+
+        taken_bytes: Handed out altogether, since somebody reset the sums.
+
+        given_back_bytes: Given back altogether.
+
+        taken: How often memory was handed out.
+
+        retries: How often the driver had none, so that the cache was emptied.
+
+        ooms: How often that did not help either.
+
+        stream_waits: How often all streams were waited for to free memory.
+
+        driver_calls: How often the driver was asked for memory, or given it back.
+
+        flushed_bytes: Given back to the driver altogether.
+
+        stuck_bytes: Free parts of segments that are in use (not expandable ones).
+    """
+
+    device: int
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    active_bytes: int | None = None
+    requested_bytes: int | None = None
+    peak_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    taken_bytes: int | None = None
+    given_back_bytes: int | None = None
+    taken: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+    stream_waits: int | None = None
+    driver_calls: int | None = None
+    flushed_bytes: int | None = None
+    stuck_bytes: int | None = None
+
+    @property
+    def pending_bytes(self) -> int | None:
+        """Given back, but awaited by another stream."""
+        return difference(self.active_bytes, self.allocated_bytes)
+
+    @property
+    def rounding_bytes(self) -> int | None:
+        """Handed out beyond what was asked for."""
+        return difference(self.active_bytes, self.requested_bytes)
+
+
+class PeakKind(enum.Enum):
+    """How well the peak of a cell is known."""
+
+    EXACT = "exact"
+    BOUND = "between two bounds"
+    SINCE_RESET = "since the cell itself reset the peaks"
+    REPLAYED = "replayed from each allocation"  # as requested, without rounding
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Peak(Record):
+    """The most that was allocated at once while a cell ran."""
+
+    kind: PeakKind
+    low_bytes: int | None = None
+    high_bytes: int | None = None  # the same as `low_bytes` where it is exact
+
+
+@dataclass(frozen=True)
+class DeviceChange(Record):
+    """What a cell did to the memory of one device.
+
+    Attributes:
+        before: The counters before it.
+
+        after: And afterwards, as they would be had the cell not reset any.
+
+        peak: The most at once in between.
+    """
+
+    before: Counters
+    after: Counters
+    peak: Peak
+
+    @property
+    def device(self) -> int:
+        """Its number."""
+        return self.after.device
+
+    @property
+    def allocated_delta(self) -> int | None:
+        """How much more is allocated; negative is less."""
+        return difference(self.after.allocated_bytes, self.before.allocated_bytes)
+
+    @property
+    def reserved_delta(self) -> int | None:
+        """How much more is taken from the driver."""
+        return difference(self.after.reserved_bytes, self.before.reserved_bytes)
+
+    @property
+    def gross_bytes(self) -> int | None:
+        """All that was handed out in between, however soon it came back.
+
+        None where somebody has reset the sums in between, unseen.
+        """
+        if sums_were_reset(self.before, self.after):
+            return None
+        return difference(self.after.taken_bytes, self.before.taken_bytes)
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything happened there at all."""
+        return any((self.allocated_delta, self.reserved_delta, self.gross_bytes))
+
+
+class BadgeKind(enum.Enum):
+    """Something about a cell's memory that should be seen at once."""
+
+    RETRY = "the driver had no memory left, so that the cache was emptied"  # times
+    OOM_CAUGHT = "an out-of-memory error was caught inside"  # times
+    DRIVER_CALLS = "memory was taken from the driver, or given back"  # calls
+    STREAM_WAITS = "all streams were waited for to free memory"  # times
+    PENDING = "memory that was given back is awaited by another stream"  # bytes
+    FLUSHED = "the cache was given back to the driver"  # bytes
+    PEAK_RESET = "the cell has reset the peaks"
+    SUMS_RESET = "the cell has reset the sums"
+    STARTED = "the device was used for the first time"
+    NOT_CACHED = "caching is switched off, so that nothing is counted"
+    BACKEND = "this allocator keeps no such counters"  # names: the backend
+    SHARED = "other processes use the device"  # how many
+
+
+@dataclass(frozen=True)
+class CellBadge(Record):
+    """One of them, with its figure."""
+
+    kind: BadgeKind
+    device: int | None = None
+    amount: int | None = None
+    names: tuple[str, ...] = ()
+
+
+def difference(one: int | None, other: int | None) -> int | None:
+    """How much more one is than the other; unknown if one of them is."""
+    return None if one is None or other is None else one - other
+
+
+def peaks_were_reset(before: Counters, after: Counters) -> bool:
+    """Whether the peaks were: they never fall by themselves."""
+    return _fell(before, after, PEAKS)
+
+
+def sums_were_reset(before: Counters, after: Counters) -> bool:
+    """Whether the sums were: then they fall, or do not explain what is allocated."""
+    return _fell(before, after, SUMS) or not _explained(before, after)
+
+
+def _fell(before: Counters, after: Counters, names: tuple[str, ...]) -> bool:
+    for name in names:
+        then, now = getattr(before, name), getattr(after, name)
+        if then is not None and now is not None and now < then:
+            return True
+    return False
+
+
+def _explained(before: Counters, after: Counters) -> bool:
+    """Whether what was taken less what was given back is the difference."""
+    then, now = _balance(before), _balance(after)
+    return then is None or now is None or then == now
+
+
+def _balance(counters: Counters) -> int | None:
+    allocated, taken, given_back = (
+        counters.allocated_bytes,
+        counters.taken_bytes,
+        counters.given_back_bytes,
+    )
+    if allocated is None or taken is None or given_back is None:
+        return None
+    return allocated - taken + given_back
+
+
+# ----------------------------------------------------------------- devices and the host
+
+
+@dataclass(frozen=True)
+class DeviceMemory(Record):
+    """One device now, by the allocator and by the driver.
+
+    Attributes:
+        total_bytes: Of the device; of a slice, of that.
+
+        free_bytes: As the driver tells; of the host, the RAM that can still be used.
+
+        others_bytes: What other processes hold, where that can be told.
+
+        other_processes: How many there are.
+
+        cap_bytes: What this process may take at most, if it has set a limit.
+    """
+
+    counters: Counters
+    name: str | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    others_bytes: int | None = None
+    other_processes: int | None = None
+    cap_bytes: int | None = None
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """Taken from the driver and not in use."""
+        return difference(self.counters.reserved_bytes, self.counters.allocated_bytes)
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """Used on the device, and neither the allocator's nor another process's.
+
+        The context, loaded kernels, communication buffers: in no counter of torch.
+        """
+        known = (self.total_bytes, self.free_bytes, self.counters.reserved_bytes)
+        if None in known or (self.other_processes != 0 and self.others_bytes is None):
+            return None  # what is not ours may be anybody's
+        total, free, reserved = known
+        used = (total or 0) - (free or 0)
+        return max(used - (reserved or 0) - (self.others_bytes or 0), 0)
+
+
+@dataclass(frozen=True)
+class HostMemory(Record):
+    """Page-locked memory of the host, as torch caches it."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+# ------------------------------------------------------------------ whose the bytes are
+
+
+class HolderKind(enum.Enum):
+    """Who keeps memory alive."""
+
+    VARIABLE = "variable"
+    GRAPH = "autograd graph"  # saved for a backward pass
+    OUTPUT = "output"  # Out[n], _, and where IPython keeps them besides
+    ERROR = "error"  # frames of a traceback
+    MODULE = "module"  # globals of imported modules
+    LIBRARY = "library"  # workspaces of cuBLAS and the like
+    UNATTRIBUTED = "unattributed"  # in use, and reached from nowhere
+
+
+@dataclass(frozen=True)
+class Part(Record):
+    """What a holder's bytes are: "parameters", "gradients", "optimizer state"."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Holder(Record):
+    """A name with the memory that it keeps alive on one device.
+
+    Attributes:
+        name: As the user would type it: `model`, `Out[3]`, `cache["k"]`; of an error
+            the function and its local: `logits in train_step`.
+
+        own_bytes: What would come back if only this name went.
+
+        reachable_bytes: All that can be reached from it.
+
+        storages: How many pieces of memory that is.
+
+        shares_with: Another name that reaches some of the same memory.
+
+        parts: Its bytes by what they are, largest first.
+
+        delta_bytes: How much more it reaches than before the cell; None where that
+            was not compared.
+    """
+
+    name: str
+    kind: HolderKind
+    device: int
+    own_bytes: int
+    reachable_bytes: int
+    storages: int = 1
+    shares_with: str | None = None
+    parts: tuple[Part, ...] = ()
+    delta_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Holdings(Record):
+    """Who holds what. For each device the rows add up to what is allocated.
+
+    Attributes:
+        holders: Largest first. Each storage counts for one row only in `own_bytes`
+            and in the sums; the last row of a device is what nobody was found for.
+
+        allocated_bytes: By device, what the rows add up to.
+
+        sums: By device and kind, without what an earlier kind has counted already.
+
+        partial: Whether the search was ended by its budget, or could not look
+            somewhere: then more may belong to the names than is said.
+
+        remarks: What could not be looked at, in sentences.
+    """
+
+    holders: tuple[Holder, ...]
+    allocated_bytes: tuple[tuple[int, int], ...] = ()
+    sums: tuple[tuple[int, HolderKind, int], ...] = ()
+    partial: bool = False
+    searched: int = 0  # objects
+    seconds: float = 0.0
+    remarks: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------- lines and cells
+
+
+@dataclass(frozen=True)
+class LineUse(Record):
+    """What one line of the cell did.
+
+    Attributes:
+        line: None for what no line of the cell can be found for.
+
+        number: Its number in the cell; the magic line is line 1.
+
+        at_peak_bytes: Allocated by this line and alive when the most was allocated.
+
+        backward: Whether its memory was taken by a backward pass that it started.
+    """
+
+    line: CodeLine | None
+    number: int | None
+    device: int
+    allocated_bytes: int
+    freed_bytes: int
+    allocations: int
+    at_peak_bytes: int
+    backward: bool = False
+
+    @property
+    def net_bytes(self) -> int:
+        """What it left behind; memory of earlier lines that it freed counts here."""
+        return self.allocated_bytes - self.freed_bytes
+
+
+@dataclass(frozen=True)
+class LedgerEntry(Record):
+    """One cell of the notebook."""
+
+    code: Code
+    kind: str
+    label: str
+    device: int
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    allocated_delta: int | None
+    peak: Peak
+    failed: bool = False
+    badges: tuple[BadgeKind, ...] = ()
+
+
+# ---------------------------------------------------------- what is probably not wanted
+
+
+class LeakKind(enum.Enum):
+    """Who keeps alive what nobody wants any more."""
+
+    ERROR = "an error"  # its frames, of the last one in three places
+    OUTPUT = "shown results"  # Out[n], _, __, ___ and the hidden ones
+    GRAPH = "a graph nobody will walk back"  # e.g. losses added up
+
+
+@dataclass(frozen=True)
+class Leak(Record):
+    """One holder of memory that is probably not wanted.
+
+    Attributes:
+        where: What holds it: `Out[12]`, `logits in train_step of the last error`.
+
+        held_by: Every place that has to let go: `sys.last_traceback`, ...
+
+        undo: What to type to let go of this alone.
+
+        lost: What is lost by that: `%debug`, `Out[12]`.
+    """
+
+    kind: LeakKind
+    where: str
+    device: int
+    nbytes: int
+    held_by: tuple[str, ...] = ()
+    undo: str = ""
+    lost: str = ""
+
+
+# ---------------------------------------------------------------------- what lies where
+
+
+class BlockState(enum.Enum):
+    """What a block of a segment is."""
+
+    ALLOCATED = "allocated"
+    PENDING = "pending"  # given back, awaited by another stream
+    FREE = "free"
+
+
+@dataclass(frozen=True)
+class Block(Record):
+    """A piece of a segment."""
+
+    offset_bytes: int
+    nbytes: int
+    state: BlockState
+    requested_bytes: int | None = None
+    names: tuple[str, ...] = ()  # variables of the notebook that lie there
+    line: CodeLine | None = None  # where it was allocated, where that was recorded
+
+
+@dataclass(frozen=True)
+class Segment(Record):
+    """A piece of memory that was taken from the driver.
+
+    Attributes:
+        stream: The stream that may use its free parts, as a small number: 0 is the
+            default one.
+
+        pool: "small" or "large"; of a graph or a pool of the user's its number.
+    """
+
+    device: int
+    address: int
+    nbytes: int
+    stream: int
+    pool: str
+    expandable: bool
+    blocks: tuple[Block, ...]
+
+    @property
+    def allocated_bytes(self) -> int:
+        """In use."""
+        return sum(b.nbytes for b in self.blocks if b.state is BlockState.ALLOCATED)
+
+
+@dataclass(frozen=True)
+class Fragmentation(Record):
+    """How usable the free memory of one device is: shares of one, None if undefined.
+
+    Attributes:
+        idle_share: Reserved and not allocated. Slack, and no fragmentation.
+
+        stuck_share: Free, but in segments that are in use, so that the driver cannot
+            have it back.
+
+        largest_hole_bytes: The largest free piece.
+
+        external: 1 less largest hole over all that is free.
+
+        spread: 1 less the sum of squared shares of the holes: many equal holes are 1.
+
+        rounding_share: Handed out beyond what was asked for.
+
+        stranded_bytes: Free, but for another stream or pool than the one that most
+            of the memory belongs to.
+    """
+
+    device: int
+    reserved_bytes: int
+    free_bytes: int
+    idle_share: float | None
+    stuck_share: float | None
+    largest_hole_bytes: int
+    external: float | None
+    spread: float | None
+    rounding_share: float | None
+    stranded_bytes: int
+
+
+# -------------------------------------------------------- requests, and why they failed
+
+
+class Cause(enum.Enum):
+    """Which sentence an out-of-memory error comes down to."""
+
+    NEVER_FITS = "more than the device has"
+    TOO_MUCH_LIVE = "too much is alive"
+    FRAGMENTED = "enough is free, but in no piece that is large enough"
+    PRIVATE_POOL = "a graph's own pool holds much"
+    OTHERS = "others on the device hold much"
+    LEAKED = "what is not wanted any more would be enough"
+    CAPPED = "this process may not take more"
+    UNKNOWN = "it cannot be told"
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """Whether a request fits now, and where.
+
+    Attributes:
+        rounded_bytes: What the allocator would make of the request.
+
+        hole_bytes: The largest free piece of the right pool and stream.
+
+        elsewhere_bytes: What is free in segments of other streams, and so not for it.
+
+        segment_bytes: What would be asked of the driver where no hole fits.
+
+        releasable_bytes: Free segments that could be given back first.
+
+        place: "hole", "driver", "after releasing" or "nowhere"; None is unknown.
+    """
+
+    device: int
+    requested_bytes: int
+    rounded_bytes: int
+    hole_bytes: int | None
+    segment_bytes: int | None
+    device_free_bytes: int | None
+    releasable_bytes: int | None
+    cap_left_bytes: int | None
+    place: str | None
+    elsewhere_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Pinning(Record):
+    """A block that keeps a large segment from being given back."""
+
+    segment_bytes: int
+    block_bytes: int
+    free_bytes: int  # that it holds back
+    names: tuple[str, ...] = ()
+    line: CodeLine | None = None
+
+
+@dataclass(frozen=True)
+class OomFacts(Record):
+    """What is known of an out-of-memory error, from its text and from that moment.
+
+    Attributes:
+        cell: The cell that was run; None outside of a notebook.
+
+        line: Where the user's code raised it, also in a function of an earlier cell.
+
+        called_from: The line of the cell that was run, where `line` lies elsewhere.
+
+        after: Whether memory was looked at after the error, when frames were still
+            alive but torch had already given back what it could.
+    """
+
+    text: str
+    cell: int | None
+    line: CodeLine | None
+    device: int | None
+    requested_bytes: int | None
+    total_bytes: int | None
+    free_bytes: int | None
+    process_bytes: int | None
+    allocated_bytes: int | None
+    reserved_unallocated_bytes: int | None
+    private_pools_bytes: int | None
+    after: bool = True
+    called_from: CodeLine | None = None
+
+
+@dataclass(frozen=True)
+class CaughtOoms(Record):
+    """Out-of-memory errors of which only the allocator's count is left.
+
+    Most have been caught: by the code, or by a library that it uses. That is certain
+    only of a watched cell, where the error that ended it is known.
+
+    Attributes:
+        times: How many.
+
+        cell: The cell in which they were met, where it was watched.
+
+        since_cell: Otherwise the cell of the look before, after which they were met;
+            None where nobody had looked.
+    """
+
+    device: int
+    times: int
+    cell: int | None = None
+    since_cell: int | None = None

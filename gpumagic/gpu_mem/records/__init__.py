@@ -1,1 +1,0 @@
-"""What is found of memory, as frozen records; `report.py` puts them together."""

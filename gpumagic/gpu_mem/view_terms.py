@@ -1,0 +1,391 @@
+"""How devices, peaks and badges are called in every view of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.drawing import Column, Note, Property
+from gpumagic.gpu_mem.records import BadgeKind, PeakKind
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    devices_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpumagic.drawing import NoteKind
+    from gpumagic.gpu_mem.records import CellBadge, Peak, Setting
+    from gpumagic.report.events import CodeLine
+
+_FOLDED = frozenset(
+    {
+        BadgeKind.RETRY,
+        BadgeKind.OOM_CAUGHT,
+        BadgeKind.DRIVER_CALLS,
+        BadgeKind.STREAM_WAITS,
+        BadgeKind.PEAK_RESET,
+        BadgeKind.SUMS_RESET,
+        BadgeKind.STARTED,
+        BadgeKind.NOT_CACHED,
+    }
+)
+_SEVERITY = ("problem", "warning", "note")
+# What comes of giving cached memory back, whoever has ordered that.
+_OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
+_OF_THE_CACHE = "that comes of the cache that was given back, and would come again"
+_REMARKS = {
+    PeakKind.EXACT: "exact",
+    PeakKind.BOUND: "",  # the bounds say it
+    PeakKind.SINCE_RESET: "the cell reset the peaks",
+    PeakKind.REPLAYED: "replayed",
+    PeakKind.UNKNOWN: "",
+}
+_HOST = "cpu"
+_LONGEST_NAME = 48
+_LONGEST_ERROR = 200
+_MOST_LISTED = 6
+
+
+# ------------------------------------------------------- devices, names, amounts
+
+
+def of_host(setting: Setting) -> bool:
+    """Whether the figures are of host memory that names hold, as no device is used."""
+    return setting.kind == _HOST
+
+
+def device_name(setting: Setting, device: int | None) -> str:
+    """The device as torch calls it; of the CPU, which memory is meant."""
+    if of_host(setting):
+        return "host memory"
+    return "the device" if device is None else f"{setting.kind}:{device}"
+
+
+def on_device(setting: Setting, device: int | None) -> str:
+    """Where bytes are, to be put behind them."""
+    if of_host(setting):
+        return "of host memory held by names"
+    return f"on {device_name(setting, device)}"
+
+
+def short_name(name: str) -> str:
+    """A name that fits into a sentence."""
+    return shortened(name, _LONGEST_NAME)
+
+
+def short_error(error: str) -> str:
+    """The line of an error that fits into a title."""
+    return shortened(error, _LONGEST_ERROR)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row, the first few of many."""
+    shown = ", ".join(map(short_name, names[:_MOST_LISTED]))
+    more = len(names) - _MOST_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def names_or_none(names: Sequence[str]) -> str:
+    """The names that lie in a block."""
+    return listed(names) if names else "no name found"
+
+
+def recorded_in(line: CodeLine | None) -> str:
+    """The line that a block was allocated in."""
+    return "not recorded" if line is None else line.where
+
+
+def _times_text(times: int | None) -> str:
+    """How often something happened."""
+    if times is None:
+        return f"an {UNKNOWN} number of times"
+    return "once" if times == 1 else f"{times:,} times"
+
+
+def known_sum(amounts: Sequence[int | None]) -> int | None:
+    """All together, or unknown where one of them is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def known_bytes(nbytes: int | None) -> str | None:
+    """A size for a cell of a table, which says itself that it is unknown."""
+    return None if nbytes is None else bytes_text(nbytes)
+
+
+def figures(
+    heading: str,
+    figure: Callable[[Any], int | None],
+    text: Callable[[int], str] = bytes_text,
+) -> Property:
+    """A column of numbers, each unknown or in words."""
+
+    def cell(thing: Any) -> str | None:
+        amount = figure(thing)
+        return None if amount is None else text(amount)
+
+    return Property(Column(heading, number=True), cell)
+
+
+# ------------------------------------------------------------------------- peaks
+
+
+def peak_text(peak: Peak) -> str:
+    """The peak in a sentence: a figure, or between which figures it lies."""
+    low, high = _bounds(peak)
+    if low is None and high is None:
+        return UNKNOWN
+    if high is None:
+        return f"at least {bytes_text(low)}"
+    if low is None:
+        return f"at most {bytes_text(high)}"
+    texts = bytes_text(low), bytes_text(high)
+    if texts[0] == texts[1]:
+        return texts[1] if low == high else f"about {texts[1]}"
+    number, _, unit = texts[0].partition(" ")
+    same = texts[1].endswith(f" {unit}")
+    return f"between {number if same else texts[0]} and {texts[1]}"
+
+
+def peak_short(peak: Peak) -> str:
+    """The peak for a bar or a row of a table."""
+    return peak_text(peak).removeprefix("between ").replace(" and ", " to ")
+
+
+def peak_remarked(peak: Peak) -> str:
+    """The peak, and behind it how it is known."""
+    text, remark = peak_text(peak), _REMARKS[peak.kind]
+    return f"{text} ({remark})" if remark and text != UNKNOWN else text
+
+
+def drawn_peak(peak: Peak) -> tuple[int, int] | None:
+    """What was reached for sure, and what perhaps lies on top of it."""
+    low, high = _bounds(peak)
+    if low is None and high is None:
+        return None
+    sure = low or 0
+    return sure, max((sure if high is None else high) - sure, 0)
+
+
+def _bounds(peak: Peak) -> tuple[int | None, int | None]:
+    if peak.kind is PeakKind.UNKNOWN:
+        return None, None
+    if peak.kind is PeakKind.SINCE_RESET and peak.low_bytes == peak.high_bytes:
+        return peak.low_bytes, None  # more may have been reached before the reset
+    return peak.low_bytes, peak.high_bytes
+
+
+# ------------------------------------------------------------------------ badges
+
+
+class _BadgeText(NamedTuple):
+    """How a badge is told.
+
+    Attributes:
+        short: In a table of many cells, where no figure is known.
+
+        counted: In one line with its figure.
+
+        kind: How much it matters.
+
+        text: What is so, with the names in braces that `note_of` fills in.
+
+        hint: What to do or to type next.
+    """
+
+    short: str
+    counted: str
+    kind: NoteKind
+    text: str
+    hint: str = ""
+
+
+BADGE_TEXTS = {
+    BadgeKind.RETRY: _BadgeText(
+        "cache emptied",
+        "cache emptied {times}",
+        "warning",
+        "the driver had no memory left for {device}: torch emptied {its} cache and "
+        "asked again, {times}. That is slow, and close to an out-of-memory error",
+        "del what is not needed, or work on less at once",
+    ),
+    BadgeKind.OOM_CAUGHT: _BadgeText(
+        "OOM caught",
+        "OOM caught {times}",
+        "problem",
+        "an out-of-memory error of {device} was raised and caught, {times}",
+        "%gpu_mem why",
+    ),
+    BadgeKind.DRIVER_CALLS: _BadgeText(
+        "driver calls",
+        "{calls}",
+        "note",
+        "memory of {device} was taken from the driver, or given back, {times}: each "
+        "such call is slow",
+        "run it once more: torch keeps the memory that it has got",
+    ),
+    BadgeKind.STREAM_WAITS: _BadgeText(
+        "stream waits",
+        "{waits}",
+        "warning",
+        "all streams of {device} were waited for, {times}, to get memory back",
+        "del what is not needed, or work on less at once",
+    ),
+    BadgeKind.PENDING: _BadgeText(
+        "pending",
+        "{bytes} pending",
+        "note",
+        "{bytes} on {device} was given back, but another stream still awaits it: no "
+        "new tensor can have it until then",
+        "it comes back with a later allocation, once that stream has come so far",
+    ),
+    BadgeKind.FLUSHED: _BadgeText(
+        "cache given back",
+        "{bytes} of cache given back",
+        "note",
+        "{bytes} of torch's cache went back to the driver of {device}: new tensors "
+        "have to ask for it again, which is slow",
+        "if the cell calls torch.{kind}.empty_cache(), leave it out, unless others "
+        "need the memory; settings of the allocator can have the same effect",
+    ),
+    BadgeKind.PEAK_RESET: _BadgeText(
+        "peaks reset",
+        "peaks reset",
+        "note",
+        "the cell has reset the peaks of {device}: what is told of the peak holds "
+        "from then on",
+        "%%gpu_mem --exact finds the peak of the whole cell",
+    ),
+    BadgeKind.SUMS_RESET: _BadgeText(
+        "sums reset",
+        "sums reset",
+        "note",
+        "the cell has reset the sums of {device}: how much was handed out altogether "
+        "cannot be told",
+    ),
+    BadgeKind.STARTED: _BadgeText(
+        "first use",
+        "first use",
+        "note",
+        "{device} {was} used for the first time in this process: {its} context takes "
+        "memory that no counter of torch shows",
+        "%gpu_mem shows it as outside the allocator",
+    ),
+    BadgeKind.NOT_CACHED: _BadgeText(
+        "not cached",
+        "caching is off",
+        "warning",
+        "caching is switched off, so that torch counts nothing on {device}",
+        "take PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment and restart "
+        "the kernel",
+    ),
+    BadgeKind.BACKEND: _BadgeText(
+        "no counters",
+        "no counters",
+        "note",
+        "this allocator{names} does not keep every counter: what is missing here is "
+        "unknown, and not nothing",
+    ),
+    BadgeKind.SHARED: _BadgeText(
+        "shared",
+        "shared with {others}",
+        "note",
+        "{device} is shared with {others}: what is free there can change at any time",
+        "%gpu_select free chooses another, before CUDA is started",
+    ),
+}
+
+_BY_THE_ALLOCATOR = BADGE_TEXTS[BadgeKind.RETRY].hint
+
+
+def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
+    """A note for each badge, the most serious first; of several devices together."""
+    badges = tuple(badges)
+    said = (_note(same, hint, setting) for same, hint in _together(badges))
+    return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
+
+
+def note_of(badge: CellBadge, setting: Setting) -> Note:
+    """One badge as what is so and what to type next, whatever others there are."""
+    return _note([badge], BADGE_TEXTS[badge.kind].hint, setting)
+
+
+def counted_badge(badge: CellBadge, setting: Setting) -> str:
+    """One badge in a few words with its figure, for a line of many things."""
+    words = BADGE_TEXTS[badge.kind]
+    if badge.amount is None:
+        return words.short
+    return _filled(words.counted, [badge], setting)
+
+
+def short_badges(kinds: Iterable[BadgeKind]) -> str:
+    """Badges in a word each, for a table of many cells."""
+    return ", ".join(BADGE_TEXTS[kind].short for kind in kinds)
+
+
+def _together(
+    badges: tuple[CellBadge, ...],
+) -> Iterable[tuple[list[CellBadge], str]]:
+    """Those that differ in nothing but their device and a count, with what to do."""
+    groups: dict[tuple[object, ...], tuple[list[CellBadge], str]] = {}
+    for place, badge in enumerate(badges):
+        hint = _hint(badge, badges)
+        key: tuple[object, ...] = badge.kind, badge.names, hint
+        if badge.kind not in _FOLDED or badge.device is None:
+            key = (place,)
+        groups.setdefault(key, ([], hint))[0].append(badge)
+    return groups.values()
+
+
+def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
+    """What to type next, with a view to what else has happened on the device."""
+    same = {each.kind for each in badges if each.device == badge.device}
+    if BadgeKind.RETRY in same:
+        by_itself = badge.kind is BadgeKind.FLUSHED
+        return _BY_THE_ALLOCATOR if by_itself else BADGE_TEXTS[badge.kind].hint
+    if BadgeKind.FLUSHED in same and badge.kind in _OF_EMPTYING:
+        return _OF_THE_CACHE
+    return BADGE_TEXTS[badge.kind].hint
+
+
+def _note(same: list[CellBadge], hint: str, setting: Setting) -> Note:
+    words = BADGE_TEXTS[same[0].kind]
+    text = _filled(words.text, same, setting)
+    return Note(words.kind, text, hint.format(kind=setting.kind))
+
+
+def _filled(text: str, same: list[CellBadge], setting: Setting) -> str:
+    badge = same[0]
+    amount = badge.amount
+    return text.format(
+        times=_times(same),
+        bytes=bytes_text(amount),
+        calls=count_text(amount, "driver call"),
+        waits=count_text(amount, "stream wait"),
+        others=count_text(amount, "other process", "other processes"),
+        names=f" ({listed(badge.names)})" if badge.names else "",
+        device=_device(same, setting),
+        its="its" if len(same) == 1 else "their",
+        was="was" if len(same) == 1 else "were",
+    )
+
+
+def _times(same: list[CellBadge]) -> str:
+    """How often on each device where that is the same, else on all together."""
+    amounts = [badge.amount for badge in same]
+    if len(same) == 1:
+        return _times_text(amounts[0])
+    if len(set(amounts)) == 1:
+        return f"{_times_text(amounts[0])} on each"
+    return f"{_times_text(known_sum(amounts))} in all"
+
+
+def _device(same: list[CellBadge], setting: Setting) -> str:
+    if len(same) == 1:
+        return device_name(setting, same[0].device)
+    numbers = (each.device for each in same if each.device is not None)
+    return devices_text(setting.kind, numbers)

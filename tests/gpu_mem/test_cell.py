@@ -1,0 +1,801 @@
+"""A cell between two looks: on stand-ins for CUDA, and on the host with torch."""
+
+# ruff: noqa: D102 -- stand-ins have the words of what they stand in for
+
+from __future__ import annotations
+
+import gc
+import random
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+from gpumagic.gpu_mem import lines as recording
+from gpumagic.gpu_mem.cell import CellRun
+from gpumagic.gpu_mem.lines import Chosen
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Peak, PeakKind
+
+
+class Cuda:
+    """A stand-in for a runtime of CUDA, with counters that a test sets."""
+
+    kind = "cuda"
+    simulated = False
+
+    def __init__(self, *, started=True):
+        self.on = started
+        self.stats: dict[int, dict[str, int]] = {}
+
+    def started(self):
+        return self.on
+
+    def devices_in_use(self):
+        return tuple(self.stats)
+
+    def memory_stats(self, device):
+        return dict(self.stats[device])
+
+    def count(self, device, now, peak, taken, mallocs, **others):
+        self.stats[device] = {
+            "allocated_bytes.all.current": now,
+            "allocated_bytes.all.peak": peak,
+            "allocated_bytes.all.allocated": taken,
+            "allocation.all.allocated": mallocs,
+            **others,
+        }
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """CUDA in use on device 0, without a torch of our own."""
+    backend = SimpleNamespace(get_allocator_backend=lambda: "native")
+    torch = SimpleNamespace(cuda=backend, _C=SimpleNamespace(), __path__=["/torch"])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
+    runtime = Cuda()
+    runtime.count(0, 100, 500, 1000, 10)
+    return runtime
+
+
+class Recorder:
+    """A stand-in for what sees each allocation."""
+
+    def __init__(self, trace, problem=None):
+        self.trace, self.problem = trace, problem
+        self.running = False
+
+    def start(self):
+        if self.problem:
+            raise self.problem
+        self.running = True
+
+    def stop(self):
+        self.running = False
+        if isinstance(self.trace, Exception):
+            raise self.trace
+        return self.trace
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Puts a recorder in the place of the real one."""
+
+    def record(trace, problem=None):
+        recorder = Recorder(trace, problem)
+        monkeypatch.setattr(recording, "recorder_for", lambda _, **__: Chosen(recorder))
+        return recorder
+
+    return record
+
+
+class CountingCuda(Cuda):
+    """A stand-in that counts as torch does, with the words that reset it."""
+
+    def __init__(self, core):
+        super().__init__()
+        self.blocks: list[int] = []
+        self.now = self.true_peak = 0
+        self.zero_sums()
+        self.peak = 0
+        core._cuda_resetPeakMemoryStats = self.reset_peaks
+        core._cuda_resetAccumulatedMemoryStats = self.zero_sums
+
+    def reset_peaks(self):
+        self.peak = self.now
+
+    def zero_sums(self):
+        self.taken = self.given_back = self.mallocs = 0
+        self.stats[0] = {}
+
+    def step(self, draw, core):
+        """Take, give back, or reset as the user's code does."""
+        what = draw.random()
+        if what < 0.45 or not self.blocks:
+            self.take(draw.randrange(1, 100))
+        elif what < 0.85:
+            self.give_back(draw.randrange(len(self.blocks)))
+        elif what < 0.95:
+            core._cuda_resetPeakMemoryStats()
+        else:
+            core._cuda_resetAccumulatedMemoryStats()
+
+    def take(self, nbytes):
+        self.blocks.append(nbytes)
+        self.now += nbytes
+        self.taken += nbytes
+        self.mallocs += 1
+        self.peak = max(self.peak, self.now)
+        self.true_peak = max(self.true_peak, self.now)
+        self.true_gross += nbytes
+
+    def give_back(self, number):
+        nbytes = self.blocks.pop(number)
+        self.now -= nbytes
+        self.given_back += nbytes
+
+    def begin_cell(self):
+        self.true_peak, self.true_gross = self.now, 0
+
+    def memory_stats(self, _):
+        return {
+            "allocated_bytes.all.current": self.now,
+            "allocated_bytes.all.peak": self.peak,
+            "allocated_bytes.all.allocated": self.taken,
+            "allocated_bytes.all.freed": self.given_back,
+            "allocation.all.allocated": self.mallocs,
+        }
+
+
+def test_random_cells_that_reset_counters(runtime):
+    """From the counters alone a peak is exact or within bounds; the sum is whole."""
+    del runtime  # it has put torch in its place
+    core = sys.modules["torch"]._C
+    cuda, draw = CountingCuda(core), random.Random(11)  # noqa: S311
+    before = dict(vars(core))
+    kinds = []
+    for _ in range(1000):
+        cuda.begin_cell()
+        outer, run = CellRun(lambda: cuda), CellRun(lambda: cuda)
+        outer.begin()
+        run.begin()
+        for _ in range(draw.randrange(12)):
+            cuda.step(draw, core)
+        for each in draw.sample((outer, run), 2):
+            each.end()
+            (change,) = each.changes()
+            peak = change.peak
+            kinds.append(peak.kind)
+            assert peak.low_bytes <= cuda.true_peak <= peak.high_bytes
+            assert (peak.kind is PeakKind.EXACT) is (peak.low_bytes == peak.high_bytes)
+            assert change.gross_bytes == cuda.true_gross
+            assert each.badges() == ()
+        assert vars(core) == before
+
+    assert set(kinds) == {PeakKind.EXACT, PeakKind.BOUND}
+
+
+def test_a_reset_between_two_steps(runtime):
+    """A reset in mid-cell does not make the lower of two peaks the exact one."""
+    del runtime  # it has put torch in its place
+    core = sys.modules["torch"]._C
+    cuda = CountingCuda(core)
+    run = CellRun(lambda: cuda)
+
+    cuda.begin_cell()
+    run.begin()
+    for nbytes in (300, 200):
+        core._cuda_resetPeakMemoryStats()
+        cuda.take(nbytes)
+        cuda.give_back(0)
+    run.end()
+
+    assert run.changes()[0].peak == Peak(PeakKind.EXACT, 300, 300)
+
+
+def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
+    """They cannot be seen: what was taken from the driver bounds the peak."""
+    torch = sys.modules["torch"]
+    monkeypatch.delitem(sys.modules, "torch")
+    runtime.on = False
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    runtime.on = True
+    reserved = {
+        "reserved_bytes.all.current": 320,
+        "reserved_bytes.all.freed": 0,
+        "allocated_bytes.all.freed": 500,
+    }
+    runtime.count(0, 0, 200, 500, 2, **reserved)
+    run.end()
+
+    assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 320)
+
+
+def test_a_cell_that_does_nothing(runtime):
+    """Nothing has moved, and nothing is told."""
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    run.end()
+
+    (change,) = run.changes()
+    assert not change.moved
+    assert run.badges() == ()
+    assert run.lines() is None
+    assert (run.failed, run.remarks, run.lines_partial) == (None, (), False)
+    assert run.setting.backend == "native"
+
+
+def test_a_cell_that_keeps_memory(runtime):
+    """What is more, what went through, and the peak are the cell's own."""
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    runtime.count(0, 300, 700, 2000, 12)
+    run.end()
+
+    (change,) = run.changes()
+    assert change.allocated_delta == 200
+    assert change.gross_bytes == 1000
+    assert change.peak == Peak(PeakKind.EXACT, 700, 700)
+
+
+def test_a_device_that_the_cell_is_first_to_use(runtime):
+    """It began at zero, and a badge says that it was started."""
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    runtime.count(2, 64, 512, 512, 1)
+    run.end()
+
+    _, change = run.changes()
+    assert change.device == 2
+    assert change.allocated_delta == 64
+    assert change.reserved_delta is None
+    assert change.peak == Peak(PeakKind.EXACT, 512, 512)
+    assert run.badges() == (CellBadge(BadgeKind.STARTED, 2),)
+
+
+def test_cuda_that_the_cell_starts(runtime):
+    """Before the start nothing is asked; afterwards all of it is the cell's."""
+    runtime.on = False
+    run = CellRun(lambda: runtime, lines=True)
+
+    run.begin()
+    runtime.on = True
+    run.end()
+
+    assert run.changes()[0].allocated_delta == 100
+    assert BadgeKind.STARTED in {badge.kind for badge in run.badges()}
+    assert run.lines() is None
+    assert "CUDA was not started when the cell began" in run.remarks[0]
+
+
+def test_torch_that_the_cell_imports(runtime, monkeypatch):
+    """The runtime is looked for again at the end, and torch is not imported for it."""
+    torch = sys.modules.pop("torch")
+    found = iter([CpuRuntime(), runtime])
+    run = CellRun(lambda: next(found), exact=True)
+
+    run.begin()
+    assert "torch" not in sys.modules
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    run.end()
+
+    assert [change.device for change in run.changes()] == [0]
+    assert run.changes()[0].allocated_delta == 100
+    assert "torch was not imported when the cell began" in run.remarks[0]
+
+
+def test_a_runtime_in_use_is_not_looked_for_again(runtime):
+    """Finding out what is there is done once for a cell where a device is in use."""
+    asked = []
+    run = CellRun(lambda: asked.append(1) or runtime)
+
+    run.begin()
+    run.end()
+
+    assert len(asked) == 1
+
+
+def test_the_error_is_kept_in_words_alone(runtime):
+    """What the failing cell has raised, and all that its frames hold, can go."""
+
+    class Big:
+        """Something that must not be kept."""
+
+    def fail():
+        big = Big()
+        gone.append(weakref.ref(big))
+        raise ValueError("first\nsecond")
+
+    gone: list[weakref.ref[Big]] = []
+    run = CellRun(lambda: runtime)
+    run.begin()
+    try:
+        fail()
+    except ValueError as error:
+        run.end(error)
+    gc.collect()
+
+    assert run.failed == "ValueError: first"
+    assert gone[0]() is None
+
+
+def test_an_error_without_words(runtime):
+    """It is told by its name."""
+    run = CellRun(lambda: runtime)
+    run.begin()
+    run.end(KeyboardInterrupt())
+
+    assert run.failed == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("Tried. GPU 0 has a total of", False), ("Tried. GPU 1 has a total of", True)],
+)
+def test_running_out_of_memory_is_not_called_caught(runtime, text, told):
+    """The error that ends the cell counts on its own device for no caught one."""
+
+    class OutOfMemoryError(RuntimeError):
+        """As torch has it."""
+
+    runtime.count(0, 100, 500, 1000, 10, num_ooms=3)
+    run = CellRun(lambda: runtime)
+    run.begin()
+    runtime.count(0, 100, 500, 1000, 10, num_ooms=4)
+    run.end(OutOfMemoryError(text))
+
+    caught = CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)
+    assert (caught in run.badges()) is told
+
+
+def test_without_caching_all_is_unknown(runtime, monkeypatch):
+    """Where nothing is counted, deltas and peak are unknown, and a badge says why."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    runtime.count(0, 0, 0, 0, 0)
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    run.end()
+
+    (change,) = run.changes()
+    assert change.allocated_delta is None
+    assert change.peak == Peak(PeakKind.UNKNOWN)
+    assert run.badges() == (CellBadge(BadgeKind.NOT_CACHED, 0),)
+
+
+def test_another_allocator_is_named(runtime):
+    """The allocator that keeps fewer counters is named in a badge."""
+    sys.modules["torch"].cuda.get_allocator_backend = lambda: "cudaMallocAsync"
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    run.end()
+
+    badge = CellBadge(BadgeKind.BACKEND, names=("cudaMallocAsync",))
+    assert badge in run.badges()
+
+
+# ------------------------------------------------------------------- recording
+
+LINE = Spot("/home/me/cell.py", 4)
+
+
+def trace(*events, lines=True, **options):
+    """What a recorder has seen on device 0."""
+    return MemoryTrace({0: events}, lines=lines, **options)
+
+
+def test_a_replay_where_the_counters_do_not_know(runtime, record):
+    """With each allocation seen, a bound becomes a figure."""
+    recorder = record(trace(MemoryEvent(True, 1, 90), MemoryEvent(False, 1, 90)))
+    run = CellRun(lambda: runtime, exact=True)
+
+    run.begin()
+    assert recorder.running
+    runtime.count(0, 100, 500, 1300, 11)
+    run.end()
+
+    assert not recorder.running
+    assert run.changes()[0].peak == Peak(PeakKind.REPLAYED, 190, 190)
+
+
+def test_lines_of_the_cell(runtime, record):
+    """The cell's lines are numbered, and others are not."""
+    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(True, 2, 10, None)))
+    run = CellRun(lambda: runtime, lines=True, in_cell=lambda file: file == LINE.file)
+
+    run.begin()
+    runtime.count(0, 200, 500, 1100, 12)
+    run.end()
+
+    first, rest = run.lines()
+    assert (first.number, first.allocated_bytes, first.at_peak_bytes) == (4, 90, 90)
+    assert (rest.number, rest.line) == (None, None)
+    assert not run.lines_partial
+
+
+def test_fewer_were_recorded_than_counted(runtime, record):
+    """The recording says that it is partial, and no peak is made of it."""
+    record(trace(MemoryEvent(True, 1, 90, LINE)))
+    run = CellRun(lambda: runtime, lines=True)
+
+    run.begin()
+    runtime.count(0, 200, 500, 1500, 12)
+    run.end()
+
+    assert run.lines_partial
+    assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 500)
+
+
+def test_a_recording_that_cannot_be_started(runtime, record):
+    """The cell runs all the same, and a remark says why there are no lines."""
+    record(trace(), RuntimeError("no more"))
+    run = CellRun(lambda: runtime, lines=True)
+
+    run.begin()
+    run.end()
+
+    assert run.lines() is None
+    assert "no more" in run.remarks[0]
+
+
+def test_a_recording_that_cannot_be_read(runtime, record):
+    """The same where the device is broken at the end."""
+    record(RuntimeError("device-side assert"))
+    run = CellRun(lambda: runtime, lines=True)
+
+    run.begin()
+    run.end(RuntimeError("device-side assert"))
+
+    assert run.lines() is None
+    assert "device-side assert" in run.remarks[0]
+
+
+def test_a_device_that_does_not_answer(runtime):
+    """A broken device is told of in a remark, and hides no error of the cell's."""
+    run = CellRun(lambda: runtime)
+    run.begin()
+
+    def broken():
+        raise RuntimeError("device-side assert triggered")
+
+    runtime.devices_in_use = broken
+    run.end(RuntimeError("device-side assert triggered"))
+
+    assert run.changes() == ()
+    assert run.failed == "RuntimeError: device-side assert triggered"
+    assert "could not be asked" in run.remarks[0]
+
+
+def test_a_recording_ends_even_if_the_counters_fail(runtime, record):
+    """A look that fails leaves nothing switched on."""
+    recorder = record(trace())
+    run = CellRun(lambda: runtime, lines=True)
+    run.begin()
+    runtime.devices_in_use = lambda: 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        run.end()
+
+    assert not recorder.running
+
+
+# ------------------------------------------------------------------- on the host
+
+
+@pytest.fixture
+def host():
+    """Runs a function as a cell on the CPU, and hands the run back."""
+    pytest.importorskip("torch")
+
+    def host(function, *, error=(), held=(0, 0), **options):
+        sizes = iter(held)
+        run = CellRun(
+            CpuRuntime,
+            host_bytes=lambda: next(sizes),
+            in_cell=lambda file: file == __file__,
+            **options,
+        )
+        run.begin()
+        try:
+            function()
+        except error as failure:
+            run.end(failure)
+        else:
+            run.end()
+        return run
+
+    return host
+
+
+def by_offset(run, function):
+    """The rows of a run by the line of the function."""
+    start = function.__code__.co_firstlineno
+    return {row.number - start: row for row in run.lines() if row.number is not None}
+
+
+def test_without_a_wish_no_operation_is_looked_at(host):
+    """By default nothing is put between torch and the cell."""
+    from torch.utils import _python_dispatch as dispatch
+
+    depths = []
+
+    for exact in (False, True):
+        host(
+            lambda: depths.append(len(dispatch._get_current_dispatch_mode_stack())),
+            exact=exact,
+        )
+
+    assert depths == [0, 1]
+
+
+def test_lines_on_the_host(host):
+    """Each line has what it took and gave back; a view takes nothing."""
+    import torch
+
+    kept = []
+
+    def cell():
+        a = torch.zeros(1000)
+        b = a + 1
+        c = b.view(10, 100)[2:]
+        kept.append(c)
+        del a
+        torch.ones(500)
+
+    run = host(cell, lines=True, held=(0, 4000))
+
+    lines = by_offset(run, cell)
+    assert {n: (row.allocated_bytes, row.freed_bytes) for n, row in lines.items()} == {
+        1: (4000, 0),
+        2: (4000, 0),
+        5: (0, 4000),
+        6: (2000, 2000),
+    }
+    assert {n: row.at_peak_bytes for n, row in lines.items()} == {
+        1: 4000,
+        2: 4000,
+        5: 0,
+        6: 0,
+    }
+    assert sum(row.net_bytes for row in run.lines()) == 4000
+    (change,) = run.changes()
+    assert change.peak == Peak(PeakKind.REPLAYED, 8000, 8000)
+
+
+def test_an_exact_peak_on_the_host_has_no_lines(host):
+    """Only the peak was wished for."""
+    import torch
+
+    run = host(lambda: torch.ones(1000) + 1, exact=True, held=(100, 100))
+
+    assert run.lines() is None
+    assert run.changes()[0].peak == Peak(PeakKind.REPLAYED, 8100, 8100)
+
+
+def test_backward_on_the_host(host):
+    """A backward pass counts for the line that called it."""
+    import torch
+
+    weight = torch.zeros(100, 100, requires_grad=True)
+
+    def cell():
+        loss = (torch.ones(10, 100) @ weight).sum()
+        loss.backward()
+
+    run = host(cell, lines=True)
+
+    lines = by_offset(run, cell)
+    assert lines[2].backward
+    assert not lines[1].backward
+    assert lines[2].allocated_bytes >= weight.grad.nbytes
+    assert sum(row.net_bytes for row in run.lines()) == weight.grad.nbytes
+
+
+def test_memory_from_before_that_no_operation_meets(host):
+    """A tensor that was there counts when it dies, for the line, without its code."""
+    import torch
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_, **__):
+            raise AssertionError("looked at by its own code")
+
+    kept = [torch.ones(1000), torch.ones(500).as_subclass(Loud)]
+
+    def cell():
+        kept.append(torch.ones(10))
+        del kept[0]
+        del kept[0]
+
+    run = host(cell, lines=True, held=(6000, 40))
+
+    lines = by_offset(run, cell)
+    assert [lines[n].freed_bytes for n in (1, 2, 3)] == [0, 4000, 2000]
+    (change,) = run.changes()
+    assert sum(row.net_bytes for row in run.lines()) == change.allocated_delta
+    assert change.peak == Peak(PeakKind.REPLAYED, 6040, 6040)
+
+
+def test_memory_from_before_that_is_given_back(host):
+    """A tensor that an operation has met counts when it dies, for the line."""
+    import torch
+
+    kept = [torch.ones(1000)]
+
+    def cell():
+        kept.append(kept[0].sum())
+        del kept[0]
+
+    run = host(cell, lines=True, held=(4000, 4))
+
+    lines = by_offset(run, cell)
+    assert lines[2].freed_bytes == 4000
+    assert sum(row.net_bytes for row in run.lines()) == 4 - 4000
+
+
+def test_tensors_made_of_values_and_files(host):
+    """What is made behind the mode's back is met when it is handed over."""
+    import io
+
+    import torch
+
+    file, kept = io.BytesIO(), []
+    torch.save(torch.ones(250), file)
+    file.seek(0)
+
+    def cell():
+        kept.append(torch.tensor([1.0] * 1000))
+        kept.append(torch.load(file, weights_only=True))
+
+    run = host(cell, lines=True)
+
+    lines = by_offset(run, cell)
+    assert [lines[n].net_bytes for n in (1, 2)] == [4000, 1000]
+
+
+def test_a_storage_that_grows(host):
+    """Resizing counts as giving back and taking."""
+    import torch
+
+    kept = []
+
+    def cell():
+        kept.append(torch.ones(10))
+        kept[0].resize_(1000)
+
+    run = host(cell, lines=True)
+
+    assert sum(row.net_bytes for row in run.lines()) == 4000
+
+
+def test_a_failing_cell_on_the_host(host):
+    """It has its lines up to the error, and no mode is left behind."""
+    import torch
+    from torch.utils import _python_dispatch as dispatch
+
+    def cell():
+        torch.ones(10)
+        raise ZeroDivisionError("now")
+
+    run = host(cell, error=ZeroDivisionError, lines=True)
+
+    assert run.failed == "ZeroDivisionError: now"
+    assert by_offset(run, cell)[1].allocated_bytes == 40
+    assert dispatch._get_current_dispatch_mode_stack() == []
+
+
+def test_nothing_is_kept_alive_on_the_host(host):
+    """The memory of a cell goes when the cell's own names go, also during it."""
+    import torch
+
+    gone = []
+
+    def cell():
+        big = torch.ones(1000)
+        gone.append(weakref.ref(big))
+        gone.append(weakref.ref(big.untyped_storage()))
+        del big
+        gone.append([each() for each in gone])
+
+    run = host(cell, lines=True)
+
+    assert gone[-1] == [None, None]
+    assert run.lines() is not None
+
+
+def test_random_numbers_stay_as_they_were(host):
+    """Recording draws none."""
+    import torch
+
+    drawn = []
+    for lines in (False, True):
+        torch.manual_seed(0)
+        host(lambda: drawn.append(torch.rand(3).tolist()), lines=lines)
+
+    assert drawn[0] == drawn[1]
+
+
+def test_a_compiled_function_is_warned_of(host, monkeypatch):
+    """Where the notebook has compiled functions a remark says what the mode does."""
+    import types
+
+    import torch
+
+    from gpumagic.devices import torch_private
+
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    # Another test of this process may have compiled something.
+    monkeypatch.setattr(torch_private, "compilations", lambda _: 0)
+    assert host(lambda: torch.ones(1), lines=True).remarks == ()
+
+    def compiled():
+        """A stand-in for what torch.compile makes."""
+
+    compiled._torchdynamo_orig_callable = compiled
+    main.step = compiled
+    run = host(lambda: torch.ones(1), lines=True)
+
+    assert "torch.compile" in run.remarks[0]
+
+
+def test_lines_are_numbered_as_in_the_notebook():
+    """The cell's own lines have its numbers, and functions of others their cell's."""
+    pytest.importorskip("torch")
+    shell = subprocess.run(
+        [sys.executable, "-c", _IN_A_SHELL],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert shell.returncode == 0, shell.stderr[-4000:]
+    assert shell.stdout.splitlines()[-3:] == [
+        "2 'In [2], line 2' 'x = torch.ones(500)' 2000",
+        "4 'In [2], line 4' 'z = torch.ones(10)' 40",
+        "None 'In [1], line 3' 'return torch.ones(1000)' 4000",
+    ]
+
+
+_IN_A_SHELL = """
+from IPython.core.interactiveshell import InteractiveShell
+from gpumagic.notebook.cells import run as run_body
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.gpu_mem.cell import CellRun
+
+shell = InteractiveShell.instance()
+runs = []
+
+def measured(line, cell):
+    run = CellRun(CpuRuntime, lines=True)
+    runs.append(run)
+    return run_body(
+        shell,
+        cell,
+        magic_line="%%measured",
+        before=run.begin,
+        after=lambda outcome: run.end(outcome.error),
+    )
+
+shell.register_magic_function(measured, "cell")
+made = "import torch\\ndef f():\\n    return torch.ones(1000)"
+shell.run_cell(made, store_history=True)
+cell = "%%measured\\nx = torch.ones(500)\\ny = f()\\nz = torch.ones(10)"
+shell.run_cell(cell, store_history=True)
+shell.run_cell("1", store_history=True)
+for row in runs[0].lines():
+    print(row.number, repr(row.line.where), repr(row.line.source), row.net_bytes)
+"""

@@ -1,0 +1,298 @@
+"""What a real terminal and a real kernel let go of, and that they go on working.
+
+An object that can be referred to weakly stands in for a tensor: it is gone when its
+finaliser has run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
+
+pytest.importorskip("ipykernel")
+pytestmark = pytest.mark.kernel
+
+START = """
+import gc, sys, weakref
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.gpu_mem import free as freeing
+from gpumagic.gpu_mem.options import Options
+from gpumagic.gpu_mem.free import free
+from gpumagic.gpu_mem.error_holders import drop_errors, held_errors
+from gpumagic.gpu_mem.error_holders import frames_with_locals
+from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
+
+gone = []
+
+class Big:
+    def __init__(self, name):
+        weakref.finalize(self, gone.append, name)
+    def __repr__(self):
+        return "Big()"
+
+def inner():
+    local = Big("local")
+    raise ValueError("inner")
+
+def outer():
+    mine = Big("mine")
+    try:
+        inner()
+    except ValueError as error:
+        raise RuntimeError("outer") from error
+
+freeing.holding = lambda values, *_: {id(v) for v in values if type(v) is Big}
+
+def let_go(**options):
+    gone.clear()
+    report = free(get_ipython(), CpuRuntime(), Options(**options))
+    print(sorted(gone), *report.lost, sep="; ")
+"""
+
+LET_GO = "let_go()"
+# Nothing may be left to the collector here: what goes, goes by being let go of.
+AT_ONCE = """
+gc.disable()
+gone.clear()
+drop_errors(get_ipython()), drop_outputs(get_ipython())
+print(sorted(gone))
+gc.enable()
+"""
+ERROR_GONE = "['local', 'mine']; %debug for that error\n"
+MODES = ("Context", "Verbose", "Plain", "Minimal")
+
+
+@pytest.fixture(scope="module", params=[see_in_terminal, see_in_kernel])
+def see(request):
+    """Runs cells in a fresh shell of one kind."""
+
+    def run(*cells):
+        return see_printed(request.param, cells)
+
+    return run
+
+
+def see_printed(see_in, cells):
+    """What each cell after the first has printed, without what shows values."""
+    first, *others = see_in([START, *cells])
+    assert first.status == "ok", first.traceback
+    return others
+
+
+def printed(seen):
+    """The last thing that a cell has printed."""
+    return seen.printed.strip("\n") + "\n"
+
+
+def test_an_error_goes_in_every_mode_of_tracebacks(see):
+    """Locals of chained errors go in the cell that asks, and the loss is told."""
+    cells = [cell for mode in MODES for cell in (f"%xmode {mode}", "outer()", LET_GO)]
+
+    seen = see(*cells)
+
+    assert [printed(each) for each in seen[2::3]] == [ERROR_GONE] * len(MODES)
+
+
+def test_an_error_goes_later_as_well(see):
+    """Cells that were run since make no difference, nor does a second look at it."""
+    seen = see("outer()", "1", "%tb", "2", LET_GO)
+
+    assert printed(seen[-1]).startswith("['local', 'mine']")
+
+
+def test_an_error_goes_after_it_was_debugged(see):
+    """A debugger that was left keeps a frame and its locals: they go as well."""
+    debug = """
+sys.stdin = __import__("io").StringIO("p local\\nq\\n")
+shell = get_ipython()
+shell.InteractiveTB.pdb = __import__("IPython.core.debugger").core.debugger.Pdb(
+    stdin=sys.stdin, stdout=__import__("io").StringIO()
+)
+shell.InteractiveTB.pdb.use_rawinput = False
+shell.InteractiveTB.debugger(force=True)
+del shell
+"""
+
+    seen = see("outer()", debug, "1", "2", LET_GO, "outer()", LET_GO)
+
+    assert printed(seen[-3]).startswith("['local', 'mine']")
+    assert printed(seen[-1]) == ERROR_GONE
+
+
+def test_an_error_in_a_cycle_goes_with_a_collection(see):
+    """A frame that holds its own error is freed by default, which collects."""
+    cell = """
+def cyclic():
+    local = Big("cyclic")
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        kept = error
+        raise
+cyclic()
+"""
+
+    seen = see(cell, LET_GO)
+
+    assert printed(seen[-1]).startswith("['cyclic']")
+
+
+def test_errors_of_a_group_go(see):
+    """Each member of a group is let go of."""
+    cell = """
+errors = []
+for function in inner, outer:
+    try:
+        function()
+    except Exception as error:
+        errors.append(error)
+try:
+    raise ExceptionGroup("both", errors)
+finally:
+    del errors, function
+"""
+
+    seen = see(cell, LET_GO)
+
+    assert printed(seen[-1]) == "['local', 'local', 'mine']; %debug for that error\n"
+
+
+def test_shown_results_go(see):
+    """Results are freed at once, in the cell that asks, however many were shown."""
+    seen = see("Big('one')", "1", "Big('two')", "2", "Big('three')", AT_ONCE)
+
+    assert printed(seen[-1]) == "['one', 'three', 'two']\n"
+
+
+def test_what_reset_and_xdel_leave_goes(see):
+    """After IPython's own two ways nothing of the results is left either."""
+    seen = see(
+        "x = Big('xdel'); x",
+        "%xdel x",
+        "Big('reset')",
+        "%reset -f out",
+        AT_ONCE,
+        "print(shown_results(get_ipython()))",
+    )
+
+    assert "'xdel'" in printed(seen[4]) or "'reset'" in printed(seen[4])
+    assert printed(seen[5]) == "[]\n"
+
+
+def test_variables_and_what_was_typed_stay(see):
+    """A variable keeps the object that was shown; `In` and `_i` are as before."""
+    seen = see(
+        "x = Big('x'); x",
+        "_ = 'mine'",
+        AT_ONCE,
+        "print(_, x, In[2], Out, len(In) > 3)",
+    )
+
+    assert printed(seen[2]) == "[]\n"
+    assert printed(seen[3]) == "mine Big() x = Big('x'); x {} True\n"
+
+
+def test_the_shell_goes_on_as_before(see):
+    """Afterwards results are numbered and named again, and errors can be debugged."""
+    seen = see(
+        "Big('one')",
+        "outer()",
+        LET_GO,
+        "41",
+        "_ + 1",
+        "print(_, __, Out[5], Out[6], _6)",
+        "inner()",
+        "print(sys.last_value, get_ipython().InteractiveTB.tb is not None)",
+        "%tb",
+    )
+
+    assert [each.result for each in seen[3:5]] == ["41", "42"]
+    assert printed(seen[5]) == "42 41 41 42 42\n"
+    assert printed(seen[7]) == "inner True\n"
+    assert "ValueError: inner" in seen[8].printed + seen[8].traceback
+
+
+def test_debug_and_tb_say_that_there_is_nothing(see):
+    """What freeing loses is told by IPython itself, without an error of its own."""
+    seen = see("outer()", LET_GO, "%debug", "%tb")
+
+    assert [each.status for each in seen[2:]] == ["ok", "ok"]
+    assert "No traceback" in seen[3].printed
+
+
+def test_every_holder_is_named(see):
+    """The last error is one row with its places; a shown result is one as well."""
+    look = """
+[last] = held_errors(get_ipython())
+print(*sorted(each.where for each in frames_with_locals(last.error)
+              if type(each.value) is Big), sep=", ")
+print(*last.places, sep=", ")
+print(*(each.places[0] for each in shown_results(get_ipython())), sep=", ")
+del last
+"""
+
+    seen = see("Big('shown')", "outer()", look, LET_GO)
+    locals_, places, outputs = printed(seen[2]).splitlines()
+
+    assert locals_ == "local in inner, mine in outer"
+    for place in (
+        "sys.last_value",
+        "sys.last_traceback",
+        "shell.InteractiveTB.tb",
+        "shell.last_execution_result.error_in_exec",
+    ):
+        assert place in places
+    assert outputs == "Out[2]"
+    assert printed(seen[3]).startswith("['local', 'mine', 'shown']")
+
+
+def test_no_cycle_of_the_shell_is_left_to_the_collector():
+    """Where a traceback was shown without looking into frames, it goes at once."""
+    modes = ("Plain", "Minimal")  # what the others look with leaves cycles of its own
+    cells = [cell for mode in modes for cell in (f"%xmode {mode}", "outer()", AT_ONCE)]
+    later = ["outer()", "1", "%tb", "2", AT_ONCE]
+    shell = """
+import json, sys
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+shell = TerminalInteractiveShell.instance(simple_prompt=True)
+for cell in json.load(sys.stdin):
+    shell.run_cell(cell, store_history=True)
+sys.stdout.flush()
+__import__("os")._exit(0)
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", shell],
+        input=json.dumps([START, *cells, *later]),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+        timeout=300,
+    )
+
+    assert run.stdout.count("['local', 'mine']\n") == len(modes) + 1
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="frames keep no second set of references there"
+)
+def test_the_widely_copied_recipe_frees_nothing(see):
+    """It clears frames and deletes three names: IPython has read and kept more."""
+    recipe = """
+import traceback
+gone.clear()
+traceback.clear_frames(sys.last_traceback)
+del sys.last_type, sys.last_value, sys.last_traceback
+gc.collect()
+print(gone)
+"""
+
+    seen = see("outer()", recipe, LET_GO)
+
+    assert printed(seen[1]) == "[]\n"
+    assert "'mine'" in printed(seen[2])

@@ -1,0 +1,491 @@
+"""What was recorded, allocation by allocation: its course, its lines, its source."""
+
+# ruff: noqa: D102 -- stand-ins have the words of what they stand in for
+
+from __future__ import annotations
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices import memory_history
+from gpumagic.devices.memory_events import MemoryEvent, Spot
+from gpumagic.devices.memory_history import (
+    BackwardCalls,
+    CudaHistory,
+    events_of,
+    replaced,
+    why_no_history,
+)
+from gpumagic.gpu_mem import lines as recording
+from gpumagic.gpu_mem.lines import alive_after, lines_of, recorder_for, replay
+from gpumagic.report.places import Places
+
+CELL = "/work/ipykernel_1/2.py"
+TORCH = "/env/lib/python3.11/site-packages/torch/nn/linear.py"
+
+
+# ------------------------------------------------------------------------ replay
+
+
+@st.composite
+def programs(draw):
+    """Events as an allocator makes them: an address is free before it is taken."""
+    alive, events = {}, []
+    for _ in range(draw(st.integers(0, 30))):
+        if alive and draw(st.booleans()):
+            address = draw(st.sampled_from(sorted(alive)))
+            spot = draw(st.sampled_from([None, Spot(CELL, 2), Spot(CELL, 7)]))
+            events.append(MemoryEvent(False, address, alive.pop(address), spot))
+        else:
+            address = min(set(range(40)) - set(alive))
+            alive[address] = draw(st.integers(1, 100))
+            spot = draw(st.sampled_from([None, Spot(CELL, 2), Spot("/a.py", 1)]))
+            events.append(MemoryEvent(True, address, alive[address], spot))
+    return events
+
+
+@settings(deadline=None, max_examples=300)
+@given(programs(), st.integers(0, 500))
+def test_the_course_agrees_with_adding_up(events, start):
+    """Peak, end and what was alive at the peak are those of every prefix's sum."""
+    changes = [e.nbytes if e.taken else -e.nbytes for e in events]
+    levels = [start + sum(changes[:count]) for count in range(len(events) + 1)]
+
+    course = replay(events, start)
+
+    assert course.peak_bytes == max(levels)
+    assert course.end_bytes == levels[-1]
+    assert levels[course.before_peak] == max(levels)
+    assert course.before_peak == levels.index(max(levels))
+    alive = alive_after(events, course.before_peak)
+    assert start + sum(each.nbytes for each in alive) == course.peak_bytes
+
+
+@settings(deadline=None, max_examples=300)
+@given(programs())
+def test_the_lines_add_up(events):
+    """The rows' net sum is the change, and what is alive at the peak is the rise."""
+    course = replay(events, 0)
+
+    rows = lines_of(
+        0, events, before_peak=course.before_peak, in_cell=lambda file: file == CELL
+    )
+
+    assert sum(row.net_bytes for row in rows) == course.end_bytes
+    assert sum(row.at_peak_bytes for row in rows) == course.peak_bytes
+    assert sum(row.allocations for row in rows) == sum(e.taken for e in events)
+    assert len({(row.line, row.number) for row in rows}) == len(rows)
+
+
+def test_memory_from_before_may_be_given_back():
+    """What is given back without having been taken lowers the level, and no more."""
+    events = [MemoryEvent(False, 9, 30), MemoryEvent(True, 1, 20)]
+
+    assert replay(events, 100) == (100, 90, 0)
+    assert alive_after(events, 2) == (events[1],)
+
+
+def test_rows_are_in_the_order_of_the_cell():
+    """The cell's own lines come first by number, then other files, then no line."""
+    spots = [None, Spot("/z/train.py", 3), Spot(CELL, 10), Spot(CELL, 9)]
+    events = [MemoryEvent(True, n, 1, spot) for n, spot in enumerate(spots)]
+
+    rows = lines_of(1, events, before_peak=4, in_cell=lambda file: file == CELL)
+
+    assert [row.number for row in rows] == [9, 10, None, None]
+    assert rows[2].line.where == "train.py, line 3"
+    assert rows[3].line is None
+    assert {row.device for row in rows} == {1}
+
+
+def test_a_line_is_marked_for_the_backward_pass_it_started():
+    """Memory that a backward pass takes marks the row; what one frees does not."""
+    spot, other = Spot(CELL, 3), Spot(CELL, 4)
+    events = [
+        MemoryEvent(True, 1, 8, other),
+        MemoryEvent(True, 2, 8, spot, backward=True),
+        MemoryEvent(False, 1, 8, other, backward=True),
+    ]
+
+    rows = lines_of(0, events, before_peak=2, in_cell=lambda _: True)
+
+    assert [row.backward for row in rows] == [True, False]
+
+
+# ------------------------------------------------------------------ torch's entries
+
+
+def entry(action, address, size, *frames, time_us=0):
+    """One of torch's trace entries; frames as (file, line), innermost first."""
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "stream": 0,
+        "time_us": time_us,
+        "frames": [
+            {"filename": file, "line": line, "name": "f"} for file, line in frames
+        ],
+    }
+
+
+def places():
+    """Tells the user's files from those of the stand-in torch."""
+    return Places(("/env/lib/python3.11/site-packages",))
+
+
+def test_asking_back_is_what_counts():
+    """Of torch's actions, those count that change what is allocated."""
+    actions = [
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "segment_alloc",
+        "segment_free",
+        "segment_map",
+        "segment_unmap",
+        "snapshot",
+    ]
+    entries = [entry(action, n, 512 * n) for n, action in enumerate(actions, 1)]
+    entries.append({"action": "oom", "device_free": 3, "size": 9, "frames": []})
+
+    events = events_of(entries, lambda _: (None, False))
+
+    assert events == [MemoryEvent(True, 1, 512), MemoryEvent(False, 2, 1024)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "spot"),
+    [
+        ([(TORCH, 5), (CELL, 3), ("/home/me/main.py", 1)], Spot(CELL, 3)),
+        (
+            [(TORCH, 5), ("/home/me/model.py", 8), (CELL, 3)],
+            Spot("/home/me/model.py", 8),
+        ),
+        ([("/cache/torchinductor_me/ab/cab.py", 5), (CELL, 3)], Spot(CELL, 3)),
+        ([("<frozen importlib>", 5), (TORCH, 3)], None),
+        ([], None),
+    ],
+)
+def test_the_users_innermost_frame(frames, spot):
+    """Library, compiler and importer are passed over, up to the user's own code."""
+    told = entry("alloc", 1, 8, *frames)["frames"]
+
+    assert memory_history.users_spot(told, places()) == spot
+
+
+# ----------------------------------------------------------------- backward passes
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.us = 1_000_000
+
+    def __call__(self):
+        return self.us
+
+
+def engine(clock):
+    """A stand-in for torch.autograd, whose passes take as long as they are told."""
+
+    def run(took_us, inner=lambda: None):
+        clock.us += took_us
+        inner()
+        clock.us += took_us
+
+    return SimpleNamespace(autograd=SimpleNamespace(_engine_run_backward=run))
+
+
+def test_time_tells_which_line_started_the_pass():
+    """What happens during a pass, or next to it, is of the line that called it."""
+    clock = Clock()
+    torch = engine(clock)
+    calls = BackwardCalls(torch, clock)
+    with calls.noted(places()):
+        torch.autograd._engine_run_backward(5000)
+        first = sys._getframe().f_lineno - 1
+        clock.us += 10_000
+        torch.autograd._engine_run_backward(5000)
+
+    found = [calls.at(1_000_000 + us) for us in (-900, 1, 10_900, 20_001, 60_000)]
+
+    assert [spot and spot.line - first for spot in found] == [0, 0, 0, 3, None]
+    assert found[0].file == __file__
+
+
+def test_the_innermost_of_nested_passes():
+    """A pass within a pass has its own line, and the outer one all the rest."""
+    clock = Clock()
+    torch = engine(clock)
+    calls = BackwardCalls(torch, clock)
+    run = sys._getframe().f_lineno
+    with calls.noted(places()):
+        torch.autograd._engine_run_backward(
+            5000, lambda: torch.autograd._engine_run_backward(100)
+        )
+
+    lines = [calls.at(1_000_000 + us).line - run for us in (2000, 5100, 9000)]
+
+    assert lines == [2, 3, 2]
+
+
+def test_close_passes_are_told_apart():
+    """A time within a short pass is of that pass, however near the next one is."""
+    clock = Clock()
+    torch = engine(clock)
+    calls = BackwardCalls(torch, clock)
+    base = sys._getframe().f_lineno
+    with calls.noted(places()):
+        torch.autograd._engine_run_backward(10)
+        torch.autograd._engine_run_backward(10)
+
+    assert [calls.at(1_000_000 + us).line - base for us in (5, 25)] == [2, 3]
+
+
+def test_the_engine_is_as_before():
+    """After the block torch has its own function, also when a pass has failed."""
+    torch = engine(Clock())
+    before = torch.autograd._engine_run_backward
+    calls = BackwardCalls(torch, Clock())
+
+    with pytest.raises(TypeError), calls.noted(places()):
+        torch.autograd._engine_run_backward("not a number")
+
+    assert torch.autograd._engine_run_backward is before
+
+
+def test_a_torch_without_that_function():
+    """Where torch has no such name nothing is noted, and nothing fails."""
+    torch = SimpleNamespace(autograd=SimpleNamespace())
+    calls = BackwardCalls(torch, Clock())
+
+    with calls.noted(places()):
+        pass
+
+    assert calls.at(1_000_000) is None
+    assert vars(torch.autograd) == {}
+
+
+def test_what_somebody_else_put_there_stays():
+    """A function that was replaced in turn is not taken from who did it."""
+    owner = SimpleNamespace(name=len)
+
+    with replaced(owner, "name", lambda _: max):
+        owner.name = min
+
+    assert owner.name is min
+
+
+# ------------------------------------------------------------------- the history
+
+
+class History:
+    """A stand-in for torch's memory history, on or off."""
+
+    def __init__(self, *, on=False):
+        self.on, self.calls, self.entries = on, [], [[], []]
+        self.memory = SimpleNamespace(
+            _record_memory_history=self.switch, _snapshot=self.snapshot
+        )
+        self.cuda = SimpleNamespace(
+            memory=self.memory, get_allocator_backend=lambda: "native"
+        )
+        self._C = SimpleNamespace(_cuda_isHistoryEnabled=lambda: self.on)
+        self.autograd = SimpleNamespace(_engine_run_backward=lambda: None)
+
+    def switch(self, enabled="all", **options):
+        """Switch it on or off, as torch's function does."""
+        self.calls.append((enabled, options))
+        self.on = enabled is not None
+        if enabled is None:
+            self.entries = [[], []]
+
+    def snapshot(self):
+        """What torch's function tells."""
+        return {"segments": [], "device_traces": [list(each) for each in self.entries]}
+
+
+def test_ours_is_bounded_and_without_c_frames():
+    """Recording asks for Python stacks and an end to it, and is off afterwards."""
+    torch = History()
+    recorder = CudaHistory(torch, places())
+
+    recorder.start()
+    torch.entries[1].append(entry("alloc", 1, 512, (CELL, 3)))
+    trace = recorder.stop()
+
+    assert torch.calls[0] == (
+        "all",
+        {"context": "all", "stacks": "python", "max_entries": 100_000},
+    )
+    assert torch.on is False
+    assert trace.lines
+    assert trace.events == {0: [], 1: [MemoryEvent(True, 1, 512, Spot(CELL, 3))]}
+
+
+def test_without_lines_no_stack_is_taken():
+    """An exact peak alone records no context, which costs next to nothing."""
+    torch = History()
+    recorder = CudaHistory(torch, None)
+
+    recorder.start()
+    torch.entries[0].append(entry("alloc", 1, 512, (CELL, 3)))
+    trace = recorder.stop()
+
+    assert torch.calls[0][1]["context"] is None
+    assert not trace.lines
+    assert trace.events[0] == [MemoryEvent(True, 1, 512)]
+
+
+def test_the_users_own_recording_is_only_read():
+    """It is neither switched nor cleared, and only the cell's own time is read."""
+    torch, clock = History(on=True), Clock()
+    recorder = CudaHistory(torch, places(), clock)
+    times = {1: 999_999, 2: 1_000_000, 3: 1_005_000, 4: 1_005_001}
+
+    recorder.start()
+    torch.entries[0] += [
+        entry("alloc", n, 512, (CELL, n), time_us=us) for n, us in times.items()
+    ]
+    clock.us += 5000
+    trace = recorder.stop()
+
+    assert torch.calls == []
+    assert torch.on
+    assert len(torch.entries[0]) == 4
+    assert [event.spot.line for event in trace.events[0]] == [2, 3]
+    assert not trace.partial
+
+
+NOT_PYTHON = (
+    "??",
+    "<unknown>",
+    "",
+    "/pytorch/c10/cuda/CUDACachingAllocator.cpp",
+    "/usr/local/src/conda/python-3.11/Python/ceval.c",
+    "/env/lib/libtorch_python.so",
+    "/lib/x86_64-linux-gnu/libc.so.6",
+)
+
+
+def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
+    """Its stacks begin in torch's C++, unless the user has said otherwise."""
+    torch = History(on=True)
+    torch.__path__ = ["/env/lib/python3.11/site-packages/torch"]
+    monkeypatch.setattr(recording, "loaded_torch", lambda: torch)
+    runtime = SimpleNamespace(kind="cuda", simulated=False, started=lambda: True)
+    recorder, remark = recorder_for(runtime, lines=True)
+
+    recorder.start()
+    frames = [(file, 0) for file in NOT_PYTHON]
+    torch.entries[0].append(
+        entry("alloc", 1, 8, *frames, (CELL, 4), time_us=time.time_ns() // 1000)
+    )
+    trace = recorder.stop()
+
+    assert remark is None
+    assert trace.events[0] == [MemoryEvent(True, 1, 8, Spot(CELL, 4))]
+
+
+def test_a_recording_that_the_cell_starts_is_the_users():
+    """Who switches it on in the cell finds it on afterwards."""
+    torch = History()
+    recorder = CudaHistory(torch, places())
+
+    recorder.start()
+    torch.cuda.memory._record_memory_history("all", stacks="all")
+    recorder.stop()
+
+    assert torch.on
+    assert torch.cuda.memory._record_memory_history == torch.switch
+
+
+def test_a_recording_that_the_cell_ends():
+    """What was recorded is gone then, which is said, and it stays off."""
+    torch = History()
+    recorder = CudaHistory(torch, places())
+
+    recorder.start()
+    torch.cuda.memory._record_memory_history(None)
+    trace = recorder.stop()
+
+    assert not torch.on
+    assert trace.events == {}
+    assert "switched" in trace.remarks[0]
+
+
+def test_a_full_ring_is_partial(monkeypatch):
+    """As soon as entries may have been overwritten, the trace says so."""
+    monkeypatch.setattr(memory_history, "_MOST_WITHOUT", 3)
+    found = []
+    for count in (2, 3):
+        torch = History()
+        recorder = CudaHistory(torch, None)
+        recorder.start()
+        torch.entries[0] += [entry("alloc", n, 8) for n in range(count)]
+        found.append(recorder.stop().partial)
+
+    assert found == [False, True]
+
+
+def test_backward_is_of_the_line_that_called_it():
+    """Entries of the engine's threads, without frames, go to the calling line."""
+    torch, clock = History(), Clock()
+    recorder = CudaHistory(torch, places(), clock)
+
+    def on_another_thread():
+        clock.us += 50
+        torch.entries[0].append(entry("alloc", 7, 2048, time_us=clock.us))
+        clock.us += 50
+
+    torch.autograd._engine_run_backward = on_another_thread
+    recorder.start()
+    torch.autograd._engine_run_backward()
+    line = sys._getframe().f_lineno - 1
+    torch.entries[0].append(entry("alloc", 8, 8, time_us=clock.us + 9_000_000))
+    trace = recorder.stop()
+
+    assert trace.events[0] == [
+        MemoryEvent(True, 7, 2048, Spot(__file__, line), backward=True),
+        MemoryEvent(True, 8, 8),
+    ]
+
+
+def test_a_failing_snapshot_leaves_it_off():
+    """An error of the device on reading does not leave the recording on."""
+    torch = History()
+    recorder = CudaHistory(torch, None)
+    recorder.start()
+
+    def broken():
+        raise RuntimeError("CUDA error")
+
+    torch.cuda.memory._snapshot = broken
+    with pytest.raises(RuntimeError):
+        recorder.stop()
+
+    assert not torch.on
+
+
+def test_why_there_is_no_history():
+    """Each private name that is missing, and another allocator, is a reason."""
+    assert why_no_history(History()) is None
+
+    torch = History()
+    del torch.cuda.memory._snapshot
+    assert "no memory history" in why_no_history(torch)
+
+    torch = History()
+    del torch._C._cuda_isHistoryEnabled
+    assert "in use" in why_no_history(torch)
+
+    torch = History()
+    torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
+    assert "cudaMallocAsync" in why_no_history(torch)

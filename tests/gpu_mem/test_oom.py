@@ -1,0 +1,454 @@
+"""Out-of-memory errors: what their text tells, and what is remembered of the last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.gpu_mem.oom import (
+    LastOom,
+    allowed_bytes,
+    is_out_of_memory,
+    others_bytes,
+    others_in,
+    read_oom,
+)
+from gpumagic.gpu_mem.records import Counters, OomFacts
+from gpumagic.simulator.out_of_memory import Shortage
+
+MIB, GIB = 1 << 20, 1 << 30
+NOTHING = OomFacts("", None, None, *[None] * 8)
+ADVICE = (
+    " If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
+    "documentation for Memory Management  (https://pytorch.org/docs/stable/notes/"
+    "cuda.html#environment-variables)"
+)
+PLAIN = (
+    "CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of "
+    "31.47 GiB of which 12.73 GiB is free. Including non-PyTorch memory, this process "
+    "has 18.73 GiB memory in use. Of the allocated memory 9.08 GiB is allocated by "
+    f"PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated.{ADVICE}"
+)
+PRIVATE_POOLS = (
+    "CUDA out of memory. Tried to allocate 9.28 GiB. GPU 3 has a total capacity of "
+    "139.81 GiB of which 7.30 GiB is free. Process 2678129 has 132.50 GiB memory in "
+    "use. Of the allocated memory 115.89 GiB is allocated by PyTorch, with 2.01 GiB "
+    "allocated in private pools (e.g., CUDA Graphs), and 10.53 GiB is reserved by "
+    f"PyTorch but unallocated.{ADVICE}"
+)
+SHARED_AND_CAPPED = (
+    "HIP out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of "
+    "23.65 GiB of which 11.06 MiB is free. Process 41 has 512.00 MiB memory in use. "
+    "Including non-PyTorch memory, this process has 1.60 GiB memory in use. Process "
+    "1007 has 21.53 GiB memory in use. 11.82 GiB allowed; Of the allocated memory "
+    "1.22 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+    f"unallocated.{ADVICE}"
+)
+XPU = (
+    "XPU out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+    "11.93 GiB of which 5.62 MiB is free. Of the allocated memory 10.43 GiB is "
+    "allocated by PyTorch, and 94.57 MiB is reserved by PyTorch but unallocated. "
+    "Please use `empty_cache` to release all unoccupied cached memory."
+)
+ASYNC = (
+    "Allocation on device 2 would exceed allowed memory. (out of memory)\n"
+    "Currently allocated     : 6.89 GiB\n"
+    "Requested               : 320.00 MiB\n"
+    "Device limit            : 23.69 GiB\n"
+    "Free (according to CUDA): 2.94 MiB\n"
+    "PyTorch limit (set by user-supplied memory fraction)\n"
+    "                        : 17179869184.00 GiB"
+)
+MPS = (
+    "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, "
+    "max allowed: 18.13 GB). Tried to allocate 192.00 MB on private pool. Use "
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+    "allocations (may cause system failure)."
+)
+HOST = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate "
+    "memory: you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate "
+    "memory)"
+)
+
+READ = [
+    pytest.param(
+        PLAIN,
+        {
+            "device": 0,
+            "requested_bytes": round(22.78 * GIB),
+            "total_bytes": round(31.47 * GIB),
+            "free_bytes": round(12.73 * GIB),
+            "process_bytes": round(18.73 * GIB),
+            "allocated_bytes": round(9.08 * GIB),
+            "reserved_unallocated_bytes": round(9.35 * GIB),
+        },
+        id="torch 2.4 to 2.13",
+    ),
+    pytest.param(
+        PRIVATE_POOLS,
+        {
+            "device": 3,
+            "requested_bytes": round(9.28 * GIB),
+            "total_bytes": round(139.81 * GIB),
+            "free_bytes": round(7.30 * GIB),
+            "allocated_bytes": round(115.89 * GIB),
+            "reserved_unallocated_bytes": round(10.53 * GIB),
+            "private_pools_bytes": round(2.01 * GIB),
+        },
+        id="private pools, in a container",
+    ),
+    pytest.param(
+        SHARED_AND_CAPPED,
+        {
+            "device": 1,
+            "requested_bytes": 20 * MIB,
+            "total_bytes": round(23.65 * GIB),
+            "free_bytes": round(11.06 * MIB),
+            "process_bytes": round(1.60 * GIB),
+            "allocated_bytes": round(1.22 * GIB),
+            "reserved_unallocated_bytes": 0,
+        },
+        id="other processes and a limit, on ROCm",
+    ),
+    pytest.param(
+        XPU,
+        {
+            "device": 0,
+            "requested_bytes": 20 * MIB,
+            "total_bytes": round(11.93 * GIB),
+            "free_bytes": round(5.62 * MIB),
+            "allocated_bytes": round(10.43 * GIB),
+            "reserved_unallocated_bytes": round(94.57 * MIB),
+        },
+        id="XPU",
+    ),
+    pytest.param(
+        ASYNC,
+        {
+            "device": 2,
+            "requested_bytes": 320 * MIB,
+            "total_bytes": round(23.69 * GIB),
+            "free_bytes": round(2.94 * MIB),
+            "allocated_bytes": round(6.89 * GIB),
+        },
+        id="cudaMallocAsync",
+    ),
+    pytest.param(MPS, {"requested_bytes": 192 * MIB}, id="MPS"),
+    pytest.param(HOST, {"requested_bytes": 4 * 10**12}, id="memory of the host"),
+    pytest.param(
+        "CUDA out of memory. Tried to allocate more than 1EB memory.",
+        {"requested_bytes": 1 << 60},
+        id="beyond any device",
+    ),
+    pytest.param("CUDA error: out of memory", {}, id="by somebody else than torch"),
+    pytest.param(
+        "CUDA out of memory. Tried to allocate a lot. GPU x has a total of 3 GiB.",
+        {},
+        id="a form of which nothing is known",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "facts"), READ)
+def test_all_that_a_text_tells(text, facts):
+    """Every figure of the known forms is read, and what is not said stays unknown."""
+    read = read_oom(text)
+
+    assert read == replace(NOTHING, text=text, **facts)
+    assert is_out_of_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes"),
+    [
+        ("512 bytes", 512),
+        ("1.50 KB", 1536),
+        ("1.50 KiB", 1536),
+        ("2.00 MB", 2 * MIB),
+        ("0.25 GB", GIB // 4),
+        ("1.00 TiB", 1 << 40),
+        ("1.00 TB", 1 << 40),
+    ],
+)
+def test_units(size, nbytes):
+    """Every unit is a power of 1024, however a backend writes it."""
+    assert (
+        read_oom(f"out of memory. Tried to allocate {size}.").requested_bytes == nbytes
+    )
+
+
+def test_the_simulators_own_text():
+    """What the simulator was short of is what is read from its error."""
+    shortage = Shortage(
+        device=1,
+        segment_bytes=20 * MIB,
+        total_bytes=2 * GIB,
+        free_bytes=11 * MIB,
+        allowed_bytes=GIB,
+        allocated_bytes=900 * MIB,
+        reserved_bytes=GIB,
+        processes=((77, 512 * MIB), (None, 1536 * MIB)),
+    )
+
+    read = read_oom(f"{shortage.text()} [simulated H100 SXM]")
+
+    assert (read.device, read.requested_bytes) == (1, 20 * MIB)
+    assert (read.total_bytes, read.free_bytes) == (2 * GIB, 11 * MIB)
+    assert (read.process_bytes, read.allocated_bytes) == (1536 * MIB, 900 * MIB)
+    assert read.reserved_unallocated_bytes == 124 * MIB
+    assert allowed_bytes(read.text) == GIB
+    assert others_in(read.text) == ((77, 512 * MIB),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the size of tensor a (3) must match the size of tensor b (4)",
+        "Tried to allocate 20.00 MiB of a total capacity of 3.00 GiB",
+    ],
+)
+def test_other_errors(text):
+    """An error about something else tells nothing, whatever sizes it names."""
+    read = read_oom(text)
+
+    assert read == replace(NOTHING, text=text)
+    assert not is_out_of_memory(text)
+
+
+def test_others_by_number():
+    """Other processes are told apart where this one is named, and only there."""
+    assert others_in(SHARED_AND_CAPPED) == (
+        (41, 512 * MIB),
+        (1007, round(21.53 * GIB)),
+    )
+    assert others_in(PRIVATE_POOLS) == ()
+    assert others_in(PLAIN) == ()
+
+
+def test_bytes_of_others():
+    """What is used and not this process's belongs to others; else it is unknown."""
+    named, alone, container = map(read_oom, (SHARED_AND_CAPPED, PLAIN, PRIVATE_POOLS))
+
+    assert others_bytes(named) == 512 * MIB + round(21.53 * GIB)
+    assert others_bytes(alone) == pytest.approx(0.01 * GIB, abs=2)
+    assert others_bytes(container) is None
+
+
+def test_the_limit():
+    """The limit of this process is read where one is set."""
+    assert allowed_bytes(SHARED_AND_CAPPED) == round(11.82 * GIB)
+    assert allowed_bytes(PLAIN) is None
+
+
+def test_rounded_figures_of_an_error_give_others_no_negative_bytes():
+    """Sizes in the text are rounded; together they may be more than the device has."""
+    oom = read_oom(
+        "CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity "
+        "of 31.47 GiB of which 12.73 GiB is free. Including non-PyTorch memory, this "
+        "process has 18.75 GiB memory in use."
+    )
+
+    assert others_bytes(oom) == 0
+
+
+TEXT = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of"
+
+
+@pytest.fixture
+def ooms():
+    """How many errors each device has counted."""
+    return {0: 0, 1: 0}
+
+
+@pytest.fixture
+def shell():
+    """A shell that holds nothing."""
+    return SimpleNamespace(user_ns={}, user_ns_hidden={})
+
+
+@pytest.fixture
+def last(shell, ooms):
+    """What is known, told by the counters above."""
+    return LastOom(shell, lambda: [Counters(d, ooms=n) for d, n in ooms.items()])
+
+
+def an_error(text=TEXT):
+    """An error as torch words it."""
+    return RuntimeError(text)
+
+
+def test_nothing_is_known_of_nothing(last):
+    """Counters that have not risen tell of no error."""
+    assert last.seen(1) == (None, None)
+
+
+def test_a_caught_one_is_known_by_its_number(last, ooms):
+    """A count that has risen with no error to show for it is one that was caught."""
+    last.seen(3)
+    ooms[1] += 2
+
+    facts, caught = last.seen(7)
+
+    assert facts is None
+    assert (caught.device, caught.times) == (1, 2)
+    assert (caught.cell, caught.since_cell) == (None, 3)
+
+
+def test_what_was_met_before_the_first_look_counts(last, ooms):
+    """Counters begin at zero with the process, so that nobody need have looked."""
+    ooms[0] = 1
+
+    assert last.seen(5).caught.times == 1
+
+
+def test_the_cell_is_known_where_it_was_watched(last, ooms):
+    """What has risen round one cell was met in it."""
+    ooms[0] += 1
+    last.cell_ended(4)
+
+    assert last.seen(6).caught.cell == 4
+
+
+def test_asking_again_gives_the_same_answer(last, ooms):
+    """An answer does not use up what it tells."""
+    ooms[0] += 1
+
+    assert last.seen(2) == last.seen(3)
+
+
+def test_an_error_with_words_was_not_caught(last, ooms):
+    """The error that ended a cell is one of those that were counted."""
+    ooms[0] += 1
+    last.cell_ended(2, an_error())
+
+    facts, caught = last.seen(3)
+
+    assert facts.requested_bytes == 3 << 30
+    assert caught is None
+
+
+def test_more_than_the_error_itself_were_caught(last, ooms):
+    """Three counted and one let out are two caught beside it."""
+    ooms[0] += 3
+    last.cell_ended(2, an_error())
+
+    facts, caught = last.seen(3)
+
+    assert facts is not None
+    assert caught.times == 2
+
+
+def test_an_error_with_words_is_one_of_its_own_device(last, ooms):
+    """What another device has counted was not this error."""
+    ooms[0] += 1
+    ooms[1] += 1
+    last.cell_ended(2, an_error(TEXT.replace("GPU 0", "GPU 1")))
+
+    facts, caught = last.seen(3)
+
+    assert facts.device == 1
+    assert (caught.device, caught.times) == (0, 1)
+
+
+def test_the_cell_is_not_claimed_where_others_have_run_since(last, ooms):
+    """An error has ended this cell; what else was counted may be of any before it."""
+    last.seen(1)
+    ooms[0] += 2
+    last.cell_ended(4, an_error(), watched=False)
+
+    caught = last.seen(5).caught
+
+    assert (caught.times, caught.cell, caught.since_cell) == (1, None, 1)
+
+
+def test_an_error_that_has_the_place_of_an_older_one_is_new(last, ooms):
+    """Python gives a new error the place of one that is gone, and torch the words."""
+    error = an_error()
+    for cell in (2, 3):  # the very same stands for its double
+        ooms[0] += 1
+        last.cell_ended(cell, error)
+
+    facts, caught = last.seen(4)
+
+    assert facts is not None
+    assert caught is None
+
+
+def test_an_error_without_a_text_does_no_harm(last, shell):
+    """An object of the user's whose words cannot be had is no error of memory."""
+
+    class Odd(Exception):
+        def __str__(self):
+            raise ValueError
+
+    shell.user_ns["kept"] = Odd()
+
+    assert last.seen(2) == (None, None)
+
+
+def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms):
+    """What was caught after an error takes its place."""
+    ooms[0] += 1
+    last.cell_ended(2, an_error())
+    ooms[0] += 1
+    last.cell_ended(3)
+
+    facts, caught = last.seen(4)
+
+    assert facts is None
+    assert caught.cell == 3
+
+
+def test_an_error_that_a_variable_has_kept_still_has_its_words(last, shell, ooms):
+    """`except ... as error: kept = error` leaves all that there is to know."""
+    ooms[0] += 1
+    shell.user_ns["kept"] = an_error()
+
+    facts, caught = last.seen(2)
+
+    assert facts.requested_bytes == 3 << 30
+    assert caught is None
+    assert last.seen(3).facts == facts
+
+
+def test_a_list_of_kept_errors_explains_as_many(last, shell, ooms):
+    """The last of a list is the one that is told, and none of them was lost."""
+    ooms[0] += 2
+    shell.user_ns["kept"] = [an_error(), an_error(TEXT.replace("3.00", "5.00"))]
+
+    facts, caught = last.seen(2)
+
+    assert facts.requested_bytes == 5 << 30
+    assert caught is None
+
+
+def test_a_reset_of_the_counters_loses_none_that_came_after(last, ooms):
+    """Fewer than before is a count that began anew."""
+    ooms[0] = 5
+    last.seen(2)
+    ooms[0] = 1
+
+    assert last.seen(3).caught.times == 1
+
+
+def test_no_error_is_kept_alive(last, ooms):
+    """What is remembered are words and numbers."""
+    import gc
+    import weakref
+
+    class Running(RuntimeError):
+        pass
+
+    ooms[0] += 1
+    error = Running(TEXT)
+    gone = weakref.ref(error)
+    last.cell_ended(2, error)
+    del error
+    gc.collect()
+
+    assert gone() is None

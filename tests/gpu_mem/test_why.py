@@ -1,0 +1,418 @@
+"""Each sentence about a lack of memory is said where it is true, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.gpu_mem.fragmentation import segment_blockers
+from gpumagic.gpu_mem.oom import others_in, read_oom
+from gpumagic.gpu_mem.records import (
+    Block,
+    BlockState,
+    Cause,
+    Counters,
+    DeviceMemory,
+    OomFacts,
+    Pinning,
+    Segment,
+    Setting,
+)
+from gpumagic.gpu_mem.why import causes_of, next_steps
+from gpumagic.gpu_mem.would_fit import answer_for
+from gpumagic.report.events import CodeLine
+from gpumagic.simulator.out_of_memory import Shortage
+
+MIB, GIB = 1 << 20, 1 << 30
+ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
+MODEL = Setting("sim", "simulated H100 SXM")
+EMPTY = OomFacts("", None, None, *[None] * 8)
+
+
+def error(**figures):
+    """An error on a device of 80 GiB, all of whose figures are in MiB."""
+    known = {
+        "requested": 1000,
+        "total": 80_000,
+        "free": 500,
+        "process": 79_000,
+        "allocated": 78_000,
+        "reserved_unallocated": 100,
+        **figures,
+    }
+    fields = {f"{name}_bytes": mib * MIB for name, mib in known.items()}
+    return replace(EMPTY, device=0, **fields)
+
+
+def memory(**figures):
+    """How such a device stands, in MiB."""
+    known = {"total": 80_000, "free": 500, "others": 0, **figures}
+    counters = Counters(
+        0,
+        allocated_bytes=known.pop("allocated", 78_000) * MIB,
+        active_bytes=known.pop("active", 78_000) * MIB,
+        reserved_bytes=known.pop("reserved", 78_100) * MIB,
+    )
+    processes = known.pop("processes", 0)
+    fields = {f"{name}_bytes": mib * MIB for name, mib in known.items()}
+    return DeviceMemory(counters, other_processes=processes, **fields)
+
+
+CASES = [
+    pytest.param(
+        {"requested": 90_000}, [Cause.NEVER_FITS], id="more than the device has"
+    ),
+    pytest.param({}, [Cause.TOO_MUCH_LIVE], id="too much is alive"),
+    pytest.param(
+        {"reserved_unallocated": 600, "allocated": 77_500},
+        [Cause.FRAGMENTED],
+        id="enough in pieces",
+    ),
+    pytest.param(
+        {"allocated": 78_000, "private_pools": 600},
+        [Cause.PRIVATE_POOL],
+        id="a graph's pool would have been enough",
+    ),
+    pytest.param(
+        {"allocated": 78_000, "private_pools": 9000, "requested": 12_000},
+        [Cause.TOO_MUCH_LIVE, Cause.PRIVATE_POOL],
+        id="a graph's pool is large, and not enough",
+    ),
+    pytest.param(
+        {"process": 60_000, "allocated": 58_000},
+        [Cause.OTHERS, Cause.TOO_MUCH_LIVE],
+        id="without others it would have been enough",
+    ),
+    pytest.param(
+        {"process": 5000, "allocated": 4000},
+        [Cause.OTHERS],
+        id="others have nearly all",
+    ),
+    pytest.param(
+        {"free": 20_000, "allocated": 50_000, "process": 60_000},
+        [Cause.UNKNOWN],
+        id="the driver had enough, and yet it failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("figures", "causes"), CASES)
+def test_causes_from_the_error_alone(figures, causes):
+    """The figures of the error tell the cause without a look at the device."""
+    assert causes_of(error(**figures)) == tuple(causes)
+
+
+def test_leaks_that_would_be_enough():
+    """Leaks are a cause where letting go of them makes room, and not else."""
+    assert causes_of(error(), leaks_bytes=500 * MIB)[0] is Cause.LEAKED
+    assert Cause.LEAKED not in causes_of(error(), leaks_bytes=499 * MIB)
+    assert Cause.LEAKED not in causes_of(error(requested=90_000), leaks_bytes=90 * GIB)
+
+
+def test_a_context_counts_for_what_never_fits():
+    """What this process has outside of the allocator is never to be had."""
+    asked = error(requested=79_000, allocated=0, reserved_unallocated=0, free=78_500)
+    outside = memory(reserved=0, allocated=0, active=0, free=78_500)
+
+    assert causes_of(asked, memory=outside) == (Cause.NEVER_FITS,)
+    assert Cause.NEVER_FITS not in causes_of(asked)
+
+
+def test_much_outside_of_the_allocator():
+    """Much that is neither torch's nor others' is told beside the cause."""
+    much = memory(allocated=60_000, active=60_000, reserved=60_100)
+    asked = error(allocated=60_000)
+
+    assert causes_of(asked, memory=much) == (Cause.TOO_MUCH_LIVE, Cause.OTHERS)
+    assert causes_of(error(), memory=memory()) == (Cause.TOO_MUCH_LIVE,)
+
+
+def test_few_bytes_of_others():
+    """What others hold is no cause where it is next to nothing, if only just enough."""
+    asked = error(process=79_000)
+
+    assert causes_of(asked) == (Cause.TOO_MUCH_LIVE,)
+
+
+def limited(allowed_mib, **figures):
+    """The error of a process that may have only so much."""
+    known = {"segment": 1000, "free": 60_000, "allocated": 19_000, "reserved": 19_500}
+    known |= figures
+    shortage = Shortage(
+        device=0,
+        total_bytes=80_000 * MIB,
+        allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
+        processes=((None, 20_000 * MIB),),
+        **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
+    )
+    return read_oom(shortage.text())
+
+
+def test_a_limit_of_this_process():
+    """The limit is the cause where the device itself had room."""
+    assert Cause.CAPPED in causes_of(limited(20_000))
+    assert Cause.CAPPED in causes_of(limited(20_000, allocated=19_500))
+    assert causes_of(limited(20_000, allocated=10_000)) == (
+        Cause.CAPPED,
+        Cause.FRAGMENTED,
+    )
+    assert Cause.CAPPED in causes_of(limited(19_500, free=900))
+    assert Cause.CAPPED not in causes_of(limited(20_000, free=200))
+    assert Cause.CAPPED not in causes_of(limited(None))
+
+
+def test_pools_under_a_limit():
+    """What the error counts twice, as allocated and as a graph's, counts once."""
+    oom = read_oom(
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of "
+        "80.00 GiB of which 5.00 GiB is free. 20.00 GiB allowed; Of the allocated "
+        "memory 18.00 GiB is allocated by PyTorch, with 4.00 GiB allocated in private "
+        "pools (e.g., CUDA Graphs), and 0 bytes is reserved by PyTorch but unallocated."
+    )
+
+    assert Cause.CAPPED not in causes_of(oom)  # 2 GiB of the limit are left
+
+
+def test_the_limit_of_now():
+    """A limit that the error does not name is known from the device."""
+    now = memory(cap=78_100, free=5000)
+    asked = error(free=5000)
+
+    assert causes_of(asked, memory=now)[0] is Cause.CAPPED
+    assert Cause.CAPPED not in causes_of(asked, memory=memory(free=5000))
+
+
+def test_figures_of_now_where_the_error_has_none():
+    """An error without figures is explained by how the device stands."""
+    bare = replace(EMPTY, requested_bytes=1000 * MIB)
+
+    assert causes_of(bare) == (Cause.UNKNOWN,)
+    assert causes_of(bare, memory=memory()) == (Cause.TOO_MUCH_LIVE,)
+    assert causes_of(bare, memory=memory(reserved=79_000, allocated=78_000)) == (
+        Cause.FRAGMENTED,
+    )
+    assert causes_of(
+        bare, memory=memory(reserved=79_000), private_pool_bytes=900 * MIB
+    ) == (Cause.PRIVATE_POOL,)
+
+
+def test_without_any_figures():
+    """Of an error that tells nothing the cause cannot be told."""
+    assert causes_of(read_oom("CUDA error: out of memory")) == (Cause.UNKNOWN,)
+    assert causes_of(EMPTY, memory=memory()) == (Cause.UNKNOWN,)
+
+
+def test_without_what_the_allocator_keeps_unused():
+    """An allocator that does not tell its unused part can still be full."""
+    text = (
+        "Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 23.10 GiB\nRequested               : 1.00 GiB\n"
+        "Device limit            : 23.69 GiB\nFree (according to CUDA): 2.94 MiB\n"
+    )
+
+    assert causes_of(read_oom(text)) == (Cause.TOO_MUCH_LIVE,)
+
+
+# --------------------------------------------------------------- a request to come
+
+
+def segment(*blocks, pool="large", expandable=False):
+    """A segment of blocks, each a number of MiB, a state, and perhaps its names."""
+    offset, made = 0, []
+    for mib, state, *names in blocks:
+        made.append(Block(offset, mib * MIB, state, names=tuple(names)))
+        offset += mib * MIB
+    return Segment(0, 0, offset, 0, pool, expandable, tuple(made))
+
+
+def asked_about(mib, *segments, free=0):
+    """The answer for so many MiB."""
+    free_bytes = None if free is None else free * MIB
+    return answer_for(
+        mib * MIB,
+        segments,
+        device=0,
+        device_free_bytes=free_bytes,
+        cap_left_bytes=None,
+    )
+
+
+def test_what_fits_has_no_causes():
+    """Causes belong to a request that fits nowhere; an open one says so."""
+    assert causes_of(None) == ()
+    assert causes_of(None, asked_about(10, free=20)) == ()
+    assert causes_of(None, asked_about(10, free=None)) == (Cause.UNKNOWN,)
+
+
+def test_causes_of_a_request_to_come():
+    """A request that would not fit has the causes that its error would have."""
+    pieces = [segment((40, FREE), (10, ALLOCATED)) for _ in range(3)]
+    full = [segment((50, ALLOCATED)) for _ in range(3)]
+
+    of_pieces = causes_of(
+        None,
+        asked_about(60, *pieces),
+        memory(total=160, free=0, reserved=150, active=30, allocated=30),
+    )
+    of_full = causes_of(
+        None,
+        asked_about(60, *full),
+        memory(total=160, free=0, reserved=150, active=150, allocated=150),
+    )
+
+    assert of_pieces == (Cause.FRAGMENTED,)
+    assert of_full == (Cause.TOO_MUCH_LIVE,)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 60), *[st.integers(0, 40) for _ in range(4)])
+def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, live):
+    """Fragmentation and too much alive exclude each other, and follow the sums."""
+    others = 3
+    total = free + unused + pools + live + others
+    found = causes_of(
+        error(
+            requested=asked,
+            total=total,
+            free=free,
+            reserved_unallocated=unused,
+            private_pools=pools,
+            allocated=live + pools,
+            process=unused + pools + live,
+        )
+    )
+
+    assert (Cause.NEVER_FITS in found) == (asked > total)
+    if asked <= total:
+        in_pieces = free * 0.99 < asked <= free + unused
+        assert (Cause.FRAGMENTED in found) == in_pieces
+        capacity = total - others
+        too_much = live + asked > capacity
+        assert not (Cause.TOO_MUCH_LIVE in found and not too_much)
+        if too_much and live >= total / 10:
+            assert Cause.TOO_MUCH_LIVE in found
+    assert found
+
+
+# ------------------------------------------------------------------ what to type
+
+
+def steps_for(*causes, **others):
+    """The steps as one text."""
+    return "\n".join(next_steps(causes, **others))
+
+
+def test_every_cause_has_a_step():
+    """There is something to type for each cause."""
+    for cause in Cause:
+        assert next_steps([cause])
+
+
+def test_steps_are_said_once():
+    """What two causes have in common is said once, in the order of the causes."""
+    steps = next_steps([Cause.LEAKED, Cause.NEVER_FITS, Cause.TOO_MUCH_LIVE])
+
+    assert len(steps) == len(set(steps))
+    assert steps[0].startswith("%gpu_mem free")
+
+
+def test_expandable_segments_only_where_they_are_off():
+    """Expandable segments are offered where they help and are known to be off."""
+    assert "expandable" in steps_for(Cause.FRAGMENTED, expandable=False)
+    assert "expandable" not in steps_for(Cause.FRAGMENTED, expandable=True)
+    assert "expandable" not in steps_for(Cause.FRAGMENTED)
+    assert "expandable" not in steps_for(Cause.TOO_MUCH_LIVE, expandable=False)
+
+
+def test_names_that_can_be_deleted():
+    """Of blocks in between those are named that a name of the notebook stands for."""
+    pinning = [
+        Pinning(1, 1, 1, ("x", "y")),
+        Pinning(1, 1, 1, ("model.weight",)),
+        Pinning(1, 1, 1),
+        Pinning(1, 1, 1, ("kept",)),
+    ]
+
+    steps = steps_for(Cause.FRAGMENTED, pinning=pinning)
+
+    assert "del x, kept" in steps
+    assert "model.weight" not in steps
+
+
+def test_whose_the_others_are():
+    """The processes that the error names are told, the largest first."""
+    others = others_in(
+        "this process has 1.00 GiB memory in use. Process 7 has 2.00 GiB memory in "
+        "use. Process 8 has 3.00 GiB memory in use."
+    )
+
+    steps = next_steps([Cause.OTHERS], others=others)
+
+    assert steps[0].startswith("process 8 holds 3.00 GiB")
+    assert steps[1].startswith("process 7 holds 2.00 GiB")
+
+
+def test_steps_name_the_kind_of_device():
+    """What has to be called belongs to the kind of device in use."""
+    assert "torch.sim.set_per" in steps_for(Cause.CAPPED, setting=MODEL)
+    assert "torch.cuda.empty_cache()" in steps_for(Cause.PRIVATE_POOL)
+
+
+def test_steps_are_those_of_a_model_where_it_is_one():
+    """On a simulated GPU nothing is typed that only a real driver could answer."""
+    fragmented = steps_for(Cause.FRAGMENTED, expandable=False, setting=MODEL)
+    others = steps_for(Cause.OTHERS, setting=MODEL)
+
+    assert "%env" not in fragmented
+    assert "allocator=" in fragmented
+    assert "nvidia-smi" not in others
+
+
+def test_one_name_keeps_and_several_keep():
+    """What is said of blocks in between agrees with how many names there are."""
+    one = steps_for(Cause.FRAGMENTED, pinning=[Pinning(1, 1, 1, ("keep",))])
+    both = [Pinning(1, 1, 1, ("keep",)), Pinning(1, 1, 1, ("other",))]
+
+    assert "del keep: it keeps free memory in pieces" in one
+    assert "del keep, other: they keep" in steps_for(Cause.FRAGMENTED, pinning=both)
+
+
+# ------------------------------------------------------------------- what pins
+
+
+def test_blocks_that_keep_most():
+    """Those blocks come first of which the fewest keep the most."""
+    line = CodeLine("In [1], line 1")
+    lone = segment((1, ALLOCATED, "x"), (99, FREE))
+    lone = replace(lone, blocks=(replace(lone.blocks[0], line=line), *lone.blocks[1:]))
+    crowd = segment(*[(1, ALLOCATED)] * 4, (196, FREE))
+    idle, full = segment((500, FREE)), segment((500, ALLOCATED))
+
+    found = segment_blockers([crowd, idle, lone, full], most=2)
+
+    assert found == (
+        Pinning(100 * MIB, MIB, 99 * MIB, ("x",), line),
+        Pinning(200 * MIB, MIB, 196 * MIB),
+    )
+
+
+def test_nothing_is_kept():
+    """A segment in which nothing is free is kept by nobody."""
+    assert segment_blockers([segment((500, ALLOCATED)), segment((500, FREE))]) == ()
+
+
+def test_what_waits_pins_as_well():
+    """A block that another stream still uses keeps its segment."""
+    (found,) = segment_blockers([segment((1, BlockState.PENDING), (9, FREE))])
+
+    assert (found.block_bytes, found.free_bytes) == (MIB, 9 * MIB)
+
+
+def test_pages_of_expandable_segments_are_not_kept():
+    """Of an expandable segment only pages in part use are kept."""
+    (found,) = segment_blockers([segment((5, ALLOCATED), (35, FREE), expandable=True)])
+
+    assert found.free_bytes == 15 * MIB
