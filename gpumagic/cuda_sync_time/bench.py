@@ -12,25 +12,24 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpumagic.cuda_sync_time import pairing, taking
+from gpumagic.cuda_sync_time import pairing, sample_until_stable
+from gpumagic.cuda_sync_time.environment_changes import load_flags, loads_in_use
 from gpumagic.cuda_sync_time.instruments import unseen_flags
-from gpumagic.cuda_sync_time.records.roofline import Roofline
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
     RepeatedReport,
+    Roofline,
     TimingReport,
 )
-from gpumagic.cuda_sync_time.surroundings import load_flags, loads_in_use
 from gpumagic.devices.simulated import word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumagic.cuda_sync_time.counting import Counted
+    from gpumagic.cuda_sync_time.flops import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.plan import Plan
-    from gpumagic.cuda_sync_time.records.flags import Flag
-    from gpumagic.cuda_sync_time.records.roofline import Peaks
+    from gpumagic.cuda_sync_time.options import Plan
+    from gpumagic.cuda_sync_time.report import Flag, Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
     from gpumagic.report.events import Code
 
@@ -74,7 +73,7 @@ class Bench:
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
         before = loads_in_use(runtime, instruments.driver)
-        samples, flags = taking.take(
+        samples, flags = sample_until_stable.take(
             candidate.body, runtime, plan, floor_s=floor_s, progress=progress
         )
         now = instruments.runtime()
@@ -191,7 +190,7 @@ class Bench:
     def _counted(body: Body) -> Counted:
         import torch
 
-        from gpumagic.cuda_sync_time.counting import count_flops
+        from gpumagic.cuda_sync_time.flops import count_flops
 
         # What the code prints was printed by the timed run.
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -201,7 +200,7 @@ class Bench:
         """What the device of a report reaches: measured once, then known."""
         import torch
 
-        from gpumagic.cuda_sync_time.peaks import measure_peaks
+        from gpumagic.cuda_sync_time.device_peaks import measure_peaks
 
         setting, runtime = report.setting, self._instruments.torch_runtime()
         if word_of(runtime.kind) != setting.kind or not setting.devices:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.records.log_entry import LogEntry
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
+    LogEntry,
     LogReport,
     RepeatedReport,
     TimingReport,
@@ -15,7 +15,7 @@ from gpumagic.cuda_sync_time.report import (
 from gpumagic.report.log import save_rows
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+    from gpumagic.cuda_sync_time.report import Flag, FlagKind
 
 _KEPT = 1000
 _COLUMNS = (

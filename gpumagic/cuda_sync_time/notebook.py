@@ -11,10 +11,9 @@ from IPython.display import display
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.race_run import RaceRun
+from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
+from gpumagic.cuda_sync_time.options import Request
 from gpumagic.cuda_sync_time.report import BriefReport
-from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import options_of
 from gpumagic.notebook.cell_hooks import Mode, running_cell

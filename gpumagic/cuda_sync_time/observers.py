@@ -1,23 +1,35 @@
-"""What looks on while a run is timed: the tracer, and the watcher of waits."""
+"""What looks on while a run is timed: the tracer, and the watcher of waits.
+
+Everything is summed from the intervals themselves. Tables that add up durations
+count twice what ran at the same time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.report import (
+    Flag,
+    FlagKind,
+    Profile,
+    StreamShare,
+    SyncPoint,
+    TopKernel,
+)
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.events import Trace
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, Window, seconds_busy
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.records.profile import Profile
-    from gpumagic.cuda_sync_time.records.run import SyncPoint
+    from collections.abc import Iterable, Sequence
+
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import SyncCall
+    from gpumagic.report.events import CodeLine, SyncCall, TraceSpan
 
 
 class Observers:
@@ -117,7 +129,6 @@ class Observers:
         """
         if self._calls is None or self._missed(kind):
             return None
-        from gpumagic.cuda_sync_time.sync_points import points_of
 
         return points_of(self._calls)
 
@@ -125,7 +136,6 @@ class Observers:
         """What ran when; None if that was not asked for."""
         if self._tracing is None:
             return None
-        from gpumagic.cuda_sync_time.profiling import profile_of
 
         if self._lost is not None:
             first_line = self._lost.partition("\n")[0]
@@ -175,3 +185,124 @@ def _check_folder(file: str | None) -> None:
             f"the trace cannot be saved as {file}: there is no such folder",
             "make the folder first, or name another file",
         )
+
+
+def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:
+    """The calls by line and by what they are, the dearest first.
+
+    Those whose cost is unknown come behind all that is known; what costs the same
+    stays in the order in which it was first seen. One call of unknown cost leaves
+    the cost of its whole point unknown.
+    """
+    groups: dict[tuple[CodeLine | None, str], list[SyncCall]] = {}
+    for call in calls:
+        groups.setdefault((call.line, call.what), []).append(call)
+    points = [
+        SyncPoint(what, line, len(group), _together_s(group))
+        for (line, what), group in groups.items()
+    ]
+    return tuple(sorted(points, key=_cheapness))
+
+
+def _together_s(group: Sequence[SyncCall]) -> float | None:
+    known = [call.waited_s for call in group if call.waited_s is not None]
+    return sum(known) if len(known) == len(group) else None
+
+
+def _cheapness(point: SyncPoint) -> tuple[bool, float]:
+    return point.waited_s is None, -(point.waited_s or 0.0)
+
+
+if TYPE_CHECKING:
+    Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
+
+MOST_KERNELS = 12
+# CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
+# which no profiler shows.
+FULL_QUEUE = 1000
+
+
+def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
+    """Sum up a trace.
+
+    Args:
+        trace: What was seen; what lies outside of its window does not count.
+
+        saved_as: The file that holds all of it, if there is one.
+    """
+    work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
+    window = Window(trace.length_s)
+    queues = _by_queue(work)
+    busy = {queue: window.merged(spans) for queue, spans in queues.items()}
+    copies = window.merged(each for each in work if each.kind is SpanKind.COPY)
+    kernels = window.merged(each for each in work if each.kind is SpanKind.KERNEL)
+    return Profile(
+        length_s=trace.length_s,
+        spans=trace.spans,
+        busy_s=seconds_busy(busy.values(), at_once=1),
+        overlapped_s=seconds_busy(busy.values(), at_once=2),
+        copying_s=seconds_busy([copies], at_once=1),
+        hidden_copy_s=seconds_busy([copies, kernels], at_once=2),
+        launches=len(work),
+        in_flight=max(map(_most_in_flight, queues.values()), default=0) or None,
+        streams=tuple(
+            StreamShare(
+                *queue, len(queues[queue]), seconds_busy([busy[queue]], at_once=1)
+            )
+            for queue in sorted(queues, key=_in_order)
+        ),
+        kernels=_top_kernels(work, window),
+        problem=trace.problem,
+        hint=trace.hint,
+        saved_as=saved_as,
+    )
+
+
+def flags_of(profile: Profile) -> tuple[Flag, ...]:
+    """What a reader has to know of a profile: that launching became waiting."""
+    if profile.in_flight is None or profile.in_flight < FULL_QUEUE:
+        return ()
+    return (Flag(FlagKind.QUEUE_FULL, amount=profile.in_flight),)
+
+
+def _by_queue(work: Iterable[TraceSpan]) -> dict[Queue, list[TraceSpan]]:
+    queues: defaultdict[Queue, list[TraceSpan]] = defaultdict(list)
+    for span in work:
+        queues[span.device or 0, span.stream].append(span)
+    return dict(queues)
+
+
+def _in_order(queue: Queue) -> tuple[int, bool, int]:
+    """Devices and streams by their numbers, a stream without one last."""
+    device, stream = queue
+    return device, stream is None, stream or 0
+
+
+def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
+    """The most that one stream held at a moment, launched and not yet done."""
+    steps = [
+        step
+        for span in spans
+        if span.launched_s is not None
+        # At one moment what is done leaves before what is launched comes.
+        for step in ((span.launched_s, 1), (max(span.end_s, span.launched_s), -1))
+    ]
+    steps.sort()
+    most = held = 0
+    for _, step in steps:
+        held += step
+        most = max(most, held)
+    return most
+
+
+def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, ...]:
+    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for span in work:
+        start_s, end_s = window.cut(span)
+        seconds[span.name, span.kind.value].append(end_s - start_s)
+    kernels = [
+        TopKernel(name, kind, len(each), sum(each), max(each))
+        for (name, kind), each in seconds.items()
+    ]
+    kernels.sort(key=lambda kernel: (-kernel.total_s, kernel.name))
+    return tuple(kernels[:MOST_KERNELS])

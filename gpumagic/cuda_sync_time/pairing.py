@@ -11,18 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time import samples_shape
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.environment_changes import flags_between
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.sample_until_stable import warm_up
 from gpumagic.cuda_sync_time.sampling import Sampler
-from gpumagic.cuda_sync_time.surroundings import flags_between
-from gpumagic.cuda_sync_time.warming import warm_up
 from gpumagic.report.robust import Comparison, Pair, Verdict, logs_of, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-    from gpumagic.cuda_sync_time.plan import Plan
-    from gpumagic.cuda_sync_time.records.samples import Mode
+    from gpumagic.cuda_sync_time.options import Plan
+    from gpumagic.cuda_sync_time.report import Mode
     from gpumagic.devices.protocols import Runtime
 
 _MOST_PAIRS = 500

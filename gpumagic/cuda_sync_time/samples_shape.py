@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.report import robust
 from gpumagic.report.units import seconds_text
 

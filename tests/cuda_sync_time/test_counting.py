@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.counting import count_flops
+from gpumagic.cuda_sync_time.flops import count_flops
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -272,6 +272,6 @@ def test_an_old_torch_that_has_compiled_nothing_is_counted():
 
 def test_the_module_can_be_imported_without_torch():
     """Only counting needs torch."""
-    module = sys.modules["gpumagic.cuda_sync_time.counting"]
+    module = sys.modules["gpumagic.cuda_sync_time.flops"]
 
     assert "torch" not in vars(module)

@@ -10,9 +10,8 @@ import pytest
 
 from gpumagic.cuda_sync_time.digits import rate_text
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.run import SyncPoint
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.report import FlagKind, SyncPoint
 from gpumagic.cuda_sync_time.view import draw
 from gpumagic.report.events import Code
 from tests.cuda_sync_time import samples
@@ -41,7 +40,9 @@ class SlowToAnswer(StandinDevice):
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch):
     """The stand-in device is no business of a torch that other tests have imported."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.loaded_torch", lambda: None)
+    monkeypatch.setattr(
+        "gpumagic.cuda_sync_time.around_cell.loaded_torch", lambda: None
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.cuda_sync_time.flag_words import notes
-from gpumagic.cuda_sync_time.profile_section import timeline
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.profile import Profile
-from gpumagic.cuda_sync_time.records.roofline import Peaks, Roofline
-from gpumagic.cuda_sync_time.records.run import DeviceTime, Run
-from gpumagic.cuda_sync_time.records.setting import Setting
-from gpumagic.cuda_sync_time.report import TimingReport
-from gpumagic.cuda_sync_time.roof_section import roof_parts
-from gpumagic.cuda_sync_time.run_section import run_parts
+from gpumagic.cuda_sync_time.report import (
+    DeviceTime,
+    Flag,
+    FlagKind,
+    Peaks,
+    Profile,
+    Roofline,
+    Run,
+    Setting,
+    TimingReport,
+)
+from gpumagic.cuda_sync_time.view_flags import notes
+from gpumagic.cuda_sync_time.view_profile import timeline
+from gpumagic.cuda_sync_time.view_roofline import roof_parts
+from gpumagic.cuda_sync_time.view_run import run_parts
 from gpumagic.drawing import Stacks, Table
 from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.report.events import Code, SpanKind, TraceSpan

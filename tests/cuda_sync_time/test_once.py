@@ -12,14 +12,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import instruments, last_wait, run_words
+from gpumagic.cuda_sync_time import around_cell, instruments, view_run
+from gpumagic.cuda_sync_time.around_cell import (
+    HELPER_NAME,
+    POLLS_IN_A_TRACE,
+    error_line,
+)
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun, error_line
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.run import Bound
-from gpumagic.cuda_sync_time.waiting import HELPER_NAME, POLLS_IN_A_TRACE
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Plan
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.report.events import Code
@@ -48,7 +51,9 @@ class NoDriver:
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch):
     """The stand-in device is no business of a torch that other tests have imported."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.loaded_torch", lambda: None)
+    monkeypatch.setattr(
+        "gpumagic.cuda_sync_time.around_cell.loaded_torch", lambda: None
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +68,7 @@ def hears_ctrl_c():
 def host(monkeypatch):
     """A time of the host that only this test, and who waits in it, lets pass."""
     host = HostTime()
-    for module in ("once", "floor", "waiting"):
+    for module in ("one_run", "instruments", "around_cell"):
         monkeypatch.setattr(f"gpumagic.cuda_sync_time.{module}.time", host)
     return host
 
@@ -129,8 +134,8 @@ def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
     report = report_on(run)
 
     assert FlagKind.UNSEEN in kinds(report)
-    assert run_words.headline(report).endswith("on the host; a GPU was not waited for")
-    assert "is unknown" in run_words.meaning(report)
+    assert view_run.headline(report).endswith("on the host; a GPU was not waited for")
+    assert "is unknown" in view_run.meaning(report)
 
 
 def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
@@ -177,7 +182,7 @@ def test_torch_is_neither_imported_nor_missed():
     code = (
         "import sys\n"
         "from gpumagic.cuda_sync_time.instruments import Instruments\n"
-        "from gpumagic.cuda_sync_time.once import OneRun\n"
+        "from gpumagic.cuda_sync_time.one_run import OneRun\n"
         "from gpumagic.report.events import Code\n"
         "from gpumagic.devices.driver import open_driver\n"
         "run = OneRun(Instruments(open_driver), syncs=True)\n"
@@ -448,7 +453,7 @@ def test_an_error_in_the_helper_arrives_as_well(device, start):
 
 def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
     """A device that works on for long is left to it, and that is told."""
-    monkeypatch.setattr(last_wait, "_LONGEST_AFTER_ERROR_S", 0.05)
+    monkeypatch.setattr(around_cell, "_LONGEST_AFTER_ERROR_S", 0.05)
     for stream in (device.side, device.main):
         run = start()
         device.busy(LONG_S, stream)
@@ -462,8 +467,8 @@ def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
 
 def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     """Neither before nor after: it would break the capture."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.once.is_capturing", lambda _: True)
-    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.is_capturing", lambda _: 1)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.one_run.is_capturing", lambda _: True)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
     report = report_on(start())
 
     assert device.log == []
@@ -477,7 +482,7 @@ def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
 ):
     """The tracer would wait for the device at its end, which breaks a capture."""
     run = start(profile=True)
-    monkeypatch.setattr("gpumagic.cuda_sync_time.last_wait.is_capturing", lambda _: 1)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
     report = report_on(run)
 
     assert "end" not in device.log

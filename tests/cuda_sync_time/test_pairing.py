@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time import stopwatch
+from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.options import Plan
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import Code
 from gpumagic.report.robust import Verdict, verdict_of
@@ -402,7 +401,7 @@ def test_the_users_own_random_numbers_are_left_alone():
 def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
     """Values that take this machine long leave pairs enough for an interval."""
     here_s = [0.0]
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+    monkeypatch.setattr(sampling, "perf_counter", lambda: here_s[0])
 
     def takes_here(seconds):
         def call(_):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import peaks, tf32
-from gpumagic.cuda_sync_time.peaks import measure_peaks
+from gpumagic.cuda_sync_time import device_peaks, tf32
+from gpumagic.cuda_sync_time.device_peaks import measure_peaks
 from gpumagic.devices.cpu import CpuRuntime
 
 torch = pytest.importorskip("torch")
@@ -40,8 +40,8 @@ class SteadyDevice(CpuRuntime):
 @pytest.fixture
 def quick_copy(monkeypatch):
     """Copies so small that a test is quick."""
-    monkeypatch.setattr(peaks, "_COPIED_BYTES_ON_CPU", 1 << 20)
-    monkeypatch.setattr(peaks, "_SHORTEST_COPY_BYTES", 1 << 10)
+    monkeypatch.setattr(device_peaks, "_COPIED_BYTES_ON_CPU", 1 << 20)
+    monkeypatch.setattr(device_peaks, "_SHORTEST_COPY_BYTES", 1 << 10)
 
 
 def measured(monkeypatch, device, dtype="float32"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.profiling import flags_of, profile_of
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.observers import flags_of, profile_of
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, TraceSpan
 
 KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.records.samples import Mode
-from gpumagic.cuda_sync_time.request import Request
+from gpumagic.cuda_sync_time.options import Request
+from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook import arguments
 

@@ -13,13 +13,11 @@ import weakref
 
 import pytest
 
-from gpumagic.cuda_sync_time import cold_caches, sampling, stopwatch
-from gpumagic.cuda_sync_time.cold_caches import cold_flush
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
-from gpumagic.cuda_sync_time.stopwatch import Stopwatch
-from gpumagic.cuda_sync_time.taking import take
+from gpumagic.cuda_sync_time import sampling
+from gpumagic.cuda_sync_time.options import Plan
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.sample_until_stable import take
+from gpumagic.cuda_sync_time.sampling import Stopwatch, cold_flush
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
@@ -83,7 +81,7 @@ def runtime():
 @pytest.fixture(autouse=True)
 def standing_still(monkeypatch):
     """No time passes but that of the model: a busy machine changes no result."""
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(sampling, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture
@@ -215,7 +213,7 @@ def test_calls_are_not_more_than_the_budget_allows(runtime):
 
 def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
     """Where no number of calls is long enough, there is a last one."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
     runtime.simulated = False
 
@@ -358,7 +356,7 @@ def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
 
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
     """A simulated clock that hardly moves does not make it run forever."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
 
     def body(calls):
@@ -576,7 +574,7 @@ def test_a_flush_comes_after_the_users_own_step(runtime, monkeypatch):
     """What the user does before a sample would warm the caches again."""
     order = []
     monkeypatch.setattr(
-        cold_caches, "cold_flush", lambda *_: lambda: order.append("flush")
+        sampling, "cold_flush", lambda *_: lambda: order.append("flush")
     )
     plan = Plan(samples=3, cold=True, before=lambda: order.append("before"))
 
@@ -612,7 +610,7 @@ def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
 ):
     """It is not at its end while the model waits for six samples of its own."""
     shares, here_s = [], itertools.count()
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(here_s) * 0.1)
+    monkeypatch.setattr(sampling, "perf_counter", lambda: next(here_s) * 0.1)
 
     samples, _ = take(
         runtime.code(lambda _: 1e-3),
@@ -630,7 +628,7 @@ def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
 
 def test_the_cpu_is_measured_for_real(monkeypatch):
     """On this machine's own clock, without any device."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
 
     def body(calls):
         for _ in range(calls):
@@ -646,7 +644,7 @@ def test_the_cpu_is_measured_for_real(monkeypatch):
 def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):
     """Values that take this machine long leave samples enough for an interval."""
     here_s = [0.0]
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+    monkeypatch.setattr(sampling, "perf_counter", lambda: here_s[0])
 
     def samples_where_each_takes(seconds):
         def call(_):

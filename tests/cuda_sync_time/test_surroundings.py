@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
-from gpumagic.cuda_sync_time.waiting import HELPER_NAME
+from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
+from gpumagic.cuda_sync_time.environment_changes import Surroundings, flags_between
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.protocols import GpuLoad

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.records.run import SyncPoint
-from gpumagic.cuda_sync_time.sync_points import points_of
+from gpumagic.cuda_sync_time.observers import points_of
+from gpumagic.cuda_sync_time.report import SyncPoint
 from gpumagic.report.events import CodeLine, SyncCall
 
 FIRST, SECOND = CodeLine("In [1], line 1", "a.item()"), CodeLine("In [1], line 2")

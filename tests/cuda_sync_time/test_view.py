@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time import digits
 from gpumagic.cuda_sync_time.digits import measured
-from gpumagic.cuda_sync_time.flag_table import WORDS
-from gpumagic.cuda_sync_time.flag_words import note_of
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.profile_section import timeline
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.roofline import Roofline
-from gpumagic.cuda_sync_time.records.run import Run, SyncPoint
-from gpumagic.cuda_sync_time.records.setting import Setting
-from gpumagic.cuda_sync_time.report import LogReport
+from gpumagic.cuda_sync_time.report import (
+    Flag,
+    FlagKind,
+    LogReport,
+    Roofline,
+    Run,
+    Setting,
+    SyncPoint,
+)
 from gpumagic.cuda_sync_time.view import draw
+from gpumagic.cuda_sync_time.view_flags import WORDS, note_of
+from gpumagic.cuda_sync_time.view_profile import timeline
 from gpumagic.drawing import (
     Drawing,
     Histogram,

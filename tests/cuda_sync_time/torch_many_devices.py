@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.cuda_sync_time.counting import count_flops
+from gpumagic.cuda_sync_time.flops import count_flops
 
 
 @pytest.mark.parametrize("count", [1, 3])

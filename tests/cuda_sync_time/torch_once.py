@@ -10,11 +10,10 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.cuda_sync_time import run_words
+from gpumagic.cuda_sync_time import view_run
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.run import Bound
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.events import Code
@@ -163,7 +162,7 @@ def test_without_work_on_the_gpu_the_host_waits_for_nothing(bench, microseconds)
 
     assert report.run.waited_s == pytest.approx(report.setting.floor_s)
     assert report.bound is Bound.HOST
-    title = run_words.headline(report)
+    title = view_run.headline(report)
     assert "waited" not in title
     assert "too little" not in title
     assert "done as soon as the code was" in title

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpumagic.cuda_sync_time.counting import count_flops
-from gpumagic.cuda_sync_time.peaks import measure_peaks
-from gpumagic.cuda_sync_time.records.roofline import Roofline
+from gpumagic.cuda_sync_time.device_peaks import measure_peaks
+from gpumagic.cuda_sync_time.flops import count_flops
+from gpumagic.cuda_sync_time.report import Roofline
 from gpumagic.devices.in_use import loads
 from gpumagic.devices.opening import open_runtime
 

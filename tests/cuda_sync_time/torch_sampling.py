@@ -7,13 +7,11 @@ import random
 import pytest
 import torch
 
-from gpumagic.cuda_sync_time.cold_caches import cold_flush
+from gpumagic.cuda_sync_time.options import Plan
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
-from gpumagic.cuda_sync_time.stopwatch import Stopwatch
-from gpumagic.cuda_sync_time.taking import take
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.sample_until_stable import take
+from gpumagic.cuda_sync_time.sampling import Stopwatch, cold_flush
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.robust import Verdict
 

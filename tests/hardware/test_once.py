@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpumagic.cuda_sync_time.around_cell import POLLS_IN_A_TRACE
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.run import Bound
-from gpumagic.cuda_sync_time.waiting import POLLS_IN_A_TRACE
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import Code
@@ -24,7 +23,7 @@ _ASSERTING = """
 import os
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.report.events import Code
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import tf32
-from gpumagic.cuda_sync_time.records.roofline import Peaks
+from gpumagic.cuda_sync_time.report import Peaks
 from gpumagic.devices.simulated import simulated_box
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.race_run import RaceRun
-from gpumagic.cuda_sync_time.records.samples import Mode
+from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
+from gpumagic.cuda_sync_time.options import Plan
+from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.devices.driver import open_driver
 from gpumagic.report.events import Code
 

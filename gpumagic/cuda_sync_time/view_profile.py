@@ -5,16 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import (
-    Column,
-    Lane,
-    Meter,
-    Note,
-    Paragraph,
-    Span,
-    Table,
-    Timeline,
-)
+from gpumagic.drawing import Column, Lane, Meter, Note, Paragraph, Span, Table, Timeline
 from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import count_text, seconds_text, share_text
@@ -22,8 +13,7 @@ from gpumagic.report.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.records.profile import Profile
-    from gpumagic.cuda_sync_time.records.setting import Setting
+    from gpumagic.cuda_sync_time.report import Profile, Setting
     from gpumagic.drawing import Part
     from gpumagic.report.events import TraceSpan
 

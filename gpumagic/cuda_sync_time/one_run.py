@@ -10,30 +10,26 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.instruments import unseen_flags
-from gpumagic.cuda_sync_time.last_wait import (
+from gpumagic.cuda_sync_time.around_cell import (
+    Window,
     error_line,
     first_line,
     is_capturing,
     last_wait,
 )
+from gpumagic.cuda_sync_time.environment_changes import Surroundings, flags_between
+from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.observers import Observers
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.run import Run
-from gpumagic.cuda_sync_time.report import TimingReport
-from gpumagic.cuda_sync_time.surroundings import Surroundings, flags_between
-from gpumagic.cuda_sync_time.window import Window
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, RaceReport, Run, TimingReport
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
+    from gpumagic.cuda_sync_time.around_cell import Waited
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.waiting import Waited
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.report.events import Code
-
-__all__ = ["OneRun", "error_line"]
+    from gpumagic.report.events import Code, SeenRace
 
 _BACKLOG_TOLD_S = 1e-3
 _TAIL_BEYOND_FLOOR_S = 50e-6
@@ -154,7 +150,7 @@ class OneRun:
             *self._observers.flags(self._runtime.kind),
         ]
         if profile is not None:
-            from gpumagic.cuda_sync_time.profiling import flags_of
+            from gpumagic.cuda_sync_time.observers import flags_of
 
             flags += flags_of(profile)
         return TimingReport(
@@ -291,3 +287,53 @@ def _tail_flag(run: Run, floor_s: float) -> list[Flag]:
 
 def _place_among_flags(flag: Flag) -> int:
     return list(FlagKind).index(flag.kind)
+
+
+class RaceRun:
+    """One run between two moments, with the race detector on.
+
+    Args:
+        instruments: Where the runtime is found; torch is imported for it.
+    """
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._runtime = instruments.torch_runtime()
+        self._watch = ExitStack()
+        self._races: list[SeenRace] = []
+        self._failed: str | None = None
+
+    def begin(self) -> None:
+        """Wait for all earlier work, and look from now on.
+
+        Raises:
+            DeviceError: This kind of device cannot be watched.
+        """
+        self._runtime.synchronize()
+        self._races = self._watch.enter_context(self._runtime.watch_races())
+
+    def end(self, *, error: BaseException | None = None) -> None:
+        """Look no longer."""
+        self._watch.close()
+        self._failed = error_line(error)
+
+    def report(self, code: Code) -> RaceReport:
+        """What was seen."""
+        runtime = self._runtime
+        on_device = runtime.kind != "cpu"
+        watcher = "the simulated GPU" if runtime.simulated else "torch's sanitizer"
+        return RaceReport(
+            code=code,
+            setting=self._instruments.setting(runtime),
+            races=tuple(self._races),
+            watcher=watcher if on_device else "",
+            failed=self._failed,
+            problem=None if on_device else _NO_STREAMS,
+            hint=None if on_device else _SIMULATE,
+        )
+
+
+_NO_STREAMS = "on the CPU one call is done before the next begins: nothing can race"
+_SIMULATE = (
+    'gpumagic.simulate("h100") gives streams that can; its device is called "sim"'
+)

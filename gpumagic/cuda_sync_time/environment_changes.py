@@ -11,8 +11,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.waiting import HELPER_NAME
+from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.torch_private import loaded_torch
 

@@ -11,7 +11,7 @@ from gpumagic.report.units import share_of, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.records.roofline import Peaks, Roofline
+    from gpumagic.cuda_sync_time.report import Peaks, Roofline
     from gpumagic.drawing import Part
 
 _COUNTED = (
