@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.options import Plan
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.devices.driver import open_driver
 from gpumagic.report.events import Code
@@ -67,13 +67,11 @@ def measure(  # noqa: PLR0913 -- one for each option
     Raises:
         Exception: What the function has raised, and what the wait for it has.
     """
-    instruments = Instruments(open_driver)
-    run = OneRun(
-        instruments,
-        syncs=syncs,
-        profile=profile or trace_file is not None,
-        trace_file=trace_file,
+    options = Options(
+        syncs=syncs, profile=profile, trace_file=trace_file, flops=flops, nbytes=nbytes
     )
+    instruments = Instruments(open_driver)
+    run = OneRun(instruments, options)
     run.begin()
     try:
         function()
@@ -84,9 +82,7 @@ def measure(  # noqa: PLR0913 -- one for each option
     if run.late_error is not None:
         raise run.late_error
     report = run.report(_code(function, name))
-    return Bench(instruments).with_roofline(
-        report, _repeating(function), flops=flops, nbytes=nbytes
-    )
+    return Bench(instruments).with_roofline(report, _repeating(function), options)
 
 
 @contextmanager
@@ -107,12 +103,8 @@ def watch(
         What has the report once the block has ended.
     """
     watched = Watched()
-    run = OneRun(
-        Instruments(open_driver),
-        syncs=syncs,
-        profile=profile or trace_file is not None,
-        trace_file=trace_file,
-    )
+    options = Options(syncs=syncs, profile=profile, trace_file=trace_file)
+    run = OneRun(Instruments(open_driver), options)
     run.begin()
     try:
         yield watched
@@ -163,11 +155,20 @@ def repeat(  # noqa: PLR0913 -- one for each option
 
         nbytes: What one call moves, to be held against the device's peak.
     """
+    options = Options(
+        samples=samples,
+        calls=calls,
+        budget_s=budget_s,
+        mode=None if mode is None else Mode(mode),
+        cold=cold,
+        before=before,
+        flops=flops,
+        nbytes=nbytes,
+    )
     bench = Bench(Instruments(open_driver))
-    plan = _plan(samples, calls, budget_s, mode, cold=cold, before=before)
     body = _repeating(function)
-    report = bench.repeat(Candidate(_code(function, name), body), plan)
-    return bench.with_roofline(report, body, flops=flops, nbytes=nbytes)
+    report = bench.repeat(Candidate(_code(function, name), body), options)
+    return bench.with_roofline(report, body, options)
 
 
 def compare(  # noqa: PLR0913 -- one for each option
@@ -208,12 +209,20 @@ def compare(  # noqa: PLR0913 -- one for each option
         calibrate: Whether to compare the base with itself as well, which shows what
             the noise of this machine alone comes to.
     """
+    options = Options(
+        samples=samples,
+        calls=calls,
+        budget_s=budget_s,
+        mode=None if mode is None else Mode(mode),
+        cold=cold,
+        before=before,
+        calibrate=calibrate,
+    )
     base_name, newer_name = names or (None, None)
     return Bench(Instruments(open_driver)).compare(
         Candidate(_code(base, base_name), _repeating(base)),
         Candidate(_code(newer, newer_name), _repeating(newer)),
-        _plan(samples, calls, budget_s, mode, cold=cold, before=before),
-        calibrate=calibrate,
+        options,
     )
 
 
@@ -233,25 +242,6 @@ def find_races(
         raise
     run.end()
     return run.report(_code(function, name))
-
-
-def _plan(  # noqa: PLR0913 -- likewise
-    samples: int | None,
-    calls: int | None,
-    budget_s: float,
-    mode: str | None,
-    *,
-    cold: bool,
-    before: Callable[[], object] | None,
-) -> Plan:
-    return Plan(
-        samples=samples,
-        calls=calls,
-        budget_s=budget_s,
-        mode=None if mode is None else Mode(mode),
-        cold=cold,
-        before=before,
-    )
 
 
 def _repeating(function: Callable[[], object]) -> Body:

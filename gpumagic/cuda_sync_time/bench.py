@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.flops import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.options import Plan
+    from gpumagic.cuda_sync_time.options import Options
     from gpumagic.cuda_sync_time.report import Flag, Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
     from gpumagic.report.events import Code
@@ -67,19 +67,19 @@ class Bench:
         self._peaks: dict[tuple[str, str, int, str], Peaks] = {}
 
     def repeat(
-        self, candidate: Candidate, plan: Plan, progress: Progress | None = None
+        self, candidate: Candidate, options: Options, progress: Progress | None = None
     ) -> RepeatedReport:
         """Sample one code; raises what it raises."""
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
         before = loads_in_use(runtime, instruments.driver)
         samples, flags = sample_until_stable.take(
-            candidate.body, runtime, plan, floor_s=floor_s, progress=progress
+            candidate.body, runtime, options, floor_s=floor_s, progress=progress
         )
         now = instruments.runtime()
         if now.kind != runtime.kind and now.started():
             # The code itself has imported torch: from now on it can be waited for.
-            return self.repeat(candidate, plan, progress)
+            return self.repeat(candidate, options, progress)
         return RepeatedReport(
             code=candidate.code,
             setting=instruments.setting(runtime, floor_s=floor_s),
@@ -91,10 +91,8 @@ class Bench:
         self,
         base: Candidate,
         newer: Candidate,
-        plan: Plan,
+        options: Options,
         progress: Progress | None = None,
-        *,
-        calibrate: bool = False,
     ) -> ComparisonReport:
         """Sample two codes in turn; raises what they raise.
 
@@ -103,11 +101,9 @@ class Bench:
 
             newer: The one that the verdict is about.
 
-            plan: How it is to be done; the budget is for each comparison.
+            options: How it is to be done; the budget is for each comparison.
 
             progress: Called with the share that is done.
-
-            calibrate: Whether to compare the base with itself as well.
         """
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
@@ -121,13 +117,13 @@ class Bench:
                 base.body,
                 other.body,
                 runtime,
-                plan,
+                options,
                 floor_s=floor_s,
                 random=chance,
                 progress=progress,
             )
 
-        if not calibrate:
+        if not options.calibrate:
             found, noise = in_turn(newer, progress), None
         else:
             halves = _halves(progress)
@@ -149,12 +145,7 @@ class Bench:
         )
 
     def with_roofline(
-        self,
-        report: Timed,
-        body: Body | None,
-        *,
-        flops: bool = False,
-        nbytes: int | None = None,
+        self, report: Timed, body: Body | None, options: Options
     ) -> Timed:
         """The report, held against what the device reaches, if that is asked for.
 
@@ -163,10 +154,9 @@ class Bench:
 
             body: Runs the code once more where operations are to be counted.
 
-            flops: Whether to count them.
-
-            nbytes: What one run moves, as its user says.
+            options: Whether to count them, and what one run moves.
         """
+        flops, nbytes = options.flops, options.nbytes
         if not flops and nbytes is None:
             return report
         counted = self._counted(body) if flops and body is not None else None

@@ -1,4 +1,4 @@
-"""What is noted round a measurement, and what its differences tell the reader.
+"""What changed round a measurement: devices, streams, threads, allocator, clocks.
 
 Noting starts nothing and resets nothing, and is done outside of what is timed.
 """
@@ -11,13 +11,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
+from gpumagic.cuda_sync_time.around_cell import HELPER_NAME, Observer
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Driver, GpuLoad, Runtime
 
@@ -33,7 +33,7 @@ _HAS_LOAD = ("cuda", "sim")
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """What was so at one moment.
 
     Attributes:
@@ -97,7 +97,41 @@ class Surroundings:
         )
 
 
-def flags_between(before: Surroundings, after: Surroundings) -> tuple[Flag, ...]:
+class EnvironmentWatch(Observer):
+    """Notes the environment before a cell and after it.
+
+    Attributes:
+        flags: What has changed; nothing is known of it where the device is broken.
+
+    Args:
+        find_driver: What says how the GPUs are.
+    """
+
+    def __init__(self, find_driver: Callable[[], Driver]) -> None:
+        self.flags: tuple[Flag, ...] = ()
+        self._find_driver = find_driver
+        self._before = Environment()
+
+    def look_before(self, runtime: Runtime) -> None:
+        """Note how it is."""
+        self._before = Environment.now(runtime, self._find_driver())
+
+    def look_after(self, runtime: Runtime, *, idle: bool) -> None:
+        """Note what has changed, unless the device is broken: then it says nothing."""
+        try:
+            after = Environment.now(runtime, self._find_driver())
+        except RuntimeError:
+            if idle:
+                raise
+        else:
+            self.flags = flags_between(self._before, after)
+
+    def close(self) -> None:
+        """Let go of the threads that were noted."""
+        self._before = Environment()
+
+
+def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
     """What a reader has to know of what changed, or was so all the time."""
     found: list[Flag | None] = [
         *_first_uses(before, after),
@@ -178,13 +212,13 @@ def _blocking() -> str | None:
 # -------------------------------------------------------- what is made of it
 
 
-def _first_uses(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
+def _first_uses(before: Environment, after: Environment) -> Iterator[Flag]:
     for device in after.devices:
         if device not in before.devices:
             yield Flag(FlagKind.FIRST_USE, device=device)
 
 
-def _libraries_started(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
+def _libraries_started(before: Environment, after: Environment) -> Iterator[Flag]:
     for device, names in after.libraries.items():
         started = names - before.libraries.get(device, frozenset())
         if started:
@@ -192,7 +226,7 @@ def _libraries_started(before: Surroundings, after: Surroundings) -> Iterator[Fl
             yield Flag(FlagKind.LIBRARY_STARTED, names=names_told, device=device)
 
 
-def _device_left(before: Surroundings, after: Surroundings) -> Flag | None:
+def _device_left(before: Environment, after: Environment) -> Flag | None:
     now = after.current_device
     # Before a first use none was current: what is so by itself was not left so.
     expected = before.current_device if before.started else 0
@@ -201,20 +235,20 @@ def _device_left(before: Surroundings, after: Surroundings) -> Flag | None:
     return Flag(FlagKind.DEVICE_LEFT, amount=now, device=now)
 
 
-def _streams_left(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
+def _streams_left(before: Environment, after: Environment) -> Iterator[Flag]:
     for device, stream in after.streams.items():
         then = before.streams.get(device)
         if None not in (then, stream) and then != stream:
             yield Flag(FlagKind.STREAM_LEFT, amount=device, device=device)
 
 
-def _threads_left(before: Surroundings, after: Surroundings) -> Flag | None:
+def _threads_left(before: Environment, after: Environment) -> Flag | None:
     running = [each for each in after.threads - before.threads if each.is_alive()]
     names = tuple(sorted(each.name for each in running))
     return Flag(FlagKind.THREADS, amount=len(names), names=names) if names else None
 
 
-def _allocator_flags(before: Surroundings, after: Surroundings) -> Iterator[Flag]:
+def _allocator_flags(before: Environment, after: Environment) -> Iterator[Flag]:
     for device, counters in after.counters.items():
         if counters is None:
             continue
@@ -232,7 +266,7 @@ def _allocator_flags(before: Surroundings, after: Surroundings) -> Iterator[Flag
             yield Flag(FlagKind.RETRIES, amount=retries, device=device)
 
 
-def _compiled(before: Surroundings, after: Surroundings) -> Flag | None:
+def _compiled(before: Environment, after: Environment) -> Flag | None:
     if before.compilations is None or after.compilations is None:
         return None
     # Fewer than before: the user has cleared the counters, and then compiled these.

@@ -169,12 +169,8 @@ def _empty_s(runtime: Runtime) -> float:
     returned_ns = runtime.now_ns()
     if not window.uses_device:
         return (returned_ns - window.started_ns) / 1e9
-    ending = last_wait(window, None, _look_at_nothing)
+    ending = last_wait(window, None)
     if ending.late_error is not None:
         raise ending.late_error
     ended_ns = ending.waited.all_ns if ending.waited else runtime.now_ns()
     return (ended_ns - window.started_ns) / 1e9
-
-
-def _look_at_nothing() -> None:
-    """In the place of the observers."""

@@ -1,9 +1,13 @@
-"""What one line of options asks for, checked before anything runs."""
+"""The options of one measurement, checked before anything runs.
+
+The magic reads them from a line, a script's arguments are the same ones, and whatever
+measures takes what it needs from here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.errors import UsageProblem
@@ -11,113 +15,125 @@ from gpumagic.report.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-_BUDGET_S = 1.0
+BUDGET_S = 1.0
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one line, in the units of a measurement.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How code is to be measured, and what is wanted beside its time.
 
     Attributes:
+        samples: How many; None until the interval is narrow or the budget is spent.
+
+        calls: Calls in each sample; None as many as the clock needs.
+
+        budget_s: How long all of it may take, after the first run; longer where a run
+            alone is, or where the values of a simulated device take this machine long.
+
+        mode: What a sample is; None throughput for short calls, latency for others.
+
+        cold: Whether the caches of the devices are flushed before each sample.
+
+        before: Called before each sample, untimed and waited for.
+
+        syncs: Whether to list what made the host wait, by line.
+
+        profile: Whether to trace what runs when.
+
+        trace_file: Where to save that trace, which implies `profile`.
+
+        races: Whether to look for missing waits, and to claim no time.
+
+        flops: Whether to run the code once more, counting its operations.
+
+        nbytes: What one run moves, to be held against the device's peak.
+
+        name: What the code is called, and in a notebook is kept as.
+
+        versus: The name of the code that it is compared with.
+
+        calibrate: Whether to compare that one with itself as well.
+
+        setup: Code to be run first, once, untimed.
+
+        before_code: What `before` runs, as typed.
+
         magic: What was typed: `%cuda_sync_time` or `%%cuda_sync_time`.
+
+        repeating: Each option typed that makes the code run again and again.
     """
 
-    magic: str
-    repeat: bool
-    samples: int | None
-    calls: int | None
-    budget_s: float | None
-    mode: Mode | None
-    cold: bool
-    setup: str | None
-    before: str | None
-    syncs: bool
-    profile: bool
-    trace_file: str | None
-    races: bool
-    flops: bool
-    nbytes: int | None
-    name: str | None
-    versus: str | None
-    calibrate: bool
+    samples: int | None = None
+    calls: int | None = None
+    budget_s: float = BUDGET_S
+    mode: Mode | None = None
+    cold: bool = False
+    before: Callable[[], object] | None = None
+    syncs: bool = False
+    profile: bool = False
+    trace_file: str | None = None
+    races: bool = False
+    flops: bool = False
+    nbytes: int | None = None
+    name: str | None = None
+    versus: str | None = None
+    calibrate: bool = False
+    setup: str | None = None
+    before_code: str | None = None
+    magic: str = ""
+    repeating: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, options: argparse.Namespace, *, typed: str) -> Request:
-        """Read and check the options.
+    def of(cls, line: argparse.Namespace, *, typed: str) -> Options:
+        """Read and check what stands in a line; `typed` is "%" or "%%".
 
         Raises:
             GpuMagicError: A value is malformed, or two of them contradict.
         """
-        budget = options.budget
-        request = cls(
+        options = cls(
+            samples=line.samples,
+            calls=line.calls,
+            budget_s=BUDGET_S if line.budget is None else parse_seconds(line.budget),
+            mode=None if line.mode is None else Mode(line.mode),
+            cold=line.cold,
+            syncs=line.syncs,
+            profile=line.profile,
+            trace_file=line.trace,
+            races=line.races,
+            flops=line.flops,
+            nbytes=None if line.nbytes is None else parse_bytes(line.nbytes),
+            name=line.name,
+            versus=line.vs,
+            calibrate=line.calibrate,
+            setup=line.setup,
+            before_code=line.before,
             magic=f"{typed}cuda_sync_time",
-            repeat=options.repeat,
-            samples=options.samples,
-            calls=options.calls,
-            budget_s=None if budget is None else parse_seconds(budget),
-            mode=None if options.mode is None else Mode(options.mode),
-            cold=options.cold,
-            setup=options.setup,
-            before=options.before,
-            syncs=options.syncs,
-            profile=options.profile or options.trace is not None,
-            trace_file=options.trace,
-            races=options.races,
-            flops=options.flops,
-            nbytes=None if options.nbytes is None else parse_bytes(options.nbytes),
-            name=options.name,
-            versus=options.vs,
-            calibrate=options.calibrate,
+            repeating=tuple(_repeating(line)),
         )
-        request._check()
-        return request
+        options._check()
+        return options
 
     @property
-    def repeats(self) -> bool:
-        """Whether the code runs again and again."""
-        return any(said for _, said in self._repeating())
+    def traces(self) -> bool:
+        """Whether what runs when is traced."""
+        return self.profile or self.trace_file is not None
 
     @property
     def runs_again(self) -> bool:
         """Whether the code may run once more after the timed run."""
         return self.flops or self.name is not None
 
-    def plan(self, before: Callable[[], object] | None) -> Plan:
-        """The sampling that is asked for."""
-        return Plan(
-            samples=self.samples,
-            calls=self.calls,
-            budget_s=_BUDGET_S if self.budget_s is None else self.budget_s,
-            mode=self.mode,
-            cold=self.cold,
-            before=before,
-        )
-
-    def _repeating(self) -> tuple[tuple[str, Any], ...]:
-        """Each option that makes the code run again and again, and its value."""
-        return (
-            ("--repeat", self.repeat),
-            ("-n", self.calls is not None),
-            ("-r", self.samples is not None),
-            ("--budget", self.budget_s is not None),
-            (f"--{self.mode.value}" if self.mode else "", self.mode),
-            ("--before", self.before is not None),
-            ("--cold", self.cold),
-            ("--vs", self.versus is not None),
-        )
-
     def _check(self) -> None:
-        repeating = [option for option, said in self._repeating() if said]
         for option, value in (("-n", self.calls), ("-r", self.samples)):
             if value is not None and value < 1:
                 raise self._problem(
                     f"{option} {value} runs nothing", f"say at least {option} 1"
                 )
-        if self.budget_s is not None and self.budget_s <= 0:
+        if self.budget_s <= 0:
             raise self._problem("a budget of no time runs nothing", "say --budget 1s")
-        self._require_one_run(repeating)
+        self._require_one_run()
         if self.calibrate and self.versus is None:
             raise self._problem(
                 "--calibrate measures the noise of a comparison, and there is none",
@@ -135,16 +151,17 @@ class Request:
                 "leave --vs away, or --flops and --bytes",
             )
 
-    def _require_one_run(self, repeating: list[str]) -> None:
+    def _require_one_run(self) -> None:
         observing = {
             "--syncs": self.syncs,
-            "--profile": self.profile,
+            "--profile": self.traces,
             "--races": self.races,
         }
         observers = [option for option, said in observing.items() if said]
-        if observers and repeating:
+        if observers and self.repeating:
             raise self._problem(
-                f"{observers[0]} looks at one run, and {repeating[0]} asks for many",
+                f"{observers[0]} looks at one run, and {self.repeating[0]} asks for "
+                "many",
                 "leave one of them away",
             )
         timed = self.flops or self.nbytes is not None or self.name is not None
@@ -158,46 +175,15 @@ class Request:
         return UsageProblem(f"{self.magic}: {problem}", hint)
 
 
-FEWEST_SAMPLES = 10
-
-# The budget counts from the end of the first run, which may compile for minutes.
-# Half of it is for warming up, which ends much earlier if all is steady soon.
-_WARMUP_SHARE = 0.5
-_LONGEST_WARMUP_S = 1.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How code is to be sampled.
-
-    Attributes:
-        samples: How many; None until the interval is narrow or the budget is spent.
-
-        calls: Calls in each sample; None as many as the clock needs.
-
-        budget_s: How long all of it may take, after the first run; longer where a run
-            alone is, or where the values of a simulated device take this machine long.
-
-        mode: What a sample is; None throughput for short calls, latency for others.
-
-        cold: Whether the caches of the devices are flushed before each sample.
-
-        before: Called before each sample, untimed and waited for.
-    """
-
-    samples: int | None = None
-    calls: int | None = None
-    budget_s: float = 1.0
-    mode: Mode | None = None
-    cold: bool = False
-    before: Callable[[], object] | None = None
-
-    @property
-    def longest_warmup_s(self) -> float:
-        """When warming up ends even if it has not become steady."""
-        return min(_LONGEST_WARMUP_S, _WARMUP_SHARE * self.budget_s)
-
-    @property
-    def longest_sample_s(self) -> float:
-        """What leaves room for the fewest samples in the rest of the budget."""
-        return (1 - _WARMUP_SHARE) * self.budget_s / FEWEST_SAMPLES
+def _repeating(line: argparse.Namespace) -> Iterator[str]:
+    said = {
+        "--repeat": line.repeat,
+        "-n": line.calls is not None,
+        "-r": line.samples is not None,
+        "--budget": line.budget is not None,
+        f"--{line.mode}": line.mode is not None,
+        "--before": line.before is not None,
+        "--cold": line.cold,
+        "--vs": line.vs is not None,
+    }
+    return (option for option, is_said in said.items() if is_said)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-    from gpumagic.cuda_sync_time.options import Plan
+    from gpumagic.cuda_sync_time.options import Options
     from gpumagic.cuda_sync_time.report import Mode
     from gpumagic.devices.protocols import Runtime
 
@@ -46,7 +46,7 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     base: Callable[[int], object],
     newer: Callable[[int], object],
     runtime: Runtime,
-    plan: Plan,
+    options: Options,
     *,
     floor_s: float,
     random: Random,
@@ -65,7 +65,7 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
 
         runtime: Whose devices are waited for, and whose clock is read.
 
-        plan: How it is to be done; `samples` is the number of pairs.
+        options: How it is to be done; `samples` is the number of pairs.
 
         floor_s: What an empty cell is measured as.
 
@@ -79,28 +79,28 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
 
         BaseException: What a code raises, or an interrupt; the devices are idle.
     """
-    sampler = Sampler((base, newer), runtime, plan, progress=progress)
+    sampler = Sampler((base, newer), runtime, options, progress=progress)
     with sampler.undisturbed():
-        warm = warm_up(sampler, runtime, plan, floor_s=floor_s)
+        warm = warm_up(sampler, runtime, options, floor_s=floor_s)
         pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in warm.kept]
         for newer_first in _orders(random):
-            if _is_enough(len(pairs), sampler, plan):
+            if _is_enough(len(pairs), sampler, options):
                 break
             pairs.append(_pair(sampler, newer_first=newer_first))
-        flags = flags_between(warm.surroundings, sampler.surroundings())
+        flags = flags_between(warm.environment, sampler.environment())
     result = verdict_of(pairs)
     if not warm.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
     flags += tuple(samples_shape.worth_flags(logs_of(pairs)))
-    wants_more = result.verdict is Verdict.CANNOT_TELL and plan.samples is None
+    wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
     if wants_more and sampler.budget.spent:
         flags += (sampler.budget.out_of_time(),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
 
 
-def _is_enough(count: int, sampler: Sampler, plan: Plan) -> bool:
-    if plan.samples is not None:
-        return count >= plan.samples
+def _is_enough(count: int, sampler: Sampler, options: Options) -> bool:
+    if options.samples is not None:
+        return count >= options.samples
     return count >= _MOST_PAIRS or sampler.budget.has_to_end(count)
 
 

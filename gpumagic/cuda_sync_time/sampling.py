@@ -15,7 +15,7 @@ import gc
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.environment_changes import Surroundings
+from gpumagic.cuda_sync_time.environment_changes import Environment
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
 from gpumagic.devices import torch_private
 from gpumagic.devices.simulated import word_of
@@ -26,7 +26,7 @@ from gpumagic.report.units import bytes_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.cuda_sync_time.options import Plan
+    from gpumagic.cuda_sync_time.options import Options
     from gpumagic.devices.protocols import Runtime
 
 
@@ -38,7 +38,7 @@ class Sampler:
 
         runtime: Whose devices and whose clock.
 
-        plan: How it is to be done.
+        options: How it is to be done.
 
         progress: Called between samples with the share that is done.
 
@@ -56,18 +56,18 @@ class Sampler:
         self,
         bodies: Sequence[Callable[[int], object]],
         runtime: Runtime,
-        plan: Plan,
+        options: Options,
         *,
         progress: Callable[[float], object] | None = None,
     ) -> None:
-        self.mode = plan.mode or Mode.LATENCY
-        self.calls = plan.calls or 1
+        self.mode = options.mode or Mode.LATENCY
+        self.calls = options.calls or 1
         self.runs = 0
-        self.budget = Budget(plan, runtime)
-        self._bodies, self._runtime, self._plan = bodies, runtime, plan
+        self.budget = Budget(options, runtime)
+        self._bodies, self._runtime, self._options = bodies, runtime, options
         self._progress = progress
         self._sampled = 0  # what counts, of all bodies together
-        self._watch = Stopwatch(runtime, preparation(plan, runtime))
+        self._watch = Stopwatch(runtime, preparation(options, runtime))
         self._collects = False
 
     @contextlib.contextmanager
@@ -98,13 +98,13 @@ class Sampler:
         """
         firsts_s = tuple(self._watch.time(body, 1) for body in self._bodies)
         self.runs = len(self._bodies)
-        if self._plan.cold and not self._runtime.devices_in_use():
+        if self._options.cold and not self._runtime.devices_in_use():
             raise nothing_to_flush("this code has used no device")
         if self._runtime.simulated:
             self._require_work(firsts_s)
         gc.collect()
         gc.disable()
-        self.budget = Budget(self._plan, self._runtime)
+        self.budget = Budget(self._options, self._runtime)
         return firsts_s
 
     def round(self) -> tuple[float, ...]:
@@ -124,10 +124,10 @@ class Sampler:
         self._sampled += 1
         return self._sample(index)
 
-    def surroundings(self) -> Surroundings:
+    def environment(self) -> Environment:
         """What must not move while samples are taken."""
         torch, devices = loaded_torch(), self._runtime.devices_in_use()
-        return Surroundings(
+        return Environment(
             counters={each: self._runtime.memory_stats(each) for each in devices},
             compilations=0 if torch is None else torch_private.compilations(torch),
             collections=gc.get_stats()[-1]["collections"],
@@ -232,16 +232,16 @@ _PATIENCE = 10  # budgets, where it is this machine that simulates slowly
 
 
 class Budget:
-    """The time of a plan, which runs from now on.
+    """The time that sampling may take, which runs from now on.
 
     Args:
-        plan: How long all of it may take.
+        options: How long all of it may take.
 
         runtime: Whose clock is the measured one.
     """
 
-    def __init__(self, plan: Plan, runtime: Runtime) -> None:
-        self._plan, self._runtime = plan, runtime
+    def __init__(self, options: Options, runtime: Runtime) -> None:
+        self._options, self._runtime = options, runtime
         self._passed = Elapsed(runtime)
 
     @property
@@ -252,7 +252,7 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether all of it is."""
-        return self.passed_s >= self._plan.budget_s
+        return self.passed_s >= self._options.budget_s
 
     def has_to_end(self, count: int) -> bool:
         """Whether so many samples have to do, as the budget is spent.
@@ -277,20 +277,20 @@ class Budget:
         Args:
             rounds: How many samples of each code there are.
         """
-        plan = self._plan
-        if plan.samples is not None:
-            return min(rounds / plan.samples, 1.0)
-        share = self.passed_s / plan.budget_s
+        options = self._options
+        if options.samples is not None:
+            return min(rounds / options.samples, 1.0)
+        share = self.passed_s / options.budget_s
         if self._runtime.simulated:
             enough = rounds / _FEWEST_FOR_AN_INTERVAL
             patience = self._passed.here_s / self._patience_s
             by_values = min(share, max(enough, patience))
-            share = max(self._passed.measured_s / plan.budget_s, by_values)
+            share = max(self._passed.measured_s / options.budget_s, by_values)
         return min(share, 1.0)
 
     @property
     def _patience_s(self) -> float:
-        return _PATIENCE * self._plan.budget_s
+        return _PATIENCE * self._options.budget_s
 
     @property
     def _is_spent_on_values(self) -> bool:
@@ -298,7 +298,7 @@ class Budget:
         return (
             self._runtime.simulated
             and self.spent
-            and self._passed.measured_s < self._plan.budget_s
+            and self._passed.measured_s < self._options.budget_s
         )
 
 
@@ -319,13 +319,13 @@ def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
     return flush
 
 
-def preparation(plan: Plan, runtime: Runtime) -> Callable[[], object] | None:
+def preparation(options: Options, runtime: Runtime) -> Callable[[], object] | None:
     """What is done before each sample: the user's part, then the caches."""
-    if not plan.cold:
-        return plan.before
+    if not options.cold:
+        return options.before
     if runtime.kind == "cpu":
         raise nothing_to_flush("this code runs on the CPU")
-    flush, before = cold_flush(runtime, loaded_torch()), plan.before
+    flush, before = cold_flush(runtime, loaded_torch()), options.before
     if before is None:
         return flush
 

@@ -27,20 +27,19 @@ from gpumagic.drawing import (
     Meter,
     Note,
     Paragraph,
+    Property,
     Sparkline,
     Table,
 )
 from gpumagic.drawing.table import MOST_ROWS
-from gpumagic.report.units import count_text, seconds_text, share_text
+from gpumagic.report.units import count_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.report import LogEntry, TimingReport
     from gpumagic.drawing import Cell, Part
-    from gpumagic.report.events import CodeLine
 
-if TYPE_CHECKING:
     AnyReport = (
         TimingReport
         | BriefReport
@@ -49,6 +48,26 @@ if TYPE_CHECKING:
         | RaceReport
         | LogReport
     )
+
+_MOST_RACES = 10
+_NO_TIME = "It ran with every access being noted, so no time is claimed for it."
+_OF_THE_MODEL = (
+    "which notes each byte that torch's operations read and write, and the waits "
+    "between streams."
+)
+_OF_THE_SANITIZER = (
+    "which notes the tensors that torch's own operations read and write, by the "
+    "address where each begins: it does not see kernels that are launched past torch, "
+    "nor that two views overlap which begin at different addresses."
+)
+_GOES_ON = (
+    "From now on torch goes on telling of its calls in this process, which takes a "
+    "little time of each: restart the kernel before you time what is very short."
+)
+_ONE_RUN = "It judges this run only: another input may take another way."
+
+_LONGEST_TITLE = 48
+_FEWEST_DRAWN = 3  # cells
 
 
 def draw(report: AnyReport) -> Drawing:
@@ -77,22 +96,7 @@ def _of_all(report: LogReport) -> str:
     return labels.pop() if len(labels) == 1 else ""
 
 
-_MOST_RACES = 10
-_NO_TIME = "It ran with every access being noted, so no time is claimed for it."
-_OF_THE_MODEL = (
-    "which notes each byte that torch's operations read and write, and the waits "
-    "between streams."
-)
-_OF_THE_SANITIZER = (
-    "which notes the tensors that torch's own operations read and write, by the "
-    "address where each begins: it does not see kernels that are launched past torch, "
-    "nor that two views overlap which begin at different addresses."
-)
-_GOES_ON = (
-    "From now on torch goes on telling of its calls in this process, which takes a "
-    "little time of each: restart the kernel before you time what is very short."
-)
-_ONE_RUN = "It judges this run only: another input may take another way."
+# ------------------------------------------------------------------- races
 
 
 def race_headline(report: RaceReport) -> str:
@@ -115,7 +119,7 @@ def race_parts(report: RaceReport) -> Iterator[Part]:
     for race in report.races[:_MOST_RACES]:
         yield Note("problem", race.problem, race.hint)
         rows = tuple(
-            _access(name, line)
+            (name, line.where, line.source)
             for name, line in (("first", race.earlier), ("then", race.later))
             if line is not None
         )
@@ -126,10 +130,6 @@ def race_parts(report: RaceReport) -> Iterator[Part]:
     if report.failed is not None and report.races:
         yield Note("problem", f"the code failed: {report.failed}")
     yield Paragraph(" ".join(_limits(report)))
-
-
-def _access(name: str, line: CodeLine) -> tuple[Cell, ...]:
-    return name, line.where, line.source
 
 
 def _limits(report: RaceReport) -> Iterator[str]:
@@ -143,8 +143,7 @@ def _limits(report: RaceReport) -> Iterator[str]:
         yield _GOES_ON
 
 
-_LONGEST_TITLE = 48
-_FEWEST_DRAWN = 3  # cells
+# --------------------------------------------------------------------- log
 
 
 def log_headline(report: LogReport) -> str:
@@ -190,35 +189,24 @@ def _table(report: LogReport) -> Table:
     shown = report.entries[-MOST_ROWS:]
     longest = max((entry.seconds for entry in _finished(report)), default=0.0)
     mixed = len({(entry.kind, entry.label) for entry in report.entries}) > 1
-    columns = [
-        Column("Cell"),
-        Column("Code"),
-        Column("Time"),
-        Column("%%time saw", number=True),
-        Column("Runs", number=True),
-        Column("Notes"),
-    ]
-    if mixed:
-        columns.insert(2, Column("On"))
-    rows = tuple(_row(entry, longest, mixed=mixed) for entry in shown)
     caption = "Timed cells, oldest first"
     if len(shown) < len(report.entries):
         caption += f": the last {len(shown)} of {len(report.entries):,}"
-    return Table(caption, tuple(columns), rows)
+    on = (Property(Column("On"), lambda entry: entry.label or entry.kind),)
+    properties = (
+        Property(Column("Cell"), _place),
+        Property(Column("Code"), _title),
+        *(on if mixed else ()),
+        Property(Column("Time"), lambda entry: _time_cell(entry, longest)),
+        Property(Column("%%time saw", number=True), _share_seen),
+        Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}"),
+        Property(Column("Notes"), lambda entry: short_words(entry.flags)),
+    )
+    return Table.of(caption, properties, shown)
 
 
-def _row(entry: LogEntry, longest: float, *, mixed: bool) -> tuple[Cell, ...]:
-    cells = [
-        f"In [{entry.code.cell}]" if entry.code.cell is not None else "-",
-        _title(entry),
-        _time_cell(entry, longest),
-        _share_seen(entry),
-        f"{entry.runs:,}",
-        short_words(entry.flags),
-    ]
-    if mixed:
-        cells.insert(2, entry.label or entry.kind)
-    return tuple(cells)
+def _place(entry: LogEntry) -> str:
+    return "-" if entry.code.cell is None else f"In [{entry.code.cell}]"
 
 
 def _time_cell(entry: LogEntry, longest: float) -> Cell:
@@ -237,10 +225,7 @@ def _share_seen(entry: LogEntry) -> str:
 
 
 def _title(entry: LogEntry) -> str:
-    title = entry.code.title
-    if len(title) <= _LONGEST_TITLE:
-        return title
-    return f"{title[: _LONGEST_TITLE - 3]}..."
+    return shortened(entry.code.title, _LONGEST_TITLE)
 
 
 def _finished(report: LogReport) -> list[LogEntry]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Lane, Meter, Note, Paragraph, Span, Table, Timeline
+from gpumagic.drawing import (
+    Column,
+    Lane,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Span,
+    Table,
+    Timeline,
+)
 from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import count_text, seconds_text, share_text
@@ -13,7 +23,7 @@ from gpumagic.report.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Profile, Setting
+    from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
     from gpumagic.drawing import Part
     from gpumagic.report.events import TraceSpan
 
@@ -144,26 +154,21 @@ def _shares(profile: Profile) -> Iterator[str]:
 
 
 def _kernels(profile: Profile) -> Table:
-    columns = (
-        Column("Kernel or copy"),
-        Column("Kind"),
-        Column("Count", number=True),
-        Column("Total", number=True),
-        Column("Of busy time"),
-        Column("Longest", number=True),
-    )
     busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
-    rows = []
-    for each in profile.kernels:
-        share = min(each.total_s / busy, 1.0) if busy > 0 else None
-        rows.append(
-            (
-                each.name,
-                each.kind,
-                f"{each.times:,}",
-                seconds_text(each.total_s),
-                Meter(share, share_text(share)),
-                seconds_text(each.longest_s),
-            )
-        )
-    return Table("What took most of the devices' time", columns, tuple(rows))
+
+    def of_busy_time(kernel: TopKernel) -> Meter:
+        share = min(kernel.total_s / busy, 1.0) if busy > 0 else None
+        return Meter(share, share_text(share))
+
+    properties = (
+        Property(Column("Kernel or copy"), lambda each: each.name),
+        Property(Column("Kind"), lambda each: each.kind),
+        Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
+        Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
+        Property(Column("Of busy time"), of_busy_time),
+        Property(
+            Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
+        ),
+    )
+    caption = "What took most of the devices' time"
+    return Table.of(caption, properties, profile.kernels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import rate_text
-from gpumagic.drawing import Column, Meter, Note, Paragraph, Plane, Table
+from gpumagic.drawing import Column, Meter, Note, Paragraph, Plane, Property, Table
 from gpumagic.report.units import share_of, share_text
 
 if TYPE_CHECKING:
@@ -180,18 +180,23 @@ def _picture(roofline: Roofline) -> Plane | None:
 
 
 def _operations(roofline: Roofline) -> Table:
-    whole = roofline.flops or 0
-    rows = tuple(
-        (
-            name,
-            rate_text(count, "FLOP"),
-            Meter(
-                count / whole if whole else None,
-                share_text(count / whole if whole else None),
-            ),
-        )
-        for name, count in roofline.counted[:_SHOWN]
+    def share(count: int) -> float | None:
+        return count / roofline.flops if roofline.flops else None
+
+    properties = (
+        Property(Column("Operation"), lambda counted: counted[0]),
+        Property(
+            Column("Counted", number=True),
+            lambda counted: rate_text(counted[1], "FLOP"),
+        ),
+        Property(
+            Column("Share"),
+            lambda counted: Meter(share(counted[1]), share_text(share(counted[1]))),
+        ),
     )
-    columns = (Column("Operation"), Column("Counted", number=True), Column("Share"))
-    caption = "Floating point operations by kind"
-    return Table(caption, columns, rows, total_rows=len(roofline.counted))
+    return Table.of(
+        "Floating point operations by kind",
+        properties,
+        roofline.counted[:_SHOWN],
+        len(roofline.counted),
+    )

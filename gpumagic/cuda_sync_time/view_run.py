@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
-from gpumagic.cuda_sync_time.view_flags import listed, notes, short_words
+from gpumagic.cuda_sync_time.view_flags import MOST_NAMES, notes, short_words
 from gpumagic.cuda_sync_time.view_profile import profile_parts
 from gpumagic.cuda_sync_time.view_roofline import roof_parts
 from gpumagic.drawing import (
@@ -15,11 +15,12 @@ from gpumagic.drawing import (
     Grid,
     Note,
     Paragraph,
+    Property,
     Stack,
     Stacks,
     Table,
 )
-from gpumagic.report.units import UNKNOWN, devices_text, seconds_text
+from gpumagic.report.units import UNKNOWN, devices_text, listed, seconds_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +41,43 @@ _FLOORS = 2
 _NAIVE = "%%time would have said"
 _NO_MORE = "hardly more than an empty cell"
 
+_CODE = "the host runs the code"
+_WAIT = "the host waits"
+_TAIL = "it waits for work on other streams"
+_BACKLOG = "waited for before, not counted"
+# Events tell when that stream is done, and nothing of its pauses before.
+_UNTIL_DONE = (
+    "the GPU may be at work, on the stream that the cell began on: --profile tells when"
+)
+
+# Earlier work that took longer than this many times the run would hide the run.
+_LONGEST_BACKLOG = 3
+_FEW = 2  # devices, each of which has a line of its own
+# Waits were timed one by one, so no floor of a cell is in them.
+_WAITS = (
+    Property(
+        Column("Line"),
+        lambda sync: "not in the user's code" if sync.line is None else sync.line.where,
+    ),
+    Property(
+        Column("Code"), lambda sync: "" if sync.line is None else sync.line.source
+    ),
+    Property(Column("What waits"), lambda sync: sync.what),
+    Property(Column("Count", number=True), lambda sync: f"{sync.times:,}"),
+    Property(
+        Column("Waited", number=True),
+        lambda sync: None if sync.waited_s is None else seconds_text(sync.waited_s),
+    ),
+)
+
 
 def headline(report: TimingReport) -> str:
     """The true time, what it was spent on, and what an untrue one would have been."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        return f"{name}failed {_when(report)} ({_shortened(report.failed)})"
+        return (
+            f"{name}failed {_when(report)} ({shortened(report.failed, _LONGEST_ERROR)})"
+        )
     if too_short(report):
         return f"{name}{_time(report)}: {_NO_MORE}"
     said = [f"{name}{_spent(report)}", _naive(report)]
@@ -209,26 +241,6 @@ def _of_the_host(report: TimingReport) -> str:
     )
 
 
-def _shortened(error: str) -> str:
-    if len(error) <= _LONGEST_ERROR:
-        return error
-    return f"{error[: _LONGEST_ERROR - 3]}..."
-
-
-_CODE = "the host runs the code"
-_WAIT = "the host waits"
-_TAIL = "it waits for work on other streams"
-_BACKLOG = "waited for before, not counted"
-# Events tell when that stream is done, and nothing of its pauses before.
-_UNTIL_DONE = (
-    "the GPU may be at work, on the stream that the cell began on: --profile tells when"
-)
-
-# Earlier work that took longer than this many times the run would hide the run.
-_LONGEST_BACKLOG = 3
-_FEW = 2  # devices, each of which has a line of its own
-
-
 def run_parts(report: TimingReport) -> Iterator[Part]:
     """Everything below the headline, the most telling first."""
     if report.failed is not None:
@@ -242,7 +254,7 @@ def run_parts(report: TimingReport) -> Iterator[Part]:
     yield Paragraph(" ".join(_sentences(report)))
     yield from notes(report.flags, report.setting)
     if report.syncs is not None:
-        yield from _syncs(report.syncs)
+        yield _syncs(report.syncs)
     if report.profile is not None:
         yield from profile_parts(report.profile, report.setting)
     if report.roofline is not None:
@@ -305,31 +317,10 @@ def _drawn(seconds: float, floor_s: float | None) -> float:
     return seconds if seconds >= (floor_s or 0.0) else 0.0
 
 
-def _syncs(syncs: tuple[SyncPoint, ...]) -> Iterator[Part]:
+def _syncs(syncs: tuple[SyncPoint, ...]) -> Part:
     if not syncs:
-        yield Paragraph("Nothing made the host wait while the code ran.")
-        return
-    columns = (
-        Column("Line"),
-        Column("Code"),
-        Column("What waits"),
-        Column("Count", number=True),
-        Column("Waited", number=True),
-    )
-    rows = tuple(map(_sync, syncs))
-    yield Table("Lines that made the host wait", columns, rows)
-
-
-def _sync(point: SyncPoint) -> tuple[Cell, ...]:
-    """One line; its waits were timed one by one, so no floor of a cell is in them."""
-    line = point.line
-    return (
-        "not in the user's code" if line is None else line.where,
-        "" if line is None else line.source,
-        point.what,
-        f"{point.times:,}",
-        None if point.waited_s is None else seconds_text(point.waited_s),
-    )
+        return Paragraph("Nothing made the host wait while the code ran.")
+    return Table.of("Lines that made the host wait", _WAITS, syncs)
 
 
 def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
@@ -352,13 +343,13 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
     if run.simulated_in_s is not None:
         took = seconds_text(run.simulated_in_s)
         yield "simulated in", f"{took} of this machine's own time"
-    yield from surroundings(setting)
+    yield from setting_facts(setting)
 
 
-def surroundings(setting: Setting) -> Iterator[tuple[str, Cell]]:
+def setting_facts(setting: Setting) -> Iterator[tuple[str, Cell]]:
     """The machine and the versions, as far as they are known."""
     if setting.devices:
-        yield "devices in use", listed(_models(setting))
+        yield "devices in use", listed(_models(setting), ", ", MOST_NAMES)
     if setting.torch_version:
         yield "torch", setting.torch_version
     if setting.driver_version:

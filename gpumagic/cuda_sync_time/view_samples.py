@@ -15,7 +15,7 @@ from gpumagic.cuda_sync_time.digits import (
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.cuda_sync_time.view_flags import notes
 from gpumagic.cuda_sync_time.view_roofline import roof_parts
-from gpumagic.cuda_sync_time.view_run import surroundings
+from gpumagic.cuda_sync_time.view_run import setting_facts
 from gpumagic.drawing import (
     Details,
     Grid,
@@ -33,13 +33,23 @@ from gpumagic.report.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.cuda_sync_time.report import ComparisonReport, RepeatedReport, Samples
+    from gpumagic.cuda_sync_time.report import (
+        ComparisonReport,
+        RepeatedReport,
+        Samples,
+        Setting,
+    )
     from gpumagic.drawing import Cell, Part
     from gpumagic.report.robust import Comparison
 
 _DRAWN = 4  # samples; fewer are told one by one
 _MODES = {
     Mode.LATENCY: "each call is waited for (latency)",
+    Mode.THROUGHPUT: "many calls, then one wait (throughput)",
+}
+_SAME = 0.01
+_MODES_OF_PAIRS = {
+    Mode.LATENCY: "each call was waited for (latency)",
     Mode.THROUGHPUT: "many calls, then one wait (throughput)",
 }
 
@@ -79,9 +89,14 @@ def samples_parts(report: RepeatedReport) -> Iterator[Part]:
 
 def text_of(report: RepeatedReport) -> Callable[[float], str]:
     """Writes the time of one call; the floor is shared by the calls of a sample."""
+    return partial(measured, floor_s=_floor_of_a_call(report, report.samples.calls))
+
+
+def _floor_of_a_call(
+    report: RepeatedReport | ComparisonReport, calls: int
+) -> float | None:
     floor_s = report.setting.floor_s
-    each = None if floor_s is None else floor_s / max(report.samples.calls, 1)
-    return partial(measured, floor_s=each)
+    return None if floor_s is None else floor_s / max(calls, 1)
 
 
 def _figures(
@@ -124,8 +139,7 @@ def _interval(samples: Samples, text: Callable[[float], str]) -> str:
 
 def _difference(seconds: float, report: RepeatedReport) -> str:
     """How far apart two samples are; less than a tenth of the floor is nothing."""
-    floor_s = report.setting.floor_s
-    finest = 0.0 if floor_s is None else floor_s / max(report.samples.calls, 1) / 10
+    finest = (_floor_of_a_call(report, report.samples.calls) or 0.0) / 10
     if seconds == 0:
         return "they are the same"
     if seconds <= finest:
@@ -176,21 +190,21 @@ def _how(samples: Samples) -> Iterator[str]:
 
 
 def _facts(report: RepeatedReport) -> Iterator[tuple[str, Cell]]:
-    samples, floor_s = report.samples, report.setting.floor_s
+    samples = report.samples
     if samples.warmup_calls:
         calls = count_text(samples.warmup_calls, "call")
         yield "warming up", f"{calls} in {seconds_text(samples.warmup_s)}"
-    if floor_s is not None:
-        floor = f"measured as {floor_text(floor_s)}; nothing is subtracted"
+    yield from _where(report.setting)
+
+
+def _where(setting: Setting) -> Iterator[tuple[str, Cell]]:
+    if setting.floor_s is not None:
+        floor = f"measured as {floor_text(setting.floor_s)}; nothing is subtracted"
         yield "an empty cell", floor
-    yield from surroundings(report.setting)
+    yield from setting_facts(setting)
 
 
-_SAME = 0.01
-_MODES_OF_PAIRS = {
-    Mode.LATENCY: "each call was waited for (latency)",
-    Mode.THROUGHPUT: "many calls, then one wait (throughput)",
-}
+# -------------------------------------------------------------- two codes in turn
 
 
 def comparison_headline(report: ComparisonReport) -> str:
@@ -222,7 +236,7 @@ def comparison_parts(report: ComparisonReport) -> Iterator[Part]:
     if report.noise is not None:
         yield _noise(report, report.noise)
     yield from notes(report.flags, report.setting)
-    facts = tuple(_facts_of_pairs(report))
+    facts = tuple(_where(report.setting))
     if facts:
         yield Details("How it was measured", (Grid("", facts),))
 
@@ -282,14 +296,17 @@ def _range(label: str, result: Comparison) -> Range:
     if result.interval is None:
         return Range(label, result.ratio, result.ratio, result.ratio, text)
     low, high, _ = result.interval
-    ends = (ratio_text(each, _width(result)) for each in (low, high))
-    return Range(label, low, result.ratio, high, f"{text} [{' to '.join(ends)}]")
+    return Range(label, low, result.ratio, high, f"{text} [{_ends(result)}]")
+
+
+def _ends(result: Comparison) -> str:
+    low, high, _ = result.interval or (None, None, None)
+    return " to ".join(ratio_text(each, _width(result)) for each in (low, high))
 
 
 def _figures_of_pairs(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
     new, base = _names(report)
-    floor_s = report.setting.floor_s
-    each = None if floor_s is None else floor_s / max(report.calls, 1)
+    each = _floor_of_a_call(report, report.calls)
     pairs = report.result.pairs
     if pairs:
         newer = robust.median([after for _, after in pairs])
@@ -321,8 +338,7 @@ def _noise(report: ComparisonReport, noise: Comparison) -> Note:
     if noise.interval is None:
         return Note("note", f"{base} against itself: too few pairs for an interval")
     low, high, _ = noise.interval
-    ends = (ratio_text(each, _width(noise)) for each in (low, high))
-    said = f"{base} against itself came out as {' to '.join(ends)} just now"
+    said = f"{base} against itself came out as {_ends(noise)} just now"
     if noise.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return Note(
             "warning",
@@ -333,14 +349,6 @@ def _noise(report: ComparisonReport, noise: Comparison) -> Note:
     if low <= ratio <= high and report.result.verdict is not Verdict.SAME:
         return Note("note", f"{said}: the difference is within that, so it is noise")
     return Note("note", f"{said}: a difference within that would mean nothing")
-
-
-def _facts_of_pairs(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
-    floor_s = report.setting.floor_s
-    if floor_s is not None:
-        floor = f"measured as {floor_text(floor_s)}; nothing is subtracted"
-        yield "an empty cell", floor
-    yield from surroundings(report.setting)
 
 
 def _inverse(ratio: float) -> float | None:

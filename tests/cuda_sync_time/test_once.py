@@ -21,7 +21,7 @@ from gpumagic.cuda_sync_time.around_cell import (
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
-from gpumagic.cuda_sync_time.options import Plan
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError, GpuMagicError
@@ -68,7 +68,7 @@ def hears_ctrl_c():
 def host(monkeypatch):
     """A time of the host that only this test, and who waits in it, lets pass."""
     host = HostTime()
-    for module in ("one_run", "instruments", "around_cell"):
+    for module in ("instruments", "around_cell"):
         monkeypatch.setattr(f"gpumagic.cuda_sync_time.{module}.time", host)
     return host
 
@@ -86,7 +86,7 @@ def start(device):
     """Begins a run on it."""
 
     def start(**options):
-        run = OneRun(Instruments(NoDriver, device), **options)
+        run = OneRun(Instruments(NoDriver, device), Options(**options))
         run.begin()
         return run
 
@@ -144,8 +144,8 @@ def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
     bench = Bench(Instruments(NoDriver, CpuRuntime()))
     code = Candidate(Code("sum(range(1000))"), lambda calls: sum(range(1000 * calls)))
 
-    alone = bench.repeat(code, Plan(samples=3))
-    compared = bench.compare(code, code, Plan(samples=3))
+    alone = bench.repeat(code, Options(samples=3))
+    compared = bench.compare(code, code, Options(samples=3))
 
     assert FlagKind.UNSEEN in kinds(alone)
     assert FlagKind.UNSEEN in kinds(compared)
@@ -183,9 +183,10 @@ def test_torch_is_neither_imported_nor_missed():
         "import sys\n"
         "from gpumagic.cuda_sync_time.instruments import Instruments\n"
         "from gpumagic.cuda_sync_time.one_run import OneRun\n"
+        "from gpumagic.cuda_sync_time.options import Options\n"
         "from gpumagic.report.events import Code\n"
         "from gpumagic.devices.driver import open_driver\n"
-        "run = OneRun(Instruments(open_driver), syncs=True)\n"
+        "run = OneRun(Instruments(open_driver), Options(syncs=True))\n"
         "run.begin(); run.end()\n"
         "report = run.report(Code('x'))\n"
         "assert 'torch' not in sys.modules\n"
@@ -202,7 +203,7 @@ def test_torch_is_neither_imported_nor_missed():
 def test_there_is_nothing_to_profile_before_torch(monkeypatch):
     """It is said before the code runs, and torch is not imported for it."""
     monkeypatch.setattr("gpumagic.cuda_sync_time.observers.loaded_torch", lambda: None)
-    run = OneRun(Instruments(NoDriver, CpuRuntime()), profile=True)
+    run = OneRun(Instruments(NoDriver, CpuRuntime()), Options(profile=True))
 
     with pytest.raises(GpuMagicError, match="not been imported") as caught:
         run.begin()
@@ -214,7 +215,7 @@ def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
     found = [CpuRuntime(), device]
     instruments = Instruments(NoDriver)
     instruments.runtime = lambda: found.pop(0)
-    run = OneRun(instruments, syncs=True)
+    run = OneRun(instruments, Options(syncs=True))
     run.begin()
     device.busy(0.02)
     report = report_on(run)
@@ -315,7 +316,7 @@ def test_the_helper_reads_the_clock_itself(device, start):
     report = run.report(Code("x"))
 
     assert idle_ns / 1e9 >= ends
-    elapsed_ns = idle_ns - run._host_started_ns
+    elapsed_ns = idle_ns - run._around._host_started_ns
     assert report.run.elapsed_s == elapsed_ns / 1e9
 
 
@@ -401,7 +402,7 @@ def test_without_events_there_is_a_time_and_no_tail(kind, host):
 def test_a_device_that_was_broken_before_is_told_before_the_code_runs(device):
     """Nothing can be measured: two lines say so, and everything is as before."""
     device.error = RuntimeError(ASSERT)
-    run = OneRun(Instruments(NoDriver, device), syncs=True, profile=True)
+    run = OneRun(Instruments(NoDriver, device), Options(syncs=True, profile=True))
 
     with pytest.raises(DeviceError, match="device-side assert triggered") as caught:
         run.begin()
@@ -467,7 +468,6 @@ def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
 
 def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     """Neither before nor after: it would break the capture."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.one_run.is_capturing", lambda _: True)
     monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
     report = report_on(start())
 
@@ -556,7 +556,7 @@ def test_what_fails_before_the_code_runs_leaves_no_observer(device):
         return first_event(stream)
 
     device.record = second_fails
-    run = OneRun(Instruments(NoDriver, device), syncs=True, profile=True)
+    run = OneRun(Instruments(NoDriver, device), Options(syncs=True, profile=True))
 
     with pytest.raises(DeviceError, match="device-side assert"):
         run.begin()

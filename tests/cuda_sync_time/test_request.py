@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.options import Request
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook import arguments
@@ -15,7 +15,7 @@ def request_of(line):
     """What the options of a line ask for."""
     parser = TimeMagics.cuda_sync_time.parser
     options, _ = arguments.split_code(parser, "%%cuda_sync_time", line)
-    return Request.of(options, typed="%%")
+    return Options.of(options, typed="%%")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def request_of(line):
 )
 def test_whatever_speaks_of_samples_repeats(line):
     """Each option that only makes sense for many runs asks for many runs."""
-    assert request_of(line).repeats
+    assert request_of(line).repeating
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_whatever_speaks_of_samples_repeats(line):
 )
 def test_everything_else_runs_once(line):
     """The code's side effects happen once unless somebody asks for more."""
-    assert not request_of(line).repeats
+    assert not request_of(line).repeating
 
 
 def test_values_are_read_in_the_units_of_a_measurement():
@@ -58,7 +58,7 @@ def test_values_are_read_in_the_units_of_a_measurement():
 
 def test_saving_a_trace_is_profiling():
     """A file for the trace needs no second option."""
-    assert request_of("--trace run.json").profile
+    assert request_of("--trace run.json").traces
 
 
 @pytest.mark.parametrize(

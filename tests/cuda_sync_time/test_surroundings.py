@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
-from gpumagic.cuda_sync_time.environment_changes import Surroundings, flags_between
+from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
@@ -27,7 +27,7 @@ def quiet(**changes):
         "counters": {0: {"num_device_alloc": 5, "num_device_free": 1}},
         "loads": {0: GpuLoad(0, sm_clock_mhz=1900, limiters=(), other_processes=0)},
     }
-    return Surroundings(**(usual | changes))
+    return Environment(**(usual | changes))
 
 
 def load(**changes):
@@ -37,7 +37,7 @@ def load(**changes):
 
 NOW_AND_THEN = {
     FlagKind.FIRST_USE: (
-        Surroundings(),
+        Environment(),
         quiet(counters={}),
         Flag(FlagKind.FIRST_USE, device=0),
     ),
@@ -131,7 +131,7 @@ def test_memory_that_only_goes_back_is_told():
 def test_no_difference_is_no_flag():
     """The same surroundings twice tell nothing."""
     assert flags_between(quiet(), quiet()) == ()
-    assert flags_between(Surroundings(), Surroundings()) == ()
+    assert flags_between(Environment(), Environment()) == ()
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_counters_that_were_cleared_count_from_nothing():
 
 def test_a_current_device_that_a_first_use_brings_is_not_left_behind():
     """Only a device other than the first one was chosen by the code."""
-    first = flags_between(Surroundings(), quiet(counters={}))
+    first = flags_between(Environment(), quiet(counters={}))
     second = flags_between(
-        Surroundings(), quiet(devices=(1,), current_device=1, counters={})
+        Environment(), quiet(devices=(1,), current_device=1, counters={})
     )
 
     assert [flag.kind for flag in first] == [FlagKind.FIRST_USE]
@@ -187,10 +187,10 @@ def test_only_new_threads_that_still_run_are_told():
         threading.Thread(target=stop.wait, name=name, daemon=True) for name in names
     )
     old.start()
-    before = Surroundings.now(CpuRuntime(), None)
+    before = Environment.now(CpuRuntime(), None)
     for thread in new:
         thread.start()
-    after = Surroundings.now(CpuRuntime(), None)
+    after = Environment.now(CpuRuntime(), None)
     after = dataclasses.replace(after, collections=before.collections)  # by chance
     flags = flags_between(before, after)
     stop.set()
@@ -204,7 +204,7 @@ def test_only_new_threads_that_still_run_are_told():
 
 def test_a_device_that_is_not_in_use_is_asked_nothing():
     """Neither its counters nor the driver's view of it."""
-    now = Surroundings.now(StandinDevice(in_use=False), None)
+    now = Environment.now(StandinDevice(in_use=False), None)
 
     assert not now.started
     assert now.devices == ()
@@ -230,7 +230,7 @@ def test_blocking_launches_are_seen_where_they_count(monkeypatch, kind, value, f
     device = StandinDevice(kind=kind)
     driver = SimpleNamespace(visible_devices=lambda: None, loads=lambda: ())
 
-    assert Surroundings.now(device, driver).blocking == found
+    assert Environment.now(device, driver).blocking == found
 
 
 def test_compilations_are_counted_without_importing_anything():

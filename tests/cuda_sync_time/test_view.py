@@ -25,7 +25,7 @@ from gpumagic.cuda_sync_time.report import (
     SyncPoint,
 )
 from gpumagic.cuda_sync_time.view import draw
-from gpumagic.cuda_sync_time.view_flags import WORDS, note_of
+from gpumagic.cuda_sync_time.view_flags import FLAG_TEXTS, notes
 from gpumagic.cuda_sync_time.view_profile import timeline
 from gpumagic.drawing import (
     Drawing,
@@ -297,7 +297,7 @@ def test_simulated_figures_are_labelled(name, report):
 
 def test_every_flag_has_words():
     """A new flag needs its sentence."""
-    assert set(WORDS) == set(FlagKind)
+    assert set(FLAG_TEXTS) == set(FlagKind)
 
 
 @pytest.mark.parametrize("kind", FlagKind)
@@ -305,7 +305,7 @@ def test_every_flag_has_words():
 def test_every_flag_is_told_whatever_is_known_of_it(kind, amount):
     """With or without a figure, names and a device; no brace is left open."""
     for names, device in (((), None), (("{a}", "b"), 1)):
-        note = note_of(Flag(kind, amount, names, device), samples.H100)
+        (note,) = notes([Flag(kind, amount, names, device)], samples.H100)
 
         assert note.text
         assert "None" not in note.text + note.hint
@@ -328,7 +328,8 @@ def test_every_flag_is_told_whatever_is_known_of_it(kind, amount):
 )
 def test_flag_says_its_figure(flag, said):
     """The amount stands in the sentence, in the unit that it has."""
-    assert said in note_of(flag, samples.H100).text
+    (note,) = notes([flag], samples.H100)
+    assert said in note.text
 
 
 def test_serious_flags_come_first():

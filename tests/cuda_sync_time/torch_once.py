@@ -13,6 +13,7 @@ import gpumagic
 from gpumagic.cuda_sync_time import view_run
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
@@ -39,7 +40,7 @@ class Bench:
 
     def time(self, function, **options):
         """The report on one call of a function; its own error is swallowed."""
-        run, error = OneRun(self.instruments, **options), None
+        run, error = OneRun(self.instruments, Options(**options)), None
         run.begin()
         try:
             function()
@@ -570,7 +571,9 @@ def test_a_trace_is_saved_where_it_was_asked_for(bench, tmp_path):
 
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):
     """Nothing has run when the error comes."""
-    run = OneRun(bench.instruments, trace_file=str(tmp_path / "none" / "trace.json"))
+    run = OneRun(
+        bench.instruments, Options(trace_file=str(tmp_path / "none" / "trace.json"))
+    )
 
     with pytest.raises(GpuMagicError, match="no such folder"):
         run.begin()
