@@ -96,14 +96,7 @@ class Bench:
     ) -> ComparisonReport:
         """Sample two codes in turn; raises what they raise.
 
-        Args:
-            base: What the other one is compared with.
-
-            newer: The one that the verdict is about.
-
-            options: How it is to be done; the budget is for each comparison.
-
-            progress: Called with the share that is done.
+        The budget is for each comparison, and calibrating is another one.
         """
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
@@ -149,12 +142,7 @@ class Bench:
     ) -> Timed:
         """The report, held against what the device reaches, if that is asked for.
 
-        Args:
-            report: What was timed.
-
-            body: Runs the code once more where operations are to be counted.
-
-            options: Whether to count them, and what one run moves.
+        The body runs once more where operations are to be counted.
         """
         flops, nbytes = options.flops, options.nbytes
         if not flops and nbytes is None:

@@ -72,13 +72,7 @@ class Environment:
 
     @classmethod
     def now(cls, runtime: Runtime, driver: Driver) -> Self:
-        """Those of this moment.
-
-        Args:
-            runtime: Whose devices are asked.
-
-            driver: What says how the GPUs are; asked only where one is in use.
-        """
+        """That of this moment; the driver is asked only where a GPU is in use."""
         torch = loaded_torch()
         started = runtime.kind != "cpu" and runtime.started()
         devices = runtime.devices_in_use() if started else ()
@@ -102,9 +96,6 @@ class EnvironmentWatch(Observer):
 
     Attributes:
         flags: What has changed; nothing is known of it where the device is broken.
-
-    Args:
-        find_driver: What says how the GPUs are.
     """
 
     def __init__(self, find_driver: Callable[[], Driver]) -> None:
@@ -150,13 +141,7 @@ def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
 
 
 def loads_in_use(runtime: Runtime, driver: Driver) -> Mapping[int, GpuLoad]:
-    """How the GPUs in use do, as the driver says; it is asked only if there are any.
-
-    Args:
-        runtime: Whose devices they are.
-
-        driver: What is asked.
-    """
+    """How the GPUs in use do, as the driver says; it is asked only if there are any."""
     if runtime.kind not in _HAS_LOAD or not runtime.started():
         return {}
     from gpumagic.devices.in_use import loads

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import tf32
+from gpumagic.cuda_sync_time.around_cell import error_line
 from gpumagic.devices import torch_private
 from gpumagic.report.record import Record
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
+_WITH_TF32 = ("cuda", "sim")
+# A whole recurrent network in one call.
+_IN_ONE_PIECE = ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer", "_lstm_mps")
+_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 @dataclass(frozen=True)
@@ -135,19 +140,12 @@ def _uncompiled(torch: Any) -> Iterator[None]:
 
 
 def _failed(error: Exception) -> Counted:
-    said = (str(error).splitlines() or [""])[0]
-    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return Counted(
         None,
-        problem=f"counting runs the code once more, and there it raised {what}",
+        problem="counting runs the code once more, and there it raised "
+        f"{error_line(error)}",
         hint="make the code repeatable: what it changes must not be in its own way",
     )
-
-
-_WITH_TF32 = ("cuda", "sim")
-# A whole recurrent network in one call.
-_IN_ONE_PIECE = ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer", "_lstm_mps")
-_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class Tally:

@@ -1,4 +1,4 @@
-"""Where a measurement finds its clocks: the runtime and the driver of this moment.
+"""Finds the runtime and the driver of this moment, and what an empty cell takes.
 
 torch is not imported to find out: as long as the notebook has not done that, there is
 no device to wait for, and the host's clock is right.
@@ -63,13 +63,7 @@ class Instruments:
         return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
-        """Where it was measured; starts nothing.
-
-        Args:
-            runtime: What was measured with.
-
-            floor_s: What an empty cell is measured as.
-        """
+        """Where it was measured; starts nothing."""
         label = _label(runtime)
         return Setting(
             kind=word_of(runtime.kind),

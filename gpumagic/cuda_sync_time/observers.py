@@ -67,11 +67,7 @@ class SyncWatcher(Observer):
         self._watch.close()
 
     def points(self, kind: str) -> tuple[SyncPoint, ...] | None:
-        """What made the host wait, by line; None if nobody could look.
-
-        Args:
-            kind: What the run turned out to run on.
-        """
+        """What made the host wait on this kind of device; None if nobody looked."""
         if self._calls is None or self._missed(kind):
             return None
         return points_of(self._calls)
@@ -209,13 +205,7 @@ def _cheapness(point: SyncPoint) -> tuple[bool, float]:
 
 
 def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
-    """Sum up a trace.
-
-    Args:
-        trace: What was seen; what lies outside of its window does not count.
-
-        saved_as: The file that holds all of it, if there is one.
-    """
+    """Sum up a trace; what lies outside of its window does not count."""
     work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
     window = Window(trace.length_s)
     queues = _by_queue(work)

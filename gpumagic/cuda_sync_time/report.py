@@ -1,4 +1,4 @@
-"""What a reader has to know besides the time."""
+"""What `%%cuda_sync_time` measured: raw seconds, and what they do not tell alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from gpumagic.report.record import Record, Report
 if TYPE_CHECKING:
     from gpumagic.report.events import Code, CodeLine, SeenRace, TraceSpan
     from gpumagic.report.robust import Comparison, Interval
+
+# A wait of less than this part of the time says that the device kept up.
+_HARDLY_WAITED = 0.05
+_MOSTLY_WAITED = 0.5
+_ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
 
 
 class FlagKind(enum.Enum):
@@ -412,12 +417,6 @@ class LogEntry(Record):
     spread: float | None = None
     failed: bool = False
     flags: tuple[FlagKind, ...] = ()
-
-
-# A wait of less than this part of the time says that the device kept up.
-_HARDLY_WAITED = 0.05
-_MOSTLY_WAITED = 0.5
-_ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
 
 
 @dataclass(frozen=True)

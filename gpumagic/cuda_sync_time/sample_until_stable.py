@@ -1,4 +1,4 @@
-"""Samples one code until its median is known well, or the budget is spent.
+"""Warms code up, and samples it until its median is known well or the budget is spent.
 
 A stretch is some rounds in a row, each of one sample of every code.
 """
@@ -142,7 +142,7 @@ class WarmUp:
 
         steady: Whether nothing was seen to be moving still when it ended.
 
-        environment: As they were when it ended.
+        environment: As it was when it ended.
 
         kept: What was sampled of slow codes, which leave no time for warming up:
             whoever has to wait so long for a run wants it to count.
@@ -162,15 +162,6 @@ def warm_up(
     """Run each body alone; then all of them in turn, until they are steady.
 
     Mode and calls of the sampler are final afterwards.
-
-    Args:
-        sampler: Takes the samples.
-
-        runtime: Whose clock is measured on.
-
-        options: How it is to be done.
-
-        floor_s: What an empty cell is measured as.
 
     Raises:
         DeviceError: The clock that is to time the code does not see it.

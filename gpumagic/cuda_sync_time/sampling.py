@@ -1,8 +1,8 @@
 """Takes samples of code that runs again and again, from all idle to all idle.
 
 A body is code that is called with how often it is to run. Three stages follow each
-other: the first run alone, warming up (`warming.py`), and the samples. Time between
-samples is nobody's: what has to be done is done there.
+other: the first run alone, warming up (`sample_until_stable.py`), and the samples.
+What has to be done besides is done between samples, where nothing is timed.
 
 Two clocks run. Where a device is simulated, the measured one is the model's, and this
 machine, which works its values out, is slower: people wait for both.
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.options import Options
     from gpumagic.devices.protocols import Runtime
+
+
+_FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
+_PATIENCE = 10  # budgets, where it is this machine that simulates slowly
+_UNKNOWN_L2_BYTES = 128 << 20
+_FLUSHES = 2  # a buffer of so many times the cache leaves nothing else in it
 
 
 class Sampler:
@@ -116,11 +122,7 @@ class Sampler:
         self._sampled = rounds * len(self._bodies)
 
     def sample(self, index: int) -> float:
-        """Time one sample of one body.
-
-        Returns:
-            The seconds for one call.
-        """
+        """Time one sample of one body; the seconds for one call."""
         self._sampled += 1
         return self._sample(index)
 
@@ -165,23 +167,20 @@ def _nothing(calls: int) -> None:
 class Stopwatch:
     """Times code from all devices idle to all devices idle.
 
-    Args:
-        runtime: Whose devices and whose clock.
-
-        flush: What is done before each sample, untimed and waited for.
+    What is to be done before each sample is waited for, and not timed.
     """
 
     def __init__(
-        self, runtime: Runtime, flush: Callable[[], object] | None = None
+        self, runtime: Runtime, prepare: Callable[[], object] | None = None
     ) -> None:
         self._now_ns = runtime.now_ns
         self._synchronize = runtime.synchronize
-        self._flush = flush
+        self._prepare = prepare
 
     def time(self, body: Callable[[int], object], calls: int) -> float:
         """The seconds that so many calls take together."""
-        if self._flush is not None:
-            self._flush()
+        if self._prepare is not None:
+            self._prepare()
         synchronize, now_ns = self._synchronize, self._now_ns
         synchronize()
         start_ns = now_ns()
@@ -227,18 +226,8 @@ class Elapsed:
         return perf_counter() - self._start_s
 
 
-_FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
-_PATIENCE = 10  # budgets, where it is this machine that simulates slowly
-
-
 class Budget:
-    """The time that sampling may take, which runs from now on.
-
-    Args:
-        options: How long all of it may take.
-
-        runtime: Whose clock is the measured one.
-    """
+    """The time that sampling may take by its options, which runs from now on."""
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options, self._runtime = options, runtime
@@ -272,11 +261,7 @@ class Budget:
         return Flag(FlagKind.OUT_OF_TIME)
 
     def share_done(self, rounds: float) -> float:
-        """How much of all that has to be done before the last sample is done.
-
-        Args:
-            rounds: How many samples of each code there are.
-        """
+        """How much of all is done with so many samples of each code."""
         options = self._options
         if options.samples is not None:
             return min(rounds / options.samples, 1.0)
@@ -300,10 +285,6 @@ class Budget:
             and self.spent
             and self._passed.measured_s < self._options.budget_s
         )
-
-
-_UNKNOWN_L2_BYTES = 128 << 20
-_FLUSHES = 2  # a buffer of so many times the cache leaves nothing else in it
 
 
 def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:

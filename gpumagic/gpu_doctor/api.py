@@ -1,4 +1,4 @@
-"""Gathers what is there without changing it: no CUDA start, no import of torch."""
+"""Examines what is there, changing nothing: no CUDA start, no import of torch."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ _VARIABLES = (
 )
 _PYNVML_SUPPLIERS = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 _COMPILERS = ("cc", "gcc", "clang", "cl")
+_READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
+_TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
 
 
 def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
@@ -168,8 +170,7 @@ def _import_state(facts: Facts) -> str:
     return "imported" if facts.torch.imported else "not imported"
 
 
-_READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
-_TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
+# ------------------------------------------------------------- in a sentence
 
 
 def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
