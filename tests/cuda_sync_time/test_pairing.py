@@ -21,7 +21,7 @@ from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import Code
 from gpumagic.report.robust import Verdict, verdict_of
-from tests.cuda_sync_time.test_once import NoDriver
+from tests.cuda_sync_time.test_one_run import NoDriver
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,
     NoisyRuntime,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -576,3 +577,38 @@ def test_what_fails_before_the_code_runs_leaves_no_observer(device):
 def test_an_error_is_one_line(error, line):
     """Its name and what it says first."""
     assert error_line(error) == line
+
+
+@dataclass
+class SlowToAnswer(StandinDevice):
+    """An idle device on a clock of its own, each wait for which takes some time."""
+
+    waits_s: tuple[float, ...] = ()
+    clock_ns: int = 0
+
+    def now_ns(self):
+        """Moved by waits alone."""
+        return self.clock_ns
+
+    def synchronize(self):
+        """The next of the waits; none takes any time in the end."""
+        first, *rest = (*self.waits_s, 0.0)
+        self.clock_ns += round(first * 1e9)
+        self.waits_s = tuple(rest)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "is_told"), [((0.005, 0.0), True), ((0.005, 0.005), False)]
+)
+def test_a_slow_answer_of_an_idle_device_is_no_backlog(waits_s, is_told):
+    """Work of earlier cells is told; a wait that takes as long for nothing is not."""
+    # Given
+    run = OneRun(Instruments(NoDriver, SlowToAnswer(waits_s=waits_s)))
+
+    # When
+    run.begin()
+    run.end()
+    flags = run.report(Code("x")).flags
+
+    # Then
+    assert (FlagKind.BACKLOG in {flag.kind for flag in flags}) is is_told

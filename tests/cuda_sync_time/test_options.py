@@ -7,8 +7,9 @@ import pytest
 from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Mode
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.notebook import arguments
+from gpumagic.notebook.arguments import parse
 
 
 def request_of(line):
@@ -87,3 +88,27 @@ def test_a_contradiction_is_told_with_what_to_type(line, word):
 
     assert word in caught.value.problem
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "options", ["--latency --throughput", "--throughput -n 3 --latency"]
+)
+def test_two_ways_to_wait_are_refused(options):
+    """The last one does not win in silence; the two lines name both."""
+    parser = TimeMagics.cuda_sync_time.parser
+
+    with pytest.raises(UsageProblem) as refused:
+        parse(parser, "%cuda_sync_time", options)
+
+    assert "--latency" in refused.value.problem
+    assert "--throughput" in refused.value.problem
+    assert refused.value.hint == "leave one of them away"
+
+
+def test_one_way_to_wait_may_be_said_twice():
+    """Saying the same once more contradicts nothing."""
+    options = parse(
+        TimeMagics.cuda_sync_time.parser, "%cuda_sync_time", "--latency --latency"
+    )
+
+    assert options.mode == "latency"
