@@ -129,7 +129,7 @@ def test_memory_that_only_goes_back_is_told():
 
 
 def test_no_difference_is_no_flag():
-    """The same surroundings twice tell nothing."""
+    """The same environment twice tells nothing."""
     assert flags_between(quiet(), quiet()) == ()
     assert flags_between(Environment(), Environment()) == ()
 
