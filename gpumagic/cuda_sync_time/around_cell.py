@@ -66,7 +66,7 @@ class Trouble(enum.Enum):
 
 # After these nobody may wait for the device, and a tracer that is ended does.
 _UNWAITED = {
-    Trouble.CAPTURING: "a graph was being captured",
+    Trouble.CAPTURING: Trouble.CAPTURING.value,
     Trouble.INTERRUPTED: _NOT_WAITED_FOR,
     Trouble.NOT_DRAINED: _NOT_WAITED_FOR,
 }

@@ -66,14 +66,8 @@ def count_flops(run: Callable[[], object], torch: Any) -> Counted:
     Code of torch.compile runs as if it was not compiled: it then has the same
     operations, can be counted, and keeps what has been compiled for later.
 
-    Args:
-        run: Runs the code once.
-
-        torch: The torch module.
-
-    Returns:
-        The count, or why there is none. An error of the code is a problem as well: it
-        costs the count alone.
+    Where there is no count, it says why. An error of the code is a reason as well: it
+    costs the count alone.
     """
     refused = _refusal(torch)
     if refused is not None:

@@ -58,21 +58,9 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     base, newer, newer, base or the other way round, by chance: what gets faster or
     slower all the time, and what it means to be the second, then cancels.
 
-    Args:
-        base: What the other one is compared with; called with how often to run.
-
-        newer: The one that the verdict is about.
-
-        runtime: Whose devices are waited for, and whose clock is read.
-
-        options: How it is to be done; `samples` is the number of pairs.
-
-        floor_s: What an empty cell is measured as.
-
-        random: Decides who goes first; never Python's own generator, which is the
-            user's.
-
-        progress: Called between samples with the share that is done.
+    A body is called with how often it is to run; `samples` is the number of pairs. Who
+    goes first is decided by `random`, never by Python's own generator, which is the
+    user's.
 
     Raises:
         DeviceError: Caches are to be flushed, and no device is used.

@@ -60,19 +60,8 @@ def take(
     However long it takes, the code runs at least twice: the first run, and a sample.
     Code that leaves no time for warming up within the budget is not warmed up further.
 
-    Args:
-        body: Called with how often the code is to run.
-
-        runtime: Whose devices are waited for, and whose clock is read.
-
-        options: How it is to be done.
-
-        floor_s: What an empty cell is measured as.
-
-        progress: Called between samples with the share that is done.
-
-    Returns:
-        The samples, and what has to be known besides.
+    A body is called with how often it is to run, and progress, between samples, with
+    the share that is done. Beside the samples stands what has to be known of them.
 
     Raises:
         DeviceError: Caches are to be flushed, and no device is used.
