@@ -373,7 +373,7 @@ def test_unexpected_errors_keep_their_traceback():
             "%gpu_doctor",
         ]
     )
-    assert "measure.py" in seen[2].traceback
+    assert "api.py" in seen[2].traceback
     assert "TypeError" in seen[2].traceback
 
 
