@@ -6,13 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.measuring import (
-        compare,
-        find_races,
-        measure,
-        repeat,
-        watch,
-    )
+    from gpumagic.cuda_sync_time.api import compare, find_races, measure, repeat, watch
 
 __all__ = ["compare", "find_races", "measure", "repeat", "watch"]
 
@@ -21,4 +15,4 @@ def __getattr__(name: str) -> Any:
     """What works is imported when it is asked for: loading the magic stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("gpumagic.cuda_sync_time.measuring"), name)
+    return getattr(importlib.import_module("gpumagic.cuda_sync_time.api"), name)

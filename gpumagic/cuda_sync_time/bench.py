@@ -12,25 +12,24 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpumagic.cuda_sync_time import pairing, taking
+from gpumagic.cuda_sync_time import pairing, sample_until_stable
+from gpumagic.cuda_sync_time.environment_changes import load_flags, loads_in_use
 from gpumagic.cuda_sync_time.instruments import unseen_flags
-from gpumagic.cuda_sync_time.records.roofline import Roofline
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
     RepeatedReport,
+    Roofline,
     TimingReport,
 )
-from gpumagic.cuda_sync_time.surroundings import load_flags, loads_in_use
 from gpumagic.devices.simulated import word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumagic.cuda_sync_time.counting import Counted
+    from gpumagic.cuda_sync_time.flops import Counted
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.plan import Plan
-    from gpumagic.cuda_sync_time.records.flags import Flag
-    from gpumagic.cuda_sync_time.records.roofline import Peaks
+    from gpumagic.cuda_sync_time.options import Options
+    from gpumagic.cuda_sync_time.report import Flag, Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
     from gpumagic.report.events import Code
 
@@ -68,19 +67,19 @@ class Bench:
         self._peaks: dict[tuple[str, str, int, str], Peaks] = {}
 
     def repeat(
-        self, candidate: Candidate, plan: Plan, progress: Progress | None = None
+        self, candidate: Candidate, options: Options, progress: Progress | None = None
     ) -> RepeatedReport:
         """Sample one code; raises what it raises."""
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
         before = loads_in_use(runtime, instruments.driver)
-        samples, flags = taking.take(
-            candidate.body, runtime, plan, floor_s=floor_s, progress=progress
+        samples, flags = sample_until_stable.take(
+            candidate.body, runtime, options, floor_s=floor_s, progress=progress
         )
         now = instruments.runtime()
         if now.kind != runtime.kind and now.started():
             # The code itself has imported torch: from now on it can be waited for.
-            return self.repeat(candidate, plan, progress)
+            return self.repeat(candidate, options, progress)
         return RepeatedReport(
             code=candidate.code,
             setting=instruments.setting(runtime, floor_s=floor_s),
@@ -92,23 +91,12 @@ class Bench:
         self,
         base: Candidate,
         newer: Candidate,
-        plan: Plan,
+        options: Options,
         progress: Progress | None = None,
-        *,
-        calibrate: bool = False,
     ) -> ComparisonReport:
         """Sample two codes in turn; raises what they raise.
 
-        Args:
-            base: What the other one is compared with.
-
-            newer: The one that the verdict is about.
-
-            plan: How it is to be done; the budget is for each comparison.
-
-            progress: Called with the share that is done.
-
-            calibrate: Whether to compare the base with itself as well.
+        The budget is for each comparison, and calibrating is another one.
         """
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
@@ -122,13 +110,13 @@ class Bench:
                 base.body,
                 other.body,
                 runtime,
-                plan,
+                options,
                 floor_s=floor_s,
                 random=chance,
                 progress=progress,
             )
 
-        if not calibrate:
+        if not options.calibrate:
             found, noise = in_turn(newer, progress), None
         else:
             halves = _halves(progress)
@@ -150,24 +138,13 @@ class Bench:
         )
 
     def with_roofline(
-        self,
-        report: Timed,
-        body: Body | None,
-        *,
-        flops: bool = False,
-        nbytes: int | None = None,
+        self, report: Timed, body: Body | None, options: Options
     ) -> Timed:
         """The report, held against what the device reaches, if that is asked for.
 
-        Args:
-            report: What was timed.
-
-            body: Runs the code once more where operations are to be counted.
-
-            flops: Whether to count them.
-
-            nbytes: What one run moves, as its user says.
+        The body runs once more where operations are to be counted.
         """
+        flops, nbytes = options.flops, options.nbytes
         if not flops and nbytes is None:
             return report
         counted = self._counted(body) if flops and body is not None else None
@@ -191,7 +168,7 @@ class Bench:
     def _counted(body: Body) -> Counted:
         import torch
 
-        from gpumagic.cuda_sync_time.counting import count_flops
+        from gpumagic.cuda_sync_time.flops import count_flops
 
         # What the code prints was printed by the timed run.
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -201,7 +178,7 @@ class Bench:
         """What the device of a report reaches: measured once, then known."""
         import torch
 
-        from gpumagic.cuda_sync_time.peaks import measure_peaks
+        from gpumagic.cuda_sync_time.device_peaks import measure_peaks
 
         setting, runtime = report.setting, self._instruments.torch_runtime()
         if word_of(runtime.kind) != setting.kind or not setting.devices:

@@ -1,4 +1,4 @@
-"""Where a measurement finds its clocks: the runtime and the driver of this moment.
+"""Finds the runtime and the driver of this moment, and what an empty cell takes.
 
 torch is not imported to find out: as long as the notebook has not done that, there is
 no device to wait for, and the host's clock is right.
@@ -6,22 +6,21 @@ no device to wait for, and the host's clock is right.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.floor import Floors
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.setting import Setting
+from gpumagic.cuda_sync_time.around_cell import Window, last_wait
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
 from gpumagic.devices.accelerator import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver, Runtime
-
-__all__ = ["Instruments", "loaded_torch", "unseen_flags"]
 
 
 class Instruments:
@@ -64,13 +63,7 @@ class Instruments:
         return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
-        """Where it was measured; starts nothing.
-
-        Args:
-            runtime: What was measured with.
-
-            floor_s: What an empty cell is measured as.
-        """
+        """Where it was measured; starts nothing."""
         label = _label(runtime)
         return Setting(
             kind=word_of(runtime.kind),
@@ -113,3 +106,65 @@ def _label(runtime: Runtime) -> str:
 def _version(torch: Any) -> str | None:
     version = getattr(torch, "__version__", None)
     return None if version is None else str(version)
+
+
+_WINDOWS = 30
+_LONGEST_S = 3e-3  # then the first few have to do
+_FEWEST = 5
+
+_Key = tuple[str, str, tuple[int, ...]]
+
+
+class Floors:
+    """The floors measured so far: one for each set of devices in use."""
+
+    def __init__(self) -> None:
+        self._floors_s: dict[_Key, float] = {}
+
+    def known(self, runtime: Runtime) -> float | None:
+        """The floor as measured before; None if it was not. Waits for nothing."""
+        return self._floors_s.get(_key(runtime))
+
+    def floor_s(self, runtime: Runtime) -> float:
+        """The floor now; measured once, when the devices in use are idle.
+
+        No device is started: one that is not in use is not waited for either.
+        """
+        key = _key(runtime)
+        if key not in self._floors_s:
+            self._floors_s[key] = _measure(runtime)
+        return self._floors_s[key]
+
+
+def _key(runtime: Runtime) -> _Key:
+    box = simulated_box() if runtime.simulated else None
+    return runtime.kind, getattr(box, "label", ""), runtime.devices_in_use()
+
+
+def _measure(runtime: Runtime) -> float:
+    """The median of windows with nothing in them."""
+    # The first makes what the others find, and waits for what others have left.
+    _empty_s(runtime)
+    if runtime.simulated:  # its clock has no noise, and is moved by each
+        return _empty_s(runtime)
+    until = time.perf_counter() + _LONGEST_S
+    taken: list[float] = []
+    while len(taken) < _FEWEST or (
+        len(taken) < _WINDOWS and time.perf_counter() < until
+    ):
+        taken.append(_empty_s(runtime))
+    return robust.median(taken)
+
+
+def _empty_s(runtime: Runtime) -> float:
+    window = Window(runtime)
+    window.prepare()
+    window.open()
+    returned_ns = runtime.now_ns()
+    if not window.uses_device:
+        return (returned_ns - window.started_ns) / 1e9
+    ending = last_wait(window, None)
+    if ending.late_error is not None:
+        raise ending.late_error
+    ended_ns = ending.waited.all_ns if ending.waited else runtime.now_ns()
+    return (ended_ns - window.started_ns) / 1e9

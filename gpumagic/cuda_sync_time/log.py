@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.records.log_entry import LogEntry
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
+    LogEntry,
     LogReport,
     RepeatedReport,
     TimingReport,
@@ -15,22 +15,24 @@ from gpumagic.cuda_sync_time.report import (
 from gpumagic.report.log import save_rows
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+    from collections.abc import Callable
+
+    from gpumagic.cuda_sync_time.report import Flag, FlagKind
 
 _KEPT = 1000
-_COLUMNS = (
-    "cell",
-    "name",
-    "code",
-    "device",
-    "label",
-    "seconds",
-    "naive_seconds",
-    "runs",
-    "spread",
-    "failed",
-    "flags",
-)
+_COLUMNS: dict[str, Callable[[LogEntry], Any]] = {
+    "cell": lambda entry: entry.code.cell,
+    "name": lambda entry: entry.code.name,
+    "code": lambda entry: entry.code.text,
+    "device": lambda entry: entry.kind,
+    "label": lambda entry: entry.label,
+    "seconds": lambda entry: entry.seconds,
+    "naive_seconds": lambda entry: entry.naive_s,
+    "runs": lambda entry: entry.runs,
+    "spread": lambda entry: entry.spread,
+    "failed": lambda entry: entry.failed,
+    "flags": lambda entry: "; ".join(kind.value for kind in entry.flags),
+}
 
 Timed = TimingReport | RepeatedReport | ComparisonReport
 
@@ -58,7 +60,11 @@ class Log:
 
     def save(self, file: str) -> None:
         """Write it to a file, as CSV or JSON by its ending."""
-        save_rows(file, [_row(entry) for entry in self._entries], _COLUMNS)
+        rows = [
+            {name: cell(entry) for name, cell in _COLUMNS.items()}
+            for entry in self._entries
+        ]
+        save_rows(file, rows, tuple(_COLUMNS))
 
 
 def entry_of(report: Timed) -> LogEntry:
@@ -89,20 +95,3 @@ def _runs(report: Timed) -> int:
 
 def _kinds(flags: tuple[Flag, ...]) -> dict[FlagKind, None]:
     return dict.fromkeys(flag.kind for flag in flags)
-
-
-def _row(entry: LogEntry) -> dict[str, Any]:
-    code = entry.code
-    return {
-        "cell": code.cell,
-        "name": code.name,
-        "code": code.text,
-        "device": entry.kind,
-        "label": entry.label,
-        "seconds": entry.seconds,
-        "naive_seconds": entry.naive_s,
-        "runs": entry.runs,
-        "spread": entry.spread,
-        "failed": entry.failed,
-        "flags": "; ".join(kind.value for kind in entry.flags),
-    }

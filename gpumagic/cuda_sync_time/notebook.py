@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.display import display
 
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.log import Log
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.race_run import RaceRun
+from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import BriefReport
-from gpumagic.cuda_sync_time.request import Request
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import options_of
 from gpumagic.notebook.cell_hooks import Mode, running_cell
@@ -36,6 +36,15 @@ _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
 _SHOWS_PROGRESS_S = 2.0  # nobody needs to be told how far a second has come
+
+
+class _Asked(NamedTuple):
+    """One line: its options, and the same as parsed and as typed, with its code."""
+
+    options: Options
+    parsed: argparse.Namespace
+    typed: str
+    body: str
 
 
 class Notebook:
@@ -71,12 +80,12 @@ class Notebook:
         self._every_cell.switch_off(self._mode)
 
     def answer(
-        self, options: argparse.Namespace, code: str, line: str, cell: str | None
+        self, parsed: argparse.Namespace, code: str, line: str, cell: str | None
     ) -> Any:
         """Do what one line asks for.
 
         Args:
-            options: The options in front.
+            parsed: The options in front.
 
             code: What stands behind them.
 
@@ -89,7 +98,7 @@ class Notebook:
         if cell is None and code in ("on", "off"):
             return self._switch(on=code == "on")
         if cell is None and (said := _LOG.fullmatch(code)):
-            return self._magics.show(self._log_report(said[1]), options)
+            return self._magics.show(self._log_report(said[1]), parsed)
         behind = _OPTIONS_BEHIND.fullmatch(code) if cell is None else None
         if behind and behind[1] not in self._shell.user_ns:
             word, its_options = behind.groups()
@@ -103,18 +112,16 @@ class Notebook:
                 f"write it below, or --setup {code!r} to have it run first, untimed",
             )
         body = code if cell is None else cell
-        request = Request.of(options, typed="%" if cell is None else "%%")
-        typed = f"{request.magic} {line}"
+        options = Options.of(parsed, typed="%" if cell is None else "%%")
+        asked = _Asked(options, parsed, f"{options.magic} {line}", body)
         if not _has_code(body):
-            return self._nothing_to_time(request, cell, options)
+            return self._nothing_to_time(asked, cell)
         if cell is None:
             self._check_order(code)
             self._check_syntax(code)
-        if request.repeats:
-            return self._repeat(request, body, typed, options)
-        if request.races:
-            return self._look_for_races(request, body, typed, options)
-        return self._run_once(request, body, typed, options)
+        if options.repeating:
+            return self._repeat(asked)
+        return self._look_for_races(asked) if options.races else self._run_once(asked)
 
     def _check_order(self, code: str) -> None:
         """Say that options come first, where Python would read `x - -repeat`."""
@@ -139,34 +146,27 @@ class Notebook:
                 "write an expression: %cuda_sync_time f(x)",
             ) from None
 
-    def _nothing_to_time(
-        self, request: Request, cell: str | None, options: argparse.Namespace
-    ) -> None:
+    def _nothing_to_time(self, asked: _Asked, cell: str | None) -> None:
         """A cell of comments runs, as without the magic, and is told to be one."""
         if cell is None:
             raise UsageProblem(
                 "%cuda_sync_time has no code to time",
                 "write an expression behind it: %cuda_sync_time f(x)",
             )
-        self._set_up(request)
-        if not options.quiet:
-            show_text(f"Nothing to time: there is no code below {request.magic}")
+        self._set_up(asked.options)
+        if not asked.parsed.quiet:
+            magic = asked.options.magic
+            show_text(f"Nothing to time: there is no code below {magic}")
 
     # ------------------------------------------------------------------ once
 
-    def _run_once(
-        self, request: Request, body: str, typed: str, options: argparse.Namespace
-    ) -> Any:
+    def _run_once(self, asked: _Asked) -> Any:
         __tracebackhide__ = True
-        again = self._repeatable(body, typed) if request.runs_again else None
-        self._set_up(request)
-        run = OneRun(
-            self._instruments,
-            syncs=request.syncs,
-            profile=request.profile,
-            trace_file=request.trace_file,
-        )
-        code = self._code(request, body)
+        options = asked.options
+        again = self._repeatable(asked) if options.runs_again else None
+        self._set_up(options)
+        run = OneRun(self._instruments, options)
+        code = self._code(asked)
 
         def after(outcome: Outcome) -> Any:
             run.end(
@@ -176,107 +176,99 @@ class Notebook:
             )
             report = run.report(code)
             if outcome.error is None and run.late_error is None:
-                report = self._bench.with_roofline(
-                    report, again, flops=request.flops, nbytes=request.nbytes
-                )
-                self._keep(request, code, again)
+                report = self._bench.with_roofline(report, again, options)
+                self._keep(code, again)
             self._log.add(report)
-            shown = self._magics.show(report, options)
+            shown = self._magics.show(report, asked.parsed)
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
             return shown
 
-        return self._magics.run_body(typed, body, before=run.begin, after=after)
+        return self._magics.run_body(
+            asked.typed, asked.body, before=run.begin, after=after
+        )
 
-    def _look_for_races(
-        self, request: Request, body: str, typed: str, options: argparse.Namespace
-    ) -> Any:
+    def _look_for_races(self, asked: _Asked) -> Any:
         __tracebackhide__ = True
-        self._set_up(request)
+        self._set_up(asked.options)
         run = RaceRun(self._instruments)
-        code = self._code(request, body)
+        code = self._code(asked)
 
         def after(outcome: Outcome) -> Any:
             run.end(error=outcome.error)
-            return self._magics.show(run.report(code), options)
+            return self._magics.show(run.report(code), asked.parsed)
 
-        return self._magics.run_body(typed, body, before=run.begin, after=after)
+        return self._magics.run_body(
+            asked.typed, asked.body, before=run.begin, after=after
+        )
 
     # -------------------------------------------------------- again and again
 
-    def _repeat(
-        self, request: Request, body: str, typed: str, options: argparse.Namespace
-    ) -> Any:
+    def _repeat(self, asked: _Asked) -> Any:
         __tracebackhide__ = True
-        base = None if request.versus is None else self._candidate(request.versus)
-        again = self._repeatable(body, typed)
+        options = asked.options
+        base = None if options.versus is None else self._candidate(options.versus)
+        again = self._repeatable(asked)
         if again.needs_await:
             raise UsageProblem(
-                f"{request.magic}: a body that awaits cannot be repeated",
+                f"{options.magic}: a body that awaits cannot be repeated",
                 "leave --repeat and what goes with it away: once, it can be timed",
             )
-        before = self._before(request, typed)
-        self._set_up(request)
-        code = self._code(request, body)
-        newer = Candidate(code, again)
-        report = self._measured(request, newer, base, before, quiet=options.quiet)
-        self._keep(request, code, again)
+        options = dataclasses.replace(options, before=self._before(asked))
+        self._set_up(options)
+        code = self._code(asked)
+        report = self._measured(
+            options, Candidate(code, again), base, quiet=asked.parsed.quiet
+        )
+        self._keep(code, again)
         self._log.add(report)
-        return self._magics.show(report, options)
+        return self._magics.show(report, asked.parsed)
 
     def _measured(
-        self,
-        request: Request,
-        newer: Candidate,
-        base: Candidate | None,
-        before: Callable[[], object] | None,
-        *,
-        quiet: bool,
+        self, options: Options, newer: Candidate, base: Candidate | None, *, quiet: bool
     ) -> Timed:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
-        plan, error = request.plan(before), None
+        error = None
         shown_after_s = math.inf if quiet else _SHOWS_PROGRESS_S
         waiting = self._magics.progress(None, "Measuring", begins_after_s=shown_after_s)
         try:
             with waiting as measured:
                 if base is not None:
-                    return self._bench.compare(
-                        base, newer, plan, measured.reach, calibrate=request.calibrate
-                    )
-                report = self._bench.repeat(newer, plan, measured.reach)
+                    return self._bench.compare(base, newer, options, measured.reach)
+                report = self._bench.repeat(newer, options, measured.reach)
         except BaseException as raised:  # noqa: BLE001 -- it goes on at once
             error = raised
         if error is not None:
             for candidate in (newer, *((base,) if base is not None else ())):
                 error = own_part(candidate.body, error)
             raise error
-        return self._bench.with_roofline(
-            report, newer.body, flops=request.flops, nbytes=request.nbytes
-        )
+        return self._bench.with_roofline(report, newer.body, options)
 
     # --------------------------------------------------------- codes and words
 
-    def _repeatable(self, body: str, typed: str) -> RepeatableCell:
-        return RepeatableCell(self._shell, body, magic_line=typed)
+    def _repeatable(self, asked: _Asked) -> RepeatableCell:
+        return RepeatableCell(self._shell, asked.body, magic_line=asked.typed)
 
-    def _set_up(self, request: Request) -> None:
+    def _set_up(self, options: Options) -> None:
         """Run what is to be run first, untimed."""
         __tracebackhide__ = True
-        if request.setup:
-            RepeatableCell(self._shell, request.setup)()
+        if options.setup:
+            RepeatableCell(self._shell, options.setup)()
 
-    def _before(self, request: Request, typed: str) -> Callable[[], object] | None:
-        if not request.before:
+    def _before(self, asked: _Asked) -> Callable[[], object] | None:
+        code = asked.options.before_code
+        if not code:
             return None
-        return RepeatableCell(self._shell, request.before, magic_line=typed)
+        return RepeatableCell(self._shell, code, magic_line=asked.typed)
 
-    def _code(self, request: Request, body: str) -> Code:
-        return Code(body.strip("\n"), request.name, running_cell(self._shell))
+    def _code(self, asked: _Asked) -> Code:
+        name = asked.options.name
+        return Code(asked.body.strip("\n"), name, running_cell(self._shell))
 
-    def _keep(self, request: Request, code: Code, again: RepeatableCell | None) -> None:
-        if request.name is not None and again is not None:
-            self._named[request.name] = Candidate(code, again)
+    def _keep(self, code: Code, again: RepeatableCell | None) -> None:
+        if code.name is not None and again is not None:
+            self._named[code.name] = Candidate(code, again)
 
     def _candidate(self, name: str) -> Candidate:
         if name in self._named:

@@ -1,171 +1,172 @@
-"""What looks on while a run is timed: the tracer, and the watcher of waits."""
+"""What looks on while a run is timed: the tracer, and the watcher of waits.
+
+All of a profile is summed from the intervals themselves. Tables that add up durations
+count twice what ran at the same time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.around_cell import Observer
+from gpumagic.cuda_sync_time.report import (
+    Flag,
+    FlagKind,
+    Profile,
+    StreamShare,
+    SyncPoint,
+    TopKernel,
+)
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.events import Trace
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, Window, seconds_busy
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.records.profile import Profile
-    from gpumagic.cuda_sync_time.records.run import SyncPoint
+    from collections.abc import Iterable, Sequence
+
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import SyncCall
+    from gpumagic.report.events import CodeLine, SyncCall, TraceSpan
+
+    Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
+
+MOST_KERNELS = 12
+# CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
+# which no profiler shows.
+FULL_QUEUE = 1000
+_TOO_LATE = "this cell itself has imported torch, or started the device"
 
 
-class Observers:
-    """The observers of one run; those that were not asked for do nothing.
+class SyncWatcher(Observer):
+    """Notes what makes the host wait; where that cannot be, there will be a flag."""
+
+    def __init__(self) -> None:
+        self._watch = ExitStack()
+        self._calls: list[SyncCall] | None = None
+        self._kind = ""
+        self._unwatched: str | None = None
+
+    def start(self, runtime: Runtime) -> None:
+        """Note waits from now on."""
+        self._kind = runtime.kind
+        try:
+            self._calls = self._watch.enter_context(runtime.watch_syncs())
+        except DeviceError as error:
+            self._unwatched = error.problem
+
+    def code_ended(self) -> None:
+        """Note no more waits: those that follow are ours."""
+        self._watch.close()
+
+    def close(self) -> None:
+        """Note no more waits."""
+        self._watch.close()
+
+    def points(self, kind: str) -> tuple[SyncPoint, ...] | None:
+        """What made the host wait on this kind of device; None if nobody looked."""
+        if self._calls is None or self._missed(kind):
+            return None
+        return points_of(self._calls)
+
+    def flags(self, kind: str) -> tuple[Flag, ...]:
+        """How looking on has to be taken into account."""
+        reason = _TOO_LATE if self._missed(kind) else self._unwatched
+        if reason is not None:
+            return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
+        return () if kind == "cpu" else (Flag(FlagKind.WATCHED),)
+
+    def _missed(self, kind: str) -> bool:
+        """Whether it was another kind of device that was watched."""
+        return self._calls is not None and kind not in ("cpu", self._kind)
+
+
+class Tracer(Observer):
+    """Traces what runs when.
 
     Args:
-        syncs: Whether to note what makes the host wait.
-
-        profile: Whether to trace what runs when.
-
-        trace_file: Where the whole trace is saved, which implies `profile`.
+        file: Where the whole trace is saved, if it is.
     """
 
-    def __init__(
-        self, *, syncs: bool = False, profile: bool = False, trace_file: str | None
-    ) -> None:
-        self.traces = profile or trace_file is not None
-        self._watches = syncs
-        self._trace_file = trace_file
-        self._tracer = ExitStack()
-        self._watcher = ExitStack()
+    traces = True
+
+    def __init__(self, file: str | None = None) -> None:
+        self._file = file
+        self._trace = ExitStack()
         self._tracing: Tracing | None = None
-        self._calls: list[SyncCall] | None = None
-        self._watched_kind = ""
-        self._unwatched: str | None = None
         self._lost: str | None = None
 
-    # ------------------------------------------------------- beginning and end
-
-    def start_tracing(self, runtime: Runtime) -> None:
-        """Trace from now on, if that was asked for.
+    def start(self, runtime: Runtime) -> None:
+        """Trace from now on.
 
         Raises:
             GpuMagicError: It cannot be traced, or not be saved.
         """
-        if not self.traces:
-            return
         # What the CPU is traced with is torch's, too, and is not imported for it.
         if runtime.kind == "cpu" and loaded_torch() is None:
             raise GpuMagicError(
                 "there is nothing to profile yet: torch has not been imported",
                 "import torch in a cell before this one",
             )
-        _check_folder(self._trace_file)
-        self._tracing = self._tracer.enter_context(runtime.trace())
+        _check_folder(self._file)
+        self._tracing = self._trace.enter_context(runtime.trace())
 
-    def start_watching(self, runtime: Runtime) -> None:
-        """Note waits from now on; where that cannot be, there will be a flag."""
-        if not self._watches:
-            return
-        self._watched_kind = runtime.kind
-        try:
-            self._calls = self._watcher.enter_context(runtime.watch_syncs())
-        except DeviceError as error:
-            self._unwatched = error.problem
-
-    def mark_begin(self) -> None:
+    def begin(self) -> None:
         """What is traced from here on belongs to the run."""
         if self._tracing is not None:
             self._tracing.begin()
 
-    def stop_watching(self) -> None:
-        """Note no more waits: those that follow are ours."""
-        self._watcher.close()
-
-    def stop_tracing(self, why_lost: str | None = None) -> None:
-        """All devices are idle again: the trace ends here.
-
-        Args:
-            why_lost: Why they are not idle, where nobody may wait for them. Then the
-                tracer does not either, and has nothing to tell.
-        """
+    def all_idle(self, unwaited: str | None) -> None:
+        """The trace ends here; where nobody may wait for the devices, it is lost."""
         if self._tracing is None:
             return
-        if why_lost is not None:
-            self._lost = why_lost
-            self._tracer.close()
+        if unwaited is not None:
+            self._lost = unwaited
+            self._trace.close()
             return
         try:
-            with self._tracer:
+            with self._trace:
                 self._tracing.end()
         except RuntimeError as error:  # a broken device: the time is true without it
             self._lost = str(error)
 
     def close(self) -> None:
-        """Let none of them run on, however the run has ended."""
-        with self._tracer, self._watcher:
-            pass
-
-    # -------------------------------------------------------- what they found
-
-    def syncs(self, kind: str) -> tuple[SyncPoint, ...] | None:
-        """What made the host wait, by line; None if nobody could look.
-
-        Args:
-            kind: What the run turned out to run on.
-        """
-        if self._calls is None or self._missed(kind):
-            return None
-        from gpumagic.cuda_sync_time.sync_points import points_of
-
-        return points_of(self._calls)
+        """Trace no more."""
+        self._trace.close()
 
     def profile(self) -> Profile | None:
-        """What ran when; None if that was not asked for."""
+        """What ran when; it is saved now, where that was asked for."""
         if self._tracing is None:
             return None
-        from gpumagic.cuda_sync_time.profiling import profile_of
-
         if self._lost is not None:
             first_line = self._lost.partition("\n")[0]
             return profile_of(Trace((), 0.0, f"the trace was lost: {first_line}"))
         problem = self._save(self._tracing)
-        saved_as = self._trace_file if problem is None else None
+        saved_as = self._file if problem is None else None
         profile = profile_of(self._tracing.trace(), saved_as=saved_as)
         if problem is None or profile.problem is not None:
             return profile
         hint = "its figures are complete; name another file to save it"
         return dataclasses.replace(profile, problem=problem, hint=hint)
 
-    def flags(self, kind: str) -> tuple[Flag, ...]:
-        """How their looking on has to be taken into account."""
-        found = []
-        if self._tracing is not None:
-            found.append(Flag(FlagKind.PROFILED))
-        reason = _TOO_LATE if self._missed(kind) else self._unwatched
-        if reason is not None:
-            found.append(Flag(FlagKind.UNWATCHED, names=(reason,)))
-        elif self._watches and kind != "cpu":
-            found.append(Flag(FlagKind.WATCHED))
-        return tuple(found)
-
-    def _missed(self, kind: str) -> bool:
-        """Whether it was another kind of device that was watched."""
-        return self._calls is not None and kind not in ("cpu", self._watched_kind)
+    def flags(self, profile: Profile | None) -> tuple[Flag, ...]:
+        """How looking on, and what it saw, has to be taken into account."""
+        if profile is None:
+            return ()
+        return (Flag(FlagKind.PROFILED), *flags_of(profile))
 
     def _save(self, tracing: Tracing) -> str | None:
         """Save the trace where that was asked for; say why it could not be."""
-        if self._trace_file is None:
+        if self._file is None:
             return None
         try:
-            tracing.save(self._trace_file)
+            tracing.save(self._file)
         except (OSError, DeviceError) as error:
             return f"the trace could not be saved: {error}"
         return None
-
-
-_TOO_LATE = "this cell itself has imported torch, or started the device"
 
 
 def _check_folder(file: str | None) -> None:
@@ -175,3 +176,109 @@ def _check_folder(file: str | None) -> None:
             f"the trace cannot be saved as {file}: there is no such folder",
             "make the folder first, or name another file",
         )
+
+
+def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:
+    """The calls by line and by what they are, the dearest first.
+
+    Those whose cost is unknown come behind all that is known; what costs the same
+    stays in the order in which it was first seen. One call of unknown cost leaves
+    the cost of its whole point unknown.
+    """
+    groups: dict[tuple[CodeLine | None, str], list[SyncCall]] = {}
+    for call in calls:
+        groups.setdefault((call.line, call.what), []).append(call)
+    points = [
+        SyncPoint(what, line, len(group), _together_s(group))
+        for (line, what), group in groups.items()
+    ]
+    return tuple(sorted(points, key=_cheapness))
+
+
+def _together_s(group: Sequence[SyncCall]) -> float | None:
+    known = [call.waited_s for call in group if call.waited_s is not None]
+    return sum(known) if len(known) == len(group) else None
+
+
+def _cheapness(point: SyncPoint) -> tuple[bool, float]:
+    return point.waited_s is None, -(point.waited_s or 0.0)
+
+
+def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
+    """Sum up a trace; what lies outside of its window does not count."""
+    work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
+    window = Window(trace.length_s)
+    queues = _by_queue(work)
+    busy = {queue: window.merged(spans) for queue, spans in queues.items()}
+    copies = window.merged(each for each in work if each.kind is SpanKind.COPY)
+    kernels = window.merged(each for each in work if each.kind is SpanKind.KERNEL)
+    return Profile(
+        length_s=trace.length_s,
+        spans=trace.spans,
+        busy_s=seconds_busy(busy.values(), at_once=1),
+        overlapped_s=seconds_busy(busy.values(), at_once=2),
+        copying_s=seconds_busy([copies], at_once=1),
+        hidden_copy_s=seconds_busy([copies, kernels], at_once=2),
+        launches=len(work),
+        in_flight=max(map(_most_in_flight, queues.values()), default=0) or None,
+        streams=tuple(
+            StreamShare(
+                *queue, len(queues[queue]), seconds_busy([busy[queue]], at_once=1)
+            )
+            for queue in sorted(queues, key=_in_order)
+        ),
+        kernels=_top_kernels(work, window),
+        problem=trace.problem,
+        hint=trace.hint,
+        saved_as=saved_as,
+    )
+
+
+def flags_of(profile: Profile) -> tuple[Flag, ...]:
+    """What a reader has to know of a profile: that launching became waiting."""
+    if profile.in_flight is None or profile.in_flight < FULL_QUEUE:
+        return ()
+    return (Flag(FlagKind.QUEUE_FULL, amount=profile.in_flight),)
+
+
+def _by_queue(work: Iterable[TraceSpan]) -> dict[Queue, list[TraceSpan]]:
+    queues: defaultdict[Queue, list[TraceSpan]] = defaultdict(list)
+    for span in work:
+        queues[span.device or 0, span.stream].append(span)
+    return dict(queues)
+
+
+def _in_order(queue: Queue) -> tuple[int, bool, int]:
+    """Devices and streams by their numbers, a stream without one last."""
+    device, stream = queue
+    return device, stream is None, stream or 0
+
+
+def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
+    """The most that one stream held at a moment, launched and not yet done."""
+    steps = [
+        step
+        for span in spans
+        if span.launched_s is not None
+        # At one moment what is done leaves before what is launched comes.
+        for step in ((span.launched_s, 1), (max(span.end_s, span.launched_s), -1))
+    ]
+    steps.sort()
+    most = held = 0
+    for _, step in steps:
+        held += step
+        most = max(most, held)
+    return most
+
+
+def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, ...]:
+    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for span in work:
+        start_s, end_s = window.cut(span)
+        seconds[span.name, span.kind.value].append(end_s - start_s)
+    kernels = [
+        TopKernel(name, kind, len(each), sum(each), max(each))
+        for (name, kind), each in seconds.items()
+    ]
+    kernels.sort(key=lambda kernel: (-kernel.total_s, kernel.name))
+    return tuple(kernels[:MOST_KERNELS])

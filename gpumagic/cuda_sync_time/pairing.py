@@ -11,18 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time import samples_shape
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.environment_changes import flags_between
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.sample_until_stable import warm_up
 from gpumagic.cuda_sync_time.sampling import Sampler
-from gpumagic.cuda_sync_time.surroundings import flags_between
-from gpumagic.cuda_sync_time.warming import warm_up
 from gpumagic.report.robust import Comparison, Pair, Verdict, logs_of, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-    from gpumagic.cuda_sync_time.plan import Plan
-    from gpumagic.cuda_sync_time.records.samples import Mode
+    from gpumagic.cuda_sync_time.options import Options
+    from gpumagic.cuda_sync_time.report import Mode
     from gpumagic.devices.protocols import Runtime
 
 _MOST_PAIRS = 500
@@ -46,7 +46,7 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     base: Callable[[int], object],
     newer: Callable[[int], object],
     runtime: Runtime,
-    plan: Plan,
+    options: Options,
     *,
     floor_s: float,
     random: Random,
@@ -58,49 +58,37 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     base, newer, newer, base or the other way round, by chance: what gets faster or
     slower all the time, and what it means to be the second, then cancels.
 
-    Args:
-        base: What the other one is compared with; called with how often to run.
-
-        newer: The one that the verdict is about.
-
-        runtime: Whose devices are waited for, and whose clock is read.
-
-        plan: How it is to be done; `samples` is the number of pairs.
-
-        floor_s: What an empty cell is measured as.
-
-        random: Decides who goes first; never Python's own generator, which is the
-            user's.
-
-        progress: Called between samples with the share that is done.
+    A body is called with how often it is to run; `samples` is the number of pairs. Who
+    goes first is decided by `random`, never by Python's own generator, which is the
+    user's.
 
     Raises:
         DeviceError: Caches are to be flushed, and no device is used.
 
         BaseException: What a code raises, or an interrupt; the devices are idle.
     """
-    sampler = Sampler((base, newer), runtime, plan, progress=progress)
+    sampler = Sampler((base, newer), runtime, options, progress=progress)
     with sampler.undisturbed():
-        warm = warm_up(sampler, runtime, plan, floor_s=floor_s)
+        warm = warm_up(sampler, runtime, options, floor_s=floor_s)
         pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in warm.kept]
         for newer_first in _orders(random):
-            if _is_enough(len(pairs), sampler, plan):
+            if _is_enough(len(pairs), sampler, options):
                 break
             pairs.append(_pair(sampler, newer_first=newer_first))
-        flags = flags_between(warm.surroundings, sampler.surroundings())
+        flags = flags_between(warm.environment, sampler.environment())
     result = verdict_of(pairs)
     if not warm.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
     flags += tuple(samples_shape.worth_flags(logs_of(pairs)))
-    wants_more = result.verdict is Verdict.CANNOT_TELL and plan.samples is None
+    wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
     if wants_more and sampler.budget.spent:
         flags += (sampler.budget.out_of_time(),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
 
 
-def _is_enough(count: int, sampler: Sampler, plan: Plan) -> bool:
-    if plan.samples is not None:
-        return count >= plan.samples
+def _is_enough(count: int, sampler: Sampler, options: Options) -> bool:
+    if options.samples is not None:
+        return count >= options.samples
     return count >= _MOST_PAIRS or sampler.budget.has_to_end(count)
 
 

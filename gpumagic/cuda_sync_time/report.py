@@ -2,27 +2,421 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.records.run import Bound, Run, SyncPoint
 from gpumagic.report import robust
-from gpumagic.report.record import Report
+from gpumagic.report.record import Record, Report
 
 if TYPE_CHECKING:
-    from gpumagic.cuda_sync_time.records.flags import Flag
-    from gpumagic.cuda_sync_time.records.log_entry import LogEntry
-    from gpumagic.cuda_sync_time.records.profile import Profile
-    from gpumagic.cuda_sync_time.records.roofline import Roofline
-    from gpumagic.cuda_sync_time.records.samples import Mode, Samples
-    from gpumagic.cuda_sync_time.records.setting import Setting
-    from gpumagic.report.events import Code, SeenRace
-    from gpumagic.report.robust import Comparison
+    from gpumagic.report.events import Code, CodeLine, SeenRace, TraceSpan
+    from gpumagic.report.robust import Comparison, Interval
 
 # A wait of less than this part of the time says that the device kept up.
 _HARDLY_WAITED = 0.05
 _MOSTLY_WAITED = 0.5
 _ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
+
+
+class FlagKind(enum.Enum):
+    """What a reader has to know besides the time."""
+
+    # Of one run.
+    BACKLOG = "queued work of earlier cells was waited for first"  # seconds
+    TAIL = "work ran on after the first stream was done"  # seconds
+    FIRST_USE = "the device was used for the first time"
+    LIBRARY_STARTED = "a library was used for the first time"  # names
+    ERROR_AT_END = "an error was reported only by the wait at the end"
+    NOT_DRAINED = "what was still running is unknown"
+    UNSEEN = "CUDA was started by something that is not torch"
+    INTERRUPTED = "the wait at the end was interrupted"
+    CAPTURING = "a graph was being captured, so that nothing could be waited for"
+    DEVICE_LEFT = "the cell has left another device current"  # number of the device
+    STREAM_LEFT = "the cell has left another stream current"  # number of the device
+    THREADS = "threads that it started are still running"  # names
+    COLLECTED = "Python's garbage collector ran"  # times
+    # Of the machine, while it ran.
+    DRIVER_CALLS = "memory was taken from the driver"  # calls
+    GIVEN_BACK = (
+        "torch's cache was given back to the driver"  # calls, with those to take
+    )
+    RETRIES = "the allocator ran out and had to empty its cache"  # times
+    COMPILED = "code was compiled"  # times
+    CLOCK = "the clock of the GPU changed"  # relative change
+    LIMITED = "something held the clock of the GPU down"  # reasons
+    SHARED = "other processes were using the GPU"  # how many
+    LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING makes every launch wait"
+    # Of the way of measuring.
+    PROFILED = "the profiler was running, which takes time of its own"
+    WATCHED = "waits were being noted, which takes time of its own"
+    UNWATCHED = "waits could not be noted"  # reason
+    QUEUE_FULL = "a launch queue was full"  # most entries in flight on one stream
+    # Of several runs.
+    SPREAD = "the samples differ much"  # IQR as a share of the median
+    DRIFT = "the samples drift"  # last third over first third, less one
+    TWO_HUMPS = "the samples form two groups"  # the medians of the groups
+    CORRELATED = "each sample resembles the one before"  # autocorrelation
+    UNSTEADY = "warming up did not become steady"
+    OUT_OF_TIME = "the budget was spent before the interval was narrow"
+    VALUES_TOOK = "computing the simulated values has spent the budget"  # seconds
+    FEW = "too few samples for an interval"  # how many
+
+
+@dataclass(frozen=True)
+class Flag(Record):
+    """Something a reader has to know, with its figure.
+
+    Attributes:
+        kind: What it is.
+
+        amount: The figure that `FlagKind` speaks of.
+
+        names: Names or reasons that belong to it.
+
+        device: The device that it is about, where it is about one.
+    """
+
+    kind: FlagKind
+    amount: float | None = None
+    names: tuple[str, ...] = ()
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting(Record):
+    """Where it was measured.
+
+    Attributes:
+        kind: The word in front of the colon of the torch device, as the user's code
+            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
+
+        label: What all figures of a simulated machine are labelled with.
+
+        devices: Those in use at the end, by number, and what the maker calls them.
+
+        floor_s: What an empty cell is measured as, here and now. Nothing is
+            subtracted for it.
+    """
+
+    kind: str
+    label: str = ""
+    devices: tuple[tuple[int, str | None], ...] = ()
+    floor_s: float | None = None
+    torch_version: str | None = None
+    driver_version: str | None = None
+
+
+class Bound(enum.Enum):
+    """What one run spent its time on, as far as two stamps can tell."""
+
+    DEVICE = "the host mostly waited for the device"
+    HOST = "the device kept up with the host"
+    OVERLAPPED = "host and device both took their part"
+    HOST_ONLY = "no device was used"
+
+
+@dataclass(frozen=True)
+class DeviceTime(Record):
+    """What events say of one device: from the start to the end of its stream.
+
+    It misses what ran on other streams; None is unknown.
+    """
+
+    device: int
+    elapsed_s: float | None
+
+
+@dataclass(frozen=True)
+class Run(Record):
+    """One run, from all devices idle to all devices idle.
+
+    Attributes:
+        elapsed_s: All of it: the true time.
+
+        naive_s: Until the code returned: what `%%time` would have said.
+
+        tail_s: From the end of the starting streams to the end of everything; None
+            where streams cannot be told apart.
+
+        backlog_s: The wait before it, for what earlier cells had queued. Not part of
+            the time. None where no device had been started.
+
+        events: Device time by events, for the devices in use when it began.
+
+        simulated_in_s: What this machine itself took to simulate it.
+    """
+
+    elapsed_s: float
+    naive_s: float
+    tail_s: float | None = None
+    backlog_s: float | None = None
+    events: tuple[DeviceTime, ...] = ()
+    uses_device: bool = True
+    simulated_in_s: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """How long the host still had to wait when the code had returned."""
+        return max(self.elapsed_s - self.naive_s, 0.0)
+
+    @property
+    def too_little(self) -> float | None:
+        """How many times the true time is the naive one."""
+        return self.elapsed_s / self.naive_s if self.naive_s > 0 else None
+
+
+@dataclass(frozen=True)
+class SyncPoint(Record):
+    """A line of the cell that made the host wait.
+
+    Attributes:
+        waited_s: All waits of this line together; None where that is unknown.
+    """
+
+    what: str
+    line: CodeLine | None
+    times: int
+    waited_s: float | None = None
+
+
+class Mode(enum.Enum):
+    """What one sample is."""
+
+    LATENCY = "latency"  # each call is waited for
+    THROUGHPUT = "throughput"  # many calls, one wait
+
+
+@dataclass(frozen=True)
+class Samples(Record):
+    """Measured again and again; every sample is kept.
+
+    Attributes:
+        seconds: Time for one call, in the order in which they were taken.
+
+        calls: Calls in each sample.
+
+        first_s: The very first call, waited for, before any warming up.
+
+        warmup_calls: Calls before the first sample, the very first among them.
+    """
+
+    mode: Mode
+    seconds: tuple[float, ...]
+    calls: int
+    first_s: float | None = None
+    warmup_calls: int = 0
+    warmup_s: float = 0.0
+    cold: bool = False
+
+    @property
+    def runs(self) -> int:
+        """How often the code ran altogether."""
+        return self.warmup_calls + self.calls * len(self.seconds)
+
+    @cached_property
+    def median_s(self) -> float:
+        """The middle of the samples."""
+        return robust.median(self.seconds)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Where the true median lies with 95 % confidence, by order statistics."""
+        return robust.honest_interval(self.seconds)
+
+    @cached_property
+    def quartiles(self) -> tuple[float, float]:
+        """A quarter of the samples is below the first, a quarter above the second."""
+        return robust.quartiles(self.seconds)
+
+    @property
+    def spread(self) -> float | None:
+        """The interquartile range as a share of the median."""
+        low, high = self.quartiles
+        return (high - low) / self.median_s if self.median_s > 0 else None
+
+    @cached_property
+    def outliers(self) -> tuple[int, int]:
+        """How many lie beyond Tukey's inner fences, and beyond the outer ones."""
+        return robust.outliers(self.seconds)
+
+
+@dataclass(frozen=True)
+class StreamShare(Record):
+    """How busy one stream was."""
+
+    device: int
+    stream: int | None
+    spans: int
+    busy_s: float
+
+
+@dataclass(frozen=True)
+class TopKernel(Record):
+    """All runs of one kernel or copy."""
+
+    name: str
+    kind: str
+    times: int
+    total_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True)
+class Profile(Record):
+    """What ran when, summed from the trace itself.
+
+    Attributes:
+        length_s: From all idle to all idle, on the profiler's clock.
+
+        spans: Everything that was traced, in order of beginning.
+
+        busy_s: How long at least one stream of any device was busy.
+
+        overlapped_s: How long at least two streams were busy at once.
+
+        copying_s: How long a copy was under way.
+
+        hidden_copy_s: How much of that was hidden behind kernels.
+
+        launches: Kernels, copies and fills together.
+
+        in_flight: The most of them that were launched and not yet done, on the
+            stream that had the most.
+
+        problem: Why the devices' part is missing, if it is.
+
+        saved_as: The file with the whole trace, where it was asked for.
+    """
+
+    length_s: float
+    spans: tuple[TraceSpan, ...]
+    busy_s: float
+    overlapped_s: float
+    copying_s: float
+    hidden_copy_s: float
+    launches: int
+    in_flight: int | None
+    streams: tuple[StreamShare, ...]
+    kernels: tuple[TopKernel, ...]
+    problem: str | None = None
+    hint: str | None = None
+    saved_as: str | None = None
+
+    @property
+    def idle_s(self) -> float:
+        """How long no device did anything."""
+        return max(self.length_s - self.busy_s, 0.0)
+
+
+@dataclass(frozen=True)
+class Peaks(Record):
+    """What this device reaches, measured here and now.
+
+    Attributes:
+        flops_per_s: Of a large matrix product in this type.
+
+        bytes_per_s: Read plus written, by a long copy within the device.
+    """
+
+    dtype: str
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Roofline(Record):
+    """How near the run came to what the device can do.
+
+    Attributes:
+        flops: Floating point operations of one run, counted in a pass of its own;
+            matrix products, convolutions and attention only. None was not counted.
+
+        nbytes: Bytes moved in one run, as the user declared them.
+
+        seconds: The time that they are held against.
+
+        counted: The operations that were counted, by their share of `flops`.
+
+        problem: Why they could not be counted, if they could not.
+
+        devices: How many devices like that of `peaks` worked on it.
+    """
+
+    seconds: float
+    peaks: Peaks | None
+    flops: int | None = None
+    nbytes: int | None = None
+    counted: tuple[tuple[str, int], ...] = ()
+    problem: str | None = None
+    hint: str | None = None
+    devices: int = 1
+
+    @property
+    def peak_flops_per_s(self) -> float | None:
+        """The most that the devices compute together."""
+        most = None if self.peaks is None else self.peaks.flops_per_s
+        return None if most is None else most * self.devices
+
+    @property
+    def peak_bytes_per_s(self) -> float | None:
+        """The most that the devices read and write together."""
+        most = None if self.peaks is None else self.peaks.bytes_per_s
+        return None if most is None else most * self.devices
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """What was achieved."""
+        return _rate(self.flops, self.seconds)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What was achieved."""
+        return _rate(self.nbytes, self.seconds)
+
+    @property
+    def intensity(self) -> float | None:
+        """Operations for each byte."""
+        if not self.flops or not self.nbytes:
+            return None
+        return self.flops / self.nbytes
+
+    @property
+    def roof_flops_per_s(self) -> float | None:
+        """The most that this intensity allows on these devices."""
+        flops, nbytes = self.peak_flops_per_s, self.peak_bytes_per_s
+        if flops is None or self.intensity is None or nbytes is None:
+            return flops
+        return min(flops, self.intensity * nbytes)
+
+
+def _rate(amount: int | None, seconds: float) -> float | None:
+    if amount is None or seconds <= 0:
+        return None
+    return amount / seconds
+
+
+@dataclass(frozen=True)
+class LogEntry(Record):
+    """One timed cell of the notebook.
+
+    Attributes:
+        naive_s: What `%%time` would have said, of one run.
+
+        spread: Of several runs, as in `Samples`.
+    """
+
+    code: Code
+    kind: str  # the word before the colon of a device, as in `Setting`
+    label: str
+    seconds: float
+    naive_s: float | None = None
+    runs: int = 1
+    spread: float | None = None
+    failed: bool = False
+    flags: tuple[FlagKind, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.report import robust
 from gpumagic.report.units import seconds_text
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SPREAD_LIMIT = 0.10  # interquartile range as a share of the median
-STRONG_SPREAD_LIMIT = 0.25
 CORRELATION_LIMIT = 0.5
 _STEADY = 0.02  # of the time: less than this between two medians is no movement
 _FEWEST_FOR_SPREAD = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_doctor.measure import examine, watch
+    from gpumagic.gpu_doctor.api import examine, watch
 
 __all__ = ["examine", "watch"]
 
@@ -14,6 +14,6 @@ def __getattr__(name: str) -> Any:
     """Measuring is imported when it is asked for: loading the magic stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gpumagic.gpu_doctor import measure
+    from gpumagic.gpu_doctor import api
 
-    return getattr(measure, name)
+    return getattr(api, name)

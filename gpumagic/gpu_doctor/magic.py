@@ -28,16 +28,16 @@ class DoctorMagics(GpuMagics):
         the variables that steer CUDA.
         """
         __tracebackhide__ = True
-        from gpumagic.gpu_doctor import measure
+        from gpumagic.gpu_doctor import api
 
         options = self.read(self.gpu_doctor, line, cell)
         driver, shell = self.session.driver, self.shell
         if cell is None:
-            return self.show(measure.examine(driver, shell), options)
-        before = measure.gather(driver, shell)
+            return self.show(api.examine(driver, shell), options)
+        before = api.gather(driver, shell)
 
         def report(_: Outcome) -> Any:
-            after = measure.gather(driver, shell)
-            return self.show(measure.compare(before, after), options)
+            after = api.gather(driver, shell)
+            return self.show(api.compare(before, after), options)
 
         return self.run_body(f"%%gpu_doctor {line}", cell, after=report)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Table
+from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Property, Table
 from gpumagic.report.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Gpu
-    from gpumagic.drawing import Cell, NoteKind, Part
+    from gpumagic.drawing import NoteKind, Part
     from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding
+
+_KINDS: dict[str, NoteKind] = {
+    "problem": "problem",
+    "warning": "warning",
+    "note": "note",
+    "unknown": "note",
+}
 
 
 def draw(report: DoctorReport) -> Drawing:
@@ -52,21 +59,16 @@ def _what(finding: Finding, headline: str) -> str:
     return finding.topic if headline == f"{sentence}." else sentence
 
 
-_KINDS: dict[str, NoteKind] = {
-    "problem": "problem",
-    "warning": "warning",
-    "note": "note",
-    "unknown": "note",
-}
-
-
 def _findings(findings: tuple[Finding, ...]) -> Table:
-    columns = (Column("Topic"), Column("Verdict"), Column("Found"))
-    rows = tuple(
-        (each.topic, Badge(each.verdict.value, each.verdict.value), each.found)
-        for each in findings
+    properties = (
+        Property(Column("Topic"), lambda each: each.topic),
+        Property(
+            Column("Verdict"),
+            lambda each: Badge(each.verdict.value, each.verdict.value),
+        ),
+        Property(Column("Found"), lambda each: each.found),
     )
-    return Table("What is here", columns, rows)
+    return Table.of("What is here", properties, findings)
 
 
 def _gpus(gpus: tuple[Gpu, ...]) -> Table:
@@ -74,30 +76,26 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Table:
     models = {gpu.name for gpu in gpus}
     alike = len(models) == 1 and None not in models
     title = f"{count_text(len(gpus), 'GPU')} of this machine"
-    model = () if alike else (Column("Model"),)
-    columns = (
-        Column("GPU"),
-        *model,
-        Column("Memory in use"),
-        Column("Busy", number=True),
-        Column("Processes", number=True),
-        Column("PCI address"),
+    model = Property(Column("Model"), lambda gpu: gpu.name)
+    properties = (
+        Property(Column("GPU"), lambda gpu: str(gpu.index)),
+        *(() if alike else (model,)),
+        Property(Column("Memory in use"), _memory),
+        Property(Column("Busy", number=True), _busy),
+        Property(Column("Processes", number=True), _processes),
+        Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
-    rows = tuple(
-        (str(gpu.index), *((gpu.name,) if model else ()), *_figures(gpu))
-        for gpu in gpus
-    )
-    return Table(f"{title}: {gpus[0].name}" if alike else title, columns, rows)
+    caption = f"{title}: {gpus[0].name}" if alike else title
+    return Table.of(caption, properties, gpus)
 
 
-def _figures(gpu: Gpu) -> tuple[Cell, ...]:
-    busy, processes = gpu.utilisation_share, gpu.processes
-    return (
-        _memory(gpu),
-        None if busy is None else share_text(busy),
-        None if processes is None else str(len(processes)),
-        gpu.pci_address,
-    )
+def _busy(gpu: Gpu) -> str | None:
+    share = gpu.utilisation_share
+    return None if share is None else share_text(share)
+
+
+def _processes(gpu: Gpu) -> str | None:
+    return None if gpu.processes is None else str(len(gpu.processes))
 
 
 def _memory(gpu: Gpu) -> Meter | None:
@@ -108,6 +106,9 @@ def _memory(gpu: Gpu) -> Meter | None:
 
 
 def _changes(changes: tuple[Change, ...]) -> Table:
-    columns = (Column("Topic"), Column("Before"), Column("After"))
-    rows = tuple((each.topic, each.before, each.after) for each in changes)
-    return Table("What changed", columns, rows)
+    properties = (
+        Property(Column("Topic"), lambda each: each.topic),
+        Property(Column("Before"), lambda each: each.before),
+        Property(Column("After"), lambda each: each.after),
+    )
+    return Table.of("What changed", properties, changes)

@@ -9,20 +9,27 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.log_entry import LogEntry
-from gpumagic.cuda_sync_time.records.profile import Profile, StreamShare, TopKernel
-from gpumagic.cuda_sync_time.records.roofline import Peaks, Roofline
-from gpumagic.cuda_sync_time.records.run import DeviceTime, Run, SyncPoint
-from gpumagic.cuda_sync_time.records.samples import Mode, Samples
-from gpumagic.cuda_sync_time.records.setting import Setting
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
     ComparisonReport,
+    DeviceTime,
+    Flag,
+    FlagKind,
+    LogEntry,
     LogReport,
+    Mode,
+    Peaks,
+    Profile,
     RaceReport,
     RepeatedReport,
+    Roofline,
+    Run,
+    Samples,
+    Setting,
+    StreamShare,
+    SyncPoint,
     TimingReport,
+    TopKernel,
 )
 from gpumagic.report.events import Code, CodeLine, SeenRace, SpanKind, TraceSpan
 from gpumagic.report.robust import Comparison, Interval, Verdict

@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from gpumagic.cuda_sync_time.waiting import HELPER_NAME
+from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import SyncCall, Trace
 

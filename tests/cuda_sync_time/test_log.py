@@ -8,11 +8,16 @@ import json
 import pytest
 
 from gpumagic.cuda_sync_time.log import Log
-from gpumagic.cuda_sync_time.records.flags import Flag, FlagKind
-from gpumagic.cuda_sync_time.records.run import Run
-from gpumagic.cuda_sync_time.records.samples import Mode, Samples
-from gpumagic.cuda_sync_time.records.setting import Setting
-from gpumagic.cuda_sync_time.report import RepeatedReport, TimingReport
+from gpumagic.cuda_sync_time.report import (
+    Flag,
+    FlagKind,
+    Mode,
+    RepeatedReport,
+    Run,
+    Samples,
+    Setting,
+    TimingReport,
+)
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.events import Code
 

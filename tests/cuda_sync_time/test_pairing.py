@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time import stopwatch
+from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import Code
 from gpumagic.report.robust import Verdict, verdict_of
-from tests.cuda_sync_time.test_once import NoDriver
+from tests.cuda_sync_time.test_one_run import NoDriver
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,
     NoisyRuntime,
@@ -44,7 +43,7 @@ def compared(base, newer, plan=None, *, seed=0, runtime=None):
         runtime.code(base),
         runtime.code(newer),
         runtime,
-        plan or Plan(budget_s=0.3),
+        plan or Options(budget_s=0.3),
         floor_s=FLOOR_S,
         random=random.Random(seed),
     )
@@ -149,7 +148,7 @@ def test_three_percent_are_found_at_two_percent_noise(ratio, verdict):
         compared(
             noise(seed, 0.02),
             noise(seed + RUNS, 0.02, middle=ratio * 2e-3),
-            Plan(budget_s=0.5),
+            Options(budget_s=0.5),
             seed=seed,
         ).result.verdict
         for seed in range(50)
@@ -191,7 +190,7 @@ def test_who_goes_second_is_not_what_is_measured():
         code("base"),
         code("newer"),
         runtime,
-        Plan(budget_s=0.3),
+        Options(budget_s=0.3),
         floor_s=FLOOR_S,
         random=random.Random(0),
     )
@@ -346,7 +345,7 @@ def test_pairs_come_in_balanced_blocks_of_random_order():
     compared(
         lambda _: order.append("b") or 2e-3,
         lambda _: order.append("n") or 2e-3,
-        Plan(samples=40),
+        Options(samples=40),
         seed=3,
     )
     sampled = "".join(order)[-80:]
@@ -358,7 +357,7 @@ def test_pairs_come_in_balanced_blocks_of_random_order():
 
 def test_as_many_pairs_as_asked_for_are_taken():
     """An odd number as well, whatever the budget."""
-    found = compared(lambda _: 0.2, lambda _: 0.3, Plan(samples=7, budget_s=0.01))
+    found = compared(lambda _: 0.2, lambda _: 0.3, Options(samples=7, budget_s=0.01))
 
     assert len(found.result.pairs) == 7
     assert found.result.verdict is Verdict.SLOWER
@@ -402,14 +401,14 @@ def test_the_users_own_random_numbers_are_left_alone():
 def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
     """Values that take this machine long leave pairs enough for an interval."""
     here_s = [0.0]
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+    monkeypatch.setattr(sampling, "perf_counter", lambda: here_s[0])
 
     def takes_here(seconds):
         def call(_):
             here_s[0] += seconds
             return 0.002
 
-        return compared(call, call, Plan(budget_s=1.0))
+        return compared(call, call, Options(budget_s=1.0))
 
     patient, hopeless = takes_here(0.5), takes_here(9.0)
 
@@ -424,7 +423,7 @@ def test_progress_of_a_calibrated_comparison_goes_up_once():
     shares, bench = [], Bench(Instruments(NoDriver, CpuRuntime()))
     base, newer = (Candidate(Code(name), count_up) for name in ("base", "newer"))
 
-    bench.compare(base, newer, Plan(samples=20), shares.append, calibrate=True)
+    bench.compare(base, newer, Options(samples=20, calibrate=True), shares.append)
 
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time import samples_shape
-from gpumagic.cuda_sync_time.records.flags import FlagKind
+from gpumagic.cuda_sync_time.report import FlagKind
 
 
 def kinds(seconds):

@@ -13,13 +13,11 @@ import weakref
 
 import pytest
 
-from gpumagic.cuda_sync_time import cold_caches, sampling, stopwatch
-from gpumagic.cuda_sync_time.cold_caches import cold_flush
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
-from gpumagic.cuda_sync_time.stopwatch import Stopwatch
-from gpumagic.cuda_sync_time.taking import take
+from gpumagic.cuda_sync_time import sampling
+from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.sample_until_stable import take
+from gpumagic.cuda_sync_time.sampling import Stopwatch, cold_flush
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
@@ -83,7 +81,7 @@ def runtime():
 @pytest.fixture(autouse=True)
 def standing_still(monkeypatch):
     """No time passes but that of the model: a busy machine changes no result."""
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(sampling, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture
@@ -142,7 +140,9 @@ def test_waiting_for_each_call_costs_a_wait_for_each(runtime):
 
 def test_short_calls_are_measured_many_at_once(runtime):
     """A sample of short calls is a hundred floors long, by a power of two."""
-    samples, _ = take(runtime.code(lambda _: 20e-6), runtime, Plan(), floor_s=FLOOR_S)
+    samples, _ = take(
+        runtime.code(lambda _: 20e-6), runtime, Options(), floor_s=FLOOR_S
+    )
 
     assert samples.mode is Mode.THROUGHPUT
     assert samples.calls == 128  # 128 * 20 us: the first above 2 ms
@@ -151,7 +151,7 @@ def test_short_calls_are_measured_many_at_once(runtime):
 
 def test_long_calls_are_measured_one_by_one(runtime):
     """From a millisecond on, each call is waited for."""
-    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S)
+    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
 
     assert (samples.mode, samples.calls) == (Mode.LATENCY, 1)
     assert samples.median_s == pytest.approx(2e-3 + 5e-6)
@@ -160,7 +160,7 @@ def test_long_calls_are_measured_one_by_one(runtime):
 def test_what_is_asked_for_is_done(runtime):
     """Samples, calls and mode are as the user says."""
     body = runtime.code(lambda _: 20e-6)
-    plan = Plan(samples=7, calls=3, mode=Mode.LATENCY)
+    plan = Options(samples=7, calls=3, mode=Mode.LATENCY)
 
     samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
 
@@ -172,7 +172,7 @@ def test_calls_that_compile_at_first_do_not_decide(runtime):
     """The second call takes a second; all the others show what the code is."""
     body = runtime.code(lambda number: 1.0 if number < 2 else 20e-6)
 
-    samples, _ = take(body, runtime, Plan(budget_s=4), floor_s=FLOOR_S)
+    samples, _ = take(body, runtime, Options(budget_s=4), floor_s=FLOOR_S)
 
     assert (samples.mode, samples.calls) == (Mode.THROUGHPUT, 128)
     assert samples.first_s == pytest.approx(1.0 + 5e-6)
@@ -193,7 +193,7 @@ def test_a_step_before_is_done_before_each_sample(runtime, calls):
         prepared(1)
 
     samples, _ = take(
-        body, runtime, Plan(samples=6, calls=calls, before=before), floor_s=FLOOR_S
+        body, runtime, Options(samples=6, calls=calls, before=before), floor_s=FLOOR_S
     )
 
     assert (samples.mode, samples.calls) == (Mode.LATENCY, calls or 1)
@@ -207,7 +207,7 @@ def test_calls_are_not_more_than_the_budget_allows(runtime):
     """A long floor does not make samples that leave no room for ten."""
     body = runtime.code(lambda _: 500e-6)
 
-    samples, _ = take(body, runtime, Plan(budget_s=0.2), floor_s=1e-3)
+    samples, _ = take(body, runtime, Options(budget_s=0.2), floor_s=1e-3)
 
     assert samples.calls * 500e-6 <= 0.01
     assert len(samples.seconds) >= 10
@@ -215,11 +215,11 @@ def test_calls_are_not_more_than_the_budget_allows(runtime):
 
 def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
     """Where no number of calls is long enough, there is a last one."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
     runtime.simulated = False
 
-    samples, _ = take(lambda _: None, runtime, Plan(), floor_s=FLOOR_S)
+    samples, _ = take(lambda _: None, runtime, Options(), floor_s=FLOOR_S)
 
     assert samples.median_s == 0.0
     assert samples.calls <= 1 << 20
@@ -232,7 +232,7 @@ def test_the_first_run_stands_alone(runtime):
     """It is timed, waited for, and no sample."""
     body = runtime.code(lambda number: 0.7 if number == 0 else 2e-3)
 
-    samples, flags = take(body, runtime, Plan(), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(), floor_s=FLOOR_S)
 
     assert samples.first_s == pytest.approx(0.7 + 5e-6)
     assert max(samples.seconds) < 3e-3
@@ -244,7 +244,7 @@ def test_every_run_is_counted(runtime):
     ran = []
     body = runtime.code(lambda number: ran.append(number) or 20e-6)
 
-    samples, _ = take(body, runtime, Plan(), floor_s=FLOOR_S)
+    samples, _ = take(body, runtime, Options(), floor_s=FLOOR_S)
 
     assert samples.runs == len(ran)
     assert samples.warmup_s > 0
@@ -254,7 +254,7 @@ def test_warming_up_waits_for_a_clock_that_rises(runtime):
     """Code that gets faster for a quarter of a second is sampled after that."""
     body = runtime.code(lambda _: 2e-3 + max(2e-3 - runtime.now_s / 125, 0))
 
-    samples, flags = take(body, runtime, Plan(budget_s=2), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(budget_s=2), floor_s=FLOOR_S)
 
     assert samples.warmup_s > 0.25
     assert max(samples.seconds) < 2.1e-3
@@ -265,7 +265,7 @@ def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
     """Code that becomes slower with each call is not steady in any time."""
     body = runtime.code(lambda number: 2e-3 * 1.05**number)
 
-    _, flags = take(body, runtime, Plan(budget_s=2), floor_s=FLOOR_S)
+    _, flags = take(body, runtime, Options(budget_s=2), floor_s=FLOOR_S)
 
     assert FlagKind.UNSTEADY in kinds(flags)
 
@@ -278,7 +278,7 @@ def test_noise_is_not_taken_for_movement():
     for seed in range(50):
         runtime = NoisyRuntime()
         body = runtime.code(noise(seed, 0.1, middle=20e-3))
-        _, flags = take(body, runtime, Plan(), floor_s=FLOOR_S)
+        _, flags = take(body, runtime, Options(), floor_s=FLOOR_S)
         unsteady += FlagKind.UNSTEADY in kinds(flags)
 
     assert unsteady <= 3
@@ -290,7 +290,7 @@ def test_noise_is_not_taken_for_movement():
 def test_steady_code_is_done_quickly(runtime):
     """Equal samples have an interval without width at the first looks."""
     samples, flags = take(
-        runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S
+        runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S
     )
 
     assert 10 <= len(samples.seconds) <= 12
@@ -302,7 +302,7 @@ def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     """Half of it is at most one percent of the median."""
     body = runtime.code(noise(1, 0.04))
 
-    samples, flags = take(body, runtime, Plan(budget_s=30), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(budget_s=30), floor_s=FLOOR_S)
 
     low, high, _ = samples.interval
     assert (high - low) / 2 <= 0.01 * samples.median_s
@@ -314,7 +314,7 @@ def test_there_are_a_thousand_samples_at_most(runtime):
     """However much noise and budget there is."""
     body = runtime.code(noise(1, 1.0))
 
-    samples, _ = take(body, runtime, Plan(budget_s=1e4), floor_s=FLOOR_S)
+    samples, _ = take(body, runtime, Options(budget_s=1e4), floor_s=FLOOR_S)
 
     assert len(samples.seconds) == 1000
 
@@ -323,7 +323,7 @@ def test_a_spent_budget_is_told(runtime):
     """Noise that is too wide for it leaves the interval wider than wished."""
     body = runtime.code(noise(1, 0.3))
 
-    samples, flags = take(body, runtime, Plan(budget_s=0.3), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(budget_s=0.3), floor_s=FLOOR_S)
 
     assert FlagKind.OUT_OF_TIME in kinds(flags)
     assert runtime.now_s < 0.35
@@ -334,7 +334,7 @@ def test_a_spent_budget_is_told(runtime):
 def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     """After the first run each one is a sample, if there is no time to warm up."""
     samples, flags = take(
-        runtime.code(lambda _: takes_s), runtime, Plan(), floor_s=FLOOR_S
+        runtime.code(lambda _: takes_s), runtime, Options(), floor_s=FLOOR_S
     )
 
     assert samples.warmup_calls == 1
@@ -349,7 +349,7 @@ def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
     """No more, although it is not warmed up; and the budget does not count."""
     body = runtime.code(lambda _: 3.0)
 
-    samples, flags = take(body, runtime, Plan(samples=count), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(samples=count), floor_s=FLOOR_S)
 
     assert len(samples.seconds) == count
     assert samples.runs == 1 + count
@@ -358,14 +358,14 @@ def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
 
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
     """A simulated clock that hardly moves does not make it run forever."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
     runtime = NoisyRuntime()
 
     def body(calls):
         runtime.busy_s += 1e-9 * calls
         time.sleep(0.002 * calls)
 
-    samples, flags = take(body, runtime, Plan(budget_s=0.0001), floor_s=FLOOR_S)
+    samples, flags = take(body, runtime, Options(budget_s=0.0001), floor_s=FLOOR_S)
 
     assert samples.runs < 100
     assert samples.seconds
@@ -380,7 +380,7 @@ def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
     for seed in range(repeats):
         runtime = NoisyRuntime()
         body = runtime.code(noise(seed, 0.02))
-        samples, _ = take(body, runtime, Plan(), floor_s=FLOOR_S)
+        samples, _ = take(body, runtime, Options(), floor_s=FLOOR_S)
         low, high, _ = samples.interval
         inside += low <= 2e-3 <= high
 
@@ -397,7 +397,7 @@ def test_the_collector_is_off_and_then_as_it_was(runtime, was_on):
     body = runtime.code(lambda _: states.append(gc.isenabled()) or 2e-3)
     gc.enable() if was_on else gc.disable()
     try:
-        take(body, runtime, Plan(samples=3), floor_s=FLOOR_S)
+        take(body, runtime, Options(samples=3), floor_s=FLOOR_S)
         after = gc.isenabled()
     finally:
         gc.enable()
@@ -425,7 +425,7 @@ def test_garbage_does_not_pile_up(runtime):
         alive.update(knots)
         most.append(len(alive))
 
-    take(body, runtime, Plan(samples=50), floor_s=FLOOR_S)
+    take(body, runtime, Options(samples=50), floor_s=FLOOR_S)
 
     assert max(most) < 50 * 300 / 4
 
@@ -438,7 +438,7 @@ def test_memory_from_the_driver_during_samples_is_told(runtime):
         runtime.counters["num_device_alloc"] += 1
         body(calls)
 
-    samples, flags = take(taking, runtime, Plan(samples=9), floor_s=FLOOR_S)
+    samples, flags = take(taking, runtime, Options(samples=9), floor_s=FLOOR_S)
 
     assert len(samples.seconds) == 9
     assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
@@ -451,7 +451,7 @@ def test_memory_from_the_driver_before_the_samples_is_not(runtime):
         runtime.counters["num_device_alloc"] += number < 5
         return 2e-3
 
-    _, flags = take(runtime.code(taking), runtime, Plan(), floor_s=FLOOR_S)
+    _, flags = take(runtime.code(taking), runtime, Options(), floor_s=FLOOR_S)
 
     assert FlagKind.DRIVER_CALLS not in kinds(flags)
 
@@ -462,7 +462,7 @@ def test_compiling_during_samples_is_told(runtime, monkeypatch):
     monkeypatch.setattr(sampling, "loaded_torch", lambda: torch_private)
     monkeypatch.setattr(torch_private, "compilations", lambda _: next(compiled))
 
-    _, flags = take(runtime.code(lambda _: 2e-3), runtime, Plan(), floor_s=FLOOR_S)
+    _, flags = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
 
     assert FlagKind.COMPILED in kinds(flags)
 
@@ -479,7 +479,7 @@ def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
         return 2e-3
 
     with pytest.raises(error):
-        take(runtime.code(fails), runtime, Plan(samples=99), floor_s=FLOOR_S)
+        take(runtime.code(fails), runtime, Options(samples=99), floor_s=FLOOR_S)
 
     assert runtime.busy_s == 0.0
     assert gc.isenabled()
@@ -493,7 +493,7 @@ def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        take(body, runtime, Plan(), floor_s=FLOOR_S)
+        take(body, runtime, Options(), floor_s=FLOOR_S)
 
 
 # ------------------------------------------------------------- cold, progress
@@ -504,7 +504,7 @@ def test_cold_caches_need_a_device():
     ran = []
 
     with pytest.raises(DeviceError, match="--cold"):
-        take(ran.append, CpuRuntime(), Plan(cold=True), floor_s=FLOOR_S)
+        take(ran.append, CpuRuntime(), Options(cold=True), floor_s=FLOOR_S)
 
     assert ran == []
 
@@ -514,7 +514,7 @@ def test_cold_caches_need_a_device_that_is_used():
     runtime = NoisyRuntime(devices=())
 
     with pytest.raises(DeviceError, match="used no device"):
-        take(lambda _: None, runtime, Plan(cold=True), floor_s=FLOOR_S)
+        take(lambda _: None, runtime, Options(cold=True), floor_s=FLOOR_S)
 
 
 class FakeTorch:
@@ -576,9 +576,9 @@ def test_a_flush_comes_after_the_users_own_step(runtime, monkeypatch):
     """What the user does before a sample would warm the caches again."""
     order = []
     monkeypatch.setattr(
-        cold_caches, "cold_flush", lambda *_: lambda: order.append("flush")
+        sampling, "cold_flush", lambda *_: lambda: order.append("flush")
     )
-    plan = Plan(samples=3, cold=True, before=lambda: order.append("before"))
+    plan = Options(samples=3, cold=True, before=lambda: order.append("before"))
 
     samples, _ = take(runtime.code(lambda _: 2e-3), runtime, plan, floor_s=FLOOR_S)
 
@@ -591,7 +591,7 @@ def test_progress_rises_to_the_budget(runtime):
     shares = []
     body = runtime.code(noise(1, 0.3))
 
-    take(body, runtime, Plan(budget_s=0.3), floor_s=FLOOR_S, progress=shares.append)
+    take(body, runtime, Options(budget_s=0.3), floor_s=FLOOR_S, progress=shares.append)
 
     assert shares == sorted(shares)
     assert 0.95 < shares[-1] <= 1.0
@@ -600,7 +600,7 @@ def test_progress_rises_to_the_budget(runtime):
 def test_progress_rises_to_the_number_of_samples(runtime):
     """Where so many samples are wanted, they are what counts, not the budget."""
     shares = []
-    body, plan = runtime.code(noise(1, 0.3)), Plan(budget_s=0.1, samples=400)
+    body, plan = runtime.code(noise(1, 0.3)), Options(budget_s=0.1, samples=400)
 
     take(body, runtime, plan, floor_s=FLOOR_S, progress=shares.append)
 
@@ -612,12 +612,12 @@ def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
 ):
     """It is not at its end while the model waits for six samples of its own."""
     shares, here_s = [], itertools.count()
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(here_s) * 0.1)
+    monkeypatch.setattr(sampling, "perf_counter", lambda: next(here_s) * 0.1)
 
     samples, _ = take(
         runtime.code(lambda _: 1e-3),
         runtime,
-        Plan(budget_s=2),
+        Options(budget_s=2),
         floor_s=FLOOR_S,
         progress=shares.append,
     )
@@ -630,13 +630,13 @@ def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
 
 def test_the_cpu_is_measured_for_real(monkeypatch):
     """On this machine's own clock, without any device."""
-    monkeypatch.setattr(stopwatch, "perf_counter", time.perf_counter)
+    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
 
     def body(calls):
         for _ in range(calls):
             sum(range(200))
 
-    samples, _ = take(body, CpuRuntime(), Plan(budget_s=0.05), floor_s=1e-6)
+    samples, _ = take(body, CpuRuntime(), Options(budget_s=0.05), floor_s=1e-6)
 
     assert samples.mode is Mode.THROUGHPUT
     assert samples.median_s > 0
@@ -646,7 +646,7 @@ def test_the_cpu_is_measured_for_real(monkeypatch):
 def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):
     """Values that take this machine long leave samples enough for an interval."""
     here_s = [0.0]
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: here_s[0])
+    monkeypatch.setattr(sampling, "perf_counter", lambda: here_s[0])
 
     def samples_where_each_takes(seconds):
         def call(_):
@@ -655,7 +655,7 @@ def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):
 
         runtime = NoisyRuntime(sync_s=5e-6)
         body = runtime.code(call)
-        return take(body, runtime, Plan(budget_s=1.0), floor_s=FLOOR_S)[0]
+        return take(body, runtime, Options(budget_s=1.0), floor_s=FLOOR_S)[0]
 
     assert len(samples_where_each_takes(1.2).seconds) == 6
     assert len(samples_where_each_takes(19.0).seconds) == 1

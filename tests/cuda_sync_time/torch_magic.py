@@ -8,10 +8,10 @@ import json
 import pytest
 import torch
 
-from gpumagic.cuda_sync_time.records.flags import FlagKind
 from gpumagic.cuda_sync_time.report import (
     BriefReport,
     ComparisonReport,
+    FlagKind,
     LogReport,
     RaceReport,
     RepeatedReport,

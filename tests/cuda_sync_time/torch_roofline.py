@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpumagic.cuda_sync_time.counting import count_flops
-from gpumagic.cuda_sync_time.peaks import measure_peaks
-from gpumagic.cuda_sync_time.records.roofline import Roofline
+import gpumagic
+from gpumagic.cuda_sync_time.device_peaks import measure_peaks
+from gpumagic.cuda_sync_time.flops import count_flops
+from gpumagic.cuda_sync_time.report import Roofline
 from gpumagic.devices.in_use import loads
 from gpumagic.devices.opening import open_runtime
 
@@ -120,3 +121,15 @@ def test_loads_are_those_of_the_devices_in_use(runtime, box):
 
     assert list(found) == [0]
     assert (found[0].limiters, found[0].other_processes) == ((), 0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_it_is_counted_on_how_many_devices_the_work_was(count):
+    """Devices that only stand by are not among them."""
+    with gpumagic.simulate("4xh100"):
+        xs = [torch.ones(8, 8, device=f"sim:{n}") for n in range(4)]
+
+        counted = count_flops(lambda: [x @ x for x in xs[:count]], torch)
+
+    assert counted.devices == count
+    assert counted.flops == count * 2 * 8**3

@@ -7,18 +7,16 @@ import random
 import pytest
 import torch
 
-from gpumagic.cuda_sync_time.cold_caches import cold_flush
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.plan import Plan
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.samples import Mode
-from gpumagic.cuda_sync_time.stopwatch import Stopwatch
-from gpumagic.cuda_sync_time.taking import take
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.sample_until_stable import take
+from gpumagic.cuda_sync_time.sampling import Stopwatch, cold_flush
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.robust import Verdict
 
 # Time that this machine takes to simulate counts as well: there is plenty of it.
-FREE = Plan(samples=8, budget_s=60)
+FREE = Options(samples=8, budget_s=60)
 
 
 @pytest.fixture
@@ -66,10 +64,20 @@ def test_figures_can_be_had_again(adding, runtime, floor_s):
 
 def test_latency_has_the_wait_in_it_and_throughput_shares_it(adding, runtime, floor_s):
     """The difference is what waiting costs, and what of the launch it uncovers."""
-    latency, _ = take(adding, runtime, Plan(5, 1, mode=Mode.LATENCY), floor_s=floor_s)
-    apart, _ = take(adding, runtime, Plan(5, 16, mode=Mode.LATENCY), floor_s=floor_s)
+    latency, _ = take(
+        adding, runtime, Options(samples=5, calls=1, mode=Mode.LATENCY), floor_s=floor_s
+    )
+    apart, _ = take(
+        adding,
+        runtime,
+        Options(samples=5, calls=16, mode=Mode.LATENCY),
+        floor_s=floor_s,
+    )
     throughput, _ = take(
-        adding, runtime, Plan(5, 16, mode=Mode.THROUGHPUT), floor_s=floor_s
+        adding,
+        runtime,
+        Options(samples=5, calls=16, mode=Mode.THROUGHPUT),
+        floor_s=floor_s,
     )
 
     assert latency.median_s > throughput.median_s + floor_s * 15 / 16
@@ -80,8 +88,8 @@ def test_latency_has_the_wait_in_it_and_throughput_shares_it(adding, runtime, fl
 def test_a_flush_is_not_counted(adding, runtime, floor_s):
     """It overwrites twice the cache on each device in use, between the samples."""
     torch.ones(1, device="sim:1")
-    plan = Plan(samples=5, mode=Mode.LATENCY)
-    cold = Plan(samples=5, cold=True)
+    plan = Options(samples=5, mode=Mode.LATENCY)
+    cold = Options(samples=5, cold=True)
 
     hot, _ = take(adding, runtime, plan, floor_s=floor_s)
     before = [torch.sim.memory_allocated(device) for device in (0, 1)]
@@ -112,8 +120,12 @@ def test_a_step_before_is_not_counted(adding, runtime, floor_s, box):
         big.mul_(1)
         box.pass_time(0.01)
 
-    plain, _ = take(adding, runtime, Plan(5, mode=Mode.LATENCY), floor_s=floor_s)
-    stepped, _ = take(adding, runtime, Plan(5, before=before), floor_s=floor_s)
+    plain, _ = take(
+        adding, runtime, Options(samples=5, mode=Mode.LATENCY), floor_s=floor_s
+    )
+    stepped, _ = take(
+        adding, runtime, Options(samples=5, before=before), floor_s=floor_s
+    )
 
     assert stepped.median_s == plain.median_s
 
@@ -126,7 +138,9 @@ def test_all_devices_are_waited_for(runtime, floor_s):
         for _ in range(calls):
             there.mul_(1)
 
-    samples, _ = take(body, runtime, Plan(5, mode=Mode.LATENCY), floor_s=floor_s)
+    samples, _ = take(
+        body, runtime, Options(samples=5, mode=Mode.LATENCY), floor_s=floor_s
+    )
 
     assert torch.sim.current_device() == 0
     assert samples.median_s > 2 * 4 * 2048**2 / 3.4e12  # by the widest bandwidth
@@ -141,7 +155,7 @@ def test_memory_asked_for_in_each_call_is_told(runtime, floor_s):
             del x
             torch.sim.empty_cache()
 
-    _, flags = take(body, runtime, Plan(samples=6, calls=1), floor_s=floor_s)
+    _, flags = take(body, runtime, Options(samples=6, calls=1), floor_s=floor_s)
 
     assert any(f.kind is FlagKind.GIVEN_BACK and f.amount == 12 for f in flags)
 
@@ -153,7 +167,7 @@ def test_two_codes_are_told_apart_exactly(adding, runtime, floor_s):
         adding(3 * calls)
 
     def against(newer):
-        plan = Plan(samples=8, calls=4)
+        plan = Options(samples=8, calls=4)
         chance = random.Random(0)  # noqa: S311 -- an order, no secret
         return compare(adding, newer, runtime, plan, floor_s=floor_s, random=chance)
 
@@ -167,7 +181,7 @@ def test_looking_draws_no_random_numbers(adding, runtime, floor_s):
     """The user's generators are where they were, flushed caches or not."""
     here, there = torch.get_rng_state(), torch.sim.get_rng_state()
 
-    take(adding, runtime, Plan(samples=5, cold=True), floor_s=floor_s)
+    take(adding, runtime, Options(samples=5, cold=True), floor_s=floor_s)
 
     assert torch.equal(torch.get_rng_state(), here)
     assert torch.equal(torch.sim.get_rng_state(), there)

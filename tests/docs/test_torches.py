@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 
-from gpumagic.gpu_doctor.torch_check import TESTED
+from gpumagic.gpu_doctor.checks import TESTED
 from tests.torches import RESULTS, ROOT
 
 

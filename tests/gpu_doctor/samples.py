@@ -12,9 +12,8 @@ from gpumagic.devices.protocols import (
     Inventory,
 )
 from gpumagic.devices.torch_build import TorchBuild
+from gpumagic.gpu_doctor.api import compare, headline_of
 from gpumagic.gpu_doctor.checks import findings_of
-from gpumagic.gpu_doctor.headline import headline_of
-from gpumagic.gpu_doctor.measure import compare
 from gpumagic.gpu_doctor.report import DoctorReport, Facts
 
 GIB = 2**30

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from gpumagic.devices.protocols import CudaState, Gpu, Initialisation, Inventory
-from gpumagic.gpu_doctor.measure import compare
+from gpumagic.gpu_doctor.api import compare
+from gpumagic.gpu_doctor.checks import TESTED
 from gpumagic.gpu_doctor.report import Verdict
-from gpumagic.gpu_doctor.torch_check import TESTED
 from tests.gpu_doctor.samples import (
     H100,
     LAPTOP,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpumagic import cuda_sync_time
-from gpumagic.cuda_sync_time.counting import count_flops
-from gpumagic.cuda_sync_time.peaks import measure_peaks
+from gpumagic.cuda_sync_time.device_peaks import measure_peaks
+from gpumagic.cuda_sync_time.flops import count_flops
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.in_use import loads
 from gpumagic.devices.opening import open_runtime

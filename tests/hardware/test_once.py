@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gpumagic.cuda_sync_time.around_cell import POLLS_IN_A_TRACE
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
-from gpumagic.cuda_sync_time.records.flags import FlagKind
-from gpumagic.cuda_sync_time.records.run import Bound
-from gpumagic.cuda_sync_time.waiting import POLLS_IN_A_TRACE
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import Code
@@ -24,7 +24,8 @@ _ASSERTING = """
 import os
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.once import OneRun
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Options
 from gpumagic.report.events import Code
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
@@ -32,7 +33,7 @@ from gpumagic.errors import DeviceError
 instruments = Instruments(open_driver)
 table = torch.zeros(4, device="cuda")
 torch.cuda.synchronize()
-run = OneRun(instruments, syncs={syncs})
+run = OneRun(instruments, Options(syncs={syncs}))
 run.begin()
 table[torch.tensor([9], device="cuda")]  # out of range: seen by the device alone
 run.end()
@@ -62,7 +63,7 @@ def timed(instruments):
     """Times a function and reports on it."""
 
     def timed(function, **options):
-        run = OneRun(instruments, **options)
+        run = OneRun(instruments, Options(**options))
         run.begin()
         function()
         run.end()
@@ -200,7 +201,7 @@ def test_a_capture_is_not_profiled(instruments, torch):
 
     with torch.cuda.graph(graph):
         with pytest.raises(DeviceError, match="graph is being captured"):
-            OneRun(instruments, profile=True).begin()
+            OneRun(instruments, Options(profile=True)).begin()
         x.add_(1)
     graph.replay()
 
@@ -210,7 +211,7 @@ def test_a_capture_is_not_profiled(instruments, torch):
 def test_a_trace_is_not_full_of_our_questions(instruments, torch, spin, tmp_path):
     """Waiting for 60 ms on two streams leaves few calls of ours in the saved trace."""
     file = tmp_path / "trace.json"
-    run = OneRun(instruments, trace_file=str(file))
+    run = OneRun(instruments, Options(trace_file=str(file)))
     run.begin()
     spin(30)
     spin(60, torch.cuda.Stream())

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpumagic.cuda_sync_time.profiling import FULL_QUEUE, profile_of
+from gpumagic.cuda_sync_time.observers import FULL_QUEUE, profile_of
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 

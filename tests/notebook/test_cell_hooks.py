@@ -177,7 +177,7 @@ def test_the_clock_stops_before_a_traceback_is_drawn(shell, monkeypatch):
 @pytest.mark.parametrize("first", ["cuda_sync_time", "gpu_mem"])
 def test_looking_at_memory_is_not_timed(first, shell, monkeypatch):
     """The clock starts last and stops first, whichever was switched on first."""
-    from gpumagic.cuda_sync_time.once import OneRun
+    from gpumagic.cuda_sync_time.one_run import OneRun
     from gpumagic.gpu_mem.cell import OneCell
 
     order = []
@@ -203,9 +203,9 @@ def _note(monkeypatch, run, name, order):
 
 
 FAULTS = {
-    "the beginning of timing": "gpumagic.cuda_sync_time.once.OneRun.begin",
-    "the end of timing": "gpumagic.cuda_sync_time.once.OneRun.end",
-    "its report": "gpumagic.cuda_sync_time.once.OneRun.report",
+    "the beginning of timing": "gpumagic.cuda_sync_time.one_run.OneRun.begin",
+    "the end of timing": "gpumagic.cuda_sync_time.one_run.OneRun.end",
+    "its report": "gpumagic.cuda_sync_time.one_run.OneRun.report",
     "showing it": "gpumagic.cuda_sync_time.notebook.display",
     "the first look at memory": "gpumagic.gpu_mem.cell.OneCell.begin",
     "the last look at memory": "gpumagic.gpu_mem.cell.OneCell.end",
@@ -274,7 +274,7 @@ def test_a_fault_is_told_with_what_to_type_and_its_traceback(
 ):
     """The mode is off after it, the other one goes on, and it can come on again."""
     shell.run_cell(ON)
-    monkeypatch.setattr("gpumagic.cuda_sync_time.once.OneRun.end", _broken)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.one_run.OneRun.end", _broken)
 
     shell.run_cell("1")
 

@@ -369,11 +369,11 @@ def test_unexpected_errors_keep_their_traceback():
     seen = see_in_terminal(
         [
             "%load_ext gpumagic",
-            "import gpumagic.gpu_doctor.measure as m; m.gather = None",
+            "import gpumagic.gpu_doctor.api as m; m.gather = None",
             "%gpu_doctor",
         ]
     )
-    assert "measure.py" in seen[2].traceback
+    assert "api.py" in seen[2].traceback
     assert "TypeError" in seen[2].traceback
 
 

@@ -1,0 +1,258 @@
+"""The measurements as plain functions, for scripts and for those without magics."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
+from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.devices.driver import open_driver
+from gpumagic.report.events import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.cuda_sync_time.bench import Body
+    from gpumagic.cuda_sync_time.report import (
+        ComparisonReport,
+        RaceReport,
+        RepeatedReport,
+        TimingReport,
+    )
+
+
+class Watched:
+    """What a `with` block came to.
+
+    Attributes:
+        report: None until the block has ended.
+    """
+
+    def __init__(self) -> None:
+        self.report: TimingReport | None = None
+
+
+def measure(  # noqa: PLR0913 -- one for each option
+    function: Callable[[], object],
+    *,
+    name: str | None = None,
+    syncs: bool = False,
+    profile: bool = False,
+    trace_file: str | None = None,
+    flops: bool = False,
+    nbytes: int | None = None,
+) -> TimingReport:
+    """Run a function once, and say how long it really took.
+
+    Args:
+        function: Called without arguments.
+
+        name: What the report calls it; by default its own name.
+
+        syncs: Whether to list what made the host wait, by line.
+
+        profile: Whether to trace what ran when.
+
+        trace_file: Where to save that trace, for Perfetto; implies `profile`.
+
+        flops: Whether to run it once more, counting its operations.
+
+        nbytes: What one run moves, to be held against the device's peak.
+
+    Raises:
+        Exception: What the function has raised, and what the wait for it has.
+    """
+    options = Options(
+        syncs=syncs, profile=profile, trace_file=trace_file, flops=flops, nbytes=nbytes
+    )
+    instruments = Instruments(open_driver)
+    run = OneRun(instruments, options)
+    run.begin()
+    try:
+        function()
+    except BaseException as error:
+        run.end(error=error)
+        raise
+    run.end()
+    if run.late_error is not None:
+        raise run.late_error
+    report = run.report(_code(function, name))
+    return Bench(instruments).with_roofline(report, _repeating(function), options)
+
+
+@contextmanager
+def watch(
+    name: str = "with block",
+    *,
+    syncs: bool = False,
+    profile: bool = False,
+    trace_file: str | None = None,
+) -> Iterator[Watched]:
+    """Time a `with` block; its report is there when it has ended, even by an error.
+
+        with gpumagic.cuda_sync_time.watch() as watched:
+            loss.backward()
+        print(watched.report)
+
+    Yields:
+        What has the report once the block has ended.
+    """
+    watched = Watched()
+    options = Options(syncs=syncs, profile=profile, trace_file=trace_file)
+    run = OneRun(Instruments(open_driver), options)
+    run.begin()
+    try:
+        yield watched
+    except BaseException as error:
+        run.end(error=error)
+        watched.report = run.report(Code(name))
+        raise
+    run.end()
+    watched.report = run.report(Code(name))
+    if run.late_error is not None:
+        raise run.late_error
+
+
+def repeat(  # noqa: PLR0913 -- one for each option
+    function: Callable[[], object],
+    *,
+    name: str | None = None,
+    samples: int | None = None,
+    calls: int | None = None,
+    budget_s: float = 1.0,
+    mode: str | None = None,
+    cold: bool = False,
+    before: Callable[[], object] | None = None,
+    flops: bool = False,
+    nbytes: int | None = None,
+) -> RepeatedReport:
+    """Run a function again and again; the median with its interval.
+
+    Args:
+        function: Called without arguments.
+
+        name: What the report calls it; by default its own name.
+
+        samples: How many; by default until the interval is narrow.
+
+        calls: Calls in each sample; by default by the floor of this machine.
+
+        budget_s: How long all of it may take; longer where a run alone is, or where
+            the values of a simulated device take this machine long.
+
+        mode: "latency" waits after each call, "throughput" after many.
+
+        cold: Whether caches are flushed between samples.
+
+        before: Called before each sample, untimed.
+
+        flops: Whether to run it once more, counting its operations.
+
+        nbytes: What one call moves, to be held against the device's peak.
+    """
+    options = Options(
+        samples=samples,
+        calls=calls,
+        budget_s=budget_s,
+        mode=None if mode is None else Mode(mode),
+        cold=cold,
+        before=before,
+        flops=flops,
+        nbytes=nbytes,
+    )
+    bench = Bench(Instruments(open_driver))
+    body = _repeating(function)
+    report = bench.repeat(Candidate(_code(function, name), body), options)
+    return bench.with_roofline(report, body, options)
+
+
+def compare(  # noqa: PLR0913 -- one for each option
+    base: Callable[[], object],
+    newer: Callable[[], object],
+    *,
+    names: tuple[str, str] | None = None,
+    samples: int | None = None,
+    calls: int | None = None,
+    budget_s: float = 1.0,
+    mode: str | None = None,
+    cold: bool = False,
+    before: Callable[[], object] | None = None,
+    calibrate: bool = False,
+) -> ComparisonReport:
+    """Run two functions in turn, and say which one is faster, if that can be told.
+
+    Args:
+        base: What the other one is compared with.
+
+        newer: The one that the verdict is about.
+
+        names: What the report calls them; by default their own names.
+
+        samples: How many pairs; by default by their noise and the budget.
+
+        calls: Calls of each in a pair.
+
+        budget_s: How long all of it may take; longer where a run alone is, or where
+            the values of a simulated device take this machine long.
+
+        mode: "latency" waits after each call, "throughput" after many.
+
+        cold: Whether caches are flushed between samples.
+
+        before: Called before each sample, untimed.
+
+        calibrate: Whether to compare the base with itself as well, which shows what
+            the noise of this machine alone comes to.
+    """
+    options = Options(
+        samples=samples,
+        calls=calls,
+        budget_s=budget_s,
+        mode=None if mode is None else Mode(mode),
+        cold=cold,
+        before=before,
+        calibrate=calibrate,
+    )
+    base_name, newer_name = names or (None, None)
+    return Bench(Instruments(open_driver)).compare(
+        Candidate(_code(base, base_name), _repeating(base)),
+        Candidate(_code(newer, newer_name), _repeating(newer)),
+        options,
+    )
+
+
+def find_races(
+    function: Callable[[], object], *, name: str | None = None
+) -> RaceReport:
+    """Run a function once, looking for missing waits between streams.
+
+    No time is claimed: looking makes it many times slower.
+    """
+    run = RaceRun(Instruments(open_driver))
+    run.begin()
+    try:
+        function()
+    except BaseException as error:
+        run.end(error=error)
+        raise
+    run.end()
+    return run.report(_code(function, name))
+
+
+def _repeating(function: Callable[[], object]) -> Body:
+    def body(calls: int) -> None:
+        __tracebackhide__ = True
+        for _ in itertools.repeat(None, calls):
+            function()
+
+    return body
+
+
+def _code(function: Any, name: str | None) -> Code:
+    own = getattr(function, "__qualname__", None) or type(function).__name__
+    return Code(f"{own}()", name)

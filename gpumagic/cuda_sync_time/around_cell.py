@@ -1,0 +1,640 @@
+"""What stands round a cell: all devices idle, the cell, all devices idle again.
+
+A wait in the driver is deaf: Python meets a signal at its next bytecode, and the
+call comes to none until the device has done all that is queued. Three ways round it
+are taken, each where it costs least:
+
+- Events are polled. That is as exact as a wait, and each poll is a place for Ctrl-C.
+  After a while the polls are rarer, with pauses of a thousandth of what has passed:
+  nobody sees that, and the processor is free for threads of the user's.
+- All streams of a device cannot be polled: only the driver knows them. So the last
+  wait is the driver's own, and where it may take long a helper thread makes it. The
+  helper reads the clock itself, so that its being waited for adds nothing. After a
+  Ctrl-C it goes on waiting behind the scenes, and nobody asks how it ended.
+- Each poll of a CUDA event is a call that a tracer notes: many thousands in the time
+  of one long kernel, by which the trace would hold little else. So what is traced is
+  polled a few times, and then the helper waits for the events as well.
+- Starting a thread takes longer than a short run. Until one has lasted for a while
+  the last wait is made here: then Ctrl-C is deaf only to what runs on a side stream
+  after the starting stream has ended.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices import torch_private
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.errors import DeviceError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.devices.protocols import Runtime
+
+HELPER_NAME = "gpumagic-wait"
+POLLS_IN_A_TRACE = 100
+
+_POLLS_S = 0.05  # until then the shortest pause would be seen in the figure
+_SHORTEST_PAUSE_S = 50e-6  # the system rounds what is shorter up to this
+_PAUSE_SHARE = 1e-3
+_THREAD_PAYS_S = 0.05
+_JOIN_S = 0.1  # Windows hears Ctrl-C only between such waits
+_BACKLOG_TOLD_S = 1e-3
+# Whoever sees an error, or has pressed Ctrl-C, wants the prompt back.
+_LONGEST_AFTER_ERROR_S = 2.0
+_REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
+_NOT_WAITED_FOR = "the devices were not waited for to the end"
+
+
+class Trouble(enum.Enum):
+    """Why the wait at the end did not see the devices idle."""
+
+    CAPTURING = "a graph was being captured"
+    INTERRUPTED = "the wait was interrupted"
+    NOT_DRAINED = "a device was still at work, or had failed, after an error"
+    ERROR_AT_END = "the wait itself has raised an error"
+
+
+# After these nobody may wait for the device, and a tracer that is ended does.
+_UNWAITED = {
+    Trouble.CAPTURING: Trouble.CAPTURING.value,
+    Trouble.INTERRUPTED: _NOT_WAITED_FOR,
+    Trouble.NOT_DRAINED: _NOT_WAITED_FOR,
+}
+
+
+class Observer:
+    """Looks on while a cell runs. Each call is made in this order, the last one always.
+
+    Attributes:
+        traces: Whether it notes each call to a device: then few polls are made.
+    """
+
+    traces = False
+
+    def look_before(self, runtime: Runtime) -> None:
+        """Nothing has been waited for yet."""
+
+    def start(self, runtime: Runtime) -> None:
+        """All devices are idle; what a tracer leaves on them is waited for again."""
+
+    def begin(self) -> None:
+        """The clock is about to be read."""
+
+    def code_ended(self) -> None:
+        """The waits that follow are ours; it may be told so twice."""
+
+    def all_idle(self, unwaited: str | None) -> None:
+        """All devices are idle again, or why nobody may wait for that."""
+
+    def look_after(self, runtime: Runtime, *, idle: bool) -> None:
+        """All is over; `runtime` is what the cell turned out to run on."""
+
+    def close(self) -> None:
+        """It does not run on, however the cell has ended."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a cell.
+
+    Attributes:
+        runtime: What it turned out to run on; that of the CPU where no device is used.
+
+        elapsed_s: From all idle to all idle; after an error, until that was raised.
+
+        naive_s: Until the code returned.
+
+        tail_s: How long work ran on after the starting streams; None is unknown.
+
+        device_times: By device, what events say of its starting stream.
+
+        simulated_in_s: What this machine took to simulate it.
+
+        trouble: Why the end was not seen, with what was said of that.
+
+        late_error: What the caller has to raise: nobody else has told of it.
+
+        failed: The error of the code or of the wait, in one line.
+    """
+
+    runtime: Runtime
+    elapsed_s: float
+    naive_s: float
+    tail_s: float | None
+    device_times: tuple[tuple[int, float | None], ...]
+    simulated_in_s: float | None
+    trouble: Trouble | None
+    said: str
+    late_error: BaseException | None
+    failed: str | None
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether there was a device to wait for."""
+        return self.runtime.kind != CpuRuntime.kind
+
+
+class AroundCell:
+    """What is done before a cell and after it.
+
+    It is two calls and no function that is given the code, because a cell may be
+    awaited between them, or end in an error.
+
+    Attributes:
+        runtime: What the cell runs on, as far as that is known.
+
+        backlog_s: The wait before it, for what earlier cells had queued; None where no
+            device had been started.
+
+        has_backlog: Whether that was more than a wait for nothing takes.
+
+        began_capturing: Whether a graph was being captured when it began.
+
+        is_idle: Whether the devices are known to be idle.
+
+    Args:
+        open_runtime: The best runtime that there is now; asked again at the end, since
+            the cell may import torch or start a device.
+
+        observers: They look on, those that trace first.
+    """
+
+    def __init__(
+        self, open_runtime: Callable[[], Runtime], observers: Sequence[Observer] = ()
+    ) -> None:
+        self.runtime: Runtime = CpuRuntime()
+        self.backlog_s: float | None = None
+        self.has_backlog = self.began_capturing = False
+        self.is_idle = True
+        self._open_runtime = open_runtime
+        self._observers = observers
+        self._traced = any(each.traces for each in observers)
+        self._window = Window(self.runtime)
+        self._machine: Any = None
+        self._host_started_ns = 0
+
+    def begin(self) -> None:
+        """Wait until all devices are idle, let the observers look, start the clock.
+
+        Raises:
+            GpuMagicError: The devices cannot be waited for, since an earlier cell has
+                broken them, or an observer cannot look on. Everything is as before.
+        """
+        self.runtime, self._machine = self._open_runtime(), simulated_box()
+        with ExitStack() as undo:
+            undo.callback(self._close)
+            try:
+                self._make_ready()
+            except RuntimeError as error:
+                raise _broken(error) from error
+            undo.pop_all()
+        self._host_started_ns = time.perf_counter_ns()
+        self._window.open()
+
+    def end(
+        self,
+        *,
+        started_ns: int | None = None,
+        ended_ns: int | None = None,
+        error: BaseException | None = None,
+    ) -> Ended:
+        """Stop the clock when all devices are idle again; call it just once.
+
+        Args:
+            started_ns: When the code began, by `perf_counter_ns`, read nearer to it.
+
+            ended_ns: When it returned.
+
+            error: What it has raised; it is not raised here.
+        """
+        returned_ns, host_ns = self.runtime.now_ns(), time.perf_counter_ns()
+        try:
+            if self.runtime.simulated and self._same_machine():
+                stamps = self._window.started_ns, returned_ns
+            else:
+                stamps = started_ns or self._host_started_ns, ended_ns or host_ns
+            return self._conclude(*stamps, error)
+        finally:
+            self._close()
+            self._window.forget()
+
+    def _make_ready(self) -> None:
+        for each in self._observers:
+            each.look_before(self.runtime)
+        self.began_capturing = is_capturing(self.runtime)
+        self._window = Window(
+            self.runtime, waits=not self.began_capturing, traced=self._traced
+        )
+        self._drain()
+        for each in self._observers:
+            each.start(self.runtime)
+            if each.traces:
+                self._window.drain()  # what the tracer has tried out
+        self._window.prepare()
+        for each in self._observers:
+            each.begin()
+
+    def _drain(self) -> None:
+        self.backlog_s = waited_s = self._window.drain()
+        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
+            # On a busy machine a wait for nothing may take that long as well.
+            empty_s = self._window.drain() or 0.0
+            self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
+
+    def _conclude(
+        self, started_ns: int, returned_ns: int, error: BaseException | None
+    ) -> Ended:
+        window, ended_ns, last = (
+            self._window_at_end(started_ns),
+            returned_ns,
+            LastWait(),
+        )
+        if window.uses_device:
+            last = last_wait(window, error, self._code_ended)
+            self.is_idle = last.waited is not None
+            if error is None:  # else it is the time until the error
+                ended_ns = (
+                    last.waited.all_ns if last.waited else window.runtime.now_ns()
+                )
+        simulated_in_s = (time.perf_counter_ns() - self._host_started_ns) / 1e9
+        self._code_ended()
+        for each in self._observers:
+            each.all_idle(None if last.trouble is None else _UNWAITED.get(last.trouble))
+        ended = Ended(
+            runtime=self.runtime,
+            elapsed_s=(ended_ns - started_ns) / 1e9,
+            naive_s=(returned_ns - started_ns) / 1e9,
+            tail_s=window.tail_s(last.waited) if error is None else None,
+            device_times=window.device_times() if last.waited else (),
+            simulated_in_s=simulated_in_s if window.runtime.simulated else None,
+            trouble=last.trouble,
+            said=last.said,
+            late_error=last.late_error,
+            failed=error_line(error or last.late_error),
+        )
+        window.forget()
+        for each in self._observers:
+            each.look_after(self.runtime, idle=self.is_idle)
+        return ended
+
+    def _window_at_end(self, started_ns: int) -> Window:
+        """The window as it was opened, or another where the cell has started a device.
+
+        torch may have been imported only by the cell, or CUDA been started by it.
+        A simulated machine that came or went in between has a clock of its own,
+        which says nothing of this time: then the host's has to do.
+        """
+        window = self._window
+        if not self._same_machine():
+            window = Window(CpuRuntime())
+        elif not window.uses_device:
+            window = Window(self._open_runtime(), traced=self._traced)
+            window.started_ns = started_ns
+        self.runtime = window.runtime if window.uses_device else CpuRuntime()
+        return window
+
+    def _same_machine(self) -> bool:
+        return simulated_box() is self._machine
+
+    def _code_ended(self) -> None:
+        for each in self._observers:
+            each.code_ended()
+
+    def _close(self) -> None:
+        with ExitStack() as closing:
+            for each in self._observers:  # the last one is closed first
+                closing.callback(each.close)
+
+
+@dataclass(frozen=True)
+class LastWait:
+    """What came of the wait at the end.
+
+    Attributes:
+        waited: When what had ended; None if that could not be seen.
+
+        trouble: Why not, with what was said of it.
+
+        late_error: What the caller has to raise: nobody else has told of it.
+    """
+
+    waited: Waited | None = None
+    trouble: Trouble | None = None
+    said: str = ""
+    late_error: BaseException | None = None
+
+
+def last_wait(
+    window: Window,
+    error: BaseException | None,
+    before_waiting: Callable[[], object] = lambda: None,
+) -> LastWait:
+    """Wait until all devices are idle; never raises.
+
+    After an error of the code the wait is short, and an error of its own is told
+    only: it would hide the one that matters.
+
+    Args:
+        window: What is to be closed.
+
+        error: What the code has raised.
+
+        before_waiting: Called when the end is marked, before the first wait.
+    """
+    try:
+        if is_capturing(window.runtime):
+            return LastWait(trouble=Trouble.CAPTURING)
+        window.mark_end()
+        before_waiting()
+        return LastWait(window.close(None if error is None else _LONGEST_AFTER_ERROR_S))
+    except NotInTime:
+        reason = f"it was still at work {_LONGEST_AFTER_ERROR_S:.0f} s later"
+        return LastWait(trouble=Trouble.NOT_DRAINED, said=reason)
+    except KeyboardInterrupt as interrupt:
+        late = interrupt if error is None else None
+        return LastWait(trouble=Trouble.INTERRUPTED, late_error=late)
+    except Exception as failure:  # noqa: BLE001 - it is handed out, or told
+        said = first_line(failure)
+        if error is not None:
+            return LastWait(trouble=Trouble.NOT_DRAINED, said=said)
+        failure.add_note(_REPORTED_LATE)
+        return LastWait(trouble=Trouble.ERROR_AT_END, said=said, late_error=failure)
+
+
+def is_capturing(runtime: Runtime) -> bool:
+    """Whether a graph is being captured, so that nothing may be waited for."""
+    torch = loaded_torch()
+    if torch is None or runtime.kind == "cpu" or not runtime.started():
+        return False
+    # Graphs of the simulated GPU are there for code that says "cuda".
+    box = simulated_box() if runtime.simulated else None
+    stands_in = box is not None and box.as_cuda
+    return torch_private.is_capturing(torch, "cuda" if stands_in else runtime.kind)
+
+
+def error_line(error: BaseException | None) -> str | None:
+    """An error as one line, "ValueError: text"; None if there is none."""
+    if error is None:
+        return None
+    text, name = first_line(error), type(error).__name__
+    return name if text == name else f"{name}: {text}"
+
+
+def _broken(error: BaseException) -> DeviceError:
+    return DeviceError(
+        f"an earlier cell has left an error on the device: {first_line(error)}",
+        "if that is still so when you run this again, restart the kernel: "
+        "CUDA does not recover from it",
+    )
+
+
+# ------------------------------------------------------------- idle to idle
+
+
+@dataclass
+class _Lane:
+    """The stream that a device's work went to at first, and the events on it.
+
+    The cell may choose another stream or device; the second event has to go where
+    the first one went.
+    """
+
+    device: int
+    stream: Any | None
+    start: Any | None = None
+    end: Any | None = None
+
+
+class Window:
+    """Opened when the devices in use are idle, closed when they are idle again.
+
+    Attributes:
+        uses_device: Whether there is a device that can be waited for.
+
+        started_ns: When it was opened, on the runtime's clock.
+
+    Args:
+        runtime: Whose devices are waited for; the CPU has none to wait for.
+
+        waits: Whether anything may be waited for at all.
+
+        traced: Whether a tracer notes what is asked of the devices meanwhile.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, waits: bool = True, traced: bool = False
+    ) -> None:
+        self.runtime = runtime
+        self.uses_device = runtime.kind != "cpu" and runtime.started()
+        self.started_ns = 0
+        self._waits = waits and self.uses_device
+        self._most_polls = POLLS_IN_A_TRACE if traced else math.inf
+        self._lanes: list[_Lane] = []
+
+    def drain(self) -> float | None:
+        """Wait until the devices are idle: seconds, or None if none could be busy."""
+        if not self._waits:
+            return None
+        runtime = self.runtime
+        began_ns = runtime.now_ns()
+        marks = [runtime.record(lane.stream) for lane in self._find_lanes()]
+        waited = wait_for_all(
+            runtime, marks, since_ns=began_ns, most_polls=self._most_polls
+        )
+        return (waited.all_ns - began_ns) / 1e9
+
+    def prepare(self) -> None:
+        """Record the start events."""
+        if self._waits:
+            self._lanes = self._find_lanes()
+            for lane in self._lanes:
+                lane.start = self.runtime.record(lane.stream)
+
+    def open(self) -> None:
+        """Read the clock: what is timed runs from here on."""
+        self.started_ns = self.runtime.now_ns()
+
+    def mark_end(self) -> None:
+        """Record the end events, each behind its start."""
+        for lane in self._lanes:
+            if lane.start is not None:
+                lane.end = self.runtime.record(lane.stream)
+
+    def close(self, limit_s: float | None = None) -> Waited:
+        """Wait until all devices are idle again.
+
+        Raises:
+            NotInTime: The limit was reached.
+        """
+        return wait_for_all(
+            self.runtime,
+            [lane.end for lane in self._lanes],
+            since_ns=self.started_ns,
+            limit_s=limit_s,
+            most_polls=self._most_polls,
+        )
+
+    def tail_s(self, waited: Waited | None) -> float | None:
+        """How long work ran on after the starting streams; None if nobody knows."""
+        told = self._lanes and all(lane.end is not None for lane in self._lanes)
+        if waited is None or not told:
+            return None
+        return (waited.all_ns - waited.streams_ns) / 1e9
+
+    def device_times(self) -> tuple[tuple[int, float | None], ...]:
+        """What the events say, by device; ask once the devices are idle."""
+        return tuple(
+            (lane.device, self.runtime.elapsed_s(lane.start, lane.end))
+            for lane in self._lanes
+        )
+
+    def forget(self) -> None:
+        """Let go of streams and events."""
+        self._lanes.clear()
+
+    def _find_lanes(self) -> list[_Lane]:
+        runtime = self.runtime
+        return [
+            _Lane(device, runtime.current_stream(device))
+            for device in runtime.devices_in_use()
+        ]
+
+
+@dataclass(frozen=True)
+class Waited:
+    """When what was waited for had ended, on the runtime's clock.
+
+    Attributes:
+        streams_ns: The streams that the events are on, up to the events.
+
+        all_ns: Everything on every device in use.
+    """
+
+    streams_ns: int
+    all_ns: int
+
+
+class NotInTime(Exception):
+    """A device is still at work after the longest wait that was allowed."""
+
+
+def wait_for_all(
+    runtime: Runtime,
+    events: Sequence[Any | None],
+    *,
+    since_ns: int,
+    limit_s: float | None = None,
+    most_polls: float = math.inf,
+) -> Waited:
+    """Wait for some events, and then until all devices in use are idle.
+
+    Args:
+        runtime: Whose devices are waited for.
+
+        events: Polled first; None stands for one that could not be recorded.
+
+        since_ns: When the run began, on the runtime's clock.
+
+        limit_s: The longest wait; None waits until it is over.
+
+        most_polls: How often the device may be asked whether it is there yet.
+
+    Raises:
+        NotInTime: The limit was reached.
+    """
+    if runtime.simulated:  # its waits move a clock, and take no time of ours
+        return _wait_at_once(runtime, events)
+    began = time.perf_counter()
+    if not _poll(runtime, events, began, limit_s, most_polls):
+        return _Helper(runtime, events).waited(_left_s(began, limit_s))
+    streams_ns = runtime.now_ns()
+    short = streams_ns - since_ns < _THREAD_PAYS_S * 1e9
+    if short and limit_s is None and all(each is not None for each in events):
+        runtime.synchronize()
+        return Waited(streams_ns, runtime.now_ns())
+    all_ns = _Helper(runtime).waited(_left_s(began, limit_s)).all_ns
+    return Waited(streams_ns, all_ns)
+
+
+def _left_s(began: float, limit_s: float | None) -> float | None:
+    return None if limit_s is None else began + limit_s - time.perf_counter()
+
+
+def _wait_at_once(runtime: Runtime, events: Sequence[Any | None]) -> Waited:
+    for event in events:
+        runtime.wait(event)
+    streams_ns = runtime.now_ns()
+    runtime.synchronize()
+    return Waited(streams_ns, runtime.now_ns())
+
+
+def _poll(
+    runtime: Runtime,
+    events: Sequence[Any | None],
+    began: float,
+    limit_s: float | None,
+    most_polls: float,
+) -> bool:
+    """Ask until all events are reached; False if that is asked too often."""
+    for event in events:
+        while not runtime.reached(event):
+            most_polls -= 1
+            if most_polls <= 0:
+                return False
+            passed_s = time.perf_counter() - began
+            if limit_s is not None and passed_s > limit_s:
+                raise NotInTime
+            if passed_s > _POLLS_S:
+                time.sleep(max(_SHORTEST_PAUSE_S, passed_s * _PAUSE_SHARE))
+    return True
+
+
+class _Helper(threading.Thread):
+    """Makes the driver's own waits, and reads the clock when they are over."""
+
+    def __init__(self, runtime: Runtime, events: Sequence[Any | None] = ()) -> None:
+        super().__init__(name=HELPER_NAME, daemon=True)
+        self._runtime = runtime
+        self._events = events
+        # Which device is current is known to each thread apart, and some kinds of
+        # device count the current one as in use.
+        current = runtime.current_device()
+        self._stream = None if current is None else runtime.current_stream(current)
+        self._waited: Waited | None = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Wait; the error is kept for whoever joins."""
+        try:
+            with self._runtime.on_stream(self._stream):
+                self._waited = _wait_at_once(self._runtime, self._events)
+        except BaseException as error:  # noqa: BLE001 - raised by `waited`
+            self._error = error
+        finally:
+            self._stream, self._events = None, ()
+
+    def waited(self, limit_s: float | None) -> Waited:
+        """When what had ended; Ctrl-C comes through meanwhile.
+
+        Raises:
+            NotInTime: The devices are not idle after this time.
+        """
+        until = None if limit_s is None else time.perf_counter() + limit_s
+        while self.is_alive() and (until is None or time.perf_counter() < until):
+            self.join(_JOIN_S)
+        if self._error is not None:
+            raise self._error
+        if self._waited is None:
+            raise NotInTime
+        return self._waited

@@ -1,1 +1,0 @@
-"""What is found of a time, as frozen records; `report.py` puts them together."""

@@ -1,0 +1,242 @@
+"""Examines what is there, changing nothing: no CUDA start, no import of torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from contextlib import contextmanager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.protocols import Initialisation
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_build import read_torch_build
+from gpumagic.devices.visibility import seen_under
+from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.gpu_doctor.checks import answering, findings_of, hides_all, in_words
+from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts, Verdict
+from gpumagic.report.frontend import front_end, running_shell
+from gpumagic.report.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.devices.protocols import Driver, Gpu, Inventory
+    from gpumagic.devices.torch_build import TorchBuild
+    from gpumagic.gpu_doctor.report import Finding
+
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
+_PYNVML_SUPPLIERS = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
+_COMPILERS = ("cc", "gcc", "clang", "cl")
+_READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
+_TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
+
+
+def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
+    """Look at everything and say what fits together.
+
+    Args:
+        driver: What the machine has; this machine's own driver by default.
+
+        shell: The IPython shell that asks; by default the one that runs, if any.
+    """
+    facts = gather(driver, shell)
+    findings = findings_of(facts)
+    return DoctorReport(headline_of(facts, findings), findings, facts)
+
+
+class Watch:
+    """What a stretch of code changed; filled when the `with` block ends."""
+
+    report: DoctorReport | None = None
+
+
+@contextmanager
+def watch(driver: Driver | None = None, shell: Any = None) -> Iterator[Watch]:
+    """Examine what a `with` block changes; `.report` is there after it."""
+    watched, before = Watch(), gather(driver, shell)
+    try:
+        yield watched
+    finally:
+        watched.report = compare(before, gather(driver, shell))
+
+
+def compare(before: Facts, after: Facts) -> DoctorReport:
+    """A report on what is different between two moments."""
+    findings = findings_of(after)
+    changes = tuple(_changes(before, after))
+    states = {before.cuda.state, after.cuda.state}
+    started = states == {Initialisation.INITIALISED}
+    headline = headline_of_changes(changes, cuda_had_started=started)
+    return DoctorReport(headline, findings, after, changes)
+
+
+def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
+    """The facts now."""
+    driver, box = driver or open_driver(), simulated_box()
+    inventory = driver.inventory()
+    return Facts(
+        python=platform.python_version(),
+        ipython=_version_of("ipython"),
+        front_end=front_end(shell or running_shell()),
+        torch=read_torch_build(),
+        inventory=inventory,
+        cuda=driver.cuda_state(),
+        environment={
+            name: os.environ[name] for name in _VARIABLES if name in os.environ
+        },
+        distributions=_pynvml_suppliers(),
+        platform=f"{sys.platform} {platform.machine()}",
+        compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
+        simulated=driver.simulated,
+        anew=box.anew("0") if driver.simulated and box else "",
+        mask_too_late=_mask_is_too_late(driver, inventory),
+    )
+
+
+def _mask_is_too_late(driver: Driver, inventory: Inventory) -> bool:
+    """Whether CUDA shows other GPUs than those that the variables name now."""
+    shown, mask = driver.visible_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not shown or mask is None or driver.overlooks(mask):
+        return False
+    order = os.environ.get("CUDA_DEVICE_ORDER")
+    mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    seen = seen_under(mask, order, inventory, mps=mps)
+    unknown = None in (*seen.uuids, *(each.uuid for each in shown))
+    of_old_slices = any("/" in (uuid or "") for uuid in seen.uuids)  # not their own
+    if not seen.certain or unknown or of_old_slices:
+        return False
+    return len(seen.uuids) != len(shown) or not all(
+        same_uuid(uuid, each.uuid) for uuid, each in zip(seen.uuids, shown, strict=True)
+    )
+
+
+def _pynvml_suppliers() -> dict[str, str]:
+    found = {name: _version_of(name) for name in _PYNVML_SUPPLIERS}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _changes(before: Facts, after: Facts) -> Iterator[Change]:
+    pairs = (
+        ("torch", _import_state(before), _import_state(after)),
+        ("CUDA in this process", _cuda_state(before), _cuda_state(after)),
+        *((name, _value(before, name), _value(after, name)) for name in _VARIABLES),
+    )
+    for topic, was, now in pairs:
+        if was != now:
+            yield Change(topic, was, now)
+
+
+def _value(facts: Facts, name: str) -> str:
+    value = facts.environment.get(name)
+    return "unset" if value is None else repr(value)
+
+
+def _cuda_state(facts: Facts) -> str:
+    """The state in the words of the table, where loading a library is no change."""
+    words = {
+        Initialisation.INITIALISED: "started",
+        Initialisation.FORKED_CHILD: "lost in a fork",
+        Initialisation.FAILED: "failed",
+        Initialisation.UNKNOWN: "unknown",
+    }
+    return words.get(facts.cuda.state, "not started")
+
+
+def _import_state(facts: Facts) -> str:
+    if facts.torch is None:
+        return "not installed"
+    return "imported" if facts.torch.imported else "not imported"
+
+
+# ------------------------------------------------------------- in a sentence
+
+
+def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
+    """The first problem; without one, what there is to work with."""
+    problems = [each for each in findings if each.verdict is Verdict.PROBLEM]
+    if problems:
+        return f"{problems[0].topic}: {problems[0].found}."
+    if gpus := answering(facts):
+        return _with_gpus(facts, gpus)
+    if facts.cuda.state is Initialisation.INITIALISED:
+        seen = count_text(facts.cuda.device_count, "GPU")
+        return f"Ready: CUDA has started with {seen}, of which NVML tells nothing."
+    return _without_nvidia(facts)
+
+
+def headline_of_changes(
+    changes: tuple[Change, ...], *, cuda_had_started: bool = False
+) -> str:
+    """What is different after a stretch of code.
+
+    Args:
+        changes: All of it.
+
+        cuda_had_started: Whether CUDA was running before, which reads its variables
+            once, at its start.
+    """
+    if not changes:
+        return (
+            "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
+            "before."
+        )
+    said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
+    late = cuda_had_started and any(each.topic.startswith(_READ) for each in changes)
+    return f"Changed: {'; '.join(said)}.{_TOO_LATE if late else ''}"
+
+
+def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:
+    if facts.cuda.state is Initialisation.INITIALISED:
+        seen = facts.cuda.device_count
+        of_all = f"{seen} of {in_words(gpus)}" if seen != len(gpus) else in_words(gpus)
+        fixed = "CUDA has started: the choice of GPUs is fixed"
+        late = ", and CUDA_VISIBLE_DEVICES came too late" if facts.mask_too_late else ""
+        return f"Ready: {of_all}. {fixed}{late}."
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if mask is None:
+        return f"Ready: {in_words(gpus)}. CUDA has not started: you can still choose."
+    if hides_all(mask):
+        return f"{in_words(gpus)}, all hidden by CUDA_VISIBLE_DEVICES={mask!r}."
+    return (
+        f"Ready: {in_words(gpus)}. CUDA has not started: it will see those that "
+        f"CUDA_VISIBLE_DEVICES={mask!r} allows."
+    )
+
+
+def _without_nvidia(facts: Facts) -> str:
+    torch = facts.torch
+    if torch is not None and torch.accelerator is not None:
+        return f"Ready: torch can use the accelerator {torch.accelerator!r}."
+    if torch is not None and facts.platform == "darwin arm64":
+        return "Ready: the Apple GPU, which torch calls 'mps'."
+    if maker := _other_maker(torch):
+        return f"No NVIDIA GPU here. Only torch can tell whether a GPU of {maker} is."
+    return "No GPU here: work runs on the CPU."
+
+
+def _other_maker(torch: TorchBuild | None) -> str | None:
+    if torch is None:
+        return None
+    return "AMD" if torch.hip else "Intel" if torch.xpu else None

@@ -1,0 +1,283 @@
+"""What differs between two moments becomes a flag, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
+from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.devices import torch_private
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.protocols import GpuLoad
+from tests.cuda_sync_time.standin_runtime import StandinDevice
+
+
+def quiet(**changes):
+    """A started device and nothing to tell of it, but for what is changed."""
+    usual = {
+        "started": True,
+        "devices": (0,),
+        "current_device": 0,
+        "streams": {0: 0},
+        "counters": {0: {"num_device_alloc": 5, "num_device_free": 1}},
+        "loads": {0: GpuLoad(0, sm_clock_mhz=1900, limiters=(), other_processes=0)},
+    }
+    return Environment(**(usual | changes))
+
+
+def load(**changes):
+    """The load of one GPU that is as usual, but for what is changed."""
+    return {0: GpuLoad(0, **({"sm_clock_mhz": 1900} | changes))}
+
+
+NOW_AND_THEN = {
+    FlagKind.FIRST_USE: (
+        Environment(),
+        quiet(counters={}),
+        Flag(FlagKind.FIRST_USE, device=0),
+    ),
+    FlagKind.DEVICE_LEFT: (
+        quiet(),
+        quiet(current_device=1),
+        Flag(FlagKind.DEVICE_LEFT, amount=1, device=1),
+    ),
+    FlagKind.STREAM_LEFT: (
+        quiet(),
+        quiet(streams={0: 3}),
+        Flag(FlagKind.STREAM_LEFT, amount=0, device=0),
+    ),
+    FlagKind.COLLECTED: (
+        quiet(collections=3),
+        quiet(collections=5),
+        Flag(FlagKind.COLLECTED, amount=2),
+    ),
+    FlagKind.DRIVER_CALLS: (
+        quiet(),
+        quiet(counters={0: {"num_device_alloc": 7, "num_device_free": 1}}),
+        Flag(FlagKind.DRIVER_CALLS, amount=2, device=0),
+    ),
+    FlagKind.GIVEN_BACK: (
+        quiet(),
+        quiet(counters={0: {"num_device_alloc": 7, "num_device_free": 2}}),
+        Flag(FlagKind.GIVEN_BACK, amount=3, device=0),
+    ),
+    FlagKind.LIBRARY_STARTED: (
+        quiet(libraries={0: frozenset({"cuDNN"})}),
+        quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})}),
+        Flag(FlagKind.LIBRARY_STARTED, names=("cuBLAS",), device=0),
+    ),
+    FlagKind.RETRIES: (
+        quiet(counters={0: {}}),
+        quiet(counters={0: {"num_alloc_retries": 1}}),
+        Flag(FlagKind.RETRIES, amount=1, device=0),
+    ),
+    FlagKind.COMPILED: (
+        quiet(compilations=2),
+        quiet(compilations=6),
+        Flag(FlagKind.COMPILED, amount=4),
+    ),
+    FlagKind.LIMITED: (
+        quiet(loads=load(limiters=("heat",))),
+        quiet(loads=load(limiters=("power limit", "heat"))),
+        Flag(FlagKind.LIMITED, names=("heat", "power limit"), device=0),
+    ),
+    FlagKind.SHARED: (
+        quiet(loads=load(other_processes=2)),
+        quiet(loads=load(other_processes=0)),
+        Flag(FlagKind.SHARED, amount=2, device=0),
+    ),
+    FlagKind.LAUNCH_BLOCKING: (
+        quiet(),
+        quiet(blocking="CUDA_LAUNCH_BLOCKING"),
+        Flag(FlagKind.LAUNCH_BLOCKING, names=("CUDA_LAUNCH_BLOCKING",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOW_AND_THEN, ids=lambda kind: kind.name)
+def test_a_difference_is_one_flag_with_its_figure(kind):
+    """Each kind is raised by its own difference, and by that alone."""
+    before, after, flag = NOW_AND_THEN[kind]
+
+    assert flags_between(before, after) == (flag,)
+
+
+def test_what_goes_back_with_a_retry_is_the_retrys_own():
+    """An allocator that had run out gives back by itself: no code is blamed for it."""
+    after = {"num_device_alloc": 7, "num_device_free": 2, "num_alloc_retries": 1}
+
+    flags = flags_between(quiet(), quiet(counters={0: after}))
+
+    assert flags == (
+        Flag(FlagKind.DRIVER_CALLS, amount=3, device=0),
+        Flag(FlagKind.RETRIES, amount=1, device=0),
+    )
+
+
+def test_memory_that_only_goes_back_is_told():
+    """Where nothing is taken, what was given back is all there is."""
+    after = {"num_device_alloc": 5, "num_device_free": 2}
+
+    flags = flags_between(quiet(), quiet(counters={0: after}))
+
+    assert flags == (Flag(FlagKind.GIVEN_BACK, amount=1, device=0),)
+
+
+def test_no_difference_is_no_flag():
+    """The same environment twice tells nothing."""
+    assert flags_between(quiet(), quiet()) == ()
+    assert flags_between(Environment(), Environment()) == ()
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "change"),
+    [(1980, 1000, -0.4949), (345, 1980, 4.739), (1900, 1810, None), (None, 9, None)],
+)
+def test_a_clock_that_moved_is_told_beyond_five_percent(then, now, change):
+    """Up and down alike; an unknown clock has not moved."""
+    flags = flags_between(
+        quiet(loads=load(sm_clock_mhz=then)), quiet(loads=load(sm_clock_mhz=now))
+    )
+
+    if change is None:
+        assert flags == ()
+    else:
+        (flag,) = flags
+        assert flag.kind is FlagKind.CLOCK
+        assert flag.amount == pytest.approx(change, rel=1e-3)
+
+
+def test_what_is_unknown_raises_no_flag():
+    """A load without answers, counters that are not there, compilations untold."""
+    unknown = quiet(counters={0: None}, loads={0: GpuLoad(0)}, compilations=None)
+
+    assert flags_between(unknown, unknown) == ()
+    assert flags_between(quiet(), unknown) == ()
+    assert flags_between(unknown, quiet(compilations=9, counters={0: {}})) == ()
+
+
+def test_counters_that_were_cleared_count_from_nothing():
+    """After a reset by the user what is there now was compiled since."""
+    flags = flags_between(quiet(compilations=9), quiet(compilations=2))
+
+    assert flags == (Flag(FlagKind.COMPILED, amount=2),)
+
+
+def test_a_current_device_that_a_first_use_brings_is_not_left_behind():
+    """Only a device other than the first one was chosen by the code."""
+    first = flags_between(Environment(), quiet(counters={}))
+    second = flags_between(
+        Environment(), quiet(devices=(1,), current_device=1, counters={})
+    )
+
+    assert [flag.kind for flag in first] == [FlagKind.FIRST_USE]
+    assert [flag.kind for flag in second] == [FlagKind.FIRST_USE, FlagKind.DEVICE_LEFT]
+
+
+def test_only_new_threads_that_still_run_are_told():
+    """Not those that ran before, nor those that have ended, nor our own."""
+    stop = threading.Event()
+    names = ("before", "loader", HELPER_NAME, "ended")
+    old, *new, ended = (
+        threading.Thread(target=stop.wait, name=name, daemon=True) for name in names
+    )
+    old.start()
+    before = Environment.now(CpuRuntime(), None)
+    for thread in new:
+        thread.start()
+    after = Environment.now(CpuRuntime(), None)
+    after = dataclasses.replace(after, collections=before.collections)  # by chance
+    flags = flags_between(before, after)
+    stop.set()
+    for thread in (old, *new):
+        thread.join()
+
+    assert flags == (Flag(FlagKind.THREADS, amount=1, names=("loader",)),)
+    assert flags_between(before, after) == ()  # by now it has ended
+    assert not ended.is_alive()
+
+
+def test_a_device_that_is_not_in_use_is_asked_nothing():
+    """Neither its counters nor the driver's view of it."""
+    now = Environment.now(StandinDevice(in_use=False), None)
+
+    assert not now.started
+    assert now.devices == ()
+    assert now.current_device is None
+    assert (now.counters, now.streams, now.loads) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ("cuda", "1", "CUDA_LAUNCH_BLOCKING"),
+        ("cuda", "0", None),
+        ("cuda", None, None),
+        ("xpu", "1", None),
+    ],
+)
+def test_blocking_launches_are_seen_where_they_count(monkeypatch, kind, value, found):
+    """The variable is CUDA's; "0" and nothing leave launches as they are."""
+    for name in ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"):
+        monkeypatch.delenv(name, raising=False)
+    if value is not None:
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+    device = StandinDevice(kind=kind)
+    driver = SimpleNamespace(visible_devices=lambda: None, loads=lambda: ())
+
+    assert Environment.now(device, driver).blocking == found
+
+
+def test_compilations_are_counted_without_importing_anything():
+    """Not used is nothing compiled; counters that are missing are unknown."""
+    counters = {"frames": {"total": 3, "ok": 2}}
+    cases = [
+        (SimpleNamespace(), 0),
+        (SimpleNamespace(_dynamo=SimpleNamespace()), 0),
+        (SimpleNamespace(_dynamo=SimpleNamespace(utils=SimpleNamespace())), None),
+        (_torch_with(counters), 3),
+        (_torch_with({}), 0),
+    ]
+
+    assert [torch_private.compilations(torch) for torch, _ in cases] == [
+        expected for _, expected in cases
+    ]
+    assert counters.keys() == {"frames"}
+
+
+def test_what_torch_compiles_is_counted():
+    """The first call of a compiled function counts, the second does not."""
+    torch = pytest.importorskip("torch")
+
+    @torch.compile(backend="eager")
+    def double(x):
+        return x * 2
+
+    before = torch_private.compilations(torch)
+    double(torch.ones(3))
+    first = torch_private.compilations(torch)
+    double(torch.ones(3))
+
+    assert first == before + 1
+    assert torch_private.compilations(torch) == first
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_capture_is_asked_of_the_kind_of_device(answer):
+    """A kind without the word captures nothing."""
+    word = SimpleNamespace(is_current_stream_capturing=lambda: answer)
+    torch = SimpleNamespace(cuda=word, mps=SimpleNamespace())
+
+    assert torch_private.is_capturing(torch, "cuda") is answer
+    assert not torch_private.is_capturing(torch, "mps")
+    assert not torch_private.is_capturing(torch, "xpu")
+
+
+def _torch_with(counters):
+    utils = SimpleNamespace(counters=counters)
+    return SimpleNamespace(_dynamo=SimpleNamespace(utils=utils))

@@ -1,0 +1,282 @@
+"""What looked on: sums of a trace, and waits by the line that made them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gpumagic.cuda_sync_time.observers import flags_of, points_of, profile_of
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, SyncPoint
+from gpumagic.report.events import (
+    DEVICE_KINDS,
+    CodeLine,
+    SpanKind,
+    SyncCall,
+    Trace,
+    TraceSpan,
+)
+
+KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL
+LENGTH = 20
+
+
+@st.composite
+def device_spans(draw):
+    """Whole moments, some of them before or behind the window, on a few streams."""
+    start = draw(st.integers(-3, LENGTH + 3))
+    end = start + draw(st.integers(0, 9))
+    return TraceSpan(
+        draw(st.sampled_from("abc")),
+        draw(st.sampled_from([KERNEL, COPY, FILL])),
+        float(start),
+        float(end),
+        device=draw(st.integers(0, 1)),
+        stream=draw(st.sampled_from([7, 13, None])),
+        launched_s=draw(st.none() | st.just(float(start - draw(st.integers(0, 9))))),
+    )
+
+
+def trace_of(*spans, length_s=float(LENGTH), **more):
+    """A trace of these spans, put in order."""
+    ordered = sorted(spans, key=lambda span: span.start_s)
+    return Trace(tuple(ordered), length_s, **more)
+
+
+def kernel(start_s, end_s, *, kind=KERNEL, name="k", **more):
+    """A span of device 0, on stream 7 where nothing else is said."""
+    place = {"device": 0, "stream": 7} | more
+    return TraceSpan(name, kind, start_s, end_s, **place)
+
+
+def moments(spans):
+    """The moments of the window in which each span runs."""
+    return [
+        {moment for moment in range(LENGTH) if span.start_s <= moment < span.end_s}
+        for span in spans
+    ]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(device_spans(), max_size=12))
+def test_times_are_those_of_counting_moments(spans):
+    """Busy, overlapped, copying and hidden are what counting every moment gives."""
+    by_queue = {}
+    for span in spans:
+        by_queue.setdefault((span.device, span.stream), []).append(span)
+    busy = {queue: set().union(*moments(each)) for queue, each in by_queue.items()}
+    at_once = [sum(m in each for each in busy.values()) for m in range(LENGTH)]
+    copies = set().union(*moments(s for s in spans if s.kind is COPY))
+    kernels = set().union(*moments(s for s in spans if s.kind is KERNEL))
+
+    profile = profile_of(trace_of(*spans))
+
+    assert profile.busy_s == sum(count >= 1 for count in at_once)
+    assert profile.overlapped_s == sum(count >= 2 for count in at_once)
+    assert profile.copying_s == len(copies)
+    assert profile.hidden_copy_s == len(copies & kernels)
+    assert profile.idle_s == at_once.count(0)
+    assert {(s.device, s.stream): s.busy_s for s in profile.streams} == {
+        queue: len(each) for queue, each in busy.items()
+    }
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(device_spans(), max_size=12))
+def test_in_flight_is_the_longest_queue_of_any_moment(spans):
+    """At no moment does a stream hold more than the figure, and at one it does."""
+    launched = [span for span in spans if span.launched_s is not None]
+    lengths = [
+        sum(
+            span.launched_s <= moment < span.end_s
+            for span in launched
+            if (span.device, span.stream) == (device, stream)
+        )
+        for device in (0, 1)
+        for stream in (7, 13, None)
+        for moment in range(-15, LENGTH + 15)
+    ]
+    assume(all(span.end_s > span.launched_s for span in launched))
+
+    profile = profile_of(trace_of(*spans))
+
+    assert (profile.in_flight or 0) == max(lengths)
+    assert profile.launches == len(spans)
+
+
+def test_two_streams_that_overlap():
+    """Two kernels that share two of their seconds were busy six and overlapped two."""
+    spans = kernel(0, 4, stream=7), kernel(2, 6, stream=13)
+
+    profile = profile_of(trace_of(*spans, length_s=10.0))
+
+    assert (profile.busy_s, profile.overlapped_s, profile.idle_s) == (6, 2, 4)
+    assert [(s.stream, s.spans, s.busy_s) for s in profile.streams] == [
+        (7, 1, 4),
+        (13, 1, 4),
+    ]
+
+
+def test_work_of_one_stream_never_overlaps_itself():
+    """Kernels of one stream that begin before the one ahead ends are no overlap."""
+    profile = profile_of(trace_of(kernel(0, 4), kernel(3, 6)))
+
+    assert (profile.busy_s, profile.overlapped_s) == (6, 0)
+
+
+def test_a_copy_is_hidden_only_behind_kernels():
+    """A copy beside another copy, or beside a fill, hides behind nothing."""
+    spans = (
+        kernel(0, 4, kind=COPY, stream=7),
+        kernel(0, 4, kind=COPY, stream=13),
+        kernel(0, 4, kind=FILL, stream=17),
+        kernel(3, 9, stream=21),
+    )
+
+    profile = profile_of(trace_of(*spans))
+
+    assert (profile.copying_s, profile.hidden_copy_s) == (4, 1)
+
+
+def test_the_host_keeps_no_device_busy():
+    """Spans of the host are kept in the profile and count nowhere."""
+    spans = [
+        TraceSpan("aten::mm", kind, 0.0, 5.0, thread=0)
+        for kind in SpanKind
+        if kind not in DEVICE_KINDS
+    ]
+
+    profile = profile_of(trace_of(*spans))
+
+    assert profile.spans == tuple(spans)
+    assert (profile.busy_s, profile.launches, profile.streams) == (0, 0, ())
+    assert profile.in_flight is None
+
+
+def test_kernels_are_in_the_order_of_their_time():
+    """Runs of one name are added up, and the twelve with most time are kept."""
+    spans = [
+        kernel(float(i), i + 0.01 * (i + 1), name=f"kernel {i:02}") for i in range(14)
+    ]
+    spans += [kernel(15.0, 15.5, name="copy", kind=COPY)] * 2
+
+    top = profile_of(trace_of(*spans)).kernels
+
+    assert len(top) == 12
+    assert (top[0].name, top[0].kind, top[0].times) == ("copy", "copy", 2)
+    assert top[0].total_s == pytest.approx(1.0)
+    assert top[0].longest_s == pytest.approx(0.5)
+    assert [each.name for each in top[1:3]] == ["kernel 13", "kernel 12"]
+    assert "kernel 00" not in {each.name for each in top}
+
+
+def test_kernels_without_a_launch_of_their_own_are_not_counted_as_queued():
+    """The kernels of a replayed graph say nothing of the length of a queue."""
+    profile = profile_of(trace_of(*[kernel(1.0, 2.0)] * 5))
+
+    assert (profile.launches, profile.in_flight) == (5, None)
+
+
+def test_a_full_queue_is_flagged():
+    """From 1,000 entries on the flag says how many there were, and below nothing."""
+    spans = [kernel(5.0 + i, 6.0 + i, launched_s=0.0) for i in range(1000)]
+
+    full = profile_of(trace_of(*spans, length_s=2000.0))
+    nearly = profile_of(trace_of(*spans[:-1], length_s=2000.0))
+
+    assert flags_of(full) == (Flag(FlagKind.QUEUE_FULL, amount=1000),)
+    assert flags_of(nearly) == ()
+
+
+def test_why_devices_are_missing_is_passed_on():
+    """The problem, the hint and the file reach the profile as they are."""
+    trace = trace_of(problem="no GPU activity", hint="close nsys")
+
+    profile = profile_of(trace, saved_as="run.json")
+
+    assert (profile.problem, profile.hint) == ("no GPU activity", "close nsys")
+    assert profile.saved_as == "run.json"
+
+
+def test_ten_times_the_spans_take_about_ten_times_as_long():
+    """The time grows with the number of spans, and not with its square."""
+
+    def seconds(count):
+        spans = tuple(
+            kernel(float(i), i + 1.5, stream=i % 4, launched_s=i - 1.0)
+            for i in range(count)
+        )
+        trace = Trace(spans, float(count))
+        runs = []
+        for _ in range(3):
+            began = time.process_time()
+            profile_of(trace)
+            runs.append(time.process_time() - began)
+        return min(runs)
+
+    assert seconds(20_000) < 40 * seconds(2_000)
+
+
+FIRST, SECOND = CodeLine("In [1], line 1", "a.item()"), CodeLine("In [1], line 2")
+CALLS = st.lists(
+    st.builds(
+        SyncCall,
+        st.sampled_from([".item()", "copy to the host"]),
+        st.sampled_from([FIRST, SECOND, None]),
+        st.none() | st.floats(0, 10),
+    )
+)
+
+
+def test_calls_of_one_line_are_one_point():
+    """Waits of one line and kind are counted and added up."""
+    calls = [SyncCall(".item()", FIRST, 0.25), SyncCall(".item()", FIRST, 0.5)]
+
+    assert points_of(calls) == (SyncPoint(".item()", FIRST, 2, 0.75),)
+
+
+def test_what_differs_on_one_line_stays_apart():
+    """Two ways to wait on one line are two points."""
+    calls = [SyncCall(".item()", FIRST, 1.0), SyncCall("copy to the host", FIRST, 2.0)]
+
+    points = points_of(calls)
+
+    assert [each.what for each in points] == ["copy to the host", ".item()"]
+
+
+def test_unknown_costs_come_last_in_the_order_of_appearance():
+    """What costs is told first; what costs nobody knows how much keeps its order."""
+    calls = [
+        SyncCall("one", SECOND),
+        SyncCall("two", FIRST),
+        SyncCall("three", FIRST, 0.0),
+        SyncCall("four", FIRST, 1.0),
+    ]
+
+    points = points_of(calls)
+
+    assert [each.what for each in points] == ["four", "three", "one", "two"]
+
+
+def test_one_unknown_cost_leaves_the_whole_unknown():
+    """A sum with an unknown part is unknown, never too small."""
+    calls = [SyncCall(".item()", FIRST, 1.0), SyncCall(".item()", FIRST, None)]
+
+    (point,) = points_of(calls)
+
+    assert (point.times, point.waited_s) == (2, None)
+
+
+@settings(deadline=None, max_examples=50)
+@given(calls=CALLS)
+def test_nothing_is_lost(calls):
+    """All calls are in the points, and costs never rise from one to the next."""
+    points = points_of(calls)
+
+    known = [each.waited_s for each in points if each.waited_s is not None]
+    assert sum(each.times for each in points) == len(calls)
+    assert known == sorted(known, reverse=True)
+    if all(each.waited_s is not None for each in calls):
+        assert sum(known) == pytest.approx(sum(each.waited_s for each in calls))

@@ -1,0 +1,614 @@
+"""One run on the CPU, and on devices that fail, hang, or lack words."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.cuda_sync_time import around_cell, instruments, view_run
+from gpumagic.cuda_sync_time.around_cell import (
+    HELPER_NAME,
+    POLLS_IN_A_TRACE,
+    error_line,
+)
+from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.report.events import Code
+from tests.cuda_sync_time.standin_runtime import HostTime, StandinDevice
+
+LONG_S = math.inf  # longer than anybody waits
+MAIN = threading.main_thread().name
+ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
+
+
+class NoDriver:
+    """A machine whose driver tells nothing."""
+
+    def inventory(self):
+        """Nothing."""
+        return SimpleNamespace(driver_version=None)
+
+    def visible_devices(self):
+        """Nothing."""
+
+    def loads(self):
+        """Nothing."""
+        return ()
+
+
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch):
+    """The stand-in device is no business of a torch that other tests have imported."""
+    monkeypatch.setattr(
+        "gpumagic.cuda_sync_time.around_cell.loaded_torch", lambda: None
+    )
+
+
+@pytest.fixture(autouse=True)
+def hears_ctrl_c():
+    """A process that was started in the background may have been told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A time of the host that only this test, and who waits in it, lets pass."""
+    host = HostTime()
+    for module in ("instruments", "around_cell"):
+        monkeypatch.setattr(f"gpumagic.cuda_sync_time.{module}.time", host)
+    return host
+
+
+@pytest.fixture
+def device(host):
+    """A device in use, and idle."""
+    device = StandinDevice(host=host)
+    yield device
+    device.rest()
+
+
+@pytest.fixture
+def start(device):
+    """Begins a run on it."""
+
+    def start(**options):
+        run = OneRun(Instruments(NoDriver, device), Options(**options))
+        run.begin()
+        return run
+
+    return start
+
+
+def report_on(run, **ending):
+    """End a run and report on it."""
+    run.end(**ending)
+    return run.report(Code("x"))
+
+
+def flags(report):
+    """Its flags but for that of Python's collector, which may come at any time."""
+    return [each for each in report.flags if each.kind is not FlagKind.COLLECTED]
+
+
+def kinds(report):
+    """The kinds of its flags."""
+    return [flag.kind for flag in flags(report)]
+
+
+def press_ctrl_c_in_the_wait(device, waiter=MAIN):
+    """As a user does, when this thread waits: the signal comes to the main thread."""
+    device.asked_by.clear()
+
+    def press():
+        while waiter not in device.asked_by:
+            time.sleep(0.001)
+        time.sleep(0.05)  # mostly well within the wait, and always after its beginning
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+# -------------------------------------------------------------------- the CPU
+
+
+def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
+    """Without a torch that could wait for it, the time is said to be the host's."""
+    monkeypatch.setattr(instruments, "driver_initialised", lambda: True)
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+
+    report = report_on(run)
+
+    assert FlagKind.UNSEEN in kinds(report)
+    assert view_run.headline(report).endswith("on the host; a GPU was not waited for")
+    assert "is unknown" in view_run.meaning(report)
+
+
+def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
+    """Many runs have the same flag as one."""
+    monkeypatch.setattr(instruments, "driver_initialised", lambda: True)
+    bench = Bench(Instruments(NoDriver, CpuRuntime()))
+    code = Candidate(Code("sum(range(1000))"), lambda calls: sum(range(1000 * calls)))
+
+    alone = bench.repeat(code, Options(samples=3))
+    compared = bench.compare(code, code, Options(samples=3))
+
+    assert FlagKind.UNSEEN in kinds(alone)
+    assert FlagKind.UNSEEN in kinds(compared)
+
+
+def test_on_the_cpu_it_is_the_time_of_the_host():
+    """No device, no wait: both times are one, and there is nothing to flag."""
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+    time.sleep(0.002)
+    report = report_on(run)
+
+    assert report.run.elapsed_s == report.run.naive_s >= 0.002
+    assert report.bound is Bound.HOST_ONLY
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert report.run.events == ()
+    assert report.setting.kind == "cpu"
+    assert FlagKind.TAIL not in kinds(report)
+
+
+def test_stamps_nearer_to_the_code_are_used():
+    """What the caller has read from the host's clock is the time of the code."""
+    run = OneRun(Instruments(NoDriver, CpuRuntime()))
+    run.begin()
+    began_ns = time.perf_counter_ns()
+    report = report_on(run, started_ns=began_ns, ended_ns=began_ns + 1234)
+
+    assert report.run.elapsed_s == pytest.approx(1.234e-6)
+
+
+def test_torch_is_neither_imported_nor_missed():
+    """Before torch has been imported a cell is timed all the same."""
+    code = (
+        "import sys\n"
+        "from gpumagic.cuda_sync_time.instruments import Instruments\n"
+        "from gpumagic.cuda_sync_time.one_run import OneRun\n"
+        "from gpumagic.cuda_sync_time.options import Options\n"
+        "from gpumagic.report.events import Code\n"
+        "from gpumagic.devices.driver import open_driver\n"
+        "run = OneRun(Instruments(open_driver), Options(syncs=True))\n"
+        "run.begin(); run.end()\n"
+        "report = run.report(Code('x'))\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert report.syncs == () and report.setting.torch_version is None\n"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+def test_there_is_nothing_to_profile_before_torch(monkeypatch):
+    """It is said before the code runs, and torch is not imported for it."""
+    monkeypatch.setattr("gpumagic.cuda_sync_time.observers.loaded_torch", lambda: None)
+    run = OneRun(Instruments(NoDriver, CpuRuntime()), Options(profile=True))
+
+    with pytest.raises(GpuMagicError, match="not been imported") as caught:
+        run.begin()
+    assert caught.value.hint
+
+
+def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
+    """What is waited for is the runtime of the end: torch may come with the cell."""
+    found = [CpuRuntime(), device]
+    instruments = Instruments(NoDriver)
+    instruments.runtime = lambda: found.pop(0)
+    run = OneRun(instruments, Options(syncs=True))
+    run.begin()
+    device.busy(0.02)
+    report = report_on(run)
+
+    assert report.setting.kind == "cuda"
+    assert report.run.elapsed_s >= 0.02
+    assert FlagKind.FIRST_USE in kinds(report)
+    assert FlagKind.UNWATCHED in kinds(report)
+    assert report.syncs is None
+
+
+# ------------------------------------------------------------------- the waits
+
+
+def test_work_on_any_stream_is_waited_for(device, start):
+    """The time has the side stream's work; the tail says that it was there."""
+    run = start()
+    device.busy(0.3, device.side)
+    report = report_on(run)
+
+    assert not device.at_work
+    assert report.run.elapsed_s >= 0.3
+    assert FlagKind.TAIL in kinds(report)
+    assert report.run.naive_s < report.run.elapsed_s
+
+
+def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
+    """A thread is not worth its price until the run has lasted for a while."""
+    report_on(start())
+    short = set(device.waited_by)
+    device.waited_by.clear()
+    run = start()
+    device.busy(0.1)
+    run.end()
+
+    assert HELPER_NAME not in short
+    assert device.waited_by[-1] == HELPER_NAME
+
+
+def test_what_is_traced_is_asked_a_few_times_only(device, start):
+    """Each question is a call in the user's trace, so a helper waits instead."""
+    polls = {}
+    for profile in (False, True):
+        run = start(profile=profile)
+        device.polls = 0
+        device.busy(0.2)
+        device.busy(0.7, device.side)
+        run.end()
+        polls[profile] = device.polls
+        report = run.report(Code("x"))
+        assert report.run.elapsed_s >= 0.7
+        assert 0.2 < report.run.tail_s < report.run.elapsed_s
+
+    assert polls[False] > POLLS_IN_A_TRACE >= polls[True]
+
+
+def test_a_traced_run_that_is_over_needs_no_helper(device, start):
+    """Starting a thread would take longer than the run."""
+    run = start(profile=True)
+    device.waited_by.clear()
+    run.end()
+
+    assert set(device.waited_by) == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize(("stream", "waiter"), [("main", HELPER_NAME), ("side", MAIN)])
+def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream, waiter):
+    """The helper is left behind, and the tracer is not told to wait for the device."""
+    run = start(profile=True)
+    device.busy(LONG_S, getattr(device, stream))
+    press_ctrl_c_in_the_wait(device, waiter)
+
+    report = report_on(run)
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+    assert "end" not in device.log
+    assert device.log[-1] == "trace no more"
+    assert "not waited for to the end" in report.profile.problem
+
+
+def test_the_helper_reads_the_clock_itself(device, start):
+    """The end is when the device was idle, not when somebody came to look."""
+    looks = {}
+
+    def now_ns():
+        now = device.host.perf_counter_ns()
+        looks.setdefault(threading.current_thread().name, []).append(now)
+        return now
+
+    run = start()
+    device.busy(0.06)
+    device.busy(0.08, device.side)
+    ends = device.side.until
+    device.now_ns = now_ns
+    run.end()
+    idle_ns = looks[HELPER_NAME][-1]
+    report = run.report(Code("x"))
+
+    assert idle_ns / 1e9 >= ends
+    elapsed_ns = idle_ns - run._around._host_started_ns
+    assert report.run.elapsed_s == elapsed_ns / 1e9
+
+
+@pytest.mark.parametrize(("stream", "waiter"), [("main", MAIN), ("side", HELPER_NAME)])
+def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
+    """It ends the wait and is handed out, while the device is still at work."""
+    run = start()
+    device.busy(0.06)
+    device.busy(LONG_S, getattr(device, stream))
+    press_ctrl_c_in_the_wait(device, waiter)
+
+    report = report_on(run)
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+    assert FlagKind.INTERRUPTED in kinds(report)
+    assert report.failed == "KeyboardInterrupt"
+    assert report.run.tail_s is None
+    assert report.setting.floor_s is None  # measuring it would wait
+
+
+def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
+    """Without events the helper waits from the start."""
+    device.has_events = False
+    run = start()
+    device.busy(LONG_S)
+    press_ctrl_c_in_the_wait(device, HELPER_NAME)
+
+    run.end()
+
+    assert device.at_work
+    assert isinstance(run.late_error, KeyboardInterrupt)
+
+
+def test_ctrl_c_comes_through_the_wait_before_the_run(device, start):
+    """A long backlog can be left; the observers have not even begun."""
+    device.busy(LONG_S)
+    press_ctrl_c_in_the_wait(device)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(syncs=True)
+    assert device.at_work
+    assert "watch" not in device.log
+
+
+def test_the_helper_is_no_thread_of_the_cell(device, start):
+    """Left waiting by a Ctrl-C, it is not told as a thread that the cell started."""
+    run = start()
+    device.busy(0.06)
+    device.busy(LONG_S, device.side)
+    press_ctrl_c_in_the_wait(device, HELPER_NAME)
+    report = report_on(run)
+
+    helpers = [each for each in threading.enumerate() if each.name == HELPER_NAME]
+    assert helpers
+    assert all(each.daemon for each in helpers)
+    told = [flag.names for flag in report.flags if flag.kind is FlagKind.THREADS]
+    assert HELPER_NAME not in sum(told, ())
+
+
+# --------------------------------------------------- devices that lack words
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_without_events_there_is_a_time_and_no_tail(kind, host):
+    """What cannot be told apart is unknown, and nothing is claimed of it."""
+    device = StandinDevice(kind=kind, has_events=False, host=host)
+    run = OneRun(Instruments(NoDriver, device))
+    run.begin()
+    device.busy(0.3)
+    report = report_on(run)
+
+    assert report.run.elapsed_s >= 0.3
+    assert report.run.tail_s is None
+    assert [each.elapsed_s for each in report.run.events] == [None]
+    assert report.bound is Bound.DEVICE
+    assert kinds(report) == []
+
+
+# ------------------------------------------------------------ broken devices
+
+
+def test_a_device_that_was_broken_before_is_told_before_the_code_runs(device):
+    """Nothing can be measured: two lines say so, and everything is as before."""
+    device.error = RuntimeError(ASSERT)
+    run = OneRun(Instruments(NoDriver, device), Options(syncs=True, profile=True))
+
+    with pytest.raises(DeviceError, match="device-side assert triggered") as caught:
+        run.begin()
+    assert "TORCH_USE_CUDA_DSA" not in caught.value.problem
+    assert "restart the kernel" in caught.value.hint
+    assert device.log in ([], ["wait"])
+
+
+def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
+    """It is the very exception, with a note on where to look."""
+    run = start()
+    device.error = error = RuntimeError(ASSERT)
+    report = report_on(run)
+
+    assert run.late_error is error
+    assert "the failing launch was earlier" in error.__notes__[0]
+    assert [flag.names for flag in flags(report)] == [
+        ("CUDA error: device-side assert triggered",)
+    ]
+    assert kinds(report) == [FlagKind.ERROR_AT_END]
+    assert report.failed == "RuntimeError: CUDA error: device-side assert triggered"
+
+
+def test_an_error_of_the_wait_never_hides_the_code_s_own(device, start):
+    """The code's error goes on alone; that of the device is a note."""
+    run = start()
+    device.error = RuntimeError(ASSERT)
+    report = report_on(run, error=ValueError("mine"))
+
+    assert run.late_error is None
+    assert kinds(report) == [FlagKind.NOT_DRAINED]
+    assert report.failed == "ValueError: mine"
+
+
+def test_an_error_in_the_helper_arrives_as_well(device, start):
+    """The helper's exception is that of the wait."""
+    run = start()
+    device.busy(0.06)
+    error = RuntimeError(ASSERT)
+
+    def broken():
+        raise error
+
+    device.synchronize = broken
+    run.end()
+
+    assert run.late_error is error
+
+
+def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
+    """A device that works on for long is left to it, and that is told."""
+    monkeypatch.setattr(around_cell, "_LONGEST_AFTER_ERROR_S", 0.05)
+    for stream in (device.side, device.main):
+        run = start()
+        device.busy(LONG_S, stream)
+        report = report_on(run, error=ValueError("mine"))
+
+        assert device.at_work
+        assert kinds(report) == [FlagKind.NOT_DRAINED]
+        assert report.run.elapsed_s == report.run.naive_s
+        device.rest()
+
+
+def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
+    """Neither before nor after: it would break the capture."""
+    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
+    report = report_on(start())
+
+    assert device.log == []
+    assert kinds(report) == [FlagKind.CAPTURING]
+    assert report.run.backlog_s is None
+    assert report.run.events == ()
+
+
+def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
+    device, start, monkeypatch
+):
+    """The tracer would wait for the device at its end, which breaks a capture."""
+    run = start(profile=True)
+    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
+    report = report_on(run)
+
+    assert "end" not in device.log
+    assert device.log[-1] == "trace no more"
+    assert report.profile.problem == "the trace was lost: a graph was being captured"
+
+
+# ------------------------------------------------------------------ observers
+
+
+def test_observers_begin_and_end_in_order(device, start):
+    """Waits are noted while the code runs only; the trace goes on until all is idle."""
+    run = start(syncs=True, profile=True)
+    device.log.append("the code")
+    report = report_on(run)
+
+    at = device.log.index("the code")
+    assert [each for each in device.log[:at] if each != "wait"] == [
+        "trace",
+        "watch",
+        "begin",
+    ]
+    assert device.log[at + 1 : at + 5] == [
+        "watch no more",
+        "wait",
+        "end",
+        "trace no more",
+    ]
+    assert device.log.index("wait") < device.log.index("trace")
+    assert [point.what for point in report.syncs] == [".item()"]
+    assert report.profile.length_s == 0.5
+    assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
+
+
+def test_observers_end_also_after_errors(device, start):
+    """Whatever has failed, nothing looks on."""
+    run = start(syncs=True, profile=True)
+    device.error = RuntimeError(ASSERT)
+    report = report_on(run)
+
+    assert device.log.count("watch no more") == device.log.count("trace no more") == 1
+    assert "device-side assert" in report.profile.problem
+
+
+def test_waits_that_cannot_be_watched_cost_a_flag(device, start):
+    """The time is there, with the reason why the waits are not."""
+    device.unwatchable = DeviceError("torch cannot tell", "leave it off")
+    report = report_on(start(syncs=True))
+
+    (flag,) = flags(report)
+    assert (flag.kind, flag.names) == (FlagKind.UNWATCHED, ("torch cannot tell",))
+    assert report.syncs is None
+
+
+def test_a_tracer_that_does_not_start_stops_the_run(device, start):
+    """The code has not run yet, so the error costs nothing."""
+    device.untraceable = DeviceError("another profiler is running", "stop it")
+
+    with pytest.raises(DeviceError, match="another profiler"):
+        start(syncs=True, profile=True)
+    assert "watch" not in device.log
+
+
+def test_what_fails_before_the_code_runs_leaves_no_observer(device):
+    """A device that breaks while the tracer starts is told, and nothing looks on."""
+    first_event = device.record
+
+    def second_fails(stream):
+        if "watch" in device.log:
+            raise RuntimeError(ASSERT)
+        return first_event(stream)
+
+    device.record = second_fails
+    run = OneRun(Instruments(NoDriver, device), Options(syncs=True, profile=True))
+
+    with pytest.raises(DeviceError, match="device-side assert"):
+        run.begin()
+    assert device.log.count("watch no more") == device.log.count("trace no more") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (None, None),
+        (ValueError("no good"), "ValueError: no good"),
+        (ValueError("\nfirst\nsecond"), "ValueError: first"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GpuMagicError("wrong", "do this"), "GpuMagicError: wrong"),
+    ],
+)
+def test_an_error_is_one_line(error, line):
+    """Its name and what it says first."""
+    assert error_line(error) == line
+
+
+@dataclass
+class SlowToAnswer(StandinDevice):
+    """An idle device on a clock of its own, each wait for which takes some time."""
+
+    waits_s: tuple[float, ...] = ()
+    clock_ns: int = 0
+
+    def now_ns(self):
+        """Moved by waits alone."""
+        return self.clock_ns
+
+    def synchronize(self):
+        """The next of the waits; none takes any time in the end."""
+        first, *rest = (*self.waits_s, 0.0)
+        self.clock_ns += round(first * 1e9)
+        self.waits_s = tuple(rest)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "is_told"), [((0.005, 0.0), True), ((0.005, 0.005), False)]
+)
+def test_a_slow_answer_of_an_idle_device_is_no_backlog(waits_s, is_told):
+    """Work of earlier cells is told; a wait that takes as long for nothing is not."""
+    # Given
+    run = OneRun(Instruments(NoDriver, SlowToAnswer(waits_s=waits_s)))
+
+    # When
+    run.begin()
+    run.end()
+    flags = run.report(Code("x")).flags
+
+    # Then
+    assert (FlagKind.BACKLOG in {flag.kind for flag in flags}) is is_told

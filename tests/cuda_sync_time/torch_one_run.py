@@ -1,0 +1,612 @@
+"""One run on the simulated GPU, whose clock makes every figure exact."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.cuda_sync_time import view_run
+from gpumagic.cuda_sync_time.instruments import Instruments
+from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.devices.driver import open_driver
+from gpumagic.errors import GpuMagicError
+from gpumagic.report.events import Code
+from gpumagic.simulator.work import Engine
+
+MS = 1_000_000
+OVERHEAD_S = 100e-6  # of launches and waits; far below the work of these tests
+
+
+class Bench:
+    """Times functions, and keeps the GPUs of a box busy for exact times."""
+
+    def __init__(self, box):
+        self.box = box
+        self.instruments = Instruments(open_driver)
+
+    def busy(self, milliseconds, stream=None, device=0):
+        """Put one piece of work on a stream; the host goes on."""
+        stream = stream or torch.sim.current_stream(device)
+        self.box.machine.scheduler.launch(
+            stream._simulated.queue, Engine.COMPUTE, round(milliseconds * MS), name="w"
+        )
+
+    def time(self, function, **options):
+        """The report on one call of a function; its own error is swallowed."""
+        run, error = OneRun(self.instruments, Options(**options)), None
+        run.begin()
+        try:
+            function()
+        except Exception as raised:  # noqa: BLE001 -- as a magic does
+            error = raised
+        run.end(error=error)
+        assert run.late_error is None
+        return run.report(Code("the function"))
+
+
+@pytest.fixture
+def bench(box):
+    """A bench whose GPUs are both in use and idle."""
+    for device in (0, 1):
+        torch.zeros(1, device=f"sim:{device}")
+    torch.accelerator.synchronize(1)
+    torch.accelerator.synchronize(0)
+    return Bench(box)
+
+
+def kinds(report):
+    """The kinds of its flags."""
+    return {flag.kind for flag in report.flags}
+
+
+def flag(report, kind):
+    """The only flag of a kind."""
+    (found,) = (each for each in report.flags if each.kind is kind)
+    return found
+
+
+# ------------------------------------------------------------------ the time
+
+
+def test_work_on_a_side_stream_counts_and_is_flagged(bench):
+    """50 ms on a stream that nobody waits for are in the time, not in the events."""
+    side = torch.sim.Stream()
+
+    report = bench.time(lambda: bench.busy(50, side))
+
+    assert 0.05 <= report.run.elapsed_s < 0.05 + OVERHEAD_S
+    assert report.run.tail_s == pytest.approx(0.05, rel=0.01)
+    assert flag(report, FlagKind.TAIL).amount == report.run.tail_s
+    assert all(each.elapsed_s < OVERHEAD_S for each in report.run.events)
+
+
+def test_work_on_the_starting_stream_leaves_no_tail(bench):
+    """The events agree with the time, and there is nothing to flag."""
+    report = bench.time(lambda: bench.busy(50))
+
+    assert report.run.events[0].elapsed_s == pytest.approx(0.05, rel=0.01)
+    assert report.run.events[0].elapsed_s <= report.run.elapsed_s
+    assert report.run.naive_s < OVERHEAD_S
+    assert report.bound is Bound.DEVICE
+    assert kinds(report) <= {FlagKind.COLLECTED}
+
+
+def test_the_starting_stream_is_kept_when_the_cell_takes_another(bench):
+    """Work on a stream that became current in the cell is a tail, not event time."""
+    side = torch.sim.Stream()
+
+    def switch():
+        torch.sim.set_stream(side)
+        bench.busy(30)
+
+    report = bench.time(switch)
+    torch.sim.set_stream(torch.sim.default_stream())
+
+    assert report.run.tail_s == pytest.approx(0.03, rel=0.01)
+    assert report.run.events[0].elapsed_s < OVERHEAD_S
+    assert flag(report, FlagKind.STREAM_LEFT).device == 0
+
+
+def test_a_tail_of_less_than_the_floor_is_no_news(bench):
+    """40 us on a side stream are below the floor and 50 us more."""
+    side = torch.sim.Stream()
+
+    report = bench.time(lambda: bench.busy(0.04, side))
+
+    assert report.run.tail_s > 0
+    assert FlagKind.TAIL not in kinds(report)
+
+
+def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
+    """30 ms queued before, on a side stream even, are backlog and not time."""
+    bench.busy(30, torch.sim.Stream())
+
+    report = bench.time(lambda: bench.busy(2))
+
+    assert report.run.backlog_s == pytest.approx(0.03, rel=0.01)
+    assert flag(report, FlagKind.BACKLOG).amount == report.run.backlog_s
+    assert 0.002 <= report.run.elapsed_s < 0.002 + OVERHEAD_S
+
+
+def test_an_idle_device_has_no_backlog_to_tell(bench):
+    """What the wait itself costs is noted, and no flag."""
+    report = bench.time(lambda: None)
+
+    assert 0 < report.run.backlog_s < OVERHEAD_S
+    assert FlagKind.BACKLOG not in kinds(report)
+
+
+def test_the_host_may_take_all_the_time(bench):
+    """A device that keeps up leaves nothing to wait for."""
+
+    def host():
+        bench.busy(0.01)
+        bench.box.pass_time(0.05)
+
+    report = bench.time(host)
+
+    assert report.bound is Bound.HOST
+    assert report.run.naive_s == pytest.approx(0.05, rel=0.01)
+
+
+@pytest.mark.parametrize("microseconds", [17, 25, 30, 40, 70, 110, 300])
+def test_without_work_on_the_gpu_the_host_waits_for_nothing(bench, microseconds):
+    """What looking takes, an empty cell's time, is not taken for a wait."""
+    report = bench.time(lambda: bench.box.pass_time(microseconds * 1e-6))
+
+    assert report.run.waited_s == pytest.approx(report.setting.floor_s)
+    assert report.bound is Bound.HOST
+    title = view_run.headline(report)
+    assert "waited" not in title
+    assert "too little" not in title
+    assert "done as soon as the code was" in title
+
+
+def test_both_may_take_their_part(bench):
+    """50 ms of work behind 30 ms of host leave 20 ms to wait for."""
+
+    def both():
+        bench.busy(50)
+        bench.box.pass_time(0.03)
+
+    report = bench.time(both)
+
+    assert report.bound is Bound.OVERLAPPED
+    assert report.run.waited_s == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_full_queue_makes_the_naive_time_grow(bench):
+    """Beyond the queue's length the host launches at the pace of the device."""
+    report = bench.time(lambda: [bench.busy(1) for _ in range(1500)])
+
+    assert report.run.elapsed_s == pytest.approx(1.5, rel=0.01)
+    assert report.run.naive_s == pytest.approx(1.5 - 1.024, rel=0.02)
+
+
+def test_a_device_that_is_not_current_is_waited_for(bench):
+    """Work on the second GPU counts while the first one is current."""
+    report = bench.time(lambda: bench.busy(40, device=1))
+
+    first, second = report.run.events
+    assert report.run.elapsed_s >= 0.04
+    assert (first.device, second.device) == (0, 1)
+    assert first.elapsed_s < OVERHEAD_S < 0.04 <= second.elapsed_s
+    assert FlagKind.TAIL not in kinds(report)
+
+
+def test_an_empty_cell_is_measured_as_the_floor(bench):
+    """The floor comes from the same path, and is the same whenever it is asked."""
+    first, second = bench.time(lambda: None), bench.time(lambda: None)
+
+    assert first.run.elapsed_s == first.setting.floor_s == second.setting.floor_s
+    assert second.run.elapsed_s == first.run.elapsed_s > 0
+
+
+def test_fewer_devices_have_a_floor_of_their_own(bench):
+    """Waiting for two GPUs takes longer than for one."""
+    two = bench.time(lambda: None).setting.floor_s
+
+    with gpumagic.simulate("2xh100") as box:
+        torch.zeros(1, device="sim")
+        alone = Bench(box)
+        alone.instruments = bench.instruments
+        one = alone.time(lambda: None).setting.floor_s
+
+    assert 0 < one < two
+
+
+def compute_for(seconds):
+    """Python's own work, of which the machine's clock knows nothing."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def test_sleeping_is_part_of_the_time(bench):
+    """What the program asks to sleep passes on the machine's clock, exactly."""
+    report = bench.time(lambda: time.sleep(0.01))
+
+    assert 0.01 <= report.run.elapsed_s < 0.01 + OVERHEAD_S
+
+
+def test_the_report_says_where_it_was_measured(bench):
+    """Kind, label, both devices by name, and what simulating has taken for real."""
+    began = time.perf_counter()
+    report = bench.time(lambda: compute_for(0.01))
+    took_s = time.perf_counter() - began
+
+    assert report.setting.kind == "sim"
+    assert report.setting.label == "simulated H100 SXM"
+    assert [device for device, _ in report.setting.devices] == [0, 1]
+    assert report.setting.torch_version == torch.__version__
+    assert 0.01 <= report.run.simulated_in_s <= took_s
+    assert report.run.elapsed_s < OVERHEAD_S
+
+
+def test_stamps_of_the_host_say_nothing_of_the_model_s_clock(bench):
+    """Stamps that a caller took with `perf_counter_ns` are left aside."""
+    run = OneRun(bench.instruments)
+    run.begin()
+    bench.busy(5)
+    run.end(started_ns=time.perf_counter_ns(), ended_ns=time.perf_counter_ns())
+
+    assert 0.005 <= run.report(Code("x")).run.elapsed_s < 0.005 + OVERHEAD_S
+
+
+def test_the_same_cell_takes_the_same_time():
+    """Two machines, one program, one figure to the nanosecond."""
+
+    def elapsed():
+        with gpumagic.simulate("2xh100") as box:
+            x = torch.ones(512, 512, device="sim")
+            return Bench(box).time(lambda: (x @ x).sum().item()).run
+
+    one, other = elapsed(), elapsed()
+    assert one.elapsed_s == other.elapsed_s
+    assert (one.naive_s, one.tail_s) == (other.naive_s, other.tail_s)
+
+
+# ------------------------------------------------------- devices that come late
+
+
+def test_nothing_is_started_by_timing(box):
+    """A cell that uses no device is host time, and the GPU stays untouched."""
+    bench = Bench(box)
+
+    report = bench.time(lambda: time.sleep(0.001))
+
+    assert report.bound is Bound.HOST_ONLY
+    assert report.setting.kind == "cpu"
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert not box.machine.started
+    assert kinds(report) <= {FlagKind.COLLECTED}
+
+
+def test_a_first_use_is_waited_for_and_labelled(box):
+    """The device that the cell starts is waited for; its tail is unknown."""
+    bench = Bench(box)
+
+    def first():
+        torch.zeros(1, device="sim")
+        bench.busy(40)
+
+    report = bench.time(first)
+
+    assert report.setting.kind == "sim"
+    assert report.run.elapsed_s > 0.15 + 0.04  # a context takes its time
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert report.run.events == ()
+    assert flag(report, FlagKind.FIRST_USE).device == 0
+    assert FlagKind.DEVICE_LEFT not in kinds(report)
+
+
+def test_a_second_device_that_comes_late_is_waited_for(box):
+    """A GPU first used by the cell counts in the time and has no events."""
+    torch.zeros(1, device="sim:0")
+    bench = Bench(box)
+
+    def second():
+        torch.zeros(1, device="sim:1")
+        bench.busy(40, device=1)
+
+    report = bench.time(second)
+
+    assert report.run.waited_s == pytest.approx(0.04, rel=0.01)
+    assert [each.device for each in report.run.events] == [0]
+    assert flag(report, FlagKind.FIRST_USE).device == 1
+
+
+def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
+    """With the simulated machine its clock has gone: the host's is told."""
+    torch.zeros(1, device="sim")
+    bench = Bench(box)
+
+    def switch_off():
+        time.sleep(0.002)
+        box.off()
+
+    report = bench.time(switch_off)
+
+    assert report.setting.kind == "cpu"
+    assert report.bound is Bound.HOST_ONLY
+    assert report.run.elapsed_s >= 0.002
+
+
+def test_a_machine_that_comes_during_the_cell_leaves_the_host_s_time():
+    """The clock of a machine that was switched on in the cell tells nothing of it."""
+    bench, made = Bench(None), []
+
+    def switch_on():
+        made.append(gpumagic.simulate("h100"))
+        torch.zeros(1, device="sim")
+        time.sleep(0.002)
+
+    try:
+        report = bench.time(switch_on)
+    finally:
+        made[0].off()
+
+    assert report.setting.kind == "cpu"
+    assert report.run.elapsed_s >= 0.002
+
+
+# ------------------------------------------------------------ cells that fail
+
+
+def test_a_cell_that_raises_keeps_its_error_and_its_time(bench):
+    """The time is until the error; what was queued is waited for all the same."""
+
+    def fail():
+        bench.busy(20)
+        bench.box.pass_time(0.01)
+        raise ValueError("no good\nmore of it")
+
+    report = bench.time(fail)
+
+    assert report.failed == "ValueError: no good"
+    assert report.run.elapsed_s == report.run.naive_s == pytest.approx(0.01, rel=0.01)
+    assert bench.time(lambda: None).run.backlog_s < OVERHEAD_S
+
+
+def test_a_report_needs_an_end(bench):
+    """Asked too early it says so."""
+    run = OneRun(bench.instruments)
+    run.begin()
+
+    with pytest.raises(RuntimeError, match="not ended"):
+        run.report(Code("x"))
+
+
+# ---------------------------------------------------------------------- flags
+
+
+def test_another_device_left_current_is_told(bench):
+    """The number of the device that the cell has left current."""
+    report = bench.time(lambda: torch.sim.set_device(1))
+    torch.sim.set_device(0)
+
+    assert flag(report, FlagKind.DEVICE_LEFT).amount == 1
+    assert FlagKind.DEVICE_LEFT not in kinds(bench.time(lambda: None))
+
+
+def test_threads_that_still_run_are_told_by_name(bench):
+    """One that has ended is not; nor is one that ran before."""
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=stop.wait, name="loader", daemon=True),
+        threading.Thread(target=int, name="ended"),
+    ]
+
+    def start():
+        for thread in threads:
+            thread.start()
+        threads[1].join()
+
+    report, later = bench.time(start), bench.time(lambda: None)
+    stop.set()
+
+    assert flag(report, FlagKind.THREADS).names == ("loader",)
+    assert FlagKind.THREADS not in kinds(later)
+
+
+def test_collections_are_counted(bench):
+    """Going through everything twice is told; making objects is not."""
+    gc.collect()
+
+    report, quiet = bench.time(lambda: (gc.collect(), gc.collect())), None
+    gc.freeze()
+    try:
+        quiet = bench.time(lambda: [[] for _ in range(5000)])
+    finally:
+        gc.unfreeze()
+
+    assert flag(report, FlagKind.COLLECTED).amount == 2
+    assert FlagKind.COLLECTED not in kinds(quiet)
+
+
+def test_memory_from_the_driver_is_counted(bench):
+    """Two new segments are two calls; what the cache has is none."""
+
+    def allocate():
+        return [torch.empty(64 << 20, dtype=torch.uint8, device="sim") for _ in "ab"]
+
+    new, cached = bench.time(allocate), bench.time(allocate)
+
+    assert flag(new, FlagKind.DRIVER_CALLS).amount == 2
+    assert FlagKind.DRIVER_CALLS not in kinds(cached)
+
+
+def test_an_allocator_that_ran_out_is_told():
+    """A cache that had to be emptied first is a retry."""
+    with gpumagic.simulate("h100", memory="2GiB") as box:
+        bench = Bench(box)
+        torch.empty(900 << 20, dtype=torch.uint8, device="sim")
+
+        report = bench.time(
+            lambda: torch.empty(1000 << 20, dtype=torch.uint8, device="sim")
+        )
+
+    assert flag(report, FlagKind.RETRIES).amount == 1
+
+
+def test_other_processes_on_the_gpu_are_counted():
+    """A GPU that is shared says with how many."""
+    with gpumagic.simulate("h100", others=[[(101, 1 << 30), (102, 1 << 30)]]) as box:
+        torch.zeros(1, device="sim")
+        report = Bench(box).time(lambda: None)
+
+    assert flag(report, FlagKind.SHARED).amount == 2
+
+
+@pytest.fixture
+def as_cuda():
+    """A bench on a simulated GPU that code calls "cuda", where graphs are captured."""
+    with gpumagic.simulate("h100", as_cuda=True) as box:
+        torch.zeros(1, device="cuda")
+        yield Bench(box)
+
+
+def test_during_a_capture_nothing_is_waited_for(as_cuda):
+    """A cell within a capture leaves the capture whole, and says so."""
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):
+        report = as_cuda.time(lambda: x.add_(1))
+    graph.replay()
+
+    assert flag(report, FlagKind.CAPTURING)
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert x[0].item() == 2
+    assert FlagKind.CAPTURING not in kinds(as_cuda.time(lambda: None))
+
+
+def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
+    """Nothing is waited for at the end either."""
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+    block = torch.cuda.graph(graph)
+
+    def begin():
+        block.__enter__()
+        x.add_(1)
+
+    report = as_cuda.time(begin)
+    block.__exit__(None, None, None)
+    graph.replay()
+
+    assert flag(report, FlagKind.CAPTURING)
+    assert x[0].item() == 2
+
+
+def test_a_whole_capture_within_the_cell_is_no_obstacle(as_cuda):
+    """Captured and replayed in one cell, the replay is waited for."""
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+
+    def capture():
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        graph.replay()
+        as_cuda.busy(20)
+
+    report = as_cuda.time(capture)
+
+    assert FlagKind.CAPTURING not in kinds(report)
+    assert report.run.waited_s == pytest.approx(0.02, rel=0.01)
+
+
+# ------------------------------------------------------------------ observers
+
+
+def test_waits_are_listed_without_ours(bench):
+    """The cell's `.item()` is there; the waits that frame the cell are not."""
+    x = torch.ones(1, device="sim")
+
+    report = bench.time(x.item, syncs=True)
+    quiet = bench.time(lambda: x.add_(1), syncs=True)
+
+    (point,) = report.syncs
+    assert point.what == "function(): .item()"  # the line that calls it is ours
+    assert FlagKind.WATCHED in kinds(report)
+    assert quiet.syncs == ()
+    assert bench.time(x.item).syncs is None
+
+
+def test_a_profile_spans_the_run_to_the_nanosecond(bench):
+    """The trace begins and ends with the window, and holds the cell's work alone."""
+    bench.busy(3)
+
+    report = bench.time(lambda: bench.busy(20), profile=True)
+
+    assert report.profile.length_s == pytest.approx(report.run.elapsed_s, abs=1e-9)
+    assert report.profile.busy_s == pytest.approx(0.02)
+    assert FlagKind.PROFILED in kinds(report)
+    assert bench.time(lambda: None).profile is None
+
+
+def test_a_full_queue_is_seen_by_the_profile(bench):
+    """More in flight than a queue holds is told."""
+    report = bench.time(lambda: [bench.busy(0.1) for _ in range(1500)], profile=True)
+
+    assert FlagKind.QUEUE_FULL in kinds(report)
+
+
+def test_a_trace_is_saved_where_it_was_asked_for(bench, tmp_path):
+    """The file is named in the report; asking for it is asking for a profile."""
+    file = tmp_path / "trace.json"
+
+    report = bench.time(lambda: bench.busy(1), trace_file=str(file))
+
+    assert report.profile.saved_as == str(file)
+    assert file.stat().st_size > 0
+
+
+def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):
+    """Nothing has run when the error comes."""
+    run = OneRun(
+        bench.instruments, Options(trace_file=str(tmp_path / "none" / "trace.json"))
+    )
+
+    with pytest.raises(GpuMagicError, match="no such folder"):
+        run.begin()
+    assert bench.box.machine.wait_observers == []
+
+
+def test_a_trace_that_cannot_be_saved_costs_neither_time_nor_profile(bench, tmp_path):
+    """The figures are there, with why the file is not."""
+    report = bench.time(lambda: bench.busy(7), trace_file=str(tmp_path))
+
+    assert report.run.elapsed_s >= 0.007
+    assert report.profile.busy_s == pytest.approx(0.007)
+    assert "could not be saved" in report.profile.problem
+    assert report.profile.saved_as is None
+
+
+def test_observers_end_with_the_run_also_when_the_cell_raises(bench):
+    """No observer of waits is left behind."""
+
+    def fail():
+        raise ValueError("no good")
+
+    bench.time(fail, syncs=True, profile=True)
+
+    assert bench.box.machine.wait_observers == []
+
+
+def test_nothing_of_it_draws_random_numbers_or_moves_counters(bench):
+    """Seeds, allocator counters and the current stream are as before."""
+    before = torch.get_rng_state(), torch.sim.memory_stats(0), torch.sim.memory_stats(1)
+
+    bench.time(lambda: None, syncs=True, profile=True)
+
+    after = torch.get_rng_state(), torch.sim.memory_stats(0), torch.sim.memory_stats(1)
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]

@@ -1,0 +1,415 @@
+"""Which lines make the host wait for the simulated GPU, and which forget to wait."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+
+import pytest
+import torch
+
+import gpumagic
+from gpumagic.devices.opening import open_runtime
+from gpumagic.errors import DeviceError
+
+pytestmark = pytest.mark.usefixtures("box")
+
+SIDE = 1024
+
+
+def keep_busy(times=4, side=SIDE):
+    """Give the current stream what takes the GPU long and this machine little."""
+    source = torch.ones(side, side).pin_memory()
+    target = torch.empty(side, side, device="sim")
+    for _ in range(times):
+        target.copy_(source, non_blocking=True)
+
+
+def work():
+    """A tensor whose stream is busy."""
+    x = torch.ones(SIDE, SIDE, device="sim")
+    keep_busy()
+    return x
+
+
+def waits_of(action):
+    """The waits of one call."""
+    with open_runtime("sim").watch_syncs() as seen:
+        action()
+    return seen
+
+
+def print_it(tensor):
+    """Make its text, as printing does."""
+    return str(tensor)
+
+
+WAITING = {
+    ".item()": (lambda x: x.sum().item(), ".item()"),
+    ".cpu()": (lambda x: x.cpu(), ".cpu()"),
+    ".tolist()": (lambda x: x[0, :3].tolist(), ".tolist()"),
+    "if": (lambda x: 1 if x.sum() > 0 else 2, "a tensor as a condition"),
+    "float": (lambda x: float(x.sum()), "float()"),
+    "int": (lambda x: int(x.sum()), "int()"),
+    "bool": (lambda x: bool(x.sum()), "bool()"),
+    "not": (lambda x: not x.sum(), "a tensor as a condition"),
+    "text": (lambda x: f"{x.sum():.1f}", "a tensor in a text"),
+    "a function around it": (lambda x: torch.clamp(x, x.sum().item()), ".item()"),
+    "nonzero": (lambda x: x.nonzero(), ".nonzero()"),
+    "mask": (lambda x: x[x > 0], "indexing with a mask"),
+    "mask_put": (lambda x: x.__setitem__(x > 0, 1.0), "assignment with a mask"),
+    "unique": (lambda x: x.unique(), ".unique()"),
+    "masked_select": (lambda x: x.masked_select(x > 0), ".masked_select()"),
+    "equal": (lambda x: torch.equal(x, x), "torch.equal()"),
+    "pageable to the device": (
+        lambda x: x.copy_(torch.ones(SIDE, SIDE)),
+        "copy from pageable memory",
+    ),
+    "pageable in vain asynchronous": (
+        lambda x: x.copy_(torch.ones(SIDE, SIDE), non_blocking=True),
+        "copy from pageable memory",
+    ),
+    "pinned to the device": (
+        lambda x: x.copy_(torch.ones(SIDE, SIDE).pin_memory()),
+        "copy to the device",
+    ),
+    "device": (lambda _: torch.sim.synchronize(), "torch.sim.synchronize()"),
+    "accelerator": (
+        lambda _: torch.accelerator.synchronize(),
+        "torch.accelerator.synchronize()",
+    ),
+    "stream": (
+        lambda _: torch.sim.current_stream().synchronize(),
+        "stream.synchronize()",
+    ),
+    "event": (
+        lambda _: torch.sim.current_stream().record_event().synchronize(),
+        "event.synchronize()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_what_waits_is_noted_once(name):
+    """A call that waits is one call, whatever it waits for, at the user's line."""
+    action, what = WAITING[name]
+    x = work()
+
+    (seen,) = waits_of(lambda: action(x))
+
+    assert seen.what == what
+    assert seen.line.where.startswith("torch_watching.py, line")
+    assert seen.waited_s > 0
+
+
+NOT_WAITING = {
+    "kernels": lambda x, _: x.relu().sum(),
+    "to the device, pinned": lambda x, pinned: x.copy_(pinned, non_blocking=True),
+    "to the host, pinned": lambda x, pinned: pinned.copy_(x, non_blocking=True),
+    "to the host, into new memory": lambda x, _: x.to("cpu", non_blocking=True),
+    "between devices": lambda x, _: x.to("sim:1"),
+    "a query": lambda _x, _p: torch.sim.current_stream().query(),
+    "an event's record": lambda _x, _p: torch.sim.Event().record(),
+    "streams that wait for each other": lambda _x, _p: torch.sim.Stream().wait_stream(
+        torch.sim.current_stream()
+    ),
+    "a shape": lambda x, _: x.shape[0] + x.numel(),
+}
+
+
+@pytest.mark.parametrize("name", NOT_WAITING)
+def test_what_does_not_wait_is_not_noted(name):
+    """What only gives the device work leaves the list empty."""
+    x, pinned = work(), torch.ones(SIDE, SIDE).pin_memory()
+
+    seen = waits_of(lambda: NOT_WAITING[name](x, pinned))
+
+    assert seen == []
+
+
+def test_the_wait_is_exact(box):
+    """What is noted is what the clock of the machine has moved by in the call."""
+    torch.sim.synchronize()
+    work()
+    before_s = box.time_s
+
+    (first,) = waits_of(torch.sim.synchronize)
+    between_s = box.time_s
+    (again,) = waits_of(torch.sim.synchronize)
+
+    assert first.waited_s == pytest.approx(between_s - before_s, rel=1e-9)
+    assert again.waited_s == pytest.approx(box.time_s - between_s, rel=1e-9)
+    assert first.waited_s > 50 * again.waited_s > 0
+
+
+def test_a_copy_behind_work_is_one_wait_with_its_staging(box):
+    """A copy from pageable memory waits twice in the driver and is told once."""
+    work()
+    x, host = torch.empty(SIDE, SIDE, device="sim"), torch.ones(SIDE, SIDE)
+    before_s = box.time_s
+
+    (seen,) = waits_of(lambda: x.copy_(host))
+
+    assert seen.what == "copy from pageable memory"
+    assert seen.waited_s == pytest.approx(box.time_s - before_s, rel=0.01)
+
+
+def test_the_line_is_the_users_own(box):
+    """The line is the one that was typed, not torch's, with what it says."""
+    x = work()
+
+    with box.watch_syncs() as seen:
+        total = x.sum()
+        total.item()
+
+    (call,) = seen
+    assert call.line.source == "total.item()"
+
+
+def test_printing_is_told_as_printing():
+    """All that torch does to make the text of a tensor is told as what it is."""
+    x = torch.ones(3, device="sim")
+
+    seen = waits_of(lambda: print_it(x))
+
+    assert len(seen) > 1
+    assert {each.what for each in seen} == {"printing a tensor"}
+    assert {each.line.source for each in seen} == {"return str(tensor)"}
+
+
+def test_a_full_queue_is_not_a_call_of_the_user(box):
+    """A launch that waits for a slot is seen by observers, but is no sync."""
+    observed = []
+    box.machine.wait_observers.append(lambda what, *_: observed.append(what))
+    x = torch.ones(2, device="sim")
+
+    def flood():
+        keep_busy(3, side=8 * SIDE)
+        for _ in range(1100):
+            x.add_(1)
+
+    seen = waits_of(flood)
+
+    assert "queue full" in observed
+    assert seen == []
+
+
+def test_the_list_is_whole_where_the_code_raises(box):
+    """A cell that raises has its waits in the list, and nobody watches any more."""
+    x = work()
+
+    with pytest.raises(ZeroDivisionError), box.watch_syncs() as seen:
+        x.sum().item() / 0
+
+    assert [each.what for each in seen] == [".item()"]
+    assert box.machine.wait_observers == []
+
+
+def test_other_threads_are_seen(box):
+    """What another thread waits for is noted, with the line of that thread."""
+    x = work()
+    with box.watch_syncs() as seen:
+        thread = threading.Thread(target=lambda: x.sum().item())
+        thread.start()
+        thread.join()
+
+    assert [each.what for each in seen] == [".item()"]
+    assert "x.sum().item()" in seen[0].line.source
+
+
+def test_observers_get_the_clock(box):
+    """An observer is told when the call began and ended, also with nothing to do."""
+    observed = []
+    box.machine.wait_observers.append(lambda *each: observed.append(each))
+    torch.sim.synchronize()
+    before_ns = box.machine.scheduler.now_ns
+
+    torch.sim.synchronize(0)
+
+    cost_ns = box.machine.gpus[0].costs.host.synchronize_device_ns
+    assert observed[-1] == (
+        "torch.sim.synchronize()",
+        before_ns,
+        before_ns + cost_ns,
+    )
+
+
+def test_giving_memory_back_waits_for_the_whole_device():
+    """Each segment that goes back to the driver is a wait for all that is queued."""
+    x = torch.ones(SIDE, SIDE, device="sim")
+    source = torch.ones(SIDE, SIDE).pin_memory()
+
+    def give_back(copies):
+        freed = torch.empty(64 << 20, device="sim")
+        for _ in range(copies):
+            x.copy_(source, non_blocking=True)
+        del freed
+        return waits_of(torch.sim.empty_cache)
+
+    (idle,) = give_back(copies=0)
+    (busy,) = give_back(copies=4)
+
+    assert idle.what == busy.what == "cudaFree"
+    assert busy.waited_s > idle.waited_s > 0
+
+
+def test_freeing_memory_that_another_stream_used_waits():
+    """The allocator's own wait for another stream is told as what it is."""
+    side = torch.sim.Stream()
+    x = torch.ones(SIDE, SIDE, device="sim")
+    side.wait_stream(torch.sim.current_stream())
+    with torch.sim.stream(side):
+        x.relu()
+    x.record_stream(side)
+    del x
+
+    seen = waits_of(torch.sim.empty_cache)
+
+    assert "freeing memory that another stream used" in {each.what for each in seen}
+
+
+def test_a_machine_that_stands_in_for_cuda_says_cuda():
+    """Code that says "cuda" is told of its waits in that word."""
+    with gpumagic.simulate("h100", as_cuda=True) as box, box.watch_syncs() as seen:
+        torch.ones(2, device="cuda").sum().item()
+        torch.cuda.synchronize()
+
+    assert [each.what for each in seen] == [".item()", "torch.cuda.synchronize()"]
+
+
+def test_a_machine_that_is_off_cannot_be_watched(box):
+    """Watching a machine that was switched off says how to switch one on."""
+    box.off()
+
+    for watch in (box.watch_syncs, box.watch_races):
+        with pytest.raises(DeviceError, match="switched off") as caught, watch():
+            pass
+        assert "gpumagic.simulate" in caught.value.hint
+
+
+def watched(action):
+    """The races of one call."""
+    with open_runtime("sim").watch_races() as found:
+        action()
+    return found
+
+
+def sums_too_early():
+    """The wrong example of PyTorch's page on CUDA semantics."""
+    side = torch.sim.Stream()
+    numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)
+    with torch.sim.stream(side):
+        torch.sum(numbers)
+    torch.sim.synchronize()  # its memory may go back now
+
+
+def sums_in_time():
+    """The same, corrected as the page has it."""
+    side = torch.sim.Stream()
+    numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)
+    side.wait_stream(torch.sim.default_stream())
+    with torch.sim.stream(side):
+        torch.sum(numbers)
+    numbers.record_stream(side)
+    torch.sim.default_stream().wait_stream(side)
+
+
+def test_the_wrong_example_is_found_with_both_lines():
+    """A sum that may start before its input is there names both lines."""
+    (race,) = watched(sums_too_early)
+
+    assert race.earlier.source == (
+        'numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)'
+    )
+    assert race.later.source == "torch.sum(numbers)"
+    assert race.earlier.where in race.problem
+    assert race.later.where in race.problem
+    assert race.hint.endswith(f"before {race.later.where}")
+    assert ".wait_stream(torch.sim.default_stream())" in race.hint
+
+
+def test_the_corrected_example_is_not_found():
+    """What waits is no race."""
+    assert watched(sums_in_time) == []
+
+
+def test_the_hint_names_the_users_variable(monkeypatch):
+    """A stream that has a name in the notebook is told by it."""
+    side = torch.sim.Stream()
+    monkeypatch.setattr(sys.modules["__main__"], "side", side, raising=False)
+    numbers = torch.ones(8, device="sim")
+
+    def early():
+        with torch.sim.stream(side):
+            numbers.mul_(2)
+
+    (race,) = watched(early)
+
+    assert race.hint.startswith("side.wait_stream(")
+
+
+def test_no_warning_is_shown_for_what_is_collected(box):
+    """During the block races are told in the list alone; the machine counts them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = watched(sums_too_early)
+
+    assert len(found) == len(box.races) == 1
+
+
+def test_afterwards_races_warn_again():
+    """A race that was collected is told as ever once nobody collects."""
+    watched(sums_too_early)
+
+    with pytest.warns(RuntimeWarning, match="nothing makes it wait"):
+        sums_too_early()
+
+
+def test_a_loop_tells_a_race_once(box):
+    """The same two places are one entry, however often they meet."""
+
+    def again_and_again():
+        for _ in range(3):
+            sums_too_early()
+
+    assert len(watched(again_and_again)) == 1
+    assert len(box.races) == 3
+
+
+def test_a_buffer_read_too_early_on_the_host():
+    """What a non_blocking copy has not brought yet is a race with the host."""
+    x = torch.ones(1 << 20, device="sim")
+
+    def read_too_early():
+        host = x.to("cpu", non_blocking=True)
+        host.sum()
+
+    (race,) = watched(read_too_early)
+
+    assert race.later.source == "host.sum()"
+    assert "synchronize()" in race.hint
+
+
+def test_races_are_all_told_where_the_code_raises(box):
+    """A cell that raises has its races in the list, and later ones warn again."""
+
+    def raise_after():
+        sums_too_early()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), box.watch_races() as found:
+        raise_after()
+
+    assert len(found) == 1
+    with pytest.warns(RuntimeWarning):
+        sums_too_early()
+
+
+def test_a_machine_that_does_not_look_says_so():
+    """Without hazards there is nothing to collect, and the error says what to type."""
+    with gpumagic.simulate("h100", hazards="off") as box:
+        with pytest.raises(DeviceError) as caught, box.watch_races():
+            pass
+
+        assert 'hazards="report"' in caught.value.hint
