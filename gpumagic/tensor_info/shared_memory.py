@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info.diagram import (
-    BarLane,
-    LaneBars,
-    few_places,
-    lane_cells,
-    sight_of,
-)
+from gpumagic.tensor_info.diagram.lane_bars import BarLane, LaneBars
+from gpumagic.tensor_info.diagram.lane_cells import few_places, lane_cells
+from gpumagic.tensor_info.diagram.sight import sight_of
 from gpumagic.tensor_info.diagram.lane_cells import Lane
 
 if TYPE_CHECKING:

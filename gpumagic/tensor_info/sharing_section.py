@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Column, Note, Table
 from gpumagic.report.units import bytes_text, count_text
 from gpumagic.tensor_info.beside_section import relation_text
-from gpumagic.tensor_info.diagram import BarLane, LaneBars
+from gpumagic.tensor_info.diagram.lane_bars import BarLane, LaneBars
 from gpumagic.tensor_info.words import shape_text
 
 if TYPE_CHECKING:

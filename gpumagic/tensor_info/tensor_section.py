@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Details, Grid, Note
 from gpumagic.tensor_info.bytes_section import bytes_section
-from gpumagic.tensor_info.diagram import index_panel, memory_strip, sight_of
+from gpumagic.tensor_info.diagram.index_panel import index_panel
+from gpumagic.tensor_info.diagram.memory_strip import memory_strip
+from gpumagic.tensor_info.diagram.sight import sight_of
 from gpumagic.tensor_info.facts_table import facts_table, steps_table
 from gpumagic.tensor_info.safety_section import safety_section, view_summary
 from gpumagic.tensor_info.warp_section import warp_section

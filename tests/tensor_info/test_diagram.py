@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing
 from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
-from gpumagic.tensor_info.diagram import (
-    index_panel,
-    lane_cells,
-    memory_strip,
-    sight_of,
-)
+from gpumagic.tensor_info.diagram.index_panel import index_panel
+from gpumagic.tensor_info.diagram.lane_cells import lane_cells
+from gpumagic.tensor_info.diagram.memory_strip import memory_strip
+from gpumagic.tensor_info.diagram.sight import sight_of
 from gpumagic.tensor_info.diagram.canvas import HEAD, LIGHT
 from gpumagic.tensor_info.diagram.lane_cells import Lane
 from gpumagic.tensor_info.diagram.places import Places

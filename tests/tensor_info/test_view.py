@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.tensor_info.diagram import Figure, LaneBars
+from gpumagic.tensor_info.diagram.figure import Figure
+from gpumagic.tensor_info.diagram.lane_bars import LaneBars
 from gpumagic.tensor_info.diagram.sectors import Fetch, Sectors
 from gpumagic.tensor_info.report import CompareReport, TensorReport
 from gpumagic.tensor_info.view import draw
