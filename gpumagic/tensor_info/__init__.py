@@ -6,16 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.tensor_info.measure import compare, describe, explain_view
-    from gpumagic.tensor_info.storages import aliases
+    from gpumagic.tensor_info.api import compare, describe, explain_view
+    from gpumagic.tensor_info.names import aliases
 
 __all__ = ["aliases", "compare", "describe", "explain_view"]
 
 _PLACES = {
-    "aliases": "gpumagic.tensor_info.storages",
-    "compare": "gpumagic.tensor_info.measure",
-    "describe": "gpumagic.tensor_info.measure",
-    "explain_view": "gpumagic.tensor_info.measure",
+    "aliases": "gpumagic.tensor_info.names",
+    "compare": "gpumagic.tensor_info.api",
+    "describe": "gpumagic.tensor_info.api",
+    "explain_view": "gpumagic.tensor_info.api",
 }
 
 

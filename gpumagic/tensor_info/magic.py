@@ -129,7 +129,7 @@ class TensorMagics(GpuMagics):
     def _aliases(self, found: Any) -> AliasReport:
         import dataclasses
 
-        from gpumagic.tensor_info.storages import aliases
+        from gpumagic.tensor_info.names import aliases
 
         only, texts = found.values or None, found.texts
         report = aliases(self._namespace(), only=only, expressions=texts)
@@ -165,7 +165,7 @@ class TensorMagics(GpuMagics):
 def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
     import dataclasses
 
-    from gpumagic.tensor_info.measure import compare
+    from gpumagic.tensor_info.api import compare
 
     report = compare(
         *found.values,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.introspection import is_truly
-from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.arrays import is_array
 from gpumagic.tensor_info.report import ValueSummary
 
@@ -59,7 +59,7 @@ def sampling_steps(
 
 
 def _of_tensor(x: Any) -> ValueSummary:
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     if not is_truly(x, torch.Tensor):
         x = torch.from_dlpack(x)
     with torch.no_grad():

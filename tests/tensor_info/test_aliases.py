@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.tensor_info import aliases
-from gpumagic.tensor_info.covered import Placed, covered_bytes
 from gpumagic.tensor_info.geometry import Geometry
+from gpumagic.tensor_info.overlap import Placed, covered_bytes
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")

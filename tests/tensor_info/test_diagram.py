@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing
 from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
-from gpumagic.tensor_info.diagram.index_panel import index_panel
-from gpumagic.tensor_info.diagram.lane_cells import lane_cells
-from gpumagic.tensor_info.diagram.memory_strip import memory_strip
-from gpumagic.tensor_info.diagram.sight import sight_of
-from gpumagic.tensor_info.diagram.canvas import HEAD, LIGHT
-from gpumagic.tensor_info.diagram.lane_cells import Lane
-from gpumagic.tensor_info.diagram.places import Places
-from gpumagic.tensor_info.diagram.tiles import FILLS, pieces
-from gpumagic.tensor_info.diagram.windows import windows
+from gpumagic.tensor_info.panels import Lane, index_panel, lane_cells, memory_strip
+from gpumagic.tensor_info.picture import FILLS, HEAD, LIGHT, pieces
 from gpumagic.tensor_info.report import TensorReport
+from gpumagic.tensor_info.visible_axes import Places, sight_of, windows
 from tests.tensor_info import samples
 from tests.tensor_info.samples import SAMPLES, tensor
 
@@ -402,7 +396,7 @@ def test_columns_are_cut_into_even_pieces():
 
 def test_ascii_consoles_are_given_ascii():
     """A console that cannot encode the marks is given letters in their place."""
-    from gpumagic.tensor_info.diagram.characters import spelled
+    from gpumagic.tensor_info.figure import spelled
 
     class Options:
         ascii_only = True

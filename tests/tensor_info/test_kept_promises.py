@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.tensor_info import aliases, storages
-from gpumagic.tensor_info.advice import advice_for
+from gpumagic.tensor_info import aliases, names
 from gpumagic.tensor_info.geometry import Geometry
-from gpumagic.tensor_info.reading import Memory, Reading
+from gpumagic.tensor_info.names import advice_for
+from gpumagic.tensor_info.tensors import Memory, Reading
 from gpumagic.tensor_info.values import summarise
 
 torch = pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def test_equal_addresses_on_two_devices_are_two_memories(monkeypatch):
             memory=Memory(device, start=4096, size_bytes=64, address=4096),
         )
 
-    monkeypatch.setattr(storages, "read", read)
+    monkeypatch.setattr(names, "read", read)
 
     # When
     found = aliases({"first": first, "second": second})

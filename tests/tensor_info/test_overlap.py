@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from gpumagic.tensor_info import meetings, overlap, walks
-from gpumagic.tensor_info.meetings import surely_meet
-from gpumagic.tensor_info.walks import Walk
+from gpumagic.tensor_info import offsets, overlap
+from gpumagic.tensor_info.offsets import Walk, surely_meet
 from tests.tensor_info.geometries import flipped, of, places, seeded, some
 
 
@@ -93,8 +92,8 @@ def test_more_indices_than_places_must_meet():
 
 def test_too_hard_is_said_to_be_so(monkeypatch):
     """What cannot be searched within bounds is not decided rather than guessed."""
-    monkeypatch.setattr(meetings, "MOST_WORK", 0)
-    monkeypatch.setattr(walks, "MOST_BITS", 0)
+    monkeypatch.setattr(offsets, "MOST_WORK", 0)
+    monkeypatch.setattr(offsets, "MOST_BITS", 0)
     undecided = 0
     for g in some(4_000, 13):
         verdict = overlap.inside(g).verdict
@@ -116,7 +115,7 @@ def test_meetings_are_counted_as_if_listed():
         distance = chance.randint(-200, 200)
         starts, ends = _sums(first), _sums(second)
         expected = sum(ways * ends[at - distance] for at, ways in starts.items())
-        assert meetings.meetings(first, second, distance) == expected
+        assert offsets.meetings(first, second, distance) == expected
         met += expected > 0
         if surely_meet(first, second, distance):
             assert expected
@@ -128,27 +127,27 @@ def test_rows_of_two_walks_at_once_are_counted():
     both = (Walk(2, 300), Walk(3, 200))
     ways = _sums(both)
     expected = sum(count * ways[at - 7] for at, count in ways.items())
-    assert meetings.meetings(both, both, 7) == expected
+    assert offsets.meetings(both, both, 7) == expected
 
 
 def test_splitting_into_rows_keeps_the_places():
     """A long walk is split where the other tensor's rows end, if that fits."""
-    assert walks.split_at((Walk(2, 12),), [6]) == (Walk(2, 3), Walk(6, 4))
-    assert walks.split_at((Walk(2, 11),), [6]) == (Walk(2, 11),)
-    assert walks.split_at((Walk(1, 6), Walk(3, 2)), [3]) == (Walk(1, 6), Walk(3, 2))
+    assert offsets.split_at((Walk(2, 12),), [6]) == (Walk(2, 3), Walk(6, 4))
+    assert offsets.split_at((Walk(2, 11),), [6]) == (Walk(2, 11),)
+    assert offsets.split_at((Walk(1, 6), Walk(3, 2)), [3]) == (Walk(1, 6), Walk(3, 2))
 
 
 @pytest.mark.parametrize("stops", [10**9, 5_000])
 def test_too_many_choices_are_not_tried(stops):
     """Where too many choices are left, or too many closed forms, there is no count."""
     wide = (Walk(7, 10**9),)
-    assert meetings.meetings(wide, (Walk(11, 10**9), Walk(13, stops)), 0) is None
+    assert offsets.meetings(wide, (Walk(11, 10**9), Walk(13, stops)), 0) is None
 
 
 def test_both_orders_of_trying_count_the_same(monkeypatch):
     """If trying the long steps first is too much, the wide ones are kept for last."""
     first = (Walk(1, 2), Walk(6, 5_000))
     second = (Walk(2, 20_000),)
-    plain = meetings.meetings(first, second, 0)
-    monkeypatch.setattr(meetings, "MOST_WORK", 100)
-    assert meetings.meetings(first, second, 0) == plain == 5_000
+    plain = offsets.meetings(first, second, 0)
+    monkeypatch.setattr(offsets, "MOST_WORK", 100)
+    assert offsets.meetings(first, second, 0) == plain == 5_000

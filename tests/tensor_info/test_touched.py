@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from gpumagic.tensor_info import meetings, touched, walks
-from gpumagic.tensor_info.touched import (
+from gpumagic.tensor_info import offsets, overlap
+from gpumagic.tensor_info.overlap import (
     Shared,
     distinct_elements,
     holes_in_span,
@@ -87,9 +87,9 @@ def _cut(chance):
 
 def test_nothing_is_guessed_beyond_the_bounds(monkeypatch):
     """With no work allowed, what is said is still true and the rest is unknown."""
-    monkeypatch.setattr(meetings, "MOST_WORK", 0)
-    monkeypatch.setattr(walks, "MOST_BITS", 0)
-    monkeypatch.setattr(touched, "MOST_BITS", 0)
+    monkeypatch.setattr(offsets, "MOST_WORK", 0)
+    monkeypatch.setattr(offsets, "MOST_BITS", 0)
+    monkeypatch.setattr(overlap, "MOST_BITS", 0)
     unknown = 0
     for first, second, distance_bytes in _pairs(5_000, 18):
         found = shared(first, second, distance_bytes)
@@ -103,7 +103,7 @@ def test_nothing_is_guessed_beyond_the_bounds(monkeypatch):
 
 def test_bits_and_closed_forms_agree(monkeypatch):
     """Small tensors are told apart bit by bit where the closed forms give up."""
-    monkeypatch.setattr(meetings, "MOST_WORK", 0)
+    monkeypatch.setattr(offsets, "MOST_WORK", 0)
     for first, second, distance_bytes in _pairs(3_000, 19):
         listed = _listed(first, second, distance_bytes)
         assert shared(first, second, distance_bytes) == listed

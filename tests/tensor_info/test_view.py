@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.tensor_info.diagram.figure import Figure
-from gpumagic.tensor_info.diagram.lane_bars import LaneBars
-from gpumagic.tensor_info.diagram.sectors import Fetch, Sectors
+from gpumagic.tensor_info.figure import Figure
 from gpumagic.tensor_info.report import CompareReport, TensorReport
+from gpumagic.tensor_info.sentences import contiguity, headline
 from gpumagic.tensor_info.view import draw
-from gpumagic.tensor_info.words import contiguity, headline
+from gpumagic.tensor_info.view_compare import LaneBars
+from gpumagic.tensor_info.view_warp import Fetch, Sectors
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
 from tests.tensor_info.samples import SAMPLES, compared, tensor

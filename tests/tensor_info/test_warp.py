@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpumagic.tensor_info.warp import warp_reads
+from gpumagic.tensor_info.geometry import warp_reads
 from tests.tensor_info.geometries import flipped, of, seeded, some
 
 
