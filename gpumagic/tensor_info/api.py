@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.tensor_info import geometry as layout
 from gpumagic.tensor_info import merging, overlap
-from gpumagic.tensor_info.geometry import warp_reads
+from gpumagic.tensor_info.names import alias_report
 from gpumagic.tensor_info.objects import read, read_each
 from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.report import (
+    AliasReport,
     CompareReport,
     TensorReport,
     ValueSummary,
@@ -20,7 +21,7 @@ from gpumagic.tensor_info.report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpumagic.tensor_info.geometry import Geometry
     from gpumagic.tensor_info.tensors import Reading
@@ -75,7 +76,7 @@ def explain_view(x: Any, shape: int | Sequence[int]) -> ViewReport:
     """
     expression = "tensor"
     reading = read(x, expression)
-    return _view_report(reading, report_of(reading, expression), _as_shape(shape))
+    return _view_report(reading, _report_of(reading, expression), _as_shape(shape))
 
 
 def compare(
@@ -133,6 +134,38 @@ def compare(
     )
 
 
+def aliases(
+    namespace: Mapping[str, Any],
+    *,
+    only: Sequence[Any] | None = None,
+    expressions: Sequence[str] = (),
+    budget_s: float = 1.0,
+) -> AliasReport:
+    """Which tensors under the names of a namespace share memory, the largest first.
+
+    A tensor alone on its memory has a group as well where it keeps more of it than
+    it reaches. `alone` counts the tensors without a group.
+
+    Args:
+        namespace: The names, such as `globals()`. One level of lists, tuples and
+            dicts counts, and the parameters and buffers of modules.
+
+        only: Tensors: groups that none of them lies in are left out. What is no
+            tensor costs one remark, unless nothing among it is.
+
+        expressions: What to call those.
+
+        budget_s: Seconds after which the search is cut short, and said to be.
+
+    Raises:
+        GpuMagicError: None of those that are asked for is a tensor.
+    """
+    asked, refusals = ([], ()) if only is None else read_each(only, expressions)
+    wanted = None if only is None else [reading.memory for _, _, reading in asked]
+    report = alias_report(namespace, wanted, budget_s)
+    return dataclasses.replace(report, remarks=(*refusals, *report.remarks))
+
+
 def _report(
     x: Any, reading: Reading, expression: str, *, warp_base: str, values: bool
 ) -> TensorReport:
@@ -142,7 +175,7 @@ def _report(
         from gpumagic.tensor_info.values import summarise
 
         summary, remarks = summarise(x, on_accelerator=reading.on_accelerator)
-    return report_of(
+    return _report_of(
         reading, expression, warp_base=warp_base, values=summary, remarks=remarks
     )
 
@@ -188,7 +221,7 @@ def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(map(int, shape))
 
 
-def report_of(
+def _report_of(
     reading: Reading,
     expression: str,
     *,
@@ -196,19 +229,7 @@ def report_of(
     values: ValueSummary | None = None,
     remarks: tuple[str, ...] = (),
 ) -> TensorReport:
-    """The report on one object.
-
-    Args:
-        reading: What it has said.
-
-        expression: What the user typed for it.
-
-        warp_base: "address", or "zero" to take 0 for the start of its memory.
-
-        values: What its elements are, where that was asked for.
-
-        remarks: What else is to be said.
-    """
+    """The report on one object, and on what it is made of."""
     geometry = reading.geometry if reading.has_layout else None
     figures: dict[str, Any] = {}
     if geometry is not None:
@@ -238,7 +259,7 @@ def report_of(
         simulated=reading.simulated,
         values=values,
         inner=tuple(
-            report_of(part, f"{expression}: {name}", warp_base=warp_base)
+            _report_of(part, f"{expression}: {name}", warp_base=warp_base)
             for name, part in reading.inner
         ),
         remarks=(*reading.remarks, *remarks),
@@ -296,7 +317,7 @@ def _warp(g: Geometry, reading: Reading, warp_base: str) -> dict[str, Any]:
     base = start if warp_base == "address" and start is not None else 0
     return {
         "address": None if start is None else start + g.offset * g.itemsize,
-        "warp_along_dim": warp_reads(g, base),
+        "warp_along_dim": layout.warp_reads(g, base),
         "warp_base": warp_base,
     }
 

@@ -1,4 +1,4 @@
-"""A figure of tiles, as a picture in HTML and as characters in text."""
+"""Draws figures of tiles, as a picture in HTML and as characters in text."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.tensor_info.picture import Matrix, Row, Tile
+
+_BETWEEN = 4
+
+# What a console without these characters is shown in their place.
+_IN_ASCII = str.maketrans({"\N{MULTIPLICATION SIGN}": "x", "\N{MIDDLE DOT}": "."})
+Bands = tuple[tuple["Matrix", ...], ...]
 
 
 @dataclass(frozen=True)
@@ -78,14 +84,6 @@ class Figure:
             said = key.spelled if isinstance(key, Key) else key
             if said:
                 yield said
-
-
-_BETWEEN = 4
-
-# What a console without these characters is shown in their place.
-_IN_ASCII = str.maketrans({"\N{MULTIPLICATION SIGN}": "x", "\N{MIDDLE DOT}": "."})
-
-Bands = tuple[tuple["Matrix", ...], ...]
 
 
 def spelled(text: str, options: ConsoleOptions) -> str:

@@ -1,4 +1,7 @@
-"""Where the elements of a tensor lie: sizes, strides and an offset, no memory."""
+"""Sizes and strides: where elements lie, which layouts those are, what a warp fetches.
+
+Closed forms on numbers: what they cost depends on the dims, never on the elements.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from typing import TYPE_CHECKING
 from gpumagic.tensor_info.report import WarpRead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+_CONTIGUOUS = "contiguous_format"
+SECTOR_BYTES = 32
+_LANES = 32
+_LINE_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -102,9 +110,6 @@ def fresh_strides(size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-CONTIGUOUS = "contiguous_format"
-
-
 def is_contiguous(g: Geometry) -> bool:
     """Whether torch calls it contiguous: strides of dims of size 1 do not count."""
     return g.numel == 0 or _packed(g, reversed(range(g.ndim)))
@@ -129,7 +134,7 @@ def treat_as(g: Geometry) -> str:
     """
     order = _channels_last_order(g)
     if not order or 0 in g.size or g.stride[1] == 0 or _misfit(g):
-        return CONTIGUOUS
+        return _CONTIGUOUS
     return "channels_last" if g.ndim == 4 else "channels_last_3d"
 
 
@@ -143,7 +148,7 @@ def ambiguity(g: Geometry) -> str | None:
     names = "NCHW" if g.ndim == 4 else "NCDHW"
     if is_contiguous(g):
         return _both_fit(g, names)
-    if treat_as(g) != CONTIGUOUS:
+    if treat_as(g) != _CONTIGUOUS:
         return None
     dim, least = _misfit(g) or (1, 1)
     return (
@@ -166,7 +171,7 @@ def dim_order(g: Geometry) -> tuple[int, ...] | None:
     if not non_overlapping_and_dense(g):
         return None
     plain = _plain_order(g)
-    return plain or tuple(reversed(_sorted_by_speed(g)))
+    return plain or tuple(reversed(_sorted_by_speed((g,))))
 
 
 def dim_order_unique(g: Geometry) -> bool | None:
@@ -175,9 +180,23 @@ def dim_order_unique(g: Geometry) -> bool | None:
         return None
     if 1 in g.size or any(one == other for one, other in pairwise(g.stride)):
         return False
-    order = _sorted_by_speed(g)
-    in_order = all(_compared(g, *pair) < 0 for pair in pairwise(order))
+    order = _sorted_by_speed((g,))
+    in_order = all(_compared((g,), *pair) < 0 for pair in pairwise(order))
     return in_order or bool(_plain_order(g))
+
+
+def common_order(tensors: Sequence[Geometry]) -> tuple[int, ...]:
+    """The dims in which an element-wise operator walks tensors of one size.
+
+    From the slowest to the fastest, as torch orders them. Where the tensors disagree
+    the first has its way. Dims that a tensor repeats, with stride 0, leave the word to
+    the others.
+    """
+    if all(map(is_contiguous, tensors)):
+        return tuple(range(tensors[0].ndim))
+    if tensors[0].ndim == 4 and all(map(is_channels_last, tensors)):
+        return (0, 2, 3, 1)
+    return tuple(reversed(_sorted_by_speed(tensors)))
 
 
 def _packed(g: Geometry, fastest_first: Iterable[int]) -> bool:
@@ -231,17 +250,18 @@ def _plain_order(g: Geometry) -> tuple[int, ...]:
     return ()
 
 
-def _sorted_by_speed(g: Geometry) -> list[int]:
+def _sorted_by_speed(tensors: Sequence[Geometry]) -> list[int]:
     """The dims, fastest first, by insertion from the last one.
 
     Comparisons may be undecided, so another way of sorting would leave dims of
     size 1 elsewhere than torch does.
     """
-    order = list(reversed(range(g.ndim)))
-    for start in range(1, g.ndim):
+    ndim = tensors[0].ndim
+    order = list(reversed(range(ndim)))
+    for start in range(1, ndim):
         moving = start
         for other in reversed(range(start)):
-            verdict = _compared(g, order[other], order[moving])
+            verdict = _compared(tensors, order[other], order[moving])
             if verdict < 0:
                 break
             if verdict > 0:
@@ -250,28 +270,24 @@ def _sorted_by_speed(g: Geometry) -> list[int]:
     return order
 
 
-def _compared(g: Geometry, faster: int, slower: int) -> int:
-    """Below 0 if the two are in order, above 0 if not, 0 if that is undecided."""
-    steps = g.stride[faster], g.stride[slower]
-    if 0 in steps:
-        return 0
-    if steps[0] == steps[1]:
-        return 0 if g.size[slower] >= g.size[faster] else 1
-    return -1 if steps[0] < steps[1] else 1
-
-
-LANES = 32
-SECTOR_BYTES = 32
-LINE_BYTES = 128
+def _compared(tensors: Sequence[Geometry], faster: int, slower: int) -> int:
+    """Below 0 if the two dims are in order, above 0 if not, 0 if nobody decides."""
+    for g in tensors:
+        steps = g.stride[faster], g.stride[slower]
+        if 0 in steps:
+            continue
+        if steps[0] != steps[1]:
+            return -1 if steps[0] < steps[1] else 1
+        if g.size[faster] > g.size[slower]:
+            return 1
+    return 0
 
 
 def warp_reads(g: Geometry, base_address: int) -> tuple[WarpRead, ...]:
     """What 32 lanes fetch along each dim, the other indices at 0.
 
-    Args:
-        g: The tensor; an empty one is not read, and the result is empty.
-
-        base_address: Of the byte where its storage starts, before the offset.
+    `base_address` is that of the byte where its storage starts, before the offset. An
+    empty tensor is not read.
     """
     if not g.numel:
         return ()
@@ -280,7 +296,7 @@ def warp_reads(g: Geometry, base_address: int) -> tuple[WarpRead, ...]:
 
 
 def _read(g: Geometry, dim: int, start: int) -> WarpRead:
-    lanes = min(LANES, g.size[dim])
+    lanes = min(_LANES, g.size[dim])
     step_bytes = g.stride[dim] * g.itemsize
     lowest = min(start, start + (lanes - 1) * step_bytes)
     sectors = _pieces(lowest, abs(step_bytes), lanes, g.itemsize, SECTOR_BYTES)
@@ -291,7 +307,7 @@ def _read(g: Geometry, dim: int, start: int) -> WarpRead:
         requested_bytes=lanes * g.itemsize,
         unique_bytes=unique_bytes,
         sectors=sectors,
-        lines=_pieces(lowest, abs(step_bytes), lanes, g.itemsize, LINE_BYTES),
+        lines=_pieces(lowest, abs(step_bytes), lanes, g.itemsize, _LINE_BYTES),
         fetched_bytes=sectors * SECTOR_BYTES,
         efficiency=unique_bytes / (sectors * SECTOR_BYTES),
         ideal_sectors=-(-unique_bytes // SECTOR_BYTES),

@@ -1,4 +1,4 @@
-"""Whether `.view` takes a shape: which dims are walked as one, and what blocks."""
+"""Says whether `.view` takes a shape: which dims merge, what blocks, what works."""
 
 from __future__ import annotations
 
@@ -63,20 +63,17 @@ def flat(g: Geometry) -> bool:
 def view(g: Geometry, shape: tuple[int, ...]) -> ViewFinding:
     """Whether `.view(shape)` works, with torch's strides, or what is in its way.
 
-    Args:
-        g: The tensor.
-
-        shape: What is asked for. One -1 is worked out. A shape that no tensor of
-            this many elements can have is a finding with a `problem`.
+    One -1 is worked out. A shape that no tensor of this many elements can have is a
+    finding with a `problem`.
     """
     runs = merges(g)
-    problem = what_is_wrong(g.numel, shape)
+    problem = _what_is_wrong(g.numel, shape)
     if problem:
-        others = without_a_copy(g.size, runs, shape) if g.numel else []
+        others = _without_a_copy(g.size, runs, shape) if g.numel else []
         return ViewFinding(
             shape, view=False, problem=problem, shapes_that_work=tuple(others)
         )
-    shape = filled_in(g.numel, shape)
+    shape = _filled_in(g.numel, shape)
     if not g.numel:
         stride = g.stride if shape == g.size else fresh_strides(shape)
         return ViewFinding(shape, view=True, stride=stride)
@@ -126,7 +123,7 @@ def _blocked(
         last_element=g.place(last),
         next_element=g.offset + g.stride[outer_dim],
         next_expected=g.offset + needed,
-        shapes_that_work=tuple(without_a_copy(g.size, runs, shape)),
+        shapes_that_work=tuple(_without_a_copy(g.size, runs, shape)),
         permutation_that_works=_permutation(g),
     )
 
@@ -142,7 +139,7 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
 
 
-def what_is_wrong(numel: int, shape: Shape) -> str:
+def _what_is_wrong(numel: int, shape: Shape) -> str:
     """Why no tensor of so many elements has this shape; empty if one can."""
     below = [count for count in shape if count < -1]
     known = math.prod(count for count in shape if count != -1)
@@ -160,21 +157,16 @@ def what_is_wrong(numel: int, shape: Shape) -> str:
     return ""
 
 
-def filled_in(numel: int, shape: Shape) -> Shape:
+def _filled_in(numel: int, shape: Shape) -> Shape:
     """The shape with its -1 worked out; it must be one that fits."""
     known = math.prod(count for count in shape if count != -1)
     return tuple(numel // known if count == -1 else count for count in shape)
 
 
-def without_a_copy(size: Shape, runs: tuple[Merge, ...], asked: Shape) -> list[Shape]:
+def _without_a_copy(size: Shape, runs: tuple[Merge, ...], asked: Shape) -> list[Shape]:
     """The telling shapes that `.view` takes, the nearest to what was asked first.
 
-    Args:
-        size: The size of the tensor, which is not among them.
-
-        runs: Its dims as they are walked, as `merges` gives them.
-
-        asked: What was asked for; its product need not fit.
+    `runs` are the dims as they are walked. What was asked for need not fit.
     """
     near = _split_at_runs(runs, asked)
     all_merged = tuple(run.numel for run in runs)

@@ -1,4 +1,8 @@
-"""The tensors that the names of a notebook lead to, one level deep."""
+"""Finds the names of a notebook that share memory, and says what would free it.
+
+Tensors that names, containers and modules lead to are read at once; from then on only
+numbers are kept. Memory is told apart by device and address.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.report.introspection import is_truly, spelled
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info import torch_private
-from gpumagic.tensor_info.objects import is_tensor, items_of, read, read_each
+from gpumagic.tensor_info.objects import is_tensor, items_of, read
 from gpumagic.tensor_info.overlap import (
     Placed,
     byte_range,
@@ -21,13 +25,16 @@ from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.report import AliasReport, Group, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gpumagic.tensor_info.tensors import Memory, Reading
 
 _OUTPUTS = ("_", "__", "___")
 _NUMBERED_OUTPUT = re.compile(r"_\d+")
 _OF_THE_SHELL = re.compile(r"In|Out|_[ido]h|_i+|_i\d+|get_ipython|exit|quit")
+_LOOKED_AT_MOST = 100_000
+_RELATED_AT_MOST = 16  # names of one group: their pairs grow with the square
+_NAMED_AT_MOST = 3
 
 
 class Found(NamedTuple):
@@ -131,10 +138,6 @@ def _of_module(module: Any) -> Iterator[tuple[str, Any]]:
         return
 
 
-_LOOKED_AT_MOST = 100_000
-_RELATED_AT_MOST = 16  # names of one group: their pairs grow with the square
-
-
 class Holder(NamedTuple):
     """A name and what its tensor has said of itself; no tensor."""
 
@@ -145,38 +148,14 @@ class Holder(NamedTuple):
     is_assignable: bool
 
 
-def aliases(
-    namespace: Mapping[str, Any],
-    *,
-    only: Sequence[Any] | None = None,
-    expressions: Sequence[str] = (),
-    budget_s: float = 1.0,
+def alias_report(
+    namespace: Mapping[str, Any], wanted: list[Memory | None] | None, budget_s: float
 ) -> AliasReport:
-    """Which tensors under the names of a namespace share memory, the largest first.
-
-    A tensor alone on its memory has a group as well where it keeps more of it than
-    it reaches. `alone` counts the tensors without a group.
-
-    Args:
-        namespace: The names, such as `globals()`. One level of lists, tuples and
-            dicts counts, and the parameters and buffers of modules.
-
-        only: Tensors: groups that none of them lies in are left out. What is no
-            tensor costs one remark, unless nothing among it is.
-
-        expressions: What to call those.
-
-        budget_s: Seconds after which the search is cut short, and said to be.
-
-    Raises:
-        GpuMagicError: None of those that are asked for is a tensor.
-    """
-    asked, refusals = ([], ()) if only is None else read_each(only, expressions)
+    """The names that share memory, or share it with what is wanted."""
     budget = Budget(_LOOKED_AT_MOST, budget_s)
     holders = list(_holders(tensors_of(namespace, budget)))
     clusters = list(_clusters(holders))
-    if only is not None:
-        wanted = [reading.memory for _, _, reading in asked]
+    if wanted is not None:
         clusters = [each for each in clusters if _reaches(each, wanted)]
     groups = [_group(each) for each in clusters if _is_worth_showing(each)]
     alone = [each for each in clusters if not _is_worth_showing(each)]
@@ -185,7 +164,7 @@ def aliases(
         alone=len(alone),
         alone_bytes=sum(each[0].memory.size_bytes for each in alone),
         complete=not budget.spent,
-        remarks=(*refusals, *_remarks(budget, clusters)),
+        remarks=tuple(_remarks(budget, clusters)),
         simulated=any(one.reading.simulated for each in clusters for one in each),
     )
 
@@ -332,9 +311,6 @@ def _remarks(budget: Budget, clusters: list[list[Holder]]) -> Iterator[str]:
         )
 
 
-_NAMED_AT_MOST = 3
-
-
 def advice_for(
     holders: list[Holder],
     stored_bytes: int,
@@ -344,16 +320,8 @@ def advice_for(
     """What frees memory of one group, or the empty string.
 
     A copy frees the whole only if every name lets go of it. `.contiguous()` is
-    never advised: where a tensor is contiguous already it copies nothing.
-
-    Args:
-        holders: The names of the group.
-
-        stored_bytes: What the group keeps alive.
-
-        used_bytes: What its names reach.
-
-        hidden_holders: How many others hold it; None if that cannot be told.
+    never advised: where a tensor is contiguous already it copies nothing. What else
+    holds the memory, as far as torch tells, keeps it alive after all.
     """
     if hidden_holders:
         return ""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _NAMED_AT_MOST = 4
 _NUMBERS = (bool, int, float, complex)
+_LOOKED_AT_MOST = 10_000
+_KINDS: tuple[type, ...] = (dict, list, tuple)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
@@ -149,17 +151,16 @@ def _as_code(name: str) -> str:
     return f"get_parameter({name!r})"
 
 
-_LOOKED_AT_MOST = 10_000
-_KINDS: tuple[type, ...] = (dict, list, tuple)
-
-
 def kind_of_container(thing: Any) -> str:
     """The word for it: "dict", "list" or "tuple"; empty for all else."""
     return next((kind.__name__ for kind in _KINDS if is_truly(thing, kind)), "")
 
 
 def items_of(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Each item, by the place behind a name that leads to it: `[0]`, `['w']`."""
+    """Each item, by the place behind a name that leads to it: `[0]`, `['w']`.
+
+    No code of a subclass is run.
+    """
     if is_truly(thing, dict):
         # A list of the pairs: the dict may change while they are looked at.
         for key, value in list(dict.items(thing)):
@@ -174,14 +175,9 @@ def place_within(
 ) -> tuple[str | None, bool]:
     """The nearest item that is wanted, on any level.
 
-    Args:
-        container: Where to look; it may contain itself.
-
-        wanted: Whether an item is one.
-
-    Returns:
-        The place of it, such as `[0]['w']`; None where none was found. And whether
-        all was looked at until then: a search ends after 10,000 items.
+    Its place, such as `[0]['w']`, or None where none was found. And whether all was
+    looked at until then: a search ends after 10,000 items. A container may contain
+    itself.
     """
     seen = {id(container)}
     waiting = deque([("", container)])

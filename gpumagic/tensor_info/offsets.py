@@ -1,4 +1,8 @@
-"""The places that a tensor reaches, as sums of steps: a set, in no order of dims."""
+"""Counts the places that tensors reach and share, without visiting them.
+
+A tensor is a set of sums of steps here, its walks, in no order of dims. Where a count
+would take too long it is None: not decided.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,11 @@ if TYPE_CHECKING:
 
 # One bit for each place: a million of them take a few milliseconds at most.
 MOST_BITS = 2**20
+
+# Choices looked at before the answer is "not decided": some twenty milliseconds.
+MOST_WORK = 20_000
+_WORK_OF_CLOSED_FORM = 10  # it takes as long as so many choices
+_SAMPLES = 8  # of the choices of one level
 
 
 class Walk(NamedTuple):
@@ -123,7 +132,7 @@ def _distinct_in_group(group: Walks) -> int | None:
         return group[0].stops
     if len(group) == 2:
         return indices(group) - math.prod(met_by_pair(*group))
-    if meetings(group, group, 0) == indices(group):  # each sum meets but itself
+    if shared_offsets(group, group, 0) == indices(group):  # each sum meets but itself
         return indices(group)
     bits = places_as_bits(group, divisor(group))
     return None if bits is None else bits.bit_count()
@@ -150,10 +159,7 @@ def met_by_pair(short: Walk, long: Walk) -> tuple[int, int]:
 def places_as_bits(walks: Walks, unit: int) -> int | None:
     """A number with a bit for each place; None where it would be too long.
 
-    Args:
-        walks: What leads to the places.
-
-        unit: What one bit stands for; all steps are multiples of it.
+    One bit stands for a `unit`, and all steps are multiples of it.
     """
     if reach(walks) // unit >= MOST_BITS:
         return None
@@ -165,12 +171,6 @@ def places_as_bits(walks: Walks, unit: int) -> int | None:
             bits |= bits << (more * walk.step // unit)
             done += more
     return bits
-
-
-# Choices looked at before the answer is "not decided": some twenty milliseconds.
-MOST_WORK = 20_000
-WORK_OF_CLOSED_FORM = 10  # it takes as long as so many choices
-SAMPLES = 8  # of the choices of one level
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class _Level:
         return range(least, most + 1)
 
 
-def meetings(first: Walks, second: Walks, distance: int) -> int | None:
+def shared_offsets(first: Walks, second: Walks, distance: int) -> int | None:
     """How many pairs of one sum of each are such that first - second == distance.
 
     Args:
@@ -241,7 +241,7 @@ def surely_meet(first: Walks, second: Walks, distance: int) -> bool:
 
 
 def _few(choices: Sequence[int]) -> Sequence[int]:
-    return choices[:: -(-len(choices) // SAMPLES) or 1]
+    return choices[:: -(-len(choices) // _SAMPLES) or 1]
 
 
 def _counts(first: Walks, second: Walks) -> dict[int, tuple[int, int]]:
@@ -277,7 +277,7 @@ def _tried(levels: list[_Level], distance: int) -> int | None:
             for choice in choices:
                 after[rest - choice * level.step] += ways * level.pairs(choice)
         open_distances = after
-    if work + len(open_distances) * WORK_OF_CLOSED_FORM > MOST_WORK:
+    if work + len(open_distances) * _WORK_OF_CLOSED_FORM > MOST_WORK:
         return None
     return sum(
         ways * _with_two_steps(levels[-2:], rest)

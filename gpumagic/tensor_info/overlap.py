@@ -1,4 +1,4 @@
-"""Whether two indices of one tensor can reach the same element."""
+"""Says whether one tensor overlaps itself, what two share, and what several cover."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpumagic.tensor_info.offsets import (
     divisor,
     in_units,
     indices,
-    meetings,
     met_by_pair,
     places_as_bits,
     reach,
+    shared_offsets,
     split_at,
     surely_meet,
     walks_of,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.tensor_info.geometry import Geometry
+
+_Sizes = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _by_counting(walks: Walks) -> Overlap:
 
 
 def _collide(walks: Walks, total: int) -> bool | None:
-    met = meetings(walks, walks, 0)
+    met = shared_offsets(walks, walks, 0)
     if met is not None:
         return met > total
     count = distinct(walks)
@@ -106,9 +108,6 @@ def _collide(walks: Walks, total: int) -> bool | None:
 
 def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
-
-
-_Sizes = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def _compared(one: _Places, other: _Places, unit: int) -> Shared:
         return _found(1, smaller, sizes, unit)
     one, other = one.split_like(other), other.split_like(one)
     ways = one.walks, other.walks, other.low - one.low
-    met = meetings(*ways)
+    met = shared_offsets(*ways)
     each_once = sizes == (indices(one.walks), indices(other.walks))
     if met == 0 or (met and each_once):
         return _found(met, met, sizes, unit)

@@ -1,19 +1,18 @@
-"""Two objects beside each other: whether they share memory, and how much of it."""
+"""Says what two tensors have in common: a storage, bytes, a layout, an order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info import geometry
-from gpumagic.tensor_info import overlap as touched
+from gpumagic.tensor_info.geometry import common_order
+from gpumagic.tensor_info.overlap import shared
 from gpumagic.tensor_info.report import Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpumagic.tensor_info.geometry import Geometry
     from gpumagic.tensor_info.tensors import Memory, Reading
+
+_DECIDED = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,8 @@ class _Neighbours:
     distance_bytes: int | None
 
 
-_DECIDED = {"yes": True, "no": False}
-
-
 def pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
-    """What two objects have in common.
-
-    Args:
-        first: The place of the first object in the report.
-
-        second: The place of the second.
-
-        one: What the first has said of itself.
-
-        other: What the second has said of itself.
-    """
+    """What two objects have in common; `first` and `second` are their places."""
     near = _neighbours(one, other)
     overlap, shared_bytes, relation = _in_common(one, other, near)
     return Pair(
@@ -91,7 +77,7 @@ def _in_common(
         return False, 0, "disjoint"
     if near.distance_bytes is None or geometries[0] is None or geometries[1] is None:
         return None, None, "unknown"
-    found = touched.shared(geometries[0], geometries[1], near.distance_bytes)
+    found = shared(geometries[0], geometries[1], near.distance_bytes)
     overlap = _DECIDED.get(found.elements_overlap)
     return overlap, found.shared_bytes, found.relation
 
@@ -117,43 +103,3 @@ def _order(one: Reading, other: Reading) -> tuple[int, ...] | None:
         return None
     geometries = [each.geometry for each in (one, other) if each.geometry is not None]
     return common_order(geometries)
-
-
-def common_order(tensors: Sequence[Geometry]) -> tuple[int, ...]:
-    """The dims from the slowest to the fastest, as torch orders them.
-
-    Where the tensors disagree the first has its way. Dims that a tensor repeats,
-    with stride 0, leave the word to the others.
-
-    Args:
-        tensors: At least one; all of the same size.
-    """
-    ndim = tensors[0].ndim
-    if all(map(geometry.is_contiguous, tensors)):
-        return tuple(range(ndim))
-    if ndim == 4 and all(map(geometry.is_channels_last, tensors)):
-        return (0, 2, 3, 1)
-    order = list(reversed(range(ndim)))  # the fastest first
-    for start in range(1, ndim):
-        moving = start
-        for other in reversed(range(start)):
-            verdict = _compared(tensors, order[other], order[moving])
-            if verdict < 0:
-                break
-            if verdict > 0:
-                order[other], order[moving] = order[moving], order[other]
-                moving = other
-    return tuple(reversed(order))
-
-
-def _compared(tensors: Sequence[Geometry], faster: int, slower: int) -> int:
-    """Below 0 if the two dims are in order, above 0 if not, 0 if nobody decides."""
-    for g in tensors:
-        steps = g.stride[faster], g.stride[slower]
-        if 0 in steps:
-            continue
-        if steps[0] != steps[1]:
-            return -1 if steps[0] < steps[1] else 1
-        if g.size[faster] > g.size[slower]:
-            return 1
-    return 0

@@ -1,4 +1,8 @@
-"""How a tensor is indexed: a tile for each element, with its place in it."""
+"""Lays out how a tensor is indexed, how it lies in memory, and where several meet.
+
+A number is a place in the storage, in elements, and a colour is the index along the
+slowest dim that moves.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.tensor_info.picture import Look
-    from gpumagic.tensor_info.visible_axes import Landing, Sight
+    from gpumagic.tensor_info.visible_axes import Landing, VisibleTensor
 
 _MOST_PAGES = 3
 _MOST_TILE_ROWS, _MOST_TILE_COLUMNS = 2, 3
-
 _DIRECTIONS = {
     0: (),
     1: ("right",),
@@ -38,79 +41,89 @@ _DIRECTIONS = {
     3: ("page to page", "down", "right"),
     4: ("block to block down", "block to block right", "down", "right"),
 }
-
 Prefix = tuple[int, ...]
 
+# A longer run of unused places is one tile with its length.
+_MOST_UNUSED = 3
+_MOST_HOPS = 3
 
-def index_panel(sight: Sight) -> Figure:
+# A column of the strip: its place (None for a run of places), and its two tiles.
+Column = tuple[int | None, Tile, Tile]
+_MOST_PLACES = 32
+
+
+def index_panel(visible: VisibleTensor) -> Figure:
     """The elements by index, each with its place in the storage."""
-    bands = tuple(_bands(sight))
+    bands = tuple(_bands(visible))
     return Figure(
         "By index: each number is the element's place in the storage, in elements",
         bands,
-        keys=(*_directions(sight), *_index_keys(bands)),
-        remarks=tuple(_remarks(sight)),
+        keys=(*_directions(visible), *_index_keys(bands)),
+        remarks=tuple(_remarks(visible)),
     )
 
 
-def _bands(sight: Sight) -> Iterator[tuple[Matrix, ...]]:
+def _bands(visible: VisibleTensor) -> Iterator[tuple[Matrix, ...]]:
     """Rows of matrices: one, or pages, or blocks of blocks."""
-    held = (0,) * len(sight.held)
-    outer = sight.drawn[:-2]
+    held = (0,) * len(visible.held)
+    outer = visible.drawn[:-2]
     if not outer:
-        yield (_matrix(sight, held),)
+        yield (_matrix(visible, held),)
     elif len(outer) == 1:
         pages = range(min(outer[0].size, _MOST_PAGES))
-        yield tuple(_matrix(sight, (*held, page)) for page in pages)
+        yield tuple(_matrix(visible, (*held, page)) for page in pages)
     else:
         down, right = (axis.size for axis in outer)
         for block in range(min(down, _MOST_TILE_ROWS)):
             columns = range(min(right, _MOST_TILE_COLUMNS))
-            yield tuple(_matrix(sight, (*held, block, each)) for each in columns)
+            yield tuple(_matrix(visible, (*held, block, each)) for each in columns)
 
 
-def _matrix(sight: Sight, prefix: Prefix) -> Matrix:
-    plane = sight.drawn[-2:]
-    lists = [sight.shown(axis) for axis in plane]
+def _matrix(visible: VisibleTensor, prefix: Prefix) -> Matrix:
+    plane = visible.drawn[-2:]
+    lists = [visible.shown(axis) for axis in plane]
     down = lists[0] if len(lists) == 2 else (None,)
     right = lists[-1] if lists else (None,)
     return Matrix(
-        _corner(sight),
+        _corner(visible),
         tuple(_head(at) for at in right) if plane else ("",),
-        tuple(_row(sight, prefix, at, right) for at in down),
-        _title(sight, prefix),
+        tuple(_row(visible, prefix, at, right) for at in down),
+        _title(visible, prefix),
         tuple(_hop(right)),
         down=len(lists) == 2 and len(down) > 1,
     )
 
 
 def _row(
-    sight: Sight, prefix: Prefix, at: int | None, right: tuple[int | None, ...]
+    visible: VisibleTensor,
+    prefix: Prefix,
+    at: int | None,
+    right: tuple[int | None, ...],
 ) -> Row:
-    if not sight.drawn:
-        return Row("", (_index_tile(sight, prefix),))
-    if len(sight.drawn) > 1 and at is None:
+    if not visible.drawn:
+        return Row("", (_index_tile(visible, prefix),))
+    if len(visible.drawn) > 1 and at is None:
         return Row(ELLIPSIS, (SKIPPED,) * len(right))
     start = prefix if at is None else (*prefix, at)
     tiles = (
-        SKIPPED if each is None else _index_tile(sight, (*start, each))
+        SKIPPED if each is None else _index_tile(visible, (*start, each))
         for each in right
     )
     return Row("" if at is None else str(at), tuple(tiles))
 
 
-def _index_tile(sight: Sight, index: Prefix) -> Tile:
-    place = sight.places.of(index)
-    if sight.is_ghost(index):
+def _index_tile(visible: VisibleTensor, index: Prefix) -> Tile:
+    place = visible.places.place(index)
+    if visible.is_ghost(index):
         return Tile(f"={place}", "ghost")
-    landing = None if sight.places.nested else sight.places.landing(place)
+    landing = None if visible.places.nested else visible.places.landing(place)
     look: Look = "shared" if landing and landing.times > 1 else "used"
-    return Tile(str(place), look, sight.fill(index))
+    return Tile(str(place), look, visible.fill(index))
 
 
-def _corner(sight: Sight) -> str:
+def _corner(visible: VisibleTensor) -> str:
     """Which dims the two headings are, where one matrix is all there is."""
-    few = sight.drawn if len(sight.drawn) < 3 else ()
+    few = visible.drawn if len(visible.drawn) < 3 else ()
     return " \\ ".join(axis.name for axis in few)
 
 
@@ -123,18 +136,18 @@ def _hop(right: tuple[int | None, ...]) -> Iterator[Hop]:
         yield Hop(0, 1, "")
 
 
-def _title(sight: Sight, prefix: Prefix) -> str:
+def _title(visible: VisibleTensor, prefix: Prefix) -> str:
     """Which index the outer axes have in this matrix."""
-    outer = list(zip(sight.axes, prefix, strict=False))[len(sight.held) :]
+    outer = list(zip(visible.axes, prefix, strict=False))[len(visible.held) :]
     return ", ".join(f"{axis.name} = {at}" for axis, at in outer)
 
 
-def _directions(sight: Sight) -> Iterator[str]:
+def _directions(visible: VisibleTensor) -> Iterator[str]:
     """What one step in each direction means in memory."""
-    directions = _DIRECTIONS[len(sight.drawn)]
-    for direction, axis in zip(directions, sight.drawn, strict=True):
+    directions = _DIRECTIONS[len(visible.drawn)]
+    for direction, axis in zip(directions, visible.drawn, strict=True):
         if axis.size > 1:
-            yield f"{direction}: {axis.name}, {step_text(axis.step, sight.itemsize)}"
+            yield f"{direction}: {axis.name}, {step_text(axis.step, visible.itemsize)}"
 
 
 def _index_keys(bands: Sequence[Sequence[Matrix]]) -> Iterator[Key]:
@@ -153,44 +166,34 @@ def _index_keys(bands: Sequence[Sequence[Matrix]]) -> Iterator[Key]:
         yield Key("double border: several indices share the element", "")
 
 
-def _remarks(sight: Sight) -> Iterator[str]:
-    if sight.held:
-        names = ", ".join(axis.name for axis in sight.held)
+def _remarks(visible: VisibleTensor) -> Iterator[str]:
+    if visible.held:
+        names = ", ".join(axis.name for axis in visible.held)
         yield f"held at index 0: {names}"
-    yield from _left_out(sight)
+    yield from _left_out(visible)
 
 
-def _left_out(sight: Sight) -> Iterator[str]:
+def _left_out(visible: VisibleTensor) -> Iterator[str]:
     """How much of the outer axes is not drawn."""
     most = {
         3: (_MOST_PAGES,),
         4: (_MOST_TILE_ROWS, _MOST_TILE_COLUMNS),
-    }.get(len(sight.drawn), ())
-    for axis, limit in zip(sight.drawn, most, strict=False):
+    }.get(len(visible.drawn), ())
+    for axis, limit in zip(visible.drawn, most, strict=False):
         if axis.size > limit:
             yield f"{axis.name}: {axis.size - limit:,} more not drawn"
 
 
-# A longer run of unused places is one tile with its length.
-_MOST_UNUSED = 3
-
-_MOST_HOPS = 3
-
-# A column of the strip: its place (None for a run of places), and its two tiles.
-Column = tuple[int | None, Tile, Tile]
-
-
-def memory_strip(sight: Sight, marks: Mapping[int, str] | None = None) -> Figure:
+def memory_strip(
+    visible: VisibleTensor, marks: Mapping[int, str] | None = None
+) -> Figure:
     """The storage in the order of addresses.
 
-    Args:
-        sight: What is drawn.
-
-        marks: Places that must be seen besides the telling ones, with a word each.
+    `marks` are places that must be seen besides the telling ones, with a word each.
     """
-    places, marks = sight.places, marks or {}
+    places, marks = visible.places, marks or {}
     around = tuple(at for at in marks if places.first <= at <= places.last)
-    columns = tuple(_columns(sight, around))
+    columns = tuple(_columns(visible, around))
     rows = [Row("index", tuple(tile for _, tile, _ in columns))]
     times = tuple(tile for _, _, tile in columns)
     if any(tile is not BLANK for tile in times):
@@ -201,12 +204,12 @@ def memory_strip(sight: Sight, marks: Mapping[int, str] | None = None) -> Figure
         "place",
         tuple("" if place is None else str(place) for place, _, _ in columns),
         tuple(rows),
-        hops=tuple(_hops(sight, columns)),
+        hops=tuple(_hops(visible, columns)),
     )
     return Figure(
         "In memory: the places in the order of addresses, each with its index",
         ((matrix,),),
-        keys=tuple(_strip_keys(sight, columns)),
+        keys=tuple(_strip_keys(visible, columns)),
     )
 
 
@@ -215,30 +218,30 @@ def _marked(marks: Mapping[int, str], place: int | None) -> Tile:
     return Tile(word, "blank") if word else BLANK
 
 
-def _columns(sight: Sight, around: tuple[int, ...]) -> Iterator[Column]:
-    runs = windows(sight, around)
-    yield from _unused(sight, 0, runs[0][0], "before")
+def _columns(visible: VisibleTensor, around: tuple[int, ...]) -> Iterator[Column]:
+    runs = windows(visible, around)
+    yield from _unused(visible, 0, runs[0][0], "before")
     for number, run in enumerate(runs):
         if number:
             left_out = run[0] - runs[number - 1][-1] - 1
             yield None, Tile(f"... {left_out:,} el ...", "skip"), BLANK
-        yield _used(sight, run[0])
+        yield _used(visible, run[0])
         for before, place in pairwise(run):
-            yield from _unused(sight, before + 1, place)
-            yield _used(sight, place)
-    if sight.stored is not None:
-        yield from _unused(sight, runs[-1][-1] + 1, sight.stored, "after")
+            yield from _unused(visible, before + 1, place)
+            yield _used(visible, place)
+    if visible.stored is not None:
+        yield from _unused(visible, runs[-1][-1] + 1, visible.stored, "after")
 
 
-def _used(sight: Sight, place: int) -> Column:
-    landing = sight.places.landing(place)
+def _used(visible: VisibleTensor, place: int) -> Column:
+    landing = visible.places.landing(place)
     if landing is None:
         return place, UNUSED, BLANK
     if not landing.times:
         return place, UNDECIDED, BLANK
-    shared = landing.times > 1 and not sight.places.nested
+    shared = landing.times > 1 and not visible.places.nested
     look: Look = "shared" if shared else "used"
-    tile = Tile(sight.label(landing.index), look, sight.fill(landing.index))
+    tile = Tile(visible.label(landing.index), look, visible.fill(landing.index))
     return place, tile, _times(landing)
 
 
@@ -249,34 +252,38 @@ def _times(landing: Landing) -> Tile:
     return Tile(f"\N{MULTIPLICATION SIGN}{landing.times:,}{more}", "blank")
 
 
-def _unused(sight: Sight, start: int, stop: int, where: str = "") -> Iterator[Column]:
+def _unused(
+    visible: VisibleTensor, start: int, stop: int, where: str = ""
+) -> Iterator[Column]:
     """The places from `start` up to `stop`, where no element lies."""
     count = stop - start
     if count > _MOST_UNUSED:
-        said = f"{elements_text(count, sight.itemsize)} {where}".rstrip()
+        said = f"{elements_text(count, visible.itemsize)} {where}".rstrip()
         yield None, Tile(said, "gap"), BLANK
         return
     for place in range(start, stop):
         yield place, UNUSED, BLANK
 
 
-def _hops(sight: Sight, columns: tuple[Column, ...]) -> Iterator[Hop]:
+def _hops(visible: VisibleTensor, columns: tuple[Column, ...]) -> Iterator[Hop]:
     """One step along each axis from the element at index 0, where both are drawn."""
     at = {place: number for number, (place, _, _) in enumerate(columns)}
-    start = sight.places.offset
-    for axis in sight.axes[-_MOST_HOPS:]:
+    start = visible.places.offset
+    for axis in visible.axes[-_MOST_HOPS:]:
         stop = start + axis.step
         if axis.size > 1 and axis.step and start in at and stop in at:
             yield Hop(at[start], at[stop], axis.name)
 
 
-def _strip_keys(sight: Sight, columns: tuple[Column, ...]) -> Iterator[str | Key]:
+def _strip_keys(
+    visible: VisibleTensor, columns: tuple[Column, ...]
+) -> Iterator[str | Key]:
     looks = {tile.look for _, tile, _ in columns}
-    fastest = sight.fastest
+    fastest = visible.fastest
     if fastest is not None:
         change = "changes" if len(fastest.dims) == 1 else "change"
         yield f"from place to place, {fastest.name} {change} first"
-    if len(sight.axes) > 4:
+    if len(visible.axes) > 4:
         yield "#n: element number n in the order of indices"
     if looks & {"unused", "gap"}:
         yield _none_here(looks)
@@ -293,32 +300,29 @@ def _none_here(looks: set[Look]) -> Key:
     return Key(*(f"{each}: no element of this tensor" for each in ("hatched", spelled)))
 
 
-_MOST_PLACES = 32
-
-
 class Lane(NamedTuple):
     """A tensor, its name, and the byte at which place 0 of its storage lies."""
 
     name: str
-    sight: Sight
+    visible: VisibleTensor
     start_byte: int
 
     @property
     def first_byte(self) -> int:
         """Where its lowest element begins."""
-        return self.start_byte + self.sight.places.first * self.sight.itemsize
+        return self.start_byte + self.visible.places.first * self.visible.itemsize
 
     @property
     def last_byte(self) -> int:
         """Where its highest element ends; exclusive."""
-        past = self.sight.places.last + 1
-        return self.start_byte + past * self.sight.itemsize
+        past = self.visible.places.last + 1
+        return self.start_byte + past * self.visible.itemsize
 
 
 def few_places(lanes: Sequence[Lane]) -> bool:
     """Whether each place of the memory can have a tile."""
     first, last = _extent(lanes)
-    unit = min(lane.sight.itemsize for lane in lanes)
+    unit = min(lane.visible.itemsize for lane in lanes)
     whole = all((lane.start_byte - first) % unit == 0 for lane in lanes)
     return whole and (last - first) // unit <= _MOST_PLACES
 
@@ -326,7 +330,7 @@ def few_places(lanes: Sequence[Lane]) -> bool:
 def lane_cells(lanes: Sequence[Lane]) -> Figure:
     """A lane for each tensor, and how many of them have an element at each place."""
     first, last = _extent(lanes)
-    sizes = {lane.sight.itemsize for lane in lanes}
+    sizes = {lane.visible.itemsize for lane in lanes}
     unit = min(sizes)
     starts = range(first, last, unit)
     rows = [
@@ -356,8 +360,8 @@ def _extent(lanes: Sequence[Lane]) -> tuple[int, int]:
 def _lane_tile(lane: Lane, byte: int) -> Tile:
     if not lane.first_byte <= byte < lane.last_byte:
         return BLANK
-    place, within = divmod(byte - lane.start_byte, lane.sight.itemsize)
-    landing = lane.sight.places.landing(place)
+    place, within = divmod(byte - lane.start_byte, lane.visible.itemsize)
+    landing = lane.visible.places.landing(place)
     if landing is None:
         return UNUSED
     if not landing.times:
@@ -365,8 +369,8 @@ def _lane_tile(lane: Lane, byte: int) -> Tile:
     if within:
         return MORE
     times = f" \N{MULTIPLICATION SIGN}{landing.times}" if landing.times > 1 else ""
-    label = lane.sight.label(landing.index)
-    return Tile(f"{label}{times}", "used", lane.sight.fill(landing.index))
+    label = lane.visible.label(landing.index)
+    return Tile(f"{label}{times}", "used", lane.visible.fill(landing.index))
 
 
 def _holders(lanes: Sequence[Lane], byte: int) -> int:

@@ -1,7 +1,6 @@
-"""What a figure consists of, before it is a picture or characters.
+"""Draws matrices of tiles as one SVG of few shapes.
 
 A picture cannot know the theme around it, so it brings a fill for all of its text.
-
 A shape for each fill, and a group for each colour of text, keep a picture at a
 third of what a shape for each tile would take.
 """
@@ -16,28 +15,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import Html, element, escape
 from gpumagic.drawing.ink import clean
-from gpumagic.drawing.palette import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY_BLUE,
-    VERMILLION,
-    WHITE,
-    YELLOW,
-    text_on,
-)
+from gpumagic.drawing.palette import BLACK, GREY, WHITE, text_on
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FILLS = (ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE)
-"""Each carries text, so that those may be used as well that vanish on one theme."""
-
 ELLIPSIS = "..."
-
 Look = Literal["used", "shared", "ghost", "unused", "gap", "skip", "more", "blank"]
 """How a tile is meant.
 
@@ -46,6 +30,21 @@ once more, by a stride of 0. unused: a place without an element. gap: a run of
 such places. skip: what is left out. more: the tile to the left goes on. blank:
 there is nothing to say.
 """
+
+_WIDTH = 720
+_LETTER, _PADDING, _NARROWEST = 6.6, 10, 26
+_HEAD_HEIGHT, _TILE_HEIGHT, _HOP_HEIGHT = 18, 24, 20
+_BETWEEN = 18
+_DOWN_MARGIN = 14
+_ARROW = 8
+_MOST_NAME = 28
+LIGHT = "#E0E0E0"
+"""What text stands on that belongs to no element; black reads well on it."""
+
+HEAD = "#595959"
+"""What headings stand on; white reads well on it."""
+
+_HATCH = "url(#h)"
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,17 @@ class Tile:
 
 
 BLANK = Tile("", "blank")
+
+
 UNUSED = Tile("\N{MIDDLE DOT}", "unused")
+
+
 UNDECIDED = Tile("?", "blank")
+
+
 SKIPPED = Tile(ELLIPSIS, "skip")
+
+
 MORE = Tile("~", "more")
 
 
@@ -163,15 +170,6 @@ def _greedy(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
         if sum(widths[cuts[-1] : number + 1]) > room:
             cuts.append(number)
     return list(zip(cuts, [*cuts[1:], len(widths)], strict=True))
-
-
-_WIDTH = 720
-_LETTER, _PADDING, _NARROWEST = 6.6, 10, 26
-_HEAD_HEIGHT, _TILE_HEIGHT, _HOP_HEIGHT = 18, 24, 20
-_BETWEEN = 18
-_DOWN_MARGIN = 14
-_ARROW = 8
-_MOST_NAME = 28
 
 
 @dataclass(frozen=True)
@@ -322,21 +320,11 @@ def _draw_hops(canvas: Canvas, block: _Block, x: int, heads: int) -> None:
 
 def _cut(text: str) -> str:
     """A name as short as a picture needs it; the text has it whole."""
-    shown = clean(text)
-    return shown if len(shown) <= _MOST_NAME else f"{shown[: _MOST_NAME - 3]}..."
+    return shortened(clean(text), _MOST_NAME)
 
 
 def _room(text: str) -> int:
     return max(_NARROWEST, round(len(text) * _LETTER) + _PADDING) if text else 0
-
-
-LIGHT = "#E0E0E0"
-"""What text stands on that belongs to no element; black reads well on it."""
-
-HEAD = "#595959"
-"""What headings stand on; white reads well on it."""
-
-_HATCH = "url(#h)"
 
 
 class Box(NamedTuple):

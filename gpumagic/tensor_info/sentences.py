@@ -1,10 +1,10 @@
-"""A tensor's layout in sentences."""
+"""Puts a tensor's layout into sentences."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.report.units import with_article
+from gpumagic.report.units import listed, with_article
 from gpumagic.tensor_info.geometry import fresh_strides
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def dims_text(dims: Sequence[int]) -> str:
     >>> dims_text((0,)), dims_text((0, 1, 2))
     ('dim 0', 'dims 0, 1 and 2')
     """
-    *most, last = map(str, dims)
-    return f"dims {', '.join(most)} and {last}" if most else f"dim {last}"
+    return f"{'dims' if len(dims) > 1 else 'dim'} {listed(list(map(str, dims)))}"
 
 
 def copied(expression: str) -> str:

@@ -1,10 +1,14 @@
-"""What a live object has said of itself: plain numbers, which keep nothing alive."""
+"""Reads a tensor without an operation on it: each look-up guarded by itself.
+
+What it has said of itself are plain numbers, which keep nothing alive.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpumagic.errors import first_line
 from gpumagic.tensor_info import kinds, torch_private
 from gpumagic.tensor_info.geometry import Geometry
 
@@ -12,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Answer = TypeVar("Answer")
+_PACKED = {
+    "float4_e2m1fn_x2": 2,
+    "bits4x2": 2,
+    "quint4x2": 2,
+    "bits2x4": 4,
+    "quint2x4": 4,
+    "bits1x8": 8,
+}
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,7 @@ class Questions:
         try:
             return question()
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
-            first_line = str(error).strip().partition("\n")[0]
-            self.remarks.append(f"{what} is not known: {first_line}")
+            self.remarks.append(f"{what} is not known: {first_line(error)}")
             return None
 
     def numbers(self, what: str, question: Callable[[], Any]) -> tuple[int, ...] | None:
@@ -233,7 +244,7 @@ class _TensorReader:
         return torch_private.is_lazy_copy(self._torch, self._tensor)
 
     def _remarks(self, kind: kinds.Kind, dtype: str | None) -> tuple[str, ...]:
-        found = [kind.remark, packed_remark(dtype or "")]
+        found = [kind.remark, _packed_remark(dtype or "")]
         if kind.has_memory:
             if self._ask("laziness", self._is_lazy_copy):
                 found.append(
@@ -243,17 +254,7 @@ class _TensorReader:
         return tuple(filter(None, found + self._questions.remarks))
 
 
-_PACKED = {
-    "float4_e2m1fn_x2": 2,
-    "bits4x2": 2,
-    "quint4x2": 2,
-    "bits2x4": 4,
-    "quint2x4": 4,
-    "bits1x8": 8,
-}
-
-
-def packed_remark(dtype: str) -> str:
+def _packed_remark(dtype: str) -> str:
     """What one element of a dtype of fewer than eight bits is; empty for others."""
     word = dtype.removeprefix("torch.")
     if word in _PACKED:

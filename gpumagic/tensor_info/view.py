@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Drawing, Note, Paragraph, Table
+from gpumagic.drawing import Column, Drawing, Note, Paragraph, Property, Table
 from gpumagic.report.units import bytes_text, count_text
 from gpumagic.tensor_info.report import AliasReport, CompareReport, ViewReport
 from gpumagic.tensor_info.sentences import dims_text, headline, numbers_text, shape_text
 from gpumagic.tensor_info.view_compare import (
     BarLane,
     LaneBars,
-    beside_headline,
-    beside_parts,
+    comparison_headline,
+    comparison_parts,
     relation_text,
 )
 from gpumagic.tensor_info.view_tensor import diagram, tensor_parts
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import Group, Name, TensorReport
 
-if TYPE_CHECKING:
     AnyReport = TensorReport | ViewReport | CompareReport | AliasReport
 
 _SIMULATED = "simulated GPU"
+_MOST_GROUPS, _MOST_NAMES, _MOST_RELATIONS = 8, 12, 12
 
 
 def draw(report: AnyReport) -> Drawing:
@@ -69,12 +69,12 @@ def _compared(report: CompareReport) -> Drawing:
         (only,) = report.tensors
         parts = tuple(tensor_parts(only, warp=report.warp))
         return Drawing(headline(only), parts, label)
-    return Drawing(beside_headline(report), tuple(_beside(report)), label)
+    return Drawing(comparison_headline(report), tuple(_beside(report)), label)
 
 
 def _beside(report: CompareReport) -> Iterator[Part]:
     if report.pairs or len(report.tensors) > 1:
-        yield from beside_parts(report)
+        yield from comparison_parts(report)
     else:
         for each in report.tensors:
             yield from tensor_parts(each, warp=report.warp)
@@ -181,9 +181,6 @@ def _ways(report: ViewReport) -> Iterator[Part]:
         yield Note("note", f"{dims_text(merge.dims)} merge without a copy")
 
 
-_MOST_GROUPS, _MOST_NAMES, _MOST_RELATIONS = 8, 12, 12
-
-
 def sharing_headline(report: AliasReport) -> str:
     """How much memory is shared, and by how many names."""
     alone = count_text(report.alone, "tensor")
@@ -263,13 +260,10 @@ def _said(name: Name) -> str:
 
 
 def _relations(group: Group) -> Table:
-    rows = tuple(
-        (
-            group.names[pair.first].name,
-            relation_text(pair),
-            group.names[pair.second].name,
-        )
-        for pair in group.relations[:_MOST_RELATIONS]
+    properties = (
+        Property(Column("First"), lambda pair: group.names[pair.first].name),
+        Property(Column("Relation"), relation_text),
+        Property(Column("Second"), lambda pair: group.names[pair.second].name),
     )
-    columns = (Column("First"), Column("Relation"), Column("Second"))
-    return Table("Relations", columns, rows, total_rows=len(group.relations))
+    shown, total = group.relations[:_MOST_RELATIONS], len(group.relations)
+    return Table.of("Relations", properties, shown, total)

@@ -1,4 +1,4 @@
-"""Several tensors beside each other: what differs, and what they share."""
+"""Draws several tensors beside each other: what differs, and what they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing import Column, Note, Table, svg
+from gpumagic.drawing import Column, Note, Property, Table, svg
 from gpumagic.drawing.html import Html, element, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.palette import BLUE, TRACK, WHITE
@@ -23,7 +23,7 @@ from gpumagic.drawing.table import (
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.panels import Lane, few_places, lane_cells
 from gpumagic.tensor_info.sentences import contiguity, shape_text
-from gpumagic.tensor_info.visible_axes import sight_of
+from gpumagic.tensor_info.visible_axes import visible_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from gpumagic.tensor_info.report import CompareReport, Pair, TensorReport
 
 _DIFFERS = "differs: "
-
 _MOST_TOLD = 4
-
 _RELATIONS = {
     "identical": "the same elements",
     "contains": "the first contains the second",
@@ -46,9 +44,13 @@ _RELATIONS = {
     "disjoint": "no element in common",
     "unknown": "not known",
 }
+_LAYOUTS = {True: "the same", False: "different", None: None}
+_WIDTH, _HEIGHT = 360, 18
+_LEAST = 3
+_HOLES = 2
 
 
-def beside_headline(report: CompareReport) -> str:
+def comparison_headline(report: CompareReport) -> str:
     """How many tensors there are, and whether they share memory."""
     count = len(report.tensors)
     names = ", ".join(each.expression for each in report.tensors)
@@ -62,7 +64,7 @@ def beside_headline(report: CompareReport) -> str:
     return f"{names}: {count} tensors, {of} {pairs} share elements"
 
 
-def beside_parts(report: CompareReport) -> Iterator[Part]:
+def comparison_parts(report: CompareReport) -> Iterator[Part]:
     """One table, one strip for each memory that is shared, one line for each pair."""
     yield from shared_memories(report)
     yield _table(report.tensors)
@@ -129,25 +131,19 @@ _PROPERTIES: tuple[tuple[str, Callable[[TensorReport], str | None]], ...] = (
 
 
 def _pairs(report: CompareReport) -> Table:
-    columns = (
-        Column("Pair"),
-        Column("Storage"),
-        Column("Elements"),
-        Column("Shared", number=True),
-        Column("Layout"),
+    properties = (
+        Property(Column("Pair"), lambda pair: _names(report, pair)),
+        Property(Column("Storage"), _storage),
+        Property(Column("Elements"), relation_text),
+        Property(
+            Column("Shared", number=True),
+            lambda pair: (
+                None if pair.shared_bytes is None else bytes_text(pair.shared_bytes)
+            ),
+        ),
+        Property(Column("Layout"), lambda pair: _LAYOUTS[pair.same_layout]),
     )
-    return Table("Pair by pair", columns, tuple(_pair(report, p) for p in report.pairs))
-
-
-def _pair(report: CompareReport, pair: Pair) -> tuple[str | None, ...]:
-    shared = None if pair.shared_bytes is None else bytes_text(pair.shared_bytes)
-    return (
-        _names(report, pair),
-        _storage(pair),
-        relation_text(pair),
-        shared,
-        {True: "the same", False: "different", None: None}[pair.same_layout],
-    )
+    return Table.of("Pair by pair", properties, report.pairs)
 
 
 def _storage(pair: Pair) -> str | None:
@@ -223,12 +219,12 @@ def _groups(count: int, pairs: Sequence[Pair]) -> list[list[int]]:
 
 def _lanes(tensors: Sequence[TensorReport]) -> list[Lane]:
     """The tensors with the place of their storages in the memory they share."""
-    sights = [sight_of(each) for each in tensors]
+    seen = [visible_tensor(each) for each in tensors]
     starts = _starts(tensors)
     return [
-        Lane(tensor.expression, sight, start)
-        for tensor, sight, start in zip(tensors, sights, starts, strict=True)
-        if sight is not None
+        Lane(tensor.expression, visible, start)
+        for tensor, visible, start in zip(tensors, seen, starts, strict=True)
+        if visible is not None
     ]
 
 
@@ -268,11 +264,6 @@ def _where(lane: Lane, tensor: TensorReport) -> str:
     if tensor.holes_in_span:
         return f"{said}, {tensor.holes_in_span:,} el between are not its own"
     return said
-
-
-_WIDTH, _HEIGHT = 360, 18
-_LEAST = 3
-_HOLES = 2
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""All that is drawn of one tensor, in the order in which it is asked for."""
+"""Draws one tensor: pictures, facts, steps, views, bytes, safety, values."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpumagic.drawing import (
     Grid,
     Note,
     Paragraph,
+    Property,
     Table,
 )
 from gpumagic.report.units import bytes_text
@@ -29,8 +30,8 @@ from gpumagic.tensor_info.sentences import (
     repeats,
     shape_text,
 )
-from gpumagic.tensor_info.view_warp import warp_section
-from gpumagic.tensor_info.visible_axes import sight_of
+from gpumagic.tensor_info.view_warp import warp_sections
+from gpumagic.tensor_info.visible_axes import visible_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,15 +40,20 @@ if TYPE_CHECKING:
     from gpumagic.tensor_info.report import Merge, TensorReport, ValueSummary
 
 _MOST_INNER = 4
+_AS_IMAGES: dict[tuple[int, ...], str] = {
+    (0, 2, 3, 1): " (N H W C, if these are images)",
+    (0, 1, 2, 3): " (N C H W, if these are images)",
+}
+_ARRAY = "numpy array"
+
+# What is kept for nothing is worth a word from this size on.
+_WORTH_FREEING_BYTES = 4096
 
 
 def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     """The diagram, then the facts that it rests on, then what to do.
 
-    Args:
-        report: The tensor.
-
-        warp: Whether the warp view is drawn for a tensor of the host as well.
+    `warp` draws the warp view for a tensor of the host as well.
     """
     yield from diagram(report)
     yield facts_table(report)
@@ -57,7 +63,7 @@ def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     yield from bytes_section(report)
     yield from safety_section(report)
     if warp or report.on_accelerator:
-        yield from warp_section(report)
+        yield from warp_sections((report,))
     if report.values is not None:
         yield _values(report.values)
     yield from (Note("note", remark) for remark in report.remarks)
@@ -69,17 +75,14 @@ def diagram(
 ) -> Iterator[Part]:
     """Both panels, if there is anything to draw.
 
-    Args:
-        report: The tensor.
-
-        marks: Places of the storage that the strip must show, with a word each.
+    `marks` are places of the storage that the strip must show, with a word each.
     """
-    sight = sight_of(report)
-    if sight is None:
+    visible = visible_tensor(report)
+    if visible is None:
         return
-    yield index_panel(sight)
+    yield index_panel(visible)
     if report.storage_bytes != 0:
-        yield memory_strip(sight, marks)
+        yield memory_strip(visible, marks)
 
 
 def _values(values: ValueSummary) -> Grid:
@@ -113,14 +116,6 @@ def _inner(report: TensorReport, *, warp: bool) -> Iterator[Part]:
         yield Note("note", f"{more} more inside are not drawn")
 
 
-_AS_IMAGES: dict[tuple[int, ...], str] = {
-    (0, 2, 3, 1): " (N H W C, if these are images)",
-    (0, 1, 2, 3): " (N C H W, if these are images)",
-}
-
-_ARRAY = "numpy array"
-
-
 def facts_table(report: TensorReport) -> Grid:
     """What one would ask of a tensor, answered where it could be told."""
     return Grid("Facts", tuple(_facts(report)))
@@ -128,30 +123,23 @@ def facts_table(report: TensorReport) -> Grid:
 
 def steps_table(report: TensorReport) -> Table:
     """Size and stride of each dim, with what a row-major tensor would have."""
-    columns = (
-        Column("Dim"),
-        Column("Size", number=True),
-        Column("Stride", number=True),
-        Column("Bytes", number=True),
-        Column("Row-major", number=True),
-        Column("Meaning"),
+    size, stride = report.size or (), report.stride or ()
+    in_bytes, fresh = report.stride_bytes, fresh_strides(size)
+    properties = (
+        Property(Column("Dim"), str),
+        Property(Column("Size", number=True), lambda dim: f"{size[dim]:,}"),
+        Property(Column("Stride", number=True), lambda dim: f"{stride[dim]:,}"),
+        Property(
+            Column("Bytes", number=True),
+            lambda dim: None if in_bytes is None else f"{in_bytes[dim]:,}",
+        ),
+        Property(Column("Row-major", number=True), lambda dim: f"{fresh[dim]:,}"),
+        Property(
+            Column("Meaning"), lambda dim: _meaning(report, dim, size[dim], stride[dim])
+        ),
     )
-    size = report.size or ()
-    rows = tuple(_step_row(report, dim) for dim in range(len(size)))
-    return Table("One step along each dim, in elements", columns, rows)
-
-
-def _step_row(report: TensorReport, dim: int) -> tuple[Cell, ...]:
-    size, stride = (report.size or ())[dim], (report.stride or ())[dim]
-    in_bytes = report.stride_bytes
-    return (
-        str(dim),
-        f"{size:,}",
-        f"{stride:,}",
-        None if in_bytes is None else f"{in_bytes[dim]:,}",
-        f"{fresh_strides(report.size or ())[dim]:,}",
-        _meaning(report, dim, size, stride),
-    )
+    caption = "One step along each dim, in elements"
+    return Table.of(caption, properties, range(len(size)))
 
 
 def _meaning(report: TensorReport, dim: int, size: int, stride: int) -> str:
@@ -252,10 +240,6 @@ def _bits(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         yield "negated", Badge("when it is read", "note")
     if report.requires_grad is not None:
         yield "gradient", "required" if report.requires_grad else "not required"
-
-
-# What is kept for nothing is worth a word from this size on.
-_WORTH_FREEING_BYTES = 4096
 
 
 def bytes_section(report: TensorReport) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""The warp view: what reading along each dim fetches, and what that does not say."""
+"""Draws what a warp fetches along each dim: sectors of 32 bytes, and what is used."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from gpumagic.drawing.table import (
     table_html,
 )
 from gpumagic.report.units import count_text, share_text
+from gpumagic.tensor_info.geometry import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gpumagic.tensor_info.report import TensorReport, WarpRead
 
 _MOST_DIMS = 4
-
 _HONEST = (
     "Memory is fetched in sectors of 32 B; four of them are a line. "
     "This is the cost for a kernel whose lanes walk that dim, each with a load of one "
@@ -40,13 +40,10 @@ _HONEST = (
     "instead: a transposed tensor alone is not slow for them, two operands of "
     "different order are. The figures are those of a model of addresses, not measured."
 )
-
 _ASSUMED = {"unknown": "is unknown and", "zero": "was asked to be and"}
-
-
-def warp_section(report: TensorReport) -> Iterator[Part]:
-    """The reads that are drawn, and how they are to be understood."""
-    yield from warp_sections((report,))
+_SECTORS_IN_A_LINE = 4
+_SECTOR_WIDTH, _HEIGHT = 10, 18
+_BETWEEN_SECTORS, _BETWEEN_LINES = 1, 4
 
 
 def warp_sections(
@@ -54,10 +51,7 @@ def warp_sections(
 ) -> Iterator[Part]:
     """The reads of each tensor, and once how all of them are to be understood.
 
-    Args:
-        reports: The tensors.
-
-        named: Whether the reads say whose they are.
+    `named` is whether the reads say whose they are.
     """
     drawn = [each for each in reports if _is_drawn(each)]
     for each in drawn:
@@ -104,12 +98,6 @@ def _bases(reports: Sequence[TensorReport]) -> str:
         if names:
             said += f" The address of the storage{of} {why} was taken to be 0."
     return said
-
-
-SECTOR_BYTES = 32
-_SECTORS_IN_A_LINE = 4
-_SECTOR_WIDTH, _HEIGHT = 10, 18
-_BETWEEN_SECTORS, _BETWEEN_LINES = 1, 4
 
 
 @dataclass(frozen=True)

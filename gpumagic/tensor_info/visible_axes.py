@@ -1,4 +1,8 @@
-"""Which axes a tensor is drawn along, and which indices of each."""
+"""Chooses the axes, the indices and the places of a tensor that a figure shows.
+
+From an index to its place and back it takes closed forms: a picture costs what is
+drawn, and not what the tensor holds.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,24 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info.picture import FILLS
+from gpumagic.drawing.palette import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY_BLUE,
+    VERMILLION,
+    YELLOW,
+)
+from gpumagic.tensor_info.geometry import Geometry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gpumagic.tensor_info.report import TensorReport
+
+FILLS = (ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE)
+"""Each carries text, so that those may be used as well that vanish on one theme."""
 
 # More dims than these are drawn as the runs that memory has them in.
 _MOST_DIMS = 4
@@ -23,6 +39,13 @@ _OF_BLOCKS = 2, 1, 5
 
 # A tensor as small as this is drawn whole: a break would hide what it shows.
 _SMALL, _SMALL_AXIS = 64, 16
+
+# Only overlapping windows make a search necessary; it stops before it is felt.
+_MOST_TRIED = 150
+
+# Up to so many places from the first to the last element, all are drawn.
+_FEW = 48
+_HEAD, _HEAD_OF_IMAGES, _AROUND, _TAIL = 12, 24, 3, 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +65,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Sight:
+class VisibleTensor:
     """A tensor as it is drawn: along at most four axes, the others held at 0."""
 
     axes: tuple[Axis, ...]
@@ -54,7 +77,8 @@ class Sight:
     def places(self) -> Places:
         """Where the elements lie, by all axes."""
         sizes = tuple(axis.size for axis in self.axes)
-        return Places(self.offset, sizes, tuple(axis.step for axis in self.axes))
+        steps = tuple(axis.step for axis in self.axes)
+        return Places(sizes, steps, self.offset, self.itemsize)
 
     @property
     def held(self) -> tuple[Axis, ...]:
@@ -115,8 +139,8 @@ class Sight:
     @property
     def small(self) -> bool:
         """Whether all of it is drawn."""
-        sizes = self.places.sizes
-        return prod(sizes) <= _SMALL and max(sizes, default=1) <= _SMALL_AXIS
+        places = self.places
+        return places.numel <= _SMALL and max(places.size, default=1) <= _SMALL_AXIS
 
     def shown(self, axis: Axis) -> tuple[int | None, ...]:
         """The indices of an axis that are drawn; None stands for those left out."""
@@ -127,13 +151,13 @@ class Sight:
         return (*range(head), None, *range(axis.size - tail, axis.size))
 
 
-def sight_of(report: TensorReport) -> Sight | None:
+def visible_tensor(report: TensorReport) -> VisibleTensor | None:
     """How a tensor is drawn; None if it has no element or no geometry."""
     if report.size is None or report.stride is None or not prod(report.size):
         return None
     itemsize, stored_bytes = report.itemsize or 1, report.storage_bytes
     stored = None if stored_bytes is None else stored_bytes // itemsize
-    return Sight(_axes(report), report.storage_offset or 0, itemsize, stored)
+    return VisibleTensor(_axes(report), report.storage_offset or 0, itemsize, stored)
 
 
 def _axes(report: TensorReport) -> tuple[Axis, ...]:
@@ -149,10 +173,6 @@ def _axes(report: TensorReport) -> tuple[Axis, ...]:
     )
 
 
-# Only overlapping windows make a search necessary; it stops before it is felt.
-_MOST_TRIED = 150
-
-
 @dataclass(frozen=True)
 class Landing:
     """Which indices lead to one place: one of them, and how many there are.
@@ -165,41 +185,23 @@ class Landing:
     at_least: bool = False  # the search was cut short
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Geometry):
     """The places of a tensor's elements; it has at least one."""
-
-    offset: int
-    sizes: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    def of(self, index: Sequence[int]) -> int:
-        """The place of the element at an index."""
-        moved = sum(at * step for at, step in zip(index, self.steps, strict=True))
-        return self.offset + moved
 
     @cached_property
     def first(self) -> int:
         """The lowest place; steps may go down."""
-        reaches = self._reaches
-        return self.offset + sum(reach for reach in reaches if reach < 0)
+        return self.offset + self._reach(-1)
 
     @cached_property
     def last(self) -> int:
         """The highest place."""
-        reaches = self._reaches
-        return self.offset + sum(reach for reach in reaches if reach > 0)
-
-    @property
-    def _reaches(self) -> list[int]:
-        return [
-            (size - 1) * step for size, step in zip(self.sizes, self.steps, strict=True)
-        ]
+        return self.offset + self._reach(+1)
 
     @cached_property
     def _moving(self) -> list[tuple[int, int, int]]:
         """Size, step and axis of what moves at all, the farthest step first."""
-        axes = zip(self.sizes, self.steps, range(len(self.sizes)), strict=True)
+        axes = zip(self.size, self.stride, range(self.ndim), strict=True)
         moving = [
             (size, abs(step), axis) for size, step, axis in axes if size > 1 and step
         ]
@@ -207,10 +209,8 @@ class Places:
 
     @cached_property
     def _repeats(self) -> int:
-        times = 1
-        for size, step in zip(self.sizes, self.steps, strict=True):
-            times *= 1 if step else size
-        return times
+        pairs = zip(self.size, self.stride, strict=True)
+        return prod(size for size, step in pairs if not step)
 
     @cached_property
     def nested(self) -> bool:
@@ -223,11 +223,7 @@ class Places:
         return True
 
     def run_end(self, after: int) -> int:
-        """Where the walk through memory first has to take a longer step.
-
-        Args:
-            after: Ends up to this place are too near to be of interest.
-        """
+        """Where the walk first takes a longer step, at a place after this one."""
         end = self.first
         for size, step, _ in reversed(self._moving):
             end += (size - 1) * step
@@ -270,9 +266,9 @@ class Places:
         return tried
 
     def _index(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        index = [0] * len(self.sizes)
+        index = [0] * self.ndim
         for at, (size, _, axis) in zip(chosen, self._moving, strict=True):
-            index[axis] = at if self.steps[axis] > 0 else size - 1 - at
+            index[axis] = at if self.stride[axis] > 0 else size - 1 - at
         return tuple(index)
 
     def next_used(self, place: int) -> int | None:
@@ -302,22 +298,16 @@ class Places:
         return None if mirrored is None else self.first + self.last - mirrored
 
 
-# Up to so many places from the first to the last element, all are drawn.
-_FEW = 48
-
-_HEAD, _HEAD_OF_IMAGES, _AROUND, _TAIL = 12, 24, 3, 4
-
-
-def windows(sight: Sight, around: tuple[int, ...] = ()) -> list[list[int]]:
+def windows(visible: VisibleTensor, around: tuple[int, ...] = ()) -> list[list[int]]:
     """Runs of used places, each without one left out between its first and last.
 
     They lie at the first element, where the walk first takes a longer step,
     around the places asked for, and at the last element.
     """
-    places = sight.places
+    places = visible.places
     if places.last - places.first < _FEW:
         return [list(_onward(places, places.first, _FEW))]
-    head = _HEAD_OF_IMAGES if len(sight.drawn) > 3 else _HEAD
+    head = _HEAD_OF_IMAGES if len(visible.drawn) > 3 else _HEAD
     first = list(_onward(places, places.first, head))
     end = places.run_end(first[-1])
     runs = [first, _beside(places, end)]

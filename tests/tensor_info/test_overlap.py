@@ -115,7 +115,7 @@ def test_meetings_are_counted_as_if_listed():
         distance = chance.randint(-200, 200)
         starts, ends = _sums(first), _sums(second)
         expected = sum(ways * ends[at - distance] for at, ways in starts.items())
-        assert offsets.meetings(first, second, distance) == expected
+        assert offsets.shared_offsets(first, second, distance) == expected
         met += expected > 0
         if surely_meet(first, second, distance):
             assert expected
@@ -127,7 +127,7 @@ def test_rows_of_two_walks_at_once_are_counted():
     both = (Walk(2, 300), Walk(3, 200))
     ways = _sums(both)
     expected = sum(count * ways[at - 7] for at, count in ways.items())
-    assert offsets.meetings(both, both, 7) == expected
+    assert offsets.shared_offsets(both, both, 7) == expected
 
 
 def test_splitting_into_rows_keeps_the_places():
@@ -141,13 +141,13 @@ def test_splitting_into_rows_keeps_the_places():
 def test_too_many_choices_are_not_tried(stops):
     """Where too many choices are left, or too many closed forms, there is no count."""
     wide = (Walk(7, 10**9),)
-    assert offsets.meetings(wide, (Walk(11, 10**9), Walk(13, stops)), 0) is None
+    assert offsets.shared_offsets(wide, (Walk(11, 10**9), Walk(13, stops)), 0) is None
 
 
 def test_both_orders_of_trying_count_the_same(monkeypatch):
     """If trying the long steps first is too much, the wide ones are kept for last."""
     first = (Walk(1, 2), Walk(6, 5_000))
     second = (Walk(2, 20_000),)
-    plain = offsets.meetings(first, second, 0)
+    plain = offsets.shared_offsets(first, second, 0)
     monkeypatch.setattr(offsets, "MOST_WORK", 100)
-    assert offsets.meetings(first, second, 0) == plain == 5_000
+    assert offsets.shared_offsets(first, second, 0) == plain == 5_000
