@@ -379,6 +379,7 @@ RICHEST = (
     "gpu_doctor-mixed-and-out-of-reach",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
+    "gpu_mem-map-many-in-one",
     "gpu_select-sixteen-gpus",
     "gpu_select-slurm",
     "pin_loader-fixed",
@@ -389,6 +390,7 @@ RICHEST = (
     "tensor_info-compared-large",
     "tensor_info-compared-dtypes",
     "tensor_info-12-d",
+    "tensor_info-huge-transposed",
     "tensor_info-expanded",
     "tensor_info-windows",
 )
