@@ -6,21 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.tensor_info.measure import compare, describe, explain_view
-    from gpumagic.tensor_info.storages import aliases
+    from gpumagic.tensor_info.api import aliases, compare, describe, explain_view
 
 __all__ = ["aliases", "compare", "describe", "explain_view"]
-
-_PLACES = {
-    "aliases": "gpumagic.tensor_info.storages",
-    "compare": "gpumagic.tensor_info.measure",
-    "describe": "gpumagic.tensor_info.measure",
-    "explain_view": "gpumagic.tensor_info.measure",
-}
 
 
 def __getattr__(name: str) -> Any:
     """What works is imported when it is asked for: loading the magic stays cheap."""
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    return getattr(importlib.import_module("gpumagic.tensor_info.api"), name)

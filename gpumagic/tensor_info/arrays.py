@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_has, class_name, is_truly
-from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.geometry import Geometry
-from gpumagic.tensor_info.reading import Memory, Reading
-from gpumagic.tensor_info.tensors import read_tensor
+from gpumagic.tensor_info.tensors import Memory, Reading, read_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +85,7 @@ def read_dlpack(thing: Any) -> Reading:
 def _through_dlpack(thing: Any, name: str) -> Reading:
     import dataclasses
 
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     if torch is not None:
         reading = read_tensor(torch, torch.from_dlpack(thing))
     else:
@@ -111,7 +110,7 @@ def _memory_of(array: Any) -> tuple[Memory, int | None]:
     root = array
     while is_array(root.base):
         root = root.base
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     if torch is not None and is_truly(root.base, torch.Tensor):
         owner = read_tensor(torch, root.base)
         if owner.memory is not None and owner.memory.device == "cpu":

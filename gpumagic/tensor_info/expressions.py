@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.errors import UsageProblem, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -139,8 +139,8 @@ def _values(
 
 
 def _failure(text: str, error: Exception, names: dict[str, Any]) -> str:
-    first_line = str(error).strip().partition("\n")[0]
-    said = f"{text}: {type(error).__name__}: {first_line}".removesuffix(": ")
+    name, first = type(error).__name__, first_line(error)
+    said = f"{text}: {name}" if first == name else f"{text}: {name}: {first}"
     near = _meant(error, names)
     return f"{said}; {near}" if near else said
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info import torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def kind_of(torch: Any, tensor: Any) -> Kind:
 
 
 def _uninitialised(torch: Any, tensor: Any) -> Kind | None:
-    if not torch_words.is_uninitialised(torch, tensor):
+    if not torch_private.is_uninitialised(torch, tensor):
         return None
     return _without_strides(
         "uninitialised parameter",
@@ -65,7 +65,7 @@ def _uninitialised(torch: Any, tensor: Any) -> Kind | None:
 
 
 def _transformed(torch: Any, tensor: Any) -> Kind | None:
-    transform, within = torch_words.transform_inside(torch, tensor)
+    transform, within = torch_private.transform_inside(torch, tensor)
     if not transform:
         return None
     remarks = {
@@ -85,7 +85,7 @@ def _transformed(torch: Any, tensor: Any) -> Kind | None:
 
 
 def _functional(torch: Any, tensor: Any) -> Kind | None:
-    functional, within = torch_words.functional_inside(torch, tensor)
+    functional, within = torch_private.functional_inside(torch, tensor)
     if not functional:
         return None
     return Kind(
@@ -108,9 +108,9 @@ def _nested(torch: Any, tensor: Any) -> Kind | None:
             "nested tensor (jagged)",
             has_size=False,
             remark=f"{remark}; the memory is that of its values",
-            inner=tuple(_attempted(torch_words.wrapped_parts(torch, tensor))),
+            inner=tuple(_attempted(torch_private.wrapped_parts(torch, tensor))),
         )
-    sizes = torch_words.nested_sizes(tensor)
+    sizes = torch_private.nested_sizes(tensor)
     listed = "sizes unknown" if sizes is None else _sizes_text(sizes)
     remark = f"tensors side by side in one storage, without strides in common: {listed}"
     return Kind(
@@ -131,7 +131,7 @@ def _sparse(_torch: Any, tensor: Any) -> Kind | None:
         f"sparse tensor ({form})",
         remark=f"{form} has no strides and no storage of its own; it is made of the "
         "tensors within",
-        inner=tuple(_attempted(torch_words.sparse_parts(tensor, layout))),
+        inner=tuple(_attempted(torch_private.sparse_parts(tensor, layout))),
     )
 
 
@@ -148,11 +148,11 @@ def _opaque(_torch: Any, tensor: Any) -> Kind | None:
 
 
 def _memoryless(torch: Any, tensor: Any) -> Kind | None:
-    if torch_words.is_fake(tensor):
+    if torch_private.is_fake(tensor):
         name, why = "fake tensor", "it only pretends to lie on its device"
     elif tensor.device.type == "meta":
         name, why = "meta tensor", "the device meta has none"
-    elif torch_words.is_zero(torch, tensor):
+    elif torch_private.is_zero(torch, tensor):
         name, why = "zero tensor", "autograd's zeros are not stored"
     else:
         return None
@@ -163,9 +163,9 @@ def _memoryless(torch: Any, tensor: Any) -> Kind | None:
 def _wrapper(torch: Any, tensor: Any) -> Kind | None:
     if not _dispatches_in_python(torch, type(tensor)):
         return None
-    if torch_words.storage_address(torch, tensor) != 0 or not tensor.numel():
+    if torch_private.storage_address(torch, tensor) != 0 or not tensor.numel():
         return None
-    inner = tuple(_attempted(torch_words.wrapped_parts(torch, tensor)))
+    inner = tuple(_attempted(torch_private.wrapped_parts(torch, tensor)))
     placements = getattr(tensor, "placements", None)
     placed = f", placed {tuple(placements)}," if placements is not None else ""
     return Kind(

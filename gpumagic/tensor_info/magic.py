@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.errors import UsageProblem
+from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.notebook import arguments
 from gpumagic.notebook.arguments import argument
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
@@ -101,8 +101,6 @@ class TensorMagics(GpuMagics):
         IPython keeps the last error with its frames, so that the error is raised in
         a frame that has seen no tensor.
         """
-        from gpumagic.errors import GpuMagicError
-
         report, problem, hint = self._report_or_problem(asked, options)
         if report is None:
             raise GpuMagicError(problem, hint)
@@ -111,7 +109,6 @@ class TensorMagics(GpuMagics):
     def _report_or_problem(
         self, asked: tuple[Any, ...], options: argparse.Namespace
     ) -> tuple[CompareReport | AliasReport | None, str, str]:
-        from gpumagic.errors import GpuMagicError
         from gpumagic.tensor_info import expressions
 
         shell = self.shell
@@ -129,7 +126,7 @@ class TensorMagics(GpuMagics):
     def _aliases(self, found: Any) -> AliasReport:
         import dataclasses
 
-        from gpumagic.tensor_info.storages import aliases
+        from gpumagic.tensor_info.api import aliases
 
         only, texts = found.values or None, found.texts
         report = aliases(self._namespace(), only=only, expressions=texts)
@@ -165,7 +162,7 @@ class TensorMagics(GpuMagics):
 def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
     import dataclasses
 
-    from gpumagic.tensor_info.measure import compare
+    from gpumagic.tensor_info.api import compare
 
     report = compare(
         *found.values,

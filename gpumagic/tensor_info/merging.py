@@ -1,13 +1,18 @@
-"""Whether `.view` takes a shape: which dims are walked as one, and what blocks."""
+"""Says whether `.view` takes a shape: which dims merge, what blocks, what works."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
+from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info import shapes
-from gpumagic.tensor_info.geometry import Geometry, fresh_strides
-from gpumagic.tensor_info.layout import dim_order
+from gpumagic.tensor_info.geometry import Geometry, dim_order, fresh_strides
 from gpumagic.tensor_info.report import Merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -58,20 +63,17 @@ def flat(g: Geometry) -> bool:
 def view(g: Geometry, shape: tuple[int, ...]) -> ViewFinding:
     """Whether `.view(shape)` works, with torch's strides, or what is in its way.
 
-    Args:
-        g: The tensor.
-
-        shape: What is asked for. One -1 is worked out. A shape that no tensor of
-            this many elements can have is a finding with a `problem`.
+    One -1 is worked out. A shape that no tensor of this many elements can have is a
+    finding with a `problem`.
     """
     runs = merges(g)
-    problem = shapes.what_is_wrong(g.numel, shape)
+    problem = _what_is_wrong(g.numel, shape)
     if problem:
-        others = shapes.without_a_copy(g.size, runs, shape) if g.numel else []
+        others = _without_a_copy(g.size, runs, shape) if g.numel else []
         return ViewFinding(
             shape, view=False, problem=problem, shapes_that_work=tuple(others)
         )
-    shape = shapes.filled_in(g.numel, shape)
+    shape = _filled_in(g.numel, shape)
     if not g.numel:
         stride = g.stride if shape == g.size else fresh_strides(shape)
         return ViewFinding(shape, view=True, stride=stride)
@@ -121,7 +123,7 @@ def _blocked(
         last_element=g.place(last),
         next_element=g.offset + g.stride[outer_dim],
         next_expected=g.offset + needed,
-        shapes_that_work=tuple(shapes.without_a_copy(g.size, runs, shape)),
+        shapes_that_work=tuple(_without_a_copy(g.size, runs, shape)),
         permutation_that_works=_permutation(g),
     )
 
@@ -131,3 +133,71 @@ def _permutation(g: Geometry) -> tuple[int, ...] | None:
     by_step = sorted(range(g.ndim), key=lambda dim: -abs(g.stride[dim]))
     order = dim_order(g) or tuple(by_step)
     return order if flat(g.permuted(order)) else None
+
+
+if TYPE_CHECKING:
+    Shape = tuple[int, ...]
+
+
+def _what_is_wrong(numel: int, shape: Shape) -> str:
+    """Why no tensor of so many elements has this shape; empty if one can."""
+    below = [count for count in shape if count < -1]
+    known = math.prod(count for count in shape if count != -1)
+    unknown = shape.count(-1)
+    if unknown > 1:
+        return f"{_text(shape)} has {unknown} times -1: only one dim can be worked out"
+    if below:
+        return f"{_text(shape)} has a dim of size {below[0]}: no dim can be negative"
+    if unknown and known == 0 and numel == 0:
+        return f"with 0 elements the -1 of {_text(shape)} could be any number"
+    if unknown and (known == 0 or numel % known):
+        return f"{numel} elements cannot be split as {_text(shape)}"
+    if not unknown and known != numel:
+        return f"{_text(shape)} has {known} elements and the tensor has {numel}"
+    return ""
+
+
+def _filled_in(numel: int, shape: Shape) -> Shape:
+    """The shape with its -1 worked out; it must be one that fits."""
+    known = math.prod(count for count in shape if count != -1)
+    return tuple(numel // known if count == -1 else count for count in shape)
+
+
+def _without_a_copy(size: Shape, runs: tuple[Merge, ...], asked: Shape) -> list[Shape]:
+    """The telling shapes that `.view` takes, the nearest to what was asked first.
+
+    `runs` are the dims as they are walked. What was asked for need not fit.
+    """
+    near = _split_at_runs(runs, asked)
+    all_merged = tuple(run.numel for run in runs)
+    found = [near] if near else []
+    found += [_merged(size, runs), all_merged]
+    return [each for each in dict.fromkeys(found) if each not in {size, asked}]
+
+
+def _merged(size: Shape, runs: tuple[Merge, ...]) -> Shape:
+    """The size with every run as one dim; dims of 1 stay, unless inside a run."""
+    starts = {run.dims[0]: run for run in runs}
+    inside = {dim for run in runs for dim in range(run.dims[0] + 1, run.dims[-1] + 1)}
+    return tuple(
+        starts[dim].numel if dim in starts else count
+        for dim, count in enumerate(size)
+        if dim not in inside
+    )
+
+
+def _split_at_runs(runs: tuple[Merge, ...], asked: Shape) -> Shape | None:
+    """What was asked with dims split where a run ends; None if that cannot be."""
+    cuts = sorted(_cuts(run.numel for run in runs) | _cuts(asked))
+    if math.prod(asked) != cuts[-1] or any(far % near for near, far in pairwise(cuts)):
+        return None
+    return tuple(far // near for near, far in pairwise(cuts))[::-1]
+
+
+def _cuts(counts: Iterable[int]) -> set[int]:
+    """After how many elements one index or another is back at 0."""
+    return set(accumulate(reversed(tuple(counts)), mul, initial=1))
+
+
+def _text(shape: Shape) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

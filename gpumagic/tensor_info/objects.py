@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_name, is_truly, is_weak_proxy, spelled
 from gpumagic.report.units import count_text
-from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.arrays import (
     hands_out_dlpack,
     is_array,
     read_array,
     read_dlpack,
 )
-from gpumagic.tensor_info.containers import (
-    items_of,
-    kind_of_container,
-    place_within,
-)
 from gpumagic.tensor_info.tensors import read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.tensor_info.reading import Reading
+    from gpumagic.tensor_info.tensors import Reading
 
 _NAMED_AT_MOST = 4
 _NUMBERS = (bool, int, float, complex)
+_LOOKED_AT_MOST = 10_000
+_KINDS: tuple[type, ...] = (dict, list, tuple)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
@@ -42,7 +40,7 @@ def read(thing: Any, expression: str = "x") -> Reading:
     Raises:
         GpuMagicError: It is no tensor; says what it is and what to type.
     """
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     if torch is not None and is_truly(thing, torch.Tensor):
         return read_tensor(torch, thing)
     if is_array(thing):
@@ -83,7 +81,7 @@ def read_each(
 
 def is_tensor(thing: Any) -> bool:
     """Whether something is a tensor of torch or a numpy array."""
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     return is_array(thing) or (torch is not None and is_truly(thing, torch.Tensor))
 
 
@@ -151,3 +149,54 @@ def _as_code(name: str) -> str:
     if all(part.isidentifier() for part in name.split(".")):
         return name
     return f"get_parameter({name!r})"
+
+
+def kind_of_container(thing: Any) -> str:
+    """The word for it: "dict", "list" or "tuple"; empty for all else."""
+    return next((kind.__name__ for kind in _KINDS if is_truly(thing, kind)), "")
+
+
+def items_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Each item, by the place behind a name that leads to it: `[0]`, `['w']`.
+
+    No code of a subclass is run.
+    """
+    if is_truly(thing, dict):
+        # A list of the pairs: the dict may change while they are looked at.
+        for key, value in list(dict.items(thing)):
+            yield f"[{spelled(key)}]", value
+        return
+    for number, value in enumerate(_in_order(thing)):
+        yield f"[{number}]", value
+
+
+def place_within(
+    container: Any, wanted: Callable[[Any], bool]
+) -> tuple[str | None, bool]:
+    """The nearest item that is wanted, on any level.
+
+    Its place, such as `[0]['w']`, or None where none was found. And whether all was
+    looked at until then: a search ends after 10,000 items. A container may contain
+    itself.
+    """
+    seen = {id(container)}
+    waiting = deque([("", container)])
+    left = _LOOKED_AT_MOST
+    while waiting:
+        place, outer = waiting.popleft()
+        for part, item in items_of(outer):
+            if wanted(item):
+                return place + part, True
+            left -= 1
+            if not left:
+                return None, False
+            if id(item) not in seen and kind_of_container(item):
+                seen.add(id(item))
+                waiting.append((place + part, item))
+    return None, True
+
+
+def _in_order(thing: Any) -> Iterator[Any]:
+    if is_truly(thing, list):
+        return list.__iter__(thing)
+    return tuple.__iter__(thing) if is_truly(thing, tuple) else iter(())

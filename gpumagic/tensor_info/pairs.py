@@ -1,16 +1,18 @@
-"""Two objects beside each other: whether they share memory, and how much of it."""
+"""Says what two tensors have in common: a storage, bytes, a layout, an order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info import touched
-from gpumagic.tensor_info.common_order import common_order
+from gpumagic.tensor_info.geometry import common_order
+from gpumagic.tensor_info.overlap import shared
 from gpumagic.tensor_info.report import Pair
 
 if TYPE_CHECKING:
-    from gpumagic.tensor_info.reading import Memory, Reading
+    from gpumagic.tensor_info.tensors import Memory, Reading
+
+_DECIDED = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,8 @@ class _Neighbours:
     distance_bytes: int | None
 
 
-_DECIDED = {"yes": True, "no": False}
-
-
 def pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
-    """What two objects have in common.
-
-    Args:
-        first: The place of the first object in the report.
-
-        second: The place of the second.
-
-        one: What the first has said of itself.
-
-        other: What the second has said of itself.
-    """
+    """What two objects have in common; `first` and `second` are their places."""
     near = _neighbours(one, other)
     overlap, shared_bytes, relation = _in_common(one, other, near)
     return Pair(
@@ -88,7 +77,7 @@ def _in_common(
         return False, 0, "disjoint"
     if near.distance_bytes is None or geometries[0] is None or geometries[1] is None:
         return None, None, "unknown"
-    found = touched.shared(geometries[0], geometries[1], near.distance_bytes)
+    found = shared(geometries[0], geometries[1], near.distance_bytes)
     overlap = _DECIDED.get(found.elements_overlap)
     return overlap, found.shared_bytes, found.relation
 

@@ -1,23 +1,144 @@
-"""Reads a tensor without an operation on it: each look-up guarded by itself."""
+"""Reads a tensor without an operation on it: each look-up guarded by itself.
+
+What it has said of itself are plain numbers, which keep nothing alive.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpumagic.tensor_info import kinds, torch_words
-from gpumagic.tensor_info.packed import packed_remark
-from gpumagic.tensor_info.reading import (
-    Memory,
-    Questions,
-    Reading,
-    geometry_of,
-    in_bytes,
-)
+from gpumagic.errors import first_line
+from gpumagic.tensor_info import kinds, torch_private
+from gpumagic.tensor_info.geometry import Geometry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = TypeVar("Answer")
+_PACKED = {
+    "float4_e2m1fn_x2": 2,
+    "bits4x2": 2,
+    "quint4x2": 2,
+    "bits2x4": 4,
+    "quint2x4": 4,
+    "bits1x8": 8,
+}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory that elements lie in: one storage, or what an array owns.
+
+    Attributes:
+        device: Where it lies.
+
+        start: The address that tells it apart from other memory of its device.
+
+        size_bytes: Its extent.
+
+        address: The same start as the user's kernels see it: made up on a simulated
+            GPU. None where it is not known.
+
+        holders: The tensors known to hold the storage through this object.
+
+        all_holders: How many hold it altogether. None if torch does not tell.
+    """
+
+    device: str
+    start: int
+    size_bytes: int
+    address: int | None
+    holders: frozenset[int] = frozenset()
+    all_holders: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One object, read once.
+
+    Attributes:
+        geometry: Which elements of the memory it reaches.
+
+        has_layout: Whether the geometry is in elements, as the object walks them. An
+            array that takes odd steps has one in bytes, with a dim more.
+
+        storage: Tells storages of torch apart, with memory or without; two of them
+            may share memory. None if it is no storage of torch.
+    """
+
+    kind: str
+    dtype: str | None = None
+    device: str | None = None
+    itemsize: int | None = None
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None = None
+    stride_bytes: tuple[int, ...] | None = None
+    storage_offset: int | None = None
+    geometry: Geometry | None = None
+    has_layout: bool = False
+    memory: Memory | None = None
+    storage: int | None = None
+    storage_bytes: int | None = None
+    is_view: bool | None = None
+    base_shape: tuple[int, ...] | None = None
+    neg_bit: bool | None = None
+    conj_bit: bool | None = None
+    requires_grad: bool | None = None
+    on_accelerator: bool = False
+    simulated: bool = False
+    inner: tuple[tuple[str, Reading], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Questions:
+    """Asks one thing at a time: what cannot be answered costs one remark."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def ask(self, what: str, question: Callable[[], Answer]) -> Answer | None:
+        """The answer, or None and a remark that says why there is none."""
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            self.remarks.append(f"{what} is not known: {first_line(error)}")
+            return None
+
+    def numbers(self, what: str, question: Callable[[], Any]) -> tuple[int, ...] | None:
+        """A size or the like; None where it has symbols, which must not be fixed."""
+        found = self.ask(what, question)
+        if found is None or all(type(each) is int for each in found):
+            return None if found is None else tuple(found)
+        symbols = ", ".join(map(str, found))
+        self.remarks.append(f"{what} has symbols: ({symbols})")
+        return None
+
+
+def geometry_of(
+    size: tuple[int, ...] | None,
+    stride: tuple[int, ...] | None,
+    offset: int | None,
+    itemsize: int | None,
+) -> Geometry | None:
+    """The geometry, where all that it takes is known."""
+    if size is None or stride is None or offset is None or itemsize is None:
+        return None
+    return Geometry(size, stride, offset, itemsize)
+
+
+def in_bytes(
+    stride: tuple[int, ...] | None, itemsize: int | None
+) -> tuple[int, ...] | None:
+    """Strides in elements as strides in bytes."""
+    if stride is None or itemsize is None:
+        return None
+    return tuple(each * itemsize for each in stride)
 
 
 def read_tensor(torch: Any, tensor: Any) -> Reading:
     """Read a tensor without an operation on it, whatever kind it is."""
-    with torch_words.without_overrides(torch):
+    with torch_private.without_overrides(torch):
         return _TensorReader(torch, tensor).read()
 
 
@@ -39,7 +160,7 @@ class _TensorReader:
         size, stride, offset = self._steps(kind)
         geometry = geometry_of(size, stride, offset, itemsize)
         storage = self._storage(kind)
-        simulated, made_up = torch_words.simulated_memory(storage)
+        simulated, made_up = torch_private.simulated_memory(storage)
         memory = None
         if kind.has_memory and storage is not None:
             memory = self._memory(storage, made_up=made_up if simulated else -1)
@@ -55,9 +176,9 @@ class _TensorReader:
             geometry=geometry if kind.has_geometry else None,
             has_layout=kind.has_geometry and geometry is not None,
             memory=memory,
-            storage=torch_words.identity(storage),
+            storage=torch_private.identity(storage),
             storage_bytes=None if storage is None else int(storage.nbytes()),
-            is_view=ask("is_view", lambda: torch_words.is_view(self._torch, tensor)),
+            is_view=ask("is_view", lambda: torch_private.is_view(self._torch, tensor)),
             base_shape=ask("the base's shape", self._base_shape),
             neg_bit=ask("the negative bit", lambda: bool(plain.is_neg(tensor))),
             conj_bit=ask("the conjugate bit", lambda: bool(plain.is_conj(tensor))),
@@ -96,7 +217,7 @@ class _TensorReader:
         """The memory behind a storage; `made_up` is its simulated address or -1."""
         start = self._ask(
             "the address",
-            lambda: torch_words.storage_address(self._torch, self._tensor),
+            lambda: torch_private.storage_address(self._torch, self._tensor),
         )
         size_bytes = int(storage.nbytes())
         if not start or not size_bytes:  # all that is empty has the address 0
@@ -107,27 +228,41 @@ class _TensorReader:
             size_bytes=size_bytes,
             address=start if made_up == -1 else made_up,
             holders=self._holders(),
-            all_holders=torch_words.storage_holders(self._torch, storage),
+            all_holders=torch_private.storage_holders(self._torch, storage),
         )
 
     def _holders(self) -> frozenset[int]:
-        own = torch_words.identity(self._tensor)
-        base = torch_words.identity(torch_words.base_of(self._tensor))
+        own = torch_private.identity(self._tensor)
+        base = torch_private.identity(torch_private.base_of(self._tensor))
         return frozenset(each for each in (own, base) if each is not None)
 
     def _base_shape(self) -> tuple[int, ...] | None:
-        base = torch_words.base_of(self._tensor)
+        base = torch_private.base_of(self._tensor)
         return None if base is None else tuple(map(int, base.size()))
 
     def _is_lazy_copy(self) -> bool | None:
-        return torch_words.is_lazy_copy(self._torch, self._tensor)
+        return torch_private.is_lazy_copy(self._torch, self._tensor)
 
     def _remarks(self, kind: kinds.Kind, dtype: str | None) -> tuple[str, ...]:
-        found = [kind.remark, packed_remark(dtype or "")]
+        found = [kind.remark, _packed_remark(dtype or "")]
         if kind.has_memory:
             if self._ask("laziness", self._is_lazy_copy):
                 found.append(
                     "a lazy copy: its memory is shared until one of the two is written"
                 )
-            found.extend(torch_words.missing_words(self._torch))
+            found.extend(torch_private.missing_words(self._torch))
         return tuple(filter(None, found + self._questions.remarks))
+
+
+def _packed_remark(dtype: str) -> str:
+    """What one element of a dtype of fewer than eight bits is; empty for others."""
+    word = dtype.removeprefix("torch.")
+    if word in _PACKED:
+        return (
+            f"{word}: one element is a byte that packs {_PACKED[word]} values; sizes "
+            f"and strides count bytes"
+        )
+    small = word.removeprefix("u").removeprefix("int")
+    if small.isdigit() and int(small) < 8 and "int" in word:
+        return f"{word}: torch keeps each value of {small} bits in a byte of its own"
+    return ""

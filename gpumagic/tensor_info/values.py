@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.errors import first_line
 from gpumagic.report.introspection import is_truly
-from gpumagic.tensor_info import torch_words
+from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.arrays import is_array
 from gpumagic.tensor_info.report import ValueSummary
 
@@ -27,17 +28,11 @@ def summarise(
     """What the elements of a tensor are, and what is to be said of the reading.
 
     Beyond a million elements every so-many-th is read, along the longest dims.
-
-    Args:
-        x: A tensor or an array.
-
-        on_accelerator: Whether what is read must be copied from a device.
     """
     try:
         summary = _of_array(x) if is_array(x) else _of_tensor(x)
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
-        first_line = str(error).strip().partition("\n")[0]
-        return None, (f"the values cannot be read: {first_line}",)
+        return None, (f"the values cannot be read: {first_line(error)}",)
     return summary, (_COPIED,) if on_accelerator else ()
 
 
@@ -59,7 +54,7 @@ def sampling_steps(
 
 
 def _of_tensor(x: Any) -> ValueSummary:
-    torch = torch_words.torch_if_imported()
+    torch = torch_private.torch_if_imported()
     if not is_truly(x, torch.Tensor):
         x = torch.from_dlpack(x)
     with torch.no_grad():
@@ -90,21 +85,21 @@ def _first_slices(size: Sequence[int]) -> tuple[slice, ...]:
 
 
 def _summary(
-    words: Any, sample: Any, size: Sequence[int], first: list[Any]
+    library: Any, sample: Any, size: Sequence[int], first: list[Any]
 ) -> ValueSummary:
-    """The figures; torch and numpy have the same words for all it takes."""
+    """The figures; torch and numpy have the same names for all it takes."""
     count, whole = math.prod(sample.shape), math.prod(size)
     sampled = count if count < whole else None
     shown = tuple(_text(value) for value in first)
-    nan_count = int(words.isnan(sample).sum().item())
+    nan_count = int(library.isnan(sample).sum().item())
     zero_count = int((sample == 0).sum().item())
-    inf_count = int(words.isinf(sample).sum().item())
-    numbers = sample[~words.isnan(sample)] if nan_count else sample
+    inf_count = int(library.isinf(sample).sum().item())
+    numbers = sample[~library.isnan(sample)] if nan_count else sample
     has_order = bool(count - nan_count) and not _is_complex(sample)
     return ValueSummary(
         minimum=float(numbers.min().item()) if has_order else None,
         maximum=float(numbers.max().item()) if has_order else None,
-        mean=_mean(words, numbers) if has_order else None,
+        mean=_mean(library, numbers) if has_order else None,
         nan_count=nan_count,
         inf_count=inf_count,
         zero_count=zero_count,
@@ -113,9 +108,9 @@ def _summary(
     )
 
 
-def _mean(words: Any, numbers: Any) -> float:
+def _mean(library: Any, numbers: Any) -> float:
     """The mean, summed in double precision where the device has it."""
-    return float(numbers.mean(dtype=words.float64).item())
+    return float(numbers.mean(dtype=library.float64).item())
 
 
 def _is_complex(sample: Any) -> bool:

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.gallery.samples import everything
+from tests.gallery.samples import drawn
 
 # JupyterLab 4.6, .jp-RenderedHTMLCommon, with its variables filled in.
 _STYLE = """
@@ -71,7 +71,7 @@ def main(words) -> None:
     folder = Path(words[0] if words else "build/gallery")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "index.html"
-    target.write_text(page(everything()), encoding="utf-8")
+    target.write_text(page(drawn().items()), encoding="utf-8")
     sys.stdout.write(f"{target}\n")
 
 

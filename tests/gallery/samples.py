@@ -6,6 +6,7 @@ All numbers are fixed here, so that golden files differ only where a view does.
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 
 from gpumagic.drawing import (
@@ -367,6 +368,35 @@ PICTURES = (  # how the names of those with a picture begin
 )
 
 
+# Views whose HTML is held to the letter, beside that of each part: every line that
+# draws the HTML of any sample draws that of a part or of one of these.
+RICHEST = (
+    "cuda_sync_time-roof-compute",
+    "cuda_sync_time-repeated-noisy",
+    "cuda_sync_time-faster",
+    "cuda_sync_time-profile-many-streams",
+    "gpu_doctor-eight-gpus",
+    "gpu_doctor-mixed-and-out-of-reach",
+    "gpu_mem-map-two-devices",
+    "gpu_mem-map-many-blocks",
+    "gpu_mem-map-many-in-one",
+    "gpu_select-sixteen-gpus",
+    "gpu_select-slurm",
+    "pin_loader-fixed",
+    "pin_loader-watch-many",
+    "simulator-four-at-work",
+    "simulator-switched-off",
+    "tensor_info-simulated",
+    "tensor_info-compared-large",
+    "tensor_info-compared-dtypes",
+    "tensor_info-12-d",
+    "tensor_info-huge-transposed",
+    "tensor_info-expanded",
+    "tensor_info-windows",
+)
+
+
+@cache
 def views() -> tuple[tuple[str, Drawing], ...]:
     """Each room's samples, drawn; a room with `samples.py` is found by its folder."""
     tests = Path(__file__).parents[1]
@@ -384,6 +414,28 @@ def _of_room(room):
     return [(name, draw(report)) for name, report in samples]
 
 
+@cache
 def everything() -> tuple[tuple[str, Drawing], ...]:
     """All that the gallery shows, and that golden files hold."""
     return (*PARTS, *views())
+
+
+class Drawn:
+    """A drawing whose forms are made once, however many tests look at them."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self._html, self._text = cache(drawing.html), cache(drawing.text)
+
+    def html(self) -> str:
+        """The HTML form."""
+        return self._html()
+
+    def text(self, width: int = 88) -> str:
+        """The text form, so many columns wide."""
+        return self._text(width)
+
+
+@cache
+def drawn() -> dict[str, Drawn]:
+    """Every sample by its name."""
+    return {name: Drawn(drawing) for name, drawing in everything()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpumagic.tensor_info import layout, merging, overlap, touched, warp
+from gpumagic.tensor_info import geometry, merging, overlap
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
 from gpumagic.tensor_info.report import (
     AliasReport,
@@ -43,8 +43,8 @@ def tensor(  # noqa: PLR0913 - a report has many fields
     last = g.last_element
     if stored_bytes is None:
         stored_bytes = 0 if last is None else (last + 1) * itemsize
-    inside, distinct = overlap.inside(g), touched.distinct_elements(g)
-    contiguous, order = layout.is_contiguous(g), layout.dim_order(g)
+    inside, distinct = overlap.inside(g), overlap.distinct_elements(g)
+    contiguous, order = geometry.is_contiguous(g), geometry.dim_order(g)
     touched_bytes = None if distinct is None else distinct * itemsize
     unused = None if touched_bytes is None else max(stored_bytes - touched_bytes, 0)
     report = TensorReport(
@@ -59,19 +59,19 @@ def tensor(  # noqa: PLR0913 - a report has many fields
         storage_offset=offset,
         numel=g.numel,
         is_contiguous=contiguous,
-        strides_canonical=layout.canonical(g),
-        is_channels_last=layout.is_channels_last(g),
-        operators_treat_as=layout.treat_as(g),
-        format_ambiguous=layout.ambiguity(g),
+        strides_canonical=geometry.canonical(g),
+        is_channels_last=geometry.is_channels_last(g),
+        operators_treat_as=geometry.treat_as(g),
+        format_ambiguous=geometry.ambiguity(g),
         dim_order=order,
-        dim_order_unique=layout.dim_order_unique(g),
-        non_overlapping_and_dense=layout.non_overlapping_and_dense(g),
+        dim_order_unique=geometry.dim_order_unique(g),
+        non_overlapping_and_dense=geometry.non_overlapping_and_dense(g),
         overlap=inside.verdict,
         overlap_why=inside.why,
         distinct_elements=distinct,
         first_element=g.first_element,
         last_element=last,
-        holes_in_span=touched.holes_in_span(g),
+        holes_in_span=overlap.holes_in_span(g),
         logical_bytes=g.logical_bytes,
         touched_bytes=touched_bytes,
         span_bytes=g.span_bytes,
@@ -86,26 +86,26 @@ def tensor(  # noqa: PLR0913 - a report has many fields
         neg_bit=False,
         conj_bit=False,
         requires_grad=False,
-        warp_along_dim=warp.warp_reads(g, ADDRESS),
+        warp_along_dim=geometry.warp_reads(g, ADDRESS),
     )
     return dataclasses.replace(report, **others)
 
 
-def geometry(report):
+def geometry_of(report):
     """What the formulas need of a report."""
     return Geometry(report.size, report.stride, report.storage_offset, report.itemsize)
 
 
 def viewed(report, shape):
     """The report of `.view(shape)`."""
-    finding = dataclasses.asdict(merging.view(geometry(report), shape))
+    finding = dataclasses.asdict(merging.view(geometry_of(report), shape))
     return ViewReport(tensor=report, **finding)
 
 
 def pair(reports, first, second):
     """Two tensors of one storage beside each other."""
-    both = [geometry(reports[at]) for at in (first, second)]
-    shared = touched.shared(*both, 0)
+    both = [geometry_of(reports[at]) for at in (first, second)]
+    shared = overlap.shared(*both, 0)
     return Pair(
         first,
         second,

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpumagic.tensor_info import aliases
-from gpumagic.tensor_info.covered import Placed, covered_bytes
+from gpumagic.tensor_info import names as names_module
 from gpumagic.tensor_info.geometry import Geometry
+from gpumagic.tensor_info.names import advice_for
+from gpumagic.tensor_info.overlap import Placed, covered_bytes
+from gpumagic.tensor_info.tensors import Memory, Reading
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -134,6 +139,31 @@ def test_the_copy_is_one_that_lets_go(make, advice):
     assert advice in aliases({"x": make()}).groups[0].advice
 
 
+def test_no_copy_of_a_parameter_is_advised():
+    """A clone of a parameter is none: the module and its optimizer would lose it."""
+    weight = torch.nn.Parameter(torch.zeros(1000)[:10])
+
+    (group,) = aliases({"weight": weight}).groups
+
+    assert group.kept_for_nothing_bytes == 3960
+    assert "weight" not in group.advice
+
+
+@pytest.mark.parametrize(("all_holders", "is_sure"), [(2, True), (None, False)])
+def test_what_frees_memory_is_conditional_where_holders_are_not_known(
+    all_holders, is_sure
+):
+    """Where torch does not tell who else holds it, nothing is promised to be freed."""
+    shown = SimpleNamespace(
+        is_output=True, memory=SimpleNamespace(all_holders=all_holders)
+    )
+
+    advice = advice_for([shown], 1024, None, None)
+
+    assert advice.startswith("`%reset -f out` frees 1.00 KiB")
+    assert ("unless something else holds it" in advice) is not is_sure
+
+
 def test_no_copy_is_advised_where_something_hidden_holds_the_memory():
     """What autograd has saved is counted as a hidden holder, and stops the advice."""
     x = torch.zeros(1000, requires_grad=True)
@@ -161,6 +191,29 @@ def test_places_without_memory_are_never_one_group():
     found = aliases(namespace)
 
     assert (found.groups, found.alone) == ((), 0)
+
+
+def test_equal_addresses_on_two_devices_are_two_memories(monkeypatch):
+    """Each device counts its addresses for itself: tensors there share nothing."""
+    # Given two tensors at one address, each on a GPU of its own
+    first, second = torch.zeros(16), torch.zeros(16)
+
+    def read(thing, _name=""):
+        device = "cuda:0" if thing is first else "cuda:1"
+        return Reading(
+            "tensor",
+            geometry=Geometry((16,), (1,), 0, 4),
+            memory=Memory(device, start=4096, size_bytes=64, address=4096),
+        )
+
+    monkeypatch.setattr(names_module, "read", read)
+
+    # When
+    found = aliases({"first": first, "second": second})
+
+    # Then
+    assert found.groups == ()
+    assert (found.alone, found.alone_bytes) == (2, 128)
 
 
 def test_a_search_that_takes_too_long_is_cut_short_and_says_so():

@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing
 from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
-from gpumagic.tensor_info.diagram import (
-    index_panel,
-    lane_cells,
-    memory_strip,
-    sight_of,
-)
-from gpumagic.tensor_info.diagram.canvas import HEAD, LIGHT
-from gpumagic.tensor_info.diagram.lane_cells import Lane
-from gpumagic.tensor_info.diagram.places import Places
-from gpumagic.tensor_info.diagram.tiles import FILLS, pieces
-from gpumagic.tensor_info.diagram.windows import windows
+from gpumagic.tensor_info.panels import Lane, index_panel, lane_cells, memory_strip
+from gpumagic.tensor_info.picture import HEAD, LIGHT, pieces
 from gpumagic.tensor_info.report import TensorReport
+from gpumagic.tensor_info.visible_axes import FILLS, Places, visible_tensor, windows
 from tests.tensor_info import samples
 from tests.tensor_info.samples import SAMPLES, tensor
 
@@ -32,13 +24,13 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 DRAWN = {
     name: report
     for name, report in SAMPLES
-    if isinstance(report, TensorReport) and sight_of(report)
+    if isinstance(report, TensorReport) and visible_tensor(report)
 }
 
 
 def grid(report):
     """The texts of the index panel, matrix by matrix, row by row."""
-    figure = index_panel(sight_of(report))
+    figure = index_panel(visible_tensor(report))
     return [
         [[tile.text for tile in row.tiles] for row in matrix.rows]
         for band in figure.bands
@@ -48,7 +40,7 @@ def grid(report):
 
 def strip(report, marks=None):
     """The strip's columns: what stands over each, and what in it."""
-    ((matrix,),) = memory_strip(sight_of(report), marks).bands
+    ((matrix,),) = memory_strip(visible_tensor(report), marks).bands
     return matrix, list(
         zip(matrix.heads, (tile.text for tile in matrix.rows[0].tiles), strict=True)
     )
@@ -151,9 +143,9 @@ def test_channels_last_images_are_tiles_by_image_and_channel():
 
 def test_many_dims_are_drawn_as_the_runs_that_memory_has():
     """Dims that merge are one axis, so that six of them are three."""
-    panel = index_panel(sight_of(samples.SIX))
+    panel = index_panel(visible_tensor(samples.SIX))
 
-    assert [axis.dims for axis in sight_of(samples.SIX).axes] == [
+    assert [axis.dims for axis in visible_tensor(samples.SIX).axes] == [
         (0, 1),
         (2,),
         (3, 4, 5),
@@ -195,18 +187,18 @@ def test_strip_shows_the_index_that_lands_on_each_place(report, expected):
 def test_strip_and_index_panel_agree_by_the_formula(name):
     """For every label of every sample, offset plus index times step is the place."""
     report = DRAWN[name]
-    sight = sight_of(report)
+    visible = visible_tensor(report)
     matrix, columns = strip(report)
     for head, text in columns:
         if not head:
             continue
-        landing = sight.places.landing(int(head))
+        landing = visible.places.landing(int(head))
         if text == "·":
             assert landing is None
             continue
-        assert text == sight.label(landing.index)
-        steps = [axis.step for axis in sight.axes]
-        reached = sight.offset + sum(map(int.__mul__, landing.index, steps))
+        assert text == visible.label(landing.index)
+        steps = [axis.step for axis in visible.axes]
+        reached = visible.offset + sum(map(int.__mul__, landing.index, steps))
         assert reached == int(head)
     assert len(matrix.heads) <= 128
 
@@ -244,7 +236,7 @@ def test_a_place_tells_how_many_indices_land_on_it():
 def test_fill_is_the_index_along_the_slowest_dim():
     """Row-major shows runs of a colour, a transpose repeats all colours."""
     (plain,), (turned,) = (
-        memory_strip(sight_of(report)).bands[0]
+        memory_strip(visible_tensor(report)).bands[0]
         for report in (samples.X, samples.TRANSPOSED)
     )
 
@@ -289,11 +281,11 @@ def test_places_match_enumeration(axes, offset):
     """Landings, neighbours and ends are those of all elements listed one by one."""
     sizes = tuple(size for size, _ in axes)
     steps = tuple(step for _, step in axes)
-    places = Places(offset, sizes, steps)
+    places = Places(sizes, steps, offset, 4)
     lists = {}
     for index in itertools.product(*map(range, sizes)):
         reached = offset + sum(map(int.__mul__, index, steps))
-        assert places.of(index) == reached
+        assert places.place(index) == reached
         lists.setdefault(reached, []).append(index)
 
     assert (places.first, places.last) == (min(lists), max(lists))
@@ -313,11 +305,11 @@ def test_places_match_enumeration(axes, offset):
 
 def test_a_hopeless_search_stops():
     """Windows over windows are cut short and say "at least", or that it is open."""
-    many = Places(0, (50,) * 6, (1,) * 6)
+    many = Places((50,) * 6, (1,) * 6, 0, 4)
 
     assert many.landing(120).at_least
     assert many.landing(120).times > 30
-    undecided = Places(0, (90,) * 4, (300, 298, 296, 294)).landing(50_001)
+    undecided = Places((90,) * 4, (300, 298, 296, 294), 0, 4).landing(50_001)
     assert undecided.at_least
     assert undecided.times == 0
 
@@ -325,8 +317,8 @@ def test_a_hopeless_search_stops():
 def test_lanes_show_each_tensor_over_the_same_places():
     """A column is one place, a row one tensor, the last row how many share it."""
     lanes = [
-        Lane("x", sight_of(samples.X), 0),
-        Lane("half", sight_of(samples.HALF), 0),
+        Lane("x", visible_tensor(samples.X), 0),
+        Lane("half", visible_tensor(samples.HALF), 0),
     ]
 
     ((matrix,),) = lane_cells(lanes).bands
@@ -343,8 +335,8 @@ def test_lanes_show_each_tensor_over_the_same_places():
 def test_lanes_of_different_dtypes_are_ruled_in_bytes():
     """An element of four bytes goes on over three more columns."""
     lanes = [
-        Lane("x", sight_of(samples.WORDS), 0),
-        Lane("bytes", sight_of(samples.BYTES), 0),
+        Lane("x", visible_tensor(samples.WORDS), 0),
+        Lane("bytes", visible_tensor(samples.BYTES), 0),
     ]
 
     ((matrix,),) = lane_cells(lanes).bands
@@ -363,8 +355,8 @@ def test_lanes_of_different_dtypes_are_ruled_in_bytes():
 @pytest.mark.parametrize("name", DRAWN)
 def test_picture_shows_what_the_text_shows(name):
     """Each text of each tile is in the SVG, and in the lines of characters."""
-    sight = sight_of(DRAWN[name])
-    for figure in (index_panel(sight), memory_strip(sight)):
+    visible = visible_tensor(DRAWN[name])
+    for figure in (index_panel(visible), memory_strip(visible)):
         source = re.search(r"base64,([^\"]+)", figure.html())[1]
         picture = html.unescape(base64.b64decode(source).decode())
         plain = Drawing("", (figure,)).text(2000)
@@ -377,8 +369,8 @@ def test_picture_shows_what_the_text_shows(name):
 @pytest.mark.parametrize("name", DRAWN)
 def test_at_most_256_tiles_are_drawn(name):
     """However large the tensor is, both panels together stay small."""
-    sight = sight_of(DRAWN[name])
-    figures = (index_panel(sight), memory_strip(sight))
+    visible = visible_tensor(DRAWN[name])
+    figures = (index_panel(visible), memory_strip(visible))
     tiles = [
         tile
         for figure in figures
@@ -404,7 +396,7 @@ def test_columns_are_cut_into_even_pieces():
 
 def test_ascii_consoles_are_given_ascii():
     """A console that cannot encode the marks is given letters in their place."""
-    from gpumagic.tensor_info.diagram.characters import spelled
+    from gpumagic.tensor_info.figure import spelled
 
     class Options:
         ascii_only = True
@@ -415,11 +407,11 @@ def test_ascii_consoles_are_given_ascii():
 @pytest.mark.parametrize("columns", range(10, 21))
 def test_what_is_left_out_holds_an_element(columns):
     """Windows that touch are one; between two of them something is left out."""
-    sight = sight_of(tensor((8, columns)))
+    visible = visible_tensor(tensor((8, columns)))
 
-    runs = windows(sight)
+    runs = windows(visible)
 
     places = [place for run in runs for place in run]
     assert places == sorted(set(places))
     for run, following in itertools.pairwise(runs):
-        assert sight.places.next_used(run[-1] + 1) < following[0]
+        assert visible.places.next_used(run[-1] + 1) < following[0]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gpumagic.tensor_info.layout import dim_order
+from gpumagic.tensor_info.geometry import dim_order
 from gpumagic.tensor_info.merging import flat, merges, view
 from gpumagic.tensor_info.report import Merge
 from tests.tensor_info.geometries import (

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.tensor_info import describe
+from gpumagic.tensor_info.values import summarise
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -37,3 +38,13 @@ def test_values_that_cannot_be_read_cost_one_remark():
     assert found.values is None
     assert any("values cannot be read" in line for line in found.remarks)
     assert found.size == (3,)
+
+
+@pytest.mark.parametrize("on_accelerator", [True, False])
+def test_reading_values_of_a_device_is_owned_up_to(on_accelerator):
+    """The one look that runs operations there, and waits, says so; on the CPU not."""
+    summary, remarks = summarise(torch.arange(4.0), on_accelerator=on_accelerator)
+
+    assert summary.maximum == 3.0
+    assert bool(remarks) is on_accelerator
+    assert all("waited for it and copied" in each for each in remarks)
