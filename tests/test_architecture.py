@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpumagic
+from docs_build import room_map
 from gpumagic.extension import ROOMS
 from gpumagic.report.record import Report
 
@@ -73,6 +74,65 @@ def test_a_module_keeps_no_state_and_prints_nothing(path):
     assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
     assert "print" not in calls
     assert ast.get_docstring(tree)
+
+
+# The simulator's, which are still to be taken apart.
+CIRCLES = (
+    {"gpumagic.simulator.catalogue", "gpumagic.simulator.models"},
+    {"gpumagic.simulator.operators", "gpumagic.simulator.operator_table"},
+)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Also not where the import stands in a function; type checking is apart."""
+    circles = room_map.circles(room_map.imports())
+
+    assert [each for each in circles if each not in CIRCLES] == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "circles"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, [{"b", "c"}]),
+        ({"a": {"a"}}, [{"a"}]),
+    ],
+)
+def test_a_circle_of_imports_is_found(graph, circles):
+    """However many files it goes through, and without those that lead to it."""
+    assert room_map.circles(graph) == circles
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path, monkeypatch):
+    """In a function too, but not for type checking; of a package its file is meant."""
+    package = tmp_path / "gpumagic"
+    (package / "room").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "room" / "__init__.py").write_text("from gpumagic.room.b import name")
+    (package / "room" / "a.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from gpumagic.room import never\n"
+        "import gpumagic.room.b\n"
+        "def f():\n    from gpumagic import room\n"
+    )
+    (package / "room" / "b.py").write_text("import ast")
+    monkeypatch.setattr(room_map, "ROOT", tmp_path)
+
+    found = room_map.imports()
+
+    assert found["gpumagic.room"] == {"gpumagic.room.b": True}
+    assert found["gpumagic.room.a"] == {
+        "gpumagic.room.b": True,
+        "gpumagic.room": False,
+    }
+
+
+def test_the_map_of_the_rooms_is_up_to_date():
+    """Where a room has begun or ceased to use another one, `make map` draws it."""
+    rooms = room_map.room_imports()
+
+    assert room_map.TEXT.read_text(encoding="utf-8") == room_map.as_text(rooms)
+    assert room_map.PICTURE.read_text(encoding="utf-8") == room_map.as_svg(rooms)
 
 
 OF_THEIR_OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)

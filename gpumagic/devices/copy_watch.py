@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.simulated import SimulatedRuntime, simulated_box
+from gpumagic.devices.simulated import SIMULATED, simulated_box
 from gpumagic.errors import DeviceError
 from gpumagic.report.places import PlaceMark, Places
 
@@ -59,7 +59,7 @@ def copies_watched(torch: Any, kind: str) -> Iterator[list[SeenCopy]]:
         DeviceError: Copies to this kind of device cannot be watched, or somebody
             watches them already.
     """
-    if kind == SimulatedRuntime.kind:
+    if kind == SIMULATED:
         watched = _on_the_simulator()
     else:
         if kind not in _KEYS:

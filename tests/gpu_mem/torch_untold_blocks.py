@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gpumagic
+from gpumagic.devices.accelerator import SimulatedRuntime
 from gpumagic.devices.opening import open_runtime
-from gpumagic.devices.simulated import SimulatedRuntime
 from gpumagic.gpu_mem import blocks_untold, fit
 from gpumagic.gpu_mem.blocks_untold import why_untold
 from gpumagic.gpu_mem.counters import max_split_bytes
