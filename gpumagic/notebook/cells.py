@@ -13,8 +13,7 @@ All of its statements are one code object, so that a run costs a tenth of a
 microsecond beyond what the code itself takes.
 """
 
-# ruff: noqa: S102, S307 - evaluating the user's own code is what a cell is for
-# ruff: noqa: S102 - running the user's own code is what a cell is for
+# ruff: noqa: S102, S307 - running the user's own code is what a cell is for
 
 from __future__ import annotations
 
@@ -27,6 +26,8 @@ import tokenize
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.report.frontend import cell_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -275,8 +276,7 @@ def _name_for(shell: Any, text: str) -> str:
         # IPython 7 restores its cells from a copy of its own.
         getattr(linecache, "_ipython_cache", {})[running] = entry
         return running
-    numbers: dict[str | None, int] = getattr(shell.compile, "_filename_map", {})
-    number = numbers.get(running, shell.execution_count)
+    number = cell_numbers(shell).get(running, shell.execution_count)
     return str(shell.compile.cache(text, number))
 
 
