@@ -39,6 +39,10 @@ __all__ = ["SeenCopy", "copies_watched"]
 # By the kind of device, what torch's dispatcher calls the place for its kernels.
 _KEYS = {"cuda": "CUDA", "xpu": "XPU"}
 
+WITHOUT = "waits for data and the trace are told without it"
+_OPERATOR = "copy_"
+_GENERAL = "CompositeExplicitAutograd"  # the kernel of devices without their own
+
 
 @contextlib.contextmanager
 def copies_watched(torch: Any, kind: str) -> Iterator[list[SeenCopy]]:
@@ -95,12 +99,6 @@ def _on_the_simulator() -> Iterator[list[SeenCopy]]:
 
     with watch_copies(box, note):
         yield seen
-
-
-WITHOUT = "waits for data and the trace are told without it"
-
-_OPERATOR = "copy_"
-_GENERAL = "CompositeExplicitAutograd"  # the kernel of devices without their own
 
 
 class SeenCopy(NamedTuple):

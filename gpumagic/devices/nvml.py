@@ -45,6 +45,53 @@ _GPU_FAILURES = {
 _UNOPENED = "the driver does not open this GPU"
 _LOOK = "run nvidia-smi to see whether the driver itself works"
 
+# The last one came with MIG: a pynvml without it would show whole GPUs where
+# there are only slices.
+_NEEDED = (
+    "NVMLError",
+    "nvmlInit",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetMigMode",
+)
+_LIBRARY_NOT_FOUND = 12
+_IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
+_DRIVER_FAILURES = {
+    4: (
+        "this user may not talk to the NVIDIA driver",
+        "check who may read and write /dev/nvidiactl; " + _IN_A_CONTAINER,
+    ),
+    9: (
+        "the NVIDIA driver does not run: its kernel module is not loaded",
+        "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
+    ),
+    _LIBRARY_NOT_FOUND: (
+        "there is no NVIDIA driver here (libnvidia-ml was not found)",
+        "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
+    ),
+    13: (
+        "the NVIDIA driver is too old: it lacks a call that pynvml needs",
+        "update the driver, or install an older nvidia-ml-py that fits it",
+    ),
+    15: (
+        "a GPU is lost, and the NVIDIA driver does not answer because of it",
+        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
+    ),
+    18: (
+        "the NVIDIA library and the loaded kernel module are of different versions",
+        "if the driver was just updated, reboot or reload the kernel module nvidia",
+    ),
+    25: (
+        "the NVIDIA driver and pynvml differ in the version of a call",
+        "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
+    ),
+    999: (
+        "the NVIDIA driver answers with an unknown error",
+        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
+    ),
+}
+
 
 def read_gpu(nvml: Any, index: int) -> Gpu:
     """One GPU now, as far as it answers.
@@ -283,18 +330,6 @@ _SLICE = (
 )
 
 
-# The last one came with MIG: a pynvml without it would show whole GPUs where
-# there are only slices.
-_NEEDED = (
-    "NVMLError",
-    "nvmlInit",
-    "nvmlShutdown",
-    "nvmlDeviceGetCount",
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetMigMode",
-)
-
-
 def read_inventory() -> Inventory:
     """The machine's GPUs now.
 
@@ -394,44 +429,6 @@ def _import_pynvml() -> Any:
 
 
 # ---------------------------------------------------------------- failures
-
-_LIBRARY_NOT_FOUND = 12
-_IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
-
-_DRIVER_FAILURES = {
-    4: (
-        "this user may not talk to the NVIDIA driver",
-        "check who may read and write /dev/nvidiactl; " + _IN_A_CONTAINER,
-    ),
-    9: (
-        "the NVIDIA driver does not run: its kernel module is not loaded",
-        "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
-    ),
-    _LIBRARY_NOT_FOUND: (
-        "there is no NVIDIA driver here (libnvidia-ml was not found)",
-        "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
-    ),
-    13: (
-        "the NVIDIA driver is too old: it lacks a call that pynvml needs",
-        "update the driver, or install an older nvidia-ml-py that fits it",
-    ),
-    15: (
-        "a GPU is lost, and the NVIDIA driver does not answer because of it",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
-    18: (
-        "the NVIDIA library and the loaded kernel module are of different versions",
-        "if the driver was just updated, reboot or reload the kernel module nvidia",
-    ),
-    25: (
-        "the NVIDIA driver and pynvml differ in the version of a call",
-        "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
-    ),
-    999: (
-        "the NVIDIA driver answers with an unknown error",
-        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
-    ),
-}
 
 
 def _unanswered(failure: Exception, **versions: Any) -> Inventory:

@@ -1,7 +1,5 @@
 """Which lines make the host wait for a CUDA device, noted while a block runs.
 
-torch warns of the waits that it hides; those that a program asks for are wrapped.
-
 Two ways together see most of it. torch's sync debug mode warns of every operation
 of torch that waits, after it has waited; the stack at that moment names the line.
 It says nothing of `torch.cuda.synchronize()` and of events, which are asked for in
@@ -35,6 +33,45 @@ if TYPE_CHECKING:
 _WARN, _ERROR = 1, 2  # torch's numbers for its modes
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ANYWAY = "leave --syncs off: the time itself does not need it"
+
+_WAITED = "called a synchronizing CUDA operation"
+_UNFINISHED = "Synchronization debug mode is a prototype"  # said once, by setting it
+# Written so that it equals no filter of anybody else: that one would be replaced.
+_OURS = f"(?:{_WAITED}|{_UNFINISHED})"
+_UNKNOWN = "an operation that waits"
+_SAYS_MORE = (  # than what was typed
+    "printing",
+    "indexing",
+    "assignment",
+    "copy from",
+    "copy to the device",
+    "freeing",
+    "cudaFree",
+    "stream.",
+    "event.",
+)
+_CONDITION = "a tensor as a condition"
+_CONDITIONAL = re.compile(r"(if|elif|while|assert)\b")
+_WORDS: dict[type[ast.expr], str] = {
+    ast.BoolOp: _CONDITION,
+    ast.Compare: _CONDITION,
+    ast.IfExp: _CONDITION,
+    ast.UnaryOp: _CONDITION,
+    ast.JoinedStr: "a tensor in a text",
+    ast.Subscript: "indexing",
+}
+# What the machine sees where a value is wanted on the host, whoever has asked for it.
+_FOR_A_VALUE = (".item()", "copy to the host")
+_ASKS_FOR_A_VALUE = frozenset(
+    {
+        *_WORDS.values(),
+        *(
+            f"{name}()"
+            for name in ("bool", "float", "int", "complex", "min", "max", "list")
+        ),
+        *(f".{name}()" for name in ("item", "tolist", "numpy", "cpu", "to")),
+    }
+)
 
 
 class _Wait(NamedTuple):
@@ -138,12 +175,6 @@ def _looked_at(wait: _Wait) -> SyncCall:
         what = call_in_words(expression)
     waited_s = None if wait.waited_ns is None else wait.waited_ns / 1e9
     return SyncCall(what, code_line(wait.mark), waited_s)
-
-
-_WAITED = "called a synchronizing CUDA operation"
-_UNFINISHED = "Synchronization debug mode is a prototype"  # said once, by setting it
-# Written so that it equals no filter of anybody else: that one would be replaced.
-_OURS = f"(?:{_WAITED}|{_UNFINISHED})"
 
 
 @contextlib.contextmanager
@@ -281,42 +312,6 @@ def _put(
 
     setattr(owner, name, wrapper)
     undo.callback(put_back)
-
-
-_UNKNOWN = "an operation that waits"
-_SAYS_MORE = (  # than what was typed
-    "printing",
-    "indexing",
-    "assignment",
-    "copy from",
-    "copy to the device",
-    "freeing",
-    "cudaFree",
-    "stream.",
-    "event.",
-)
-_CONDITION = "a tensor as a condition"
-_CONDITIONAL = re.compile(r"(if|elif|while|assert)\b")
-_WORDS: dict[type[ast.expr], str] = {
-    ast.BoolOp: _CONDITION,
-    ast.Compare: _CONDITION,
-    ast.IfExp: _CONDITION,
-    ast.UnaryOp: _CONDITION,
-    ast.JoinedStr: "a tensor in a text",
-    ast.Subscript: "indexing",
-}
-# What the machine sees where a value is wanted on the host, whoever has asked for it.
-_FOR_A_VALUE = (".item()", "copy to the host")
-_ASKS_FOR_A_VALUE = frozenset(
-    {
-        *_WORDS.values(),
-        *(
-            f"{name}()"
-            for name in ("bool", "float", "int", "complex", "min", "max", "list")
-        ),
-        *(f".{name}()" for name in ("item", "tolist", "numpy", "cpu", "to")),
-    }
-)
 
 
 def call_in_words(expression: str | None) -> str:

@@ -1,14 +1,9 @@
 """Which GPUs a value of CUDA_VISIBLE_DEVICES makes visible, without asking CUDA.
 
-Each entry is read as the driver reads it.
-
-Where drivers are not known to agree, the likelier reading is taken, and what makes it
-doubtful goes with it.
-
 The driver alone decides, once, inside `cuInit`. This is what it will decide: the
 list is read up to the first entry that does not name exactly one GPU, and a GPU
 named twice hides all of them. Where drivers are not known to agree, the likelier
-answer is given and called uncertain.
+reading is taken and called uncertain, with what makes it doubtful.
 """
 
 from __future__ import annotations
@@ -36,6 +31,8 @@ _DIGITS = 20  # more of them only make a number that is too large still larger
 _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
 _INSTANCES = ("gpu", "compute")
 _MIXED = "drivers may allow numbers and UUIDs in one list"
+
+BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
 class Slice(Protocol):
@@ -232,9 +229,6 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
 
 def _begins(name: str, start: str) -> bool:
     return name.lower().startswith(start.lower())
-
-
-BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from gpumagic.report.units import UNKNOWN
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+_CELLS = 12
+_WIDTH_EM = 8
+
 
 def bar_html(stops: str, width_em: int, height: str, *, least_em: int = 0) -> Html:
     """A bar as a gradient, the one kind of picture that CSS draws everywhere.
@@ -113,10 +116,6 @@ class Badge:
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield self.ink(options)
-
-
-_CELLS = 12
-_WIDTH_EM = 8
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,15 @@ _UNSHOWABLE = "\N{REPLACEMENT CHARACTER}"
 # XML, and so SVG, has no place for these two, though Unicode counts them as unassigned.
 _NONCHARACTERS = "\ufffe\uffff"
 
+# As wide as a space, but nobody breaks a line there. It never leaves the layout.
+_GLUE = "\ue000"
+_BETWEEN = re.compile(
+    r"(?<=\d) (?=(?:[num]?s|min|h|%|[KMGTPE]?i?B(?:/s)?|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))"
+)
+# A word that is longer than this is folded rather than given a wide column.
+_LONGEST_WHOLE_WORD = 16
+GAP = "  "
+
 
 def clean(text: str) -> str:
     r"""The text on one line, without what could move, hide or break it.
@@ -42,14 +51,6 @@ def _shown(character: str) -> str:
     if category in ("Cc", "Cs") or character in _NONCHARACTERS:
         return _UNSHOWABLE
     return "" if category == "Cf" else character
-
-
-# As wide as a space, but nobody breaks a line there. It never leaves the layout.
-_GLUE = "\ue000"
-
-_BETWEEN = re.compile(
-    r"(?<=\d) (?=(?:[num]?s|min|h|%|[KMGTPE]?i?B(?:/s)?|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))"
-)
 
 
 def glued(text: str) -> str:
@@ -104,10 +105,6 @@ def glyphs_for(options: ConsoleOptions) -> Glyphs:
     return ASCII if options.ascii_only else UNICODE
 
 
-# A word that is longer than this is folded rather than given a wide column.
-_LONGEST_WHOLE_WORD = 16
-
-
 def fit(
     wants: Sequence[int], least: Sequence[int], room: int
 ) -> tuple[int, ...] | None:
@@ -144,9 +141,6 @@ def widest_word(texts: Iterable[str]) -> int:
     """The width at which words and numbers stay whole, except for very long ones."""
     words = (word for text in texts for word in glued(text).split())
     return max(2, min(widest(words), _LONGEST_WHOLE_WORD))
-
-
-GAP = "  "
 
 
 def ink(text: str, options: ConsoleOptions, style: str = "") -> Text:

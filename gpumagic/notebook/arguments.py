@@ -1,11 +1,9 @@
 """The words after a magic: declared, read as argparse reads them, refused by name.
 
-Only options ever reach an argument parser. Code is cut off by position and kept
-to the letter: joined from words again, `print("a    b")` would become another
+A room declares them in front of its method; the parser, the Tab key and `?` read them
+from there. Only options ever reach an argument parser. Code is cut off by position and
+kept to the letter: joined from words again, `print("a    b")` would become another
 program.
-
-A room says all of it in front of its method. The parser, the Tab key and `?` read it
-from there.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.error import UsageError
 from IPython.core.magic_arguments import ArgDecorator
 
 from gpumagic.errors import GpuMagicError, UsageProblem
@@ -21,8 +20,8 @@ from gpumagic.errors import GpuMagicError, UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-if TYPE_CHECKING:
     Options = Mapping[str, argparse.Action]
+    Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
 
 _BELOW_ZERO = re.compile(r"-\.?\d")
 _OF_AN_OPTION = re.compile(r"argument (?P<spellings>[^:]+): (?P<said>.*)", re.DOTALL)
@@ -38,89 +37,96 @@ _EXAMPLES = {
 }
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 
-
-def with_values_attached(options: Options, words: list[str]) -> Iterator[str]:
-    """`--budget -3s` as `--budget=-3s`: argparse takes the dash for another option."""
-    waiting = ""
-    for word in words:
-        if waiting and _BELOW_ZERO.match(word):
-            yield f"{waiting}={word}"
-            waiting = ""
-            continue
-        if waiting:
-            yield waiting
-        takes_one = word in options and options[word].nargs is None
-        waiting = word if takes_one else ""
-        if not waiting:
-            yield word
-    if waiting:
-        yield waiting
-
-
-def in_our_words(options: Options, name: str, said: str) -> UsageProblem | None:
-    """What argparse says of an option's value, with what to type instead.
-
-    Args:
-        options: Every option by each of its spellings.
-
-        name: What the user typed, such as `%gpu_mem`.
-
-        said: The words of argparse.
-
-    Returns:
-        None where it says something else.
-    """
-    about = _OF_AN_OPTION.fullmatch(said)
-    spelling = about["spellings"].split("/")[-1] if about else ""
-    if about is None or spelling not in options:
-        return None
-    action, verdict = options[spelling], about["said"]
-    example = f"write {spelling} {_example(action)}"
-    if verdict == "expected one argument":
-        return UsageProblem(f"{name} {spelling}: there is no value behind it", example)
-    if found := _NOT_READ.fullmatch(verdict):
-        problem = f"{name} {spelling}: {found['text']} is not {_NUMBERS[found[1]]}"
-        return UsageProblem(problem, example)
-    if (found := _NO_CHOICE.match(verdict)) and action.choices:
-        choices = " or ".join(f"{spelling} {choice}" for choice in action.choices)
-        problem = f"{name} {spelling}: {found['text']} is not one of its words"
-        return UsageProblem(problem, f"write {choices}")
-    return None
-
-
-def check_quantities(
-    options: Options, name: str, namespace: argparse.Namespace
-) -> None:
-    """Refuse what is no TIME or SIZE under the name of its option.
-
-    Raises:
-        UsageProblem: There is one.
-    """
-    from gpumagic.report.units import parse_bytes, parse_seconds
-
-    readers: dict[Any, Any] = {"TIME": parse_seconds, "SIZE": parse_bytes}
-    for spelling, option in options.items():
-        text = getattr(namespace, option.dest, None)
-        if option.metavar in readers and isinstance(text, str):
-            try:
-                readers[option.metavar](text)
-            except GpuMagicError as error:
-                problem = f"{name} {spelling}: {error.problem}"
-                raise UsageProblem(problem, error.hint) from None
-
-
-def _example(action: argparse.Action) -> str:
-    if action.choices:
-        return str(next(iter(action.choices)))
-    metavar = str(action.metavar or action.dest.upper())
-    if action.type in (int, float) and metavar not in _EXAMPLES:
-        return _EXAMPLES["N"]
-    return _EXAMPLES.get(metavar, metavar)
-
-
 # A word: runs of plain characters and of quoted text, up to a blank.
 _WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 _HELP = ("-h", "--help")
+_WIDTH = 78
+_MEANING_AT = 24  # where argparse, too, begins to say what something does
+
+
+class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
+    """An option or a word of a line, as `add_argument` of argparse takes it.
+
+    Args:
+        spellings: How it is typed; without dashes, the name of a positional.
+
+        offers: What Tab puts there: words, or a function of the room's magics and
+            what is typed so far. By default the metavar tells: NAME, DEVICE, CODE.
+
+        keywords: For argparse.
+    """
+
+    def __init__(self, *spellings: str, offers: Offers = (), **keywords: Any) -> None:
+        self.spellings = spellings
+        self.offers = offers
+        self.keywords = keywords
+
+    def add_to_parser(
+        self, parser: argparse.ArgumentParser, group: argparse.ArgumentParser | None
+    ) -> None:
+        """Add it to a parser that is being made."""
+        action = (group or parser).add_argument(*self.spellings, **self.keywords)
+        vars(action)["offers"] = self.offers
+
+
+class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
+    """A word that the line form answers, when it stands behind the name.
+
+    Args:
+        spelling: The word, and what may stand behind it: `log [FILE]`.
+
+        does: A few words on it, for the help.
+    """
+
+    def __init__(self, spelling: str, does: str) -> None:
+        self.spelling = spelling
+        self.does = does
+
+    def add_to_parser(
+        self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
+    ) -> None:
+        """Add it to a parser that is being made, and to the end of its help."""
+        words = words_of(parser) | {self.spelling: self.does}
+        vars(parser)["words"] = words
+        rows = (f"  {word:<{_MEANING_AT - 2}}{does}" for word, does in words.items())
+        parser.epilog = "\n".join(("words:", *rows))
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Says in one sentence what a magic is for, then how it is typed, then the rest."""
+
+    def __init__(self, prog: str, **keywords: Any) -> None:
+        super().__init__(prog, **{**keywords, "width": _WIDTH})
+        self._kept_usage: tuple[Any, Any, Any] | None = None
+
+    def add_usage(
+        self, usage: Any, actions: Any, groups: Any, prefix: str | None = None
+    ) -> None:
+        """Keep the usage until the first sentence has been said."""
+        del prefix  # argparse's is a word; here it is a percent sign
+        self._kept_usage = (usage, actions, groups)
+
+    def add_text(self, text: str | None) -> None:
+        """Add a text; the usage comes behind the first sentence of the first one.
+
+        Args:
+            text: The docstring of a magic, and later what stands below its options.
+        """
+        if self._kept_usage:
+            from inspect import cleandoc
+
+            summary, _, text = cleandoc(text or "").partition("\n\n")
+            super().add_text(summary)
+            super().add_usage(*self._kept_usage, prefix="  %")
+            self._kept_usage = None
+        super().add_text(text)
+
+    def start_section(self, heading: str | None) -> None:
+        """Begin a list; nobody types the word "positional"."""
+        super().start_section(heading and heading.removeprefix("positional "))
+
+
+# ------------------------------------------------------------------------------ reading
 
 
 def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Namespace:
@@ -137,19 +143,15 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
     said = _without_comment(line).rstrip().rstrip(";")
     words = [_unquoted(word) for word in _words(said, name)]
     options = options_of(parser)
-    words = list(with_values_attached(options, words))
+    words = list(_with_values_attached(options, words))
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`
         raise UsageProblem(error.problem, error.hint) from None
-    except Exception as error:
-        # argparse's own verdict arrives as IPython's UsageError, which is not
-        # imported here: this module serves the command line as well.
-        if type(error).__name__ != "UsageError":
-            raise
-        problem = in_our_words(options, name, str(error))
+    except UsageError as error:  # argparse's own verdict, handed on by IPython
+        problem = _in_our_words(options, name, str(error))
         raise problem or UsageProblem(f"{name}: {error}", usage_hint(name)) from None
-    check_quantities(options, name, namespace)
+    _check_quantities(options, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
     return namespace
@@ -305,90 +307,68 @@ def _known_words(parser: argparse.ArgumentParser) -> list[str]:
     return [*options_of(parser), *_HELP, *map(str, choices), *words]
 
 
-if TYPE_CHECKING:
-    Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
-
-_WIDTH = 78
-_MEANING_AT = 24  # where argparse, too, begins to say what something does
+# -------------------------------------------------------------------- values of options
 
 
-class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
-    """An option or a word of a line, as `add_argument` of argparse takes it.
-
-    Args:
-        spellings: How it is typed; without dashes, the name of a positional.
-
-        offers: What Tab puts there: words, or a function of the room's magics and
-            what is typed so far. By default the metavar tells: NAME, DEVICE, CODE.
-
-        keywords: For argparse.
-    """
-
-    def __init__(self, *spellings: str, offers: Offers = (), **keywords: Any) -> None:
-        self.spellings = spellings
-        self.offers = offers
-        self.keywords = keywords
-
-    def add_to_parser(
-        self, parser: argparse.ArgumentParser, group: argparse.ArgumentParser | None
-    ) -> None:
-        """Add it to a parser that is being made."""
-        action = (group or parser).add_argument(*self.spellings, **self.keywords)
-        vars(action)["offers"] = self.offers
+def _with_values_attached(options: Options, words: list[str]) -> Iterator[str]:
+    """`--budget -3s` as `--budget=-3s`: argparse takes the dash for another option."""
+    waiting = ""
+    for word in words:
+        if waiting and _BELOW_ZERO.match(word):
+            yield f"{waiting}={word}"
+            waiting = ""
+            continue
+        if waiting:
+            yield waiting
+        takes_one = word in options and options[word].nargs is None
+        waiting = word if takes_one else ""
+        if not waiting:
+            yield word
+    if waiting:
+        yield waiting
 
 
-class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
-    """A word that the line form answers, when it stands behind the name.
-
-    Args:
-        spelling: The word, and what may stand behind it: `log [FILE]`.
-
-        does: A few words on it, for the help.
-    """
-
-    def __init__(self, spelling: str, does: str) -> None:
-        self.spelling = spelling
-        self.does = does
-
-    def add_to_parser(
-        self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
-    ) -> None:
-        """Add it to a parser that is being made, and to the end of its help."""
-        words = words_of(parser) | {self.spelling: self.does}
-        vars(parser)["words"] = words
-        rows = (f"  {word:<{_MEANING_AT - 2}}{does}" for word, does in words.items())
-        parser.epilog = "\n".join(("words:", *rows))
+def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None:
+    """What argparse says of a value, with what to type instead; None of all else."""
+    about = _OF_AN_OPTION.fullmatch(said)
+    spelling = about["spellings"].split("/")[-1] if about else ""
+    if about is None or spelling not in options:
+        return None
+    action, verdict = options[spelling], about["said"]
+    example = f"write {spelling} {_example(action)}"
+    if verdict == "expected one argument":
+        return UsageProblem(f"{name} {spelling}: there is no value behind it", example)
+    if found := _NOT_READ.fullmatch(verdict):
+        problem = f"{name} {spelling}: {found['text']} is not {_NUMBERS[found[1]]}"
+        return UsageProblem(problem, example)
+    if (found := _NO_CHOICE.match(verdict)) and action.choices:
+        choices = " or ".join(f"{spelling} {choice}" for choice in action.choices)
+        problem = f"{name} {spelling}: {found['text']} is not one of its words"
+        return UsageProblem(problem, f"write {choices}")
+    return None
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Says in one sentence what a magic is for, then how it is typed, then the rest."""
+def _check_quantities(
+    options: Options, name: str, namespace: argparse.Namespace
+) -> None:
+    """Refuse what is no TIME or SIZE under the name of its option."""
+    from gpumagic.report.units import parse_bytes, parse_seconds
 
-    def __init__(self, prog: str, **keywords: Any) -> None:
-        super().__init__(prog, **{**keywords, "width": _WIDTH})
-        self._kept_usage: tuple[Any, Any, Any] | None = None
+    readers: dict[Any, Any] = {"TIME": parse_seconds, "SIZE": parse_bytes}
+    for spelling, option in options.items():
+        text = getattr(namespace, option.dest, None)
+        if option.metavar in readers and isinstance(text, str):
+            try:
+                readers[option.metavar](text)
+            except GpuMagicError as error:
+                problem = f"{name} {spelling}: {error.problem}"
+                raise UsageProblem(problem, error.hint) from None
 
-    def add_usage(
-        self, usage: Any, actions: Any, groups: Any, prefix: str | None = None
-    ) -> None:
-        """Keep the usage until the first sentence has been said."""
-        del prefix  # argparse's is a word; here it is a percent sign
-        self._kept_usage = (usage, actions, groups)
 
-    def add_text(self, text: str | None) -> None:
-        """Add a text; the usage comes behind the first sentence of the first one.
-
-        Args:
-            text: The docstring of a magic, and later what stands below its options.
-        """
-        if self._kept_usage:
-            from inspect import cleandoc
-
-            summary, _, text = cleandoc(text or "").partition("\n\n")
-            super().add_text(summary)
-            super().add_usage(*self._kept_usage, prefix="  %")
-            self._kept_usage = None
-        super().add_text(text)
-
-    def start_section(self, heading: str | None) -> None:
-        """Begin a list; nobody types the word "positional"."""
-        super().start_section(heading and heading.removeprefix("positional "))
+def _example(action: argparse.Action) -> str:
+    if action.choices:
+        return str(next(iter(action.choices)))
+    metavar = str(action.metavar or action.dest.upper())
+    if action.type in (int, float) and metavar not in _EXAMPLES:
+        return _EXAMPLES["N"]
+    return _EXAMPLES.get(metavar, metavar)
