@@ -24,7 +24,7 @@ SUCCESS = 0
 STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
 
 
-class LoadedLibrary:
+class _LoadedLibrary:
     """A library by the name under which it is loaded, once somebody has loaded it.
 
     Asking never loads it. It remains right in a forked child.
@@ -147,7 +147,7 @@ class StartProbe:
     __slots__ = ("_library",)
 
     def __init__(self) -> None:
-        self._library = LoadedLibrary(LIBRARY)
+        self._library = _LoadedLibrary(LIBRARY)
 
     def started(self) -> bool | None:
         """Whether `cuInit` has succeeded in this process; None if it cannot be told.

@@ -93,14 +93,8 @@ _DRIVER_FAILURES = {
 }
 
 
-def read_gpu(nvml: Any, index: int) -> Gpu:
-    """One GPU now, as far as it answers.
-
-    Args:
-        nvml: The module pynvml, initialised.
-
-        index: NVML's number of the GPU.
-    """
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU now, as far as it answers."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as failure:  # noqa: BLE001 -- the other GPUs still count
@@ -108,7 +102,7 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
     failures: list[Exception] = []
     known = answers(_GPU, failures, nvml, handle)
     memory = known.pop("memory", {})
-    gone = [each for each in failures if error_code(each) in (_LOST, _RESET_REQUIRED)]
+    gone = [each for each in failures if _error_code(each) in (_LOST, _RESET_REQUIRED)]
     why = explain(gone[0], _GPU_FAILURES, _UNOPENED) if gone else {}
     return Gpu(index=index, **known, **memory, **why)
 
@@ -141,7 +135,7 @@ def text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def error_code(failure: Exception) -> int | None:
+def _error_code(failure: Exception) -> int | None:
     """NVML's code, if the failure is one of NVML's."""
     return getattr(failure, "value", None)
 
@@ -150,7 +144,7 @@ def explain(
     failure: Exception, known: dict[int, tuple[str, str]], otherwise: str
 ) -> dict[str, Any]:
     """The `problem` and the `hint` of a record for which this failure stands."""
-    code = error_code(failure)
+    code = _error_code(failure)
     if code is None:
         return {"problem": f"{otherwise}: {failure}", "hint": _LOOK}
     unknown = f"{otherwise}: {failure} (NVML code {code})", _LOOK
@@ -355,7 +349,7 @@ def read_inventory() -> Inventory:
 def _inventory(nvml: Any) -> Inventory:
     versions = answers(_VERSIONS, [], nvml)
     try:
-        gpus = tuple(read_gpu(nvml, i) for i in range(nvml.nvmlDeviceGetCount()))
+        gpus = tuple(_read_gpu(nvml, i) for i in range(nvml.nvmlDeviceGetCount()))
     except Exception as failure:  # noqa: BLE001 -- the contract: never raises
         return _unanswered(failure, **versions)
     return Inventory(**versions, gpus=gpus)
@@ -433,5 +427,5 @@ def _import_pynvml() -> Any:
 
 def _unanswered(failure: Exception, **versions: Any) -> Inventory:
     why = explain(failure, _DRIVER_FAILURES, "the NVIDIA driver cannot be asked")
-    absent = error_code(failure) == _LIBRARY_NOT_FOUND
+    absent = _error_code(failure) == _LIBRARY_NOT_FOUND
     return Inventory(**versions, absent=absent, **why)

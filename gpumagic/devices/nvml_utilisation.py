@@ -150,7 +150,7 @@ def _opened() -> Iterator[Any | None]:
             nvml.nvmlShutdown()
 
 
-def handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
+def _handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
     """By address, which a slice shares with its GPU; by UUID where it is unknown."""
     with contextlib.suppress(Exception):
         return first(
@@ -167,7 +167,7 @@ def _answers_of(
 ) -> Iterator[dict[str, Any]]:
     """What NVML tells of each GPU that it can be asked about."""
     for device in shown:
-        handle = handle_of(nvml, device)
+        handle = _handle_of(nvml, device)
         known = {} if handle is None else answers(questions, [], nvml, handle)
         if "index" in known:
             yield known

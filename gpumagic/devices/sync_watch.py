@@ -121,8 +121,8 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     seen: list[SyncCall] = []
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: seen.extend(map(_looked_at, waits)))
-        asked_for = undo.enter_context(wrapped_syncs(torch, note))
-        undo.enter_context(taken_warnings(warned))
+        asked_for = undo.enter_context(_wrapped_syncs(torch, note))
+        undo.enter_context(_taken_warnings(warned))
         undo.enter_context(_warning_mode(read, write))
         yield seen
 
@@ -178,15 +178,12 @@ def _looked_at(wait: _Wait) -> SyncCall:
 
 
 @contextlib.contextmanager
-def taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
+def _taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
     """Call a function for each of torch's warnings that something has waited.
 
     It is called within the warning, so that the stack tells who waited. All other
     warnings go where they would have gone. What the block itself changes in the
     filters, or in `warnings.showwarning`, stays.
-
-    Args:
-        waited: What to call.
     """
     before = warnings.showwarning
     watching = True
@@ -224,7 +221,7 @@ def _filters() -> list[Any]:
     return filters
 
 
-class AskedFor(threading.local):
+class _AskedFor(threading.local):
     """Whether this thread is in a wait that was asked for.
 
     Attributes:
@@ -235,21 +232,16 @@ class AskedFor(threading.local):
 
 
 @contextlib.contextmanager
-def wrapped_syncs(
+def _wrapped_syncs(
     torch: Any, note: Callable[[str, int | None], None]
-) -> Iterator[AskedFor]:
+) -> Iterator[_AskedFor]:
     """Tell of each explicit wait in the block, with what it took on the host's clock.
 
     The device's wait is wrapped where it enters C++, so that it is also seen under a
     name that the user imported before. A wrapper that somebody keeps does nothing
     once the block has ended.
-
-    Args:
-        torch: The torch module itself.
-
-        note: Is given what was called, and the nanoseconds, at the end of each wait.
     """
-    asked_for = AskedFor()
+    asked_for = _AskedFor()
     watching = True
 
     def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -75,7 +75,7 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
     from gpumagic.devices import torch_profiler
 
     torch_profiler.require_startable(torch)
-    tracing = ProfilerTracing(torch, kind)
+    tracing = _ProfilerTracing(torch, kind)
     tracing.start()
     try:
         yield tracing
@@ -83,7 +83,7 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
         tracing.stop()
 
 
-class ProfilerTracing:
+class _ProfilerTracing:
     """A `Tracing` by `torch.profiler`.
 
     The window lies between two marks in the trace itself. They are stamped by the

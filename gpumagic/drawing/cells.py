@@ -57,7 +57,7 @@ def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> 
     return bar_html(stops, width_em, ".9em", least_em=least_em)
 
 
-def track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
+def _track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
     """The bar on its track, in whole cells: neither end is reached by rounding."""
     glyphs, share = glyphs_for(options), held(share)
     filled = round(share * cells)
@@ -143,7 +143,7 @@ class Meter:
         words = ink(self._words(), options)
         if self.share is None:
             return words
-        bar = track_ink(self.share, _CELLS, options)
+        bar = _track_ink(self.share, _CELLS, options)
         return bar.append(" ").append_text(words)
 
     def __rich_console__(

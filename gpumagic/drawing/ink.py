@@ -53,16 +53,16 @@ def _shown(character: str) -> str:
     return "" if category == "Cf" else character
 
 
-def glued(text: str) -> str:
+def _glued(text: str) -> str:
     """The text with numbers bound to their units.
 
-    >>> len(glued("391 us of 12 runs").split())
+    >>> len(_glued("391 us of 12 runs").split())
     4
     """
     return _BETWEEN.sub(_GLUE, text)
 
 
-def loose(text: str) -> str:
+def _loose(text: str) -> str:
     """The same text as it is read."""
     return text.replace(_GLUE, " ")
 
@@ -139,7 +139,7 @@ def widest(texts: Iterable[str]) -> int:
 
 def widest_word(texts: Iterable[str]) -> int:
     """The width at which words and numbers stay whole, except for very long ones."""
-    words = (word for text in texts for word in glued(text).split())
+    words = (word for text in texts for word in _glued(text).split())
     return max(2, min(widest(words), _LONGEST_WHOLE_WORD))
 
 
@@ -175,10 +175,10 @@ def side_by_side(
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     whole = cell.copy()
-    whole.plain = glued(cell.plain)
+    whole.plain = _glued(cell.plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
-        line.plain = loose(line.plain)
+        line.plain = _loose(line.plain)
     return lines
 
 

@@ -53,7 +53,7 @@ def levels(points: Points, characters: str) -> str:
     ).rstrip()
 
 
-def curve_svg(title: str, points: Points, width: int, height: int, colour: str) -> str:
+def _curve_svg(title: str, points: Points, width: int, height: int, colour: str) -> str:
     """The points as lines; one between two gaps is a dot."""
     drawn = _heights(peaks(points, width // 2))
     step = (width - 2 * _MARGIN) / max(len(drawn) - 1, 1)
@@ -147,7 +147,7 @@ class Sparkline:
     def _picture(self) -> tuple[Html, ...]:
         if not self.known:
             return ()
-        svg = curve_svg(self.caption, self._points, _WIDTH, _HEIGHT, BLUE)
+        svg = _curve_svg(self.caption, self._points, _WIDTH, _HEIGHT, BLUE)
         alt = f"{self.caption}: a curve, {self.words()}"
         return (image(svg, alt, _WIDTH, _HEIGHT), element("br"))
 

@@ -150,7 +150,7 @@ def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Nam
         raise UsageProblem(error.problem, error.hint) from None
     except UsageError as error:  # argparse's own verdict, handed on by IPython
         problem = _in_our_words(options, name, str(error))
-        raise problem or UsageProblem(f"{name}: {error}", usage_hint(name)) from None
+        raise problem or UsageProblem(f"{name}: {error}", _usage_hint(name)) from None
     _check_quantities(options, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
@@ -207,7 +207,7 @@ def next_place(
     return [word[0] for word, its_option in before if its_option is None], option
 
 
-def usage_hint(name: str) -> str:
+def _usage_hint(name: str) -> str:
     """What to type to see all options."""
     return f"type {name} --help to see all options"
 
@@ -278,7 +278,7 @@ def _unknown_word(
 ) -> UsageProblem:
     spelling = word.partition("=")[0]
     kind = "option" if spelling.startswith("-") else "word"
-    hint = _nearest(spelling, _known_words(parser)) or usage_hint(name)
+    hint = _nearest(spelling, _known_words(parser)) or _usage_hint(name)
     return UsageProblem(f"{name} has no {kind} {spelling}", hint)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
 
-class CellSource(NamedTuple):
+class _CellSource(NamedTuple):
     """A body that was read: its text, the file it counts as, its statements."""
 
     text: str
@@ -52,7 +52,7 @@ class CompiledCell:
     @property
     def needs_await(self) -> bool:
         """Whether some statement awaits at top level."""
-        return any(map(is_coroutine, (*self.steps, self.value)))
+        return any(map(_is_coroutine, (*self.steps, self.value)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def run(
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
     """Compile a body under the name and the rules of the cell that is running."""
-    source = parse_cell(shell, body, magic_line=magic_line)
+    source = _parse_cell(shell, body, magic_line=magic_line)
     steps, value = _split(source.nodes, shell.ast_node_interactivity)
     codes = compile_nodes(shell, [*steps, *value], source.name)
     ends_with_value = bool(value) and isinstance(value[-1], ast.Expression)
@@ -115,12 +115,12 @@ def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell
     )
 
 
-def parse_cell(shell: Any, body: str, *, magic_line: str = "") -> CellSource:
+def _parse_cell(shell: Any, body: str, *, magic_line: str = "") -> _CellSource:
     """A body as the shell understands it, known to tracebacks from now on."""
     text = f"# {magic_line.strip()}\n{shell.transform_cell(body)}"
     name = _name_for(shell, text)
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
-    return CellSource(text, name, tree.body)
+    return _CellSource(text, name, tree.body)
 
 
 def compile_nodes(shell: Any, nodes: Sequence[ast.mod], name: str) -> list[CodeType]:
@@ -157,11 +157,11 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
     try:
         for step in compiled.steps:
             value = eval(step, *namespaces)
-            value = await value if is_coroutine(step) else None
+            value = await value if _is_coroutine(step) else None
         value = None
         if compiled.value is not None:
             value = eval(compiled.value, *namespaces)
-            if is_coroutine(compiled.value):
+            if _is_coroutine(compiled.value):
                 value = await value
     except BaseException as error:  # noqa: BLE001 - it goes on in `_conclude`
         ended_ns = perf_counter_ns()
@@ -294,7 +294,7 @@ def _is_one_magic_call(lines: list[str]) -> bool:
     return False
 
 
-def is_coroutine(code: CodeType | None) -> bool:
+def _is_coroutine(code: CodeType | None) -> bool:
     """Whether running this code gives something to be awaited."""
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
@@ -328,12 +328,12 @@ class RepeatableCell:
     """
 
     def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:
-        source = parse_cell(shell, body, magic_line=magic_line)
+        source = _parse_cell(shell, body, magic_line=magic_line)
         self._codes = _codes(shell, source)
         self.name = source.name
         self._namespaces = shell.user_global_ns, shell.user_ns
         self.is_empty = not source.nodes
-        self.needs_await = any(map(is_coroutine, self._codes))
+        self.needs_await = any(map(_is_coroutine, self._codes))
 
     def __call__(self, calls: int = 1) -> None:
         """Run it so many times."""
@@ -363,7 +363,7 @@ def own_part(body: object, error: BaseException) -> BaseException:
     return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
 
 
-def _codes(shell: Any, source: CellSource) -> list[CodeType]:
+def _codes(shell: Any, source: _CellSource) -> list[CodeType]:
     nodes = source.nodes
     try:
         return compile_nodes(shell, [ast.Module(nodes, [])], source.name)
