@@ -17,7 +17,7 @@ TORCHES := 2.4.0 2.13.0 2.14.1
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit ipython torches hardware bench strangers gallery golden notebooks browser docs clean
+.PHONY: help demo test check quick unit ipython torches hardware bench strangers gallery golden notebooks browser map docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ check: $(VENV)/.dev  ## format, lint, types, imports, spelling
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+quick: $(VENV)/.dev  ## a minute: format, types, fast tests of what differs from main, or ROOM=gpu_mem
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/python -m tests.quick $(ROOM)
 
 unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -67,6 +73,9 @@ notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 
 browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium
 	$(BIN)/python -m pytest tests/browser tests/frontends -m browser -n auto --maxprocesses 2 --dist loadfile
+
+map: $(VENV)/.dev  ## draw which room imports which, for CONTRIBUTING.md
+	$(BIN)/python -m docs_build.room_map
 
 docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import importlib
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpumagic
+from docs_build import room_map
 from gpumagic.extension import ROOMS
 from gpumagic.report.record import Report
 
@@ -61,18 +63,86 @@ def test_a_room_has_samples_and_a_contract(folder):
     assert f"gpumagic.{folder}" in rooms["modules"]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.name))
-def test_a_module_keeps_no_state_and_prints_nothing(path):
+def test_no_module_keeps_state_or_prints():
     """No `global`, no call of print, and a docstring that says what it is."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    calls = [
-        node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    assert {path: wrong for path in MODULES if (wrong := _broken_habits(path))} == {}
+
+
+def _broken_habits(path):
+    tree = _tree_of(path)
+    nodes = list(ast.walk(tree))
+    called = {each.func for each in nodes if isinstance(each, ast.Call)}
+    names = {each.id for each in called if isinstance(each, ast.Name)}
+    states = any(isinstance(each, ast.Global) for each in nodes)
+    return [
+        *(["has no docstring"] if not ast.get_docstring(tree) else ()),
+        *(["keeps state"] if states else ()),
+        *(["prints"] if "print" in names else ()),
     ]
-    assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
-    assert "print" not in calls
-    assert ast.get_docstring(tree)
+
+
+@functools.cache
+def _tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+# The simulator's, which are still to be taken apart.
+CIRCLES = (
+    {"gpumagic.simulator.catalogue", "gpumagic.simulator.models"},
+    {"gpumagic.simulator.operators", "gpumagic.simulator.operator_table"},
+)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Also not where the import stands in a function; type checking is apart."""
+    circles = room_map.circles(room_map.imports())
+
+    assert [each for each in circles if each not in CIRCLES] == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "circles"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, [{"b", "c"}]),
+        ({"a": {"a"}}, [{"a"}]),
+    ],
+)
+def test_a_circle_of_imports_is_found(graph, circles):
+    """However many files it goes through, and without those that lead to it."""
+    assert room_map.circles(graph) == circles
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path, monkeypatch):
+    """In a function too, but not for type checking; of a package its file is meant."""
+    package = tmp_path / "gpumagic"
+    (package / "room").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "room" / "__init__.py").write_text("from gpumagic.room.b import name")
+    (package / "room" / "a.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from gpumagic.room import never\n"
+        "import gpumagic.room.b\n"
+        "def f():\n    from gpumagic import room\n"
+    )
+    (package / "room" / "b.py").write_text("import ast")
+    monkeypatch.setattr(room_map, "ROOT", tmp_path)
+
+    found = room_map.imports()
+
+    assert found["gpumagic.room"] == {"gpumagic.room.b": True}
+    assert found["gpumagic.room.a"] == {
+        "gpumagic.room.b": True,
+        "gpumagic.room": False,
+    }
+
+
+def test_the_map_of_the_rooms_is_up_to_date():
+    """Where a room has begun or ceased to use another one, `make map` draws it."""
+    rooms = room_map.room_imports()
+
+    assert room_map.TEXT.read_text(encoding="utf-8") == room_map.as_text(rooms)
+    assert room_map.PICTURE.read_text(encoding="utf-8") == room_map.as_svg(rooms)
 
 
 OF_THEIR_OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
@@ -99,22 +169,21 @@ def _loops_in(block):
         yield from _loops_in(each)
 
 
-def _forgetful(code):
+def _forgetful(tree):
     """The lines of such loops directly in a block that cleans up."""
     blocks = (ast.Try, ast.With, ast.AsyncWith)
-    nodes = ast.walk(ast.parse(code))
-    return [
-        line for node in nodes if isinstance(node, blocks) for line in _loops_in(node)
-    ]
+    nodes = (node for node in ast.walk(tree) if isinstance(node, blocks))
+    return [line for node in nodes for line in _loops_in(node)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_no_loop_under_a_condition_stands_directly_in_a_block_that_cleans_up(path):
+def test_no_loop_under_a_condition_stands_directly_in_a_block_that_cleans_up():
     """Python 3.13 forgets the block where Ctrl-C falls on the end of such a loop.
 
     (python/cpython#130279.) In a function that the block calls, all is well.
     """
-    assert not _forgetful(path.read_text(encoding="utf-8"))
+    found = {path: lines for path in MODULES if (lines := _forgetful(_tree_of(path)))}
+
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +203,7 @@ def test_what_python_forgets_the_block_of_is_found(loop):
     """The rule knows each form; and what it finds is what Python 3.13 leaves bare."""
     code = f"with block:\n {loop}"
 
-    assert _forgetful(code)
+    assert _forgetful(ast.parse(code))
     if sys.version_info[:2] in {(3, 12), (3, 13)}:
         assert _bare_jumps(compile(code, "code", "exec"))
 

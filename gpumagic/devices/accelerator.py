@@ -17,7 +17,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.protocols import Initialisation
+from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box
 from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
@@ -248,13 +249,6 @@ def _cannot_pin(reason: str) -> DeviceError:
     )
 
 
-def driver_initialised() -> bool:
-    """Whether somebody in this process has already called cuInit."""
-    from gpumagic.devices.libcuda import probe
-
-    return probe().state is Initialisation.INITIALISED
-
-
 class CudaRuntime(AcceleratorRuntime):
     """A `Runtime` on `torch.cuda`.
 
@@ -301,3 +295,40 @@ class CudaRuntime(AcceleratorRuntime):
 
     def _in_use(self, device: int) -> bool:
         return torch_private.has_cuda_context(self._torch, device)
+
+
+class SimulatedRuntime(AcceleratorRuntime):
+    """A `Runtime` on the simulated machine that is switched on.
+
+    The simulated device offers torch's own words, so that it is like any other
+    accelerator. What differs is that its times and bytes come from a model.
+
+    Args:
+        torch: The torch module itself.
+    """
+
+    kind = SIMULATED
+    simulated = True
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__(torch, SIMULATED)
+
+    def now_ns(self) -> int:
+        """The clock of the simulated host."""
+        box = simulated_box()
+        return int(box.machine.scheduler.now_ns) if box is not None else 0
+
+    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
+        """Note what makes the host wait during a block, with its exact cost."""
+        syncs: AbstractContextManager[list[SyncCall]] = required_box().watch_syncs()
+        return syncs
+
+    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
+        """Collect the races that the machine finds during a block."""
+        races: AbstractContextManager[list[SeenRace]] = required_box().watch_races()
+        return races
+
+    def trace(self) -> AbstractContextManager[Tracing]:
+        """Trace what the machine does during a block, exactly."""
+        tracing: AbstractContextManager[Tracing] = required_box().trace()
+        return tracing

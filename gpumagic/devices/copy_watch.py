@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.simulated import SimulatedRuntime, simulated_box
+from gpumagic.devices.simulated import SIMULATED, simulated_box
 from gpumagic.errors import DeviceError
 from gpumagic.report.places import PlaceMark, Places
 
@@ -38,6 +38,10 @@ __all__ = ["SeenCopy", "copies_watched"]
 
 # By the kind of device, what torch's dispatcher calls the place for its kernels.
 _KEYS = {"cuda": "CUDA", "xpu": "XPU"}
+
+WITHOUT = "waits for data and the trace are told without it"
+_OPERATOR = "copy_"
+_GENERAL = "CompositeExplicitAutograd"  # the kernel of devices without their own
 
 
 @contextlib.contextmanager
@@ -59,7 +63,7 @@ def copies_watched(torch: Any, kind: str) -> Iterator[list[SeenCopy]]:
         DeviceError: Copies to this kind of device cannot be watched, or somebody
             watches them already.
     """
-    if kind == SimulatedRuntime.kind:
+    if kind == SIMULATED:
         watched = _on_the_simulator()
     else:
         if kind not in _KEYS:
@@ -95,12 +99,6 @@ def _on_the_simulator() -> Iterator[list[SeenCopy]]:
 
     with watch_copies(box, note):
         yield seen
-
-
-WITHOUT = "waits for data and the trace are told without it"
-
-_OPERATOR = "copy_"
-_GENERAL = "CompositeExplicitAutograd"  # the kernel of devices without their own
 
 
 class SeenCopy(NamedTuple):

@@ -1,12 +1,9 @@
-"""Whether CUDA has started in this process, and which of its libraries are mapped.
+"""Tells whether CUDA has started in this process: cheap enough for every cell.
 
-Cheap to ask, cheap enough for every cell, and cheap to import.
-
-Asked for a library that is not there, the loader searches the disk for some twenty
-microseconds. But it also counts what it has ever loaded: while that number has not
-grown since the last vain look, nothing can have come.
-
-The library is neither loaded nor started by asking.
+The library is neither loaded nor started by asking. Asked for one that is not there,
+the loader searches the disk for some twenty microseconds. But it also counts what it
+has ever loaded: while that number has not grown since the last vain look, nothing can
+have come.
 """
 
 from __future__ import annotations
@@ -21,8 +18,13 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_MAPS = Path("/proc/self/maps")
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+SUCCESS = 0
+STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
 
-class LoadedLibrary:
+
+class _LoadedLibrary:
     """A library by the name under which it is loaded, once somebody has loaded it.
 
     Asking never loads it. It remains right in a forked child.
@@ -123,9 +125,6 @@ def _opened_if_loaded(name: str) -> ctypes.CDLL | None:
         return None
 
 
-_MAPS = Path("/proc/self/maps")
-
-
 def mapped_library() -> str | None:
     """The file of the driver library in this process, where that can be told."""
     try:
@@ -138,11 +137,6 @@ def mapped_library() -> str | None:
     return None
 
 
-LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-SUCCESS = 0
-STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
-
-
 class StartProbe:
     """Asks the driver library for its devices, which needs no start to be answered.
 
@@ -153,7 +147,7 @@ class StartProbe:
     __slots__ = ("_library",)
 
     def __init__(self) -> None:
-        self._library = LoadedLibrary(LIBRARY)
+        self._library = _LoadedLibrary(LIBRARY)
 
     def started(self) -> bool | None:
         """Whether `cuInit` has succeeded in this process; None if it cannot be told.

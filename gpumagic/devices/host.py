@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 ROOT = Path("/")  # another one in tests
 _MOUNT = "sys/fs/cgroup"
 
+# The limit, what is used, and what of that can be taken back at any time: pages of
+# files, by their names in `memory.stat`.
+_WORDS = (
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
+_NO_LIMIT = 1 << 60  # the first version writes a limit that no machine reaches
+
 
 def levels(controller: str, root: Path = ROOT) -> Iterator[Path]:
     """The folders whose files limit this process, innermost first.
@@ -62,19 +74,6 @@ def _upwards(mount: Path, path: str) -> Iterator[Path]:
             if str(each) != "." and (mount / each).is_dir():
                 yield mount / each
     yield mount
-
-
-# The limit, what is used, and what of that can be taken back at any time: pages of
-# files, by their names in `memory.stat`.
-_WORDS = (
-    ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    (
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        ("total_inactive_file", "total_active_file"),
-    ),
-)
-_NO_LIMIT = 1 << 60  # the first version writes a limit that no machine reaches
 
 
 class Room(NamedTuple):

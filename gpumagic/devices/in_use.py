@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KINDS_OF_THE_DRIVER = frozenset({"cuda", "sim"})
 
 
-class Identified(Protocol):
+class _Identified(Protocol):
     """What the driver tells of a GPU, with who it is."""
 
     @property
@@ -33,7 +33,7 @@ class Identified(Protocol):
         """Where it is plugged in."""
 
 
-Told = TypeVar("Told", bound=Identified)
+Told = TypeVar("Told", bound=_Identified)
 
 
 def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
@@ -57,7 +57,7 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     return {device: load for device, load in found if load is not None}
 
 
-def told_of(device: VisibleDevice, known: Iterable[Told]) -> Told | None:
+def _told_of(device: VisibleDevice, known: Iterable[Told]) -> Told | None:
     """What the driver tells of a device; of a slice what it tells of its GPU."""
     for each in known:
         if same_uuid(each.uuid, device.uuid):
@@ -68,7 +68,7 @@ def told_of(device: VisibleDevice, known: Iterable[Told]) -> Told | None:
 
 
 def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
-    load = told_of(device, known)
+    load = _told_of(device, known)
     if load is None or same_uuid(load.uuid, device.uuid):
         return load
     return _of_a_slice(load) if load.uuid and device.uuid else load
@@ -97,4 +97,4 @@ def link_in_use(driver: Driver, runtime: Runtime, device: int) -> GpuLink | None
     shown = driver.visible_devices() or ()
     if not 0 <= device < len(shown):
         return None
-    return told_of(shown[device], driver.links())
+    return _told_of(shown[device], driver.links())

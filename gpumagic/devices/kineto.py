@@ -3,8 +3,8 @@
 It is the one form of a trace that is the same from torch 2.4 on and for every maker
 of GPUs: the raw events of older versions do not say what kind of event they are.
 
-The names are those of CUDA and HIP, of their runtimes and their drivers, and those of
-Level Zero (ze) and Unified Runtime (ur), by which XPUs are driven.
+The names of calls are those of CUDA and HIP, of their runtimes and their drivers, and
+those of Level Zero (ze) and Unified Runtime (ur), by which XPUs are driven.
 """
 
 from __future__ import annotations
@@ -35,6 +35,20 @@ _NEVER_WAITED_FOR = ("Pinned", "Device -> Device")
 _CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
 # What the marks themselves leave behind in some versions.
 _OWN_TRACES = "profiler::_record_function"
+
+_WAITS = re.compile(
+    r"""Synchronize
+    | ^(cuda|hip)(Host)?Free(Host|Array)?(_v\d+)?$  # not FreeAsync
+    | ^cuMemFree(Host)?(_v\d+)?$
+    | ^(cuda|hip)Memcpy(?!.*Async)
+    | ^cuMemcpy(?!.*Async)
+    | ^urEventWait
+    | ^urQueueFinish
+    """,
+    re.VERBOSE,
+)
+_LAUNCHES = re.compile(r"Launch|Enqueue|Memcpy|Memset")
+_COPIES = re.compile(r"Memcpy")
 
 
 @dataclass(frozen=True)
@@ -253,21 +267,6 @@ def _correlation(event: dict[str, Any]) -> Any:
 
 def _number(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) else None
-
-
-_WAITS = re.compile(
-    r"""Synchronize
-    | ^(cuda|hip)(Host)?Free(Host|Array)?(_v\d+)?$  # not FreeAsync
-    | ^cuMemFree(Host)?(_v\d+)?$
-    | ^(cuda|hip)Memcpy(?!.*Async)
-    | ^cuMemcpy(?!.*Async)
-    | ^urEventWait
-    | ^urQueueFinish
-    """,
-    re.VERBOSE,
-)
-_LAUNCHES = re.compile(r"Launch|Enqueue|Memcpy|Memset")
-_COPIES = re.compile(r"Memcpy")
 
 
 def kind_of_call(name: str, *, copied: bool = False) -> SpanKind | None:

@@ -94,6 +94,11 @@ def probe(evidence: Evidence = NO_EVIDENCE) -> CudaState:
     return Probe().state(evidence)
 
 
+def driver_initialised() -> bool:
+    """Whether somebody in this process has already called cuInit."""
+    return probe().state is Initialisation.INITIALISED
+
+
 def gather_evidence(
     initialised_in_pid: int | None = None, *, failed_attempt: bool = False
 ) -> Evidence:

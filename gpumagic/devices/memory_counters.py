@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 _WITHOUT_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 _CUDA = "cuda"
 
+# Of torch._C. Python's functions look them up there at each call, however they were
+# imported themselves; that another extension resets from C++ is not seen.
+_RESETS = (
+    "_accelerator_resetPeakStats",
+    "_accelerator_resetAccumulatedStats",
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_xpu_resetPeakMemoryStats",
+    "_xpu_resetAccumulatedMemoryStats",
+    "_mtia_resetPeakMemoryStats",
+)
+_READERS = "gpumagic_readers"  # on what is put in: what its readers put round it
+
 
 def allocator_figures(runtime: Runtime, device: int) -> Mapping[str, Any] | None:
     """All that the allocator of a device in use counts, nested or under flat keys.
@@ -83,19 +96,6 @@ def caching_is_off(kind: str) -> bool:
 
 if TYPE_CHECKING:
     Around = Callable[[], AbstractContextManager[object]]
-
-# Of torch._C. Python's functions look them up there at each call, however they were
-# imported themselves; that another extension resets from C++ is not seen.
-_RESETS = (
-    "_accelerator_resetPeakStats",
-    "_accelerator_resetAccumulatedStats",
-    "_cuda_resetPeakMemoryStats",
-    "_cuda_resetAccumulatedMemoryStats",
-    "_xpu_resetPeakMemoryStats",
-    "_xpu_resetAccumulatedMemoryStats",
-    "_mtia_resetPeakMemoryStats",
-)
-_READERS = "gpumagic_readers"  # on what is put in: what its readers put round it
 
 
 @contextlib.contextmanager

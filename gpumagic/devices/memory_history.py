@@ -34,6 +34,10 @@ _TAKEN, _GIVEN_BACK = "alloc", "free_requested"
 _COMPILED = "torchinductor"  # in the names of files that the compiler has written
 _STOPPED = "the cell has switched torch's memory history off, which recorded the lines"
 
+_ENTRY = "_engine_run_backward"  # of torch.autograd, since torch 2.3
+_CLOCKS_APART_US = 1000  # torch works out the time of an entry from a faster clock
+_DEEPEST = 32  # passes within passes, as checkpoints make them
+
 
 def why_no_history(torch: Any) -> str | None:
     """Why nothing can be recorded now; None if it can."""
@@ -195,9 +199,6 @@ def users_spot(frames: Iterable[Mapping[str, Any]], places: Places) -> Spot | No
     return None
 
 
-_ENTRY = "_engine_run_backward"  # of torch.autograd, since torch 2.3
-_CLOCKS_APART_US = 1000  # torch works out the time of an entry from a faster clock
-_DEEPEST = 32  # passes within passes, as checkpoints make them
 _began = attrgetter("began_us")
 
 

@@ -45,15 +45,56 @@ _GPU_FAILURES = {
 _UNOPENED = "the driver does not open this GPU"
 _LOOK = "run nvidia-smi to see whether the driver itself works"
 
+# The last one came with MIG: a pynvml without it would show whole GPUs where
+# there are only slices.
+_NEEDED = (
+    "NVMLError",
+    "nvmlInit",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetMigMode",
+)
+_LIBRARY_NOT_FOUND = 12
+_IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
+_DRIVER_FAILURES = {
+    4: (
+        "this user may not talk to the NVIDIA driver",
+        "check who may read and write /dev/nvidiactl; " + _IN_A_CONTAINER,
+    ),
+    9: (
+        "the NVIDIA driver does not run: its kernel module is not loaded",
+        "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
+    ),
+    _LIBRARY_NOT_FOUND: (
+        "there is no NVIDIA driver here (libnvidia-ml was not found)",
+        "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
+    ),
+    13: (
+        "the NVIDIA driver is too old: it lacks a call that pynvml needs",
+        "update the driver, or install an older nvidia-ml-py that fits it",
+    ),
+    15: (
+        "a GPU is lost, and the NVIDIA driver does not answer because of it",
+        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
+    ),
+    18: (
+        "the NVIDIA library and the loaded kernel module are of different versions",
+        "if the driver was just updated, reboot or reload the kernel module nvidia",
+    ),
+    25: (
+        "the NVIDIA driver and pynvml differ in the version of a call",
+        "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
+    ),
+    999: (
+        "the NVIDIA driver answers with an unknown error",
+        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
+    ),
+}
 
-def read_gpu(nvml: Any, index: int) -> Gpu:
-    """One GPU now, as far as it answers.
 
-    Args:
-        nvml: The module pynvml, initialised.
-
-        index: NVML's number of the GPU.
-    """
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU now, as far as it answers."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as failure:  # noqa: BLE001 -- the other GPUs still count
@@ -61,7 +102,7 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
     failures: list[Exception] = []
     known = answers(_GPU, failures, nvml, handle)
     memory = known.pop("memory", {})
-    gone = [each for each in failures if error_code(each) in (_LOST, _RESET_REQUIRED)]
+    gone = [each for each in failures if _error_code(each) in (_LOST, _RESET_REQUIRED)]
     why = explain(gone[0], _GPU_FAILURES, _UNOPENED) if gone else {}
     return Gpu(index=index, **known, **memory, **why)
 
@@ -94,7 +135,7 @@ def text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def error_code(failure: Exception) -> int | None:
+def _error_code(failure: Exception) -> int | None:
     """NVML's code, if the failure is one of NVML's."""
     return getattr(failure, "value", None)
 
@@ -103,7 +144,7 @@ def explain(
     failure: Exception, known: dict[int, tuple[str, str]], otherwise: str
 ) -> dict[str, Any]:
     """The `problem` and the `hint` of a record for which this failure stands."""
-    code = error_code(failure)
+    code = _error_code(failure)
     if code is None:
         return {"problem": f"{otherwise}: {failure}", "hint": _LOOK}
     unknown = f"{otherwise}: {failure} (NVML code {code})", _LOOK
@@ -283,18 +324,6 @@ _SLICE = (
 )
 
 
-# The last one came with MIG: a pynvml without it would show whole GPUs where
-# there are only slices.
-_NEEDED = (
-    "NVMLError",
-    "nvmlInit",
-    "nvmlShutdown",
-    "nvmlDeviceGetCount",
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetMigMode",
-)
-
-
 def read_inventory() -> Inventory:
     """The machine's GPUs now.
 
@@ -320,7 +349,7 @@ def read_inventory() -> Inventory:
 def _inventory(nvml: Any) -> Inventory:
     versions = answers(_VERSIONS, [], nvml)
     try:
-        gpus = tuple(read_gpu(nvml, i) for i in range(nvml.nvmlDeviceGetCount()))
+        gpus = tuple(_read_gpu(nvml, i) for i in range(nvml.nvmlDeviceGetCount()))
     except Exception as failure:  # noqa: BLE001 -- the contract: never raises
         return _unanswered(failure, **versions)
     return Inventory(**versions, gpus=gpus)
@@ -395,46 +424,8 @@ def _import_pynvml() -> Any:
 
 # ---------------------------------------------------------------- failures
 
-_LIBRARY_NOT_FOUND = 12
-_IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
-
-_DRIVER_FAILURES = {
-    4: (
-        "this user may not talk to the NVIDIA driver",
-        "check who may read and write /dev/nvidiactl; " + _IN_A_CONTAINER,
-    ),
-    9: (
-        "the NVIDIA driver does not run: its kernel module is not loaded",
-        "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
-    ),
-    _LIBRARY_NOT_FOUND: (
-        "there is no NVIDIA driver here (libnvidia-ml was not found)",
-        "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
-    ),
-    13: (
-        "the NVIDIA driver is too old: it lacks a call that pynvml needs",
-        "update the driver, or install an older nvidia-ml-py that fits it",
-    ),
-    15: (
-        "a GPU is lost, and the NVIDIA driver does not answer because of it",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
-    18: (
-        "the NVIDIA library and the loaded kernel module are of different versions",
-        "if the driver was just updated, reboot or reload the kernel module nvidia",
-    ),
-    25: (
-        "the NVIDIA driver and pynvml differ in the version of a call",
-        "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
-    ),
-    999: (
-        "the NVIDIA driver answers with an unknown error",
-        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
-    ),
-}
-
 
 def _unanswered(failure: Exception, **versions: Any) -> Inventory:
     why = explain(failure, _DRIVER_FAILURES, "the NVIDIA driver cannot be asked")
-    absent = error_code(failure) == _LIBRARY_NOT_FOUND
+    absent = _error_code(failure) == _LIBRARY_NOT_FOUND
     return Inventory(**versions, absent=absent, **why)

@@ -1,9 +1,8 @@
 """How busy GPUs are and how they are joined to the host, asked of NVML.
 
-It is asked before and after a cell, so it has to be quick.
-
-Only GPUs that this process uses are touched: another one may be asleep, and the
-driver would wake it, which takes a second.
+Loads are asked before and after a cell, so it has to be quick. Only GPUs that this
+process uses are touched: another one may be asleep, and the driver would wake it,
+which takes a second.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ from gpumagic.devices.nvml import (
 from gpumagic.devices.protocols import GpuLink, GpuLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.devices.protocols import VisibleDevice
 
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_UNKNOWN_NODE = -1  # what Linux writes on machines with one node
 _SM_CLOCK = 1
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
@@ -61,17 +62,11 @@ class LoadReader:
 
         Never raises, and initialises no CUDA.
         """
-        try:
-            nvml = load_pynvml()
-            nvml.nvmlInit()
-        except Exception:  # noqa: BLE001 -- the contract: never raises
-            return ()
-        try:
+        with _opened() as nvml:
+            if nvml is None:
+                return ()
             self._keep_open(nvml)
-            return tuple(_loads(nvml, shown))
-        finally:
-            with contextlib.suppress(Exception):
-                nvml.nvmlShutdown()
+            return tuple(GpuLoad(**each) for each in _answers_of(nvml, shown, _LOAD))
 
     def _keep_open(self, nvml: Any) -> None:
         """NVML counts who has opened it; so one more keeps it open."""
@@ -81,6 +76,17 @@ class LoadReader:
             nvml.nvmlInit()
             self._kept_open_in_pid = os.getpid()
             weakref.finalize(self, _close, nvml, os.getpid())
+
+
+def read_links(shown: Iterable[VisibleDevice]) -> tuple[GpuLink, ...]:
+    """The links of these GPUs now; one that cannot be asked is left out.
+
+    Never raises, initialises no CUDA, and touches no other GPU.
+    """
+    with _opened() as nvml:
+        if nvml is None:
+            return ()
+        return tuple(GpuLink(**each) for each in _answers_of(nvml, shown, _LINK))
 
 
 def limiters(reasons: int) -> tuple[str, ...]:
@@ -128,7 +134,23 @@ def _close(nvml: Any, pid: int) -> None:
             nvml.nvmlShutdown()
 
 
-def handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
+@contextlib.contextmanager
+def _opened() -> Iterator[Any | None]:
+    """NVML, open for the length of a block; None where it cannot be opened."""
+    try:
+        nvml = load_pynvml()
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 -- the contract of those who ask: never raise
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
     """By address, which a slice shares with its GPU; by UUID where it is unknown."""
     with contextlib.suppress(Exception):
         return first(
@@ -138,17 +160,17 @@ def handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
     return None
 
 
-def _loads(nvml: Any, shown: Iterable[VisibleDevice]) -> Iterator[GpuLoad]:
+def _answers_of(
+    nvml: Any,
+    shown: Iterable[VisibleDevice],
+    questions: tuple[tuple[str, Callable[..., Any]], ...],
+) -> Iterator[dict[str, Any]]:
+    """What NVML tells of each GPU that it can be asked about."""
     for device in shown:
-        handle = handle_of(nvml, device)
-        load = None if handle is None else _load(nvml, handle)
-        if load is not None:
-            yield load
-
-
-def _load(nvml: Any, gpu: Any) -> GpuLoad | None:
-    known = answers(_LOAD, [], nvml, gpu)
-    return GpuLoad(**known) if "index" in known else None
+        handle = _handle_of(nvml, device)
+        known = {} if handle is None else answers(questions, [], nvml, handle)
+        if "index" in known:
+            yield known
 
 
 def _index(nvml: Any, gpu: Any) -> int:
@@ -188,27 +210,6 @@ _LOAD = (
 )
 
 
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
-_UNKNOWN_NODE = -1  # what Linux writes on machines with one node
-
-
-def read_links(shown: Iterable[VisibleDevice]) -> tuple[GpuLink, ...]:
-    """The links of these GPUs now; one that cannot be asked is left out.
-
-    Never raises, initialises no CUDA, and touches no other GPU.
-    """
-    try:
-        nvml = load_pynvml()
-        nvml.nvmlInit()
-    except Exception:  # noqa: BLE001 -- the contract: never raises
-        return ()
-    try:
-        return tuple(_links(nvml, shown))
-    finally:
-        with contextlib.suppress(Exception):
-            nvml.nvmlShutdown()
-
-
 def node_of(address: str, devices: Path = _PCI_DEVICES) -> int | None:
     """The memory node that a PCI device is attached to; None where Linux knows none.
 
@@ -222,19 +223,6 @@ def node_of(address: str, devices: Path = _PCI_DEVICES) -> int | None:
     except (OSError, ValueError):
         return None
     return None if node == _UNKNOWN_NODE else node
-
-
-def _links(nvml: Any, shown: Iterable[VisibleDevice]) -> Iterator[GpuLink]:
-    for device in shown:
-        handle = handle_of(nvml, device)
-        link = None if handle is None else _link(nvml, handle)
-        if link is not None:
-            yield link
-
-
-def _link(nvml: Any, gpu: Any) -> GpuLink | None:
-    known = answers(_LINK, [], nvml, gpu)
-    return GpuLink(**known) if "index" in known else None
 
 
 def _generation(nvml: Any, gpu: Any) -> int:

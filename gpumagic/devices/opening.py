@@ -1,41 +1,22 @@
-"""Opens the runtime that was asked for, or the best that is there.
-
-Whether CUDA can be used cannot always be told without starting it, and starting
-it would freeze which GPUs are visible. What is done instead, in this order:
-
-1. A torch built without CUDA, and a forked child whose parent had it: no.
-2. torch has started CUDA: yes.
-3. cuInit has been called by anybody: CUDA's own count is exact and free by now.
-4. torch's count by NVML (on ROCm: AMD SMI), which starts nothing.
-5. That cannot tell (a MIG device, Jetson, no NVML): yes if a driver is installed.
-   torch then says at the first use what is wrong, if anything is.
-
-The environment is neither read nor changed by us.
-"""
+"""Opens the runtime that was asked for, or the best that is there."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.accelerator import (
     AcceleratorRuntime,
     CudaRuntime,
-    driver_initialised,
+    SimulatedRuntime,
     is_available,
 )
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.simulated import (
-    SimulatedRuntime,
-    simulated_box,
-    why_not_simulated,
-    word_of,
-)
+from gpumagic.devices.cuda_availability import why_no_cuda
+from gpumagic.devices.simulated import SIMULATED, why_not_simulated, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
@@ -44,8 +25,6 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Runtime
 
-_ROCM_DRIVER = Path("/dev/kfd")
-_CUDA_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _OTHER_WORDS = {
     "gpu": "cuda",
     "nvidia": "cuda",
@@ -123,25 +102,6 @@ def candidates(torch: Any) -> tuple[Candidate, ...]:
     )
 
 
-def why_no_cuda(torch: Any) -> str | None:
-    """Why CUDA cannot be used; None if it can, as far as that can be told."""
-    if simulated_box() is not None:
-        return "a simulated GPU is switched on, which is done only without a real one"
-    if not torch.backends.cuda.is_built():
-        return "this torch is built without CUDA"
-    if torch_private.lost_by_fork(torch):
-        return "this process was forked from one that had started CUDA"
-    if torch.cuda.is_initialized():
-        return None
-    if driver_initialised():
-        count: int | None = torch_private.cuda_count_latched(torch)
-    else:
-        count = torch_private.cuda_count_unstarted(torch)
-    if count is None:
-        return None if _driver_installed(torch) else "no GPU driver is installed"
-    return None if count else "torch sees no GPU (hidden by CUDA_VISIBLE_DEVICES?)"
-
-
 def best_device(torch: Any = None) -> Any:
     """The best device that there is, as a `torch.device`.
 
@@ -153,7 +113,7 @@ def best_device(torch: Any = None) -> Any:
 
 def _foreign_backends(torch: Any) -> list[str]:
     name = torch_private.registered_backend(torch)
-    return [] if name in (None, SimulatedRuntime.kind) else [str(name)]
+    return [] if name in (None, SIMULATED) else [str(name)]
 
 
 def _accelerator(kind: str) -> Candidate:
@@ -192,17 +152,6 @@ def _hint(kind: str, reasons: dict[str, str | None]) -> str:
             return guess
     usable = ", ".join(word for word, why in reasons.items() if why is None)
     return f"to use what is there, say {usable}"
-
-
-def _driver_installed(torch: Any) -> bool:
-    if torch.version.hip:
-        return _ROCM_DRIVER.exists()
-    try:
-        # Loads the library, as torch itself does on import; cuInit is not called.
-        ctypes.CDLL(_CUDA_DRIVER)
-    except OSError:
-        return False
-    return True
 
 
 def import_torch() -> Any:

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 _INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it runs with'
 
+_DEFAULT_STREAM = 0
+_SANITIZER = "torch.cuda._sanitizer"
+_HEARD = (
+    *("event_creation", "event_deletion", "event_record", "event_wait"),
+    *("memory_allocation", "memory_deallocation", "stream_creation"),
+    *("device_synchronization", "stream_synchronization", "event_synchronization"),
+)
+
 
 class Access(NamedTuple):
     """One of the two accesses of a race.
@@ -172,9 +180,6 @@ class _HasRun:
         return self._outputs
 
 
-_DEFAULT_STREAM = 0
-
-
 def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     """What is wrong, with both places, and what to type where.
 
@@ -225,14 +230,6 @@ def _variable_of(torch: Any, stream: int) -> str | None:
 
 def _verb(access: Access) -> str:
     return "writes" if access.writes else "reads"
-
-
-_SANITIZER = "torch.cuda._sanitizer"
-_HEARD = (
-    *("event_creation", "event_deletion", "event_record", "event_wait"),
-    *("memory_allocation", "memory_deallocation", "stream_creation"),
-    *("device_synchronization", "stream_synchronization", "event_synchronization"),
-)
 
 
 @contextlib.contextmanager

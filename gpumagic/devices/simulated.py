@@ -1,31 +1,28 @@
-"""What this process can do on the simulated GPU, and how to find whether there is one.
-
-The simulated device offers torch's own words, so its runtime is that of any other
-accelerator. What differs is that its times and bytes come from a model.
-"""
+"""Finds the simulated GPU that is switched on, and what its devices are called."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpumagic.devices.accelerator import AcceleratorRuntime
 from gpumagic.errors import DeviceError
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import SeenRace, SyncCall
-
-_KIND = "sim"
+SIMULATED = "sim"  # the kind of its devices
 _LIBRARIES = {"cublas": "cuBLAS", "cudnn": "cuDNN"}
 _SWITCH_ON = 'gpumagic.simulate("h100") does that'
 
 
 def simulated_box() -> Any | None:
     """The simulated machine that is switched on; torch is not imported to find out."""
-    return getattr(sys.modules.get(f"torch.{_KIND}"), "simulated_box", None)
+    return getattr(sys.modules.get(f"torch.{SIMULATED}"), "simulated_box", None)
+
+
+def required_box() -> Any:
+    """The simulated machine; DeviceError once it is switched off."""
+    box = simulated_box()
+    if box is None:
+        raise DeviceError("the simulated GPU was switched off", _SWITCH_ON)
+    return box
 
 
 def word_of(kind: str) -> str:
@@ -36,7 +33,7 @@ def word_of(kind: str) -> str:
     Args:
         kind: What the runtime calls them.
     """
-    box = simulated_box() if kind == _KIND else None
+    box = simulated_box() if kind == SIMULATED else None
     return "cuda" if getattr(box, "as_cuda", False) else kind
 
 
@@ -61,45 +58,3 @@ def why_not_simulated(_: Any) -> str | None:
     if simulated_box() is None:
         return f"not switched on: {_SWITCH_ON}"
     return None
-
-
-class SimulatedRuntime(AcceleratorRuntime):
-    """A `Runtime` on the machine that is switched on.
-
-    Args:
-        torch: The torch module itself.
-    """
-
-    kind = _KIND
-    simulated = True
-
-    def __init__(self, torch: Any) -> None:
-        super().__init__(torch, _KIND)
-
-    def now_ns(self) -> int:
-        """The clock of the simulated host."""
-        box = simulated_box()
-        return int(box.machine.scheduler.now_ns) if box is not None else 0
-
-    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
-        """Note what makes the host wait during a block, with its exact cost."""
-        syncs: AbstractContextManager[list[SyncCall]] = _box().watch_syncs()
-        return syncs
-
-    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
-        """Collect the races that the machine finds during a block."""
-        races: AbstractContextManager[list[SeenRace]] = _box().watch_races()
-        return races
-
-    def trace(self) -> AbstractContextManager[Tracing]:
-        """Trace what the machine does during a block, exactly."""
-        tracing: AbstractContextManager[Tracing] = _box().trace()
-        return tracing
-
-
-def _box() -> Any:
-    """The simulated machine; DeviceError once it is switched off."""
-    box = simulated_box()
-    if box is None:
-        raise DeviceError("the simulated GPU was switched off", _SWITCH_ON)
-    return box

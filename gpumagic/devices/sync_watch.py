@@ -1,7 +1,5 @@
 """Which lines make the host wait for a CUDA device, noted while a block runs.
 
-torch warns of the waits that it hides; those that a program asks for are wrapped.
-
 Two ways together see most of it. torch's sync debug mode warns of every operation
 of torch that waits, after it has waited; the stack at that moment names the line.
 It says nothing of `torch.cuda.synchronize()` and of events, which are asked for in
@@ -35,6 +33,45 @@ if TYPE_CHECKING:
 _WARN, _ERROR = 1, 2  # torch's numbers for its modes
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ANYWAY = "leave --syncs off: the time itself does not need it"
+
+_WAITED = "called a synchronizing CUDA operation"
+_UNFINISHED = "Synchronization debug mode is a prototype"  # said once, by setting it
+# Written so that it equals no filter of anybody else: that one would be replaced.
+_OURS = f"(?:{_WAITED}|{_UNFINISHED})"
+_UNKNOWN = "an operation that waits"
+_SAYS_MORE = (  # than what was typed
+    "printing",
+    "indexing",
+    "assignment",
+    "copy from",
+    "copy to the device",
+    "freeing",
+    "cudaFree",
+    "stream.",
+    "event.",
+)
+_CONDITION = "a tensor as a condition"
+_CONDITIONAL = re.compile(r"(if|elif|while|assert)\b")
+_WORDS: dict[type[ast.expr], str] = {
+    ast.BoolOp: _CONDITION,
+    ast.Compare: _CONDITION,
+    ast.IfExp: _CONDITION,
+    ast.UnaryOp: _CONDITION,
+    ast.JoinedStr: "a tensor in a text",
+    ast.Subscript: "indexing",
+}
+# What the machine sees where a value is wanted on the host, whoever has asked for it.
+_FOR_A_VALUE = (".item()", "copy to the host")
+_ASKS_FOR_A_VALUE = frozenset(
+    {
+        *_WORDS.values(),
+        *(
+            f"{name}()"
+            for name in ("bool", "float", "int", "complex", "min", "max", "list")
+        ),
+        *(f".{name}()" for name in ("item", "tolist", "numpy", "cpu", "to")),
+    }
+)
 
 
 class _Wait(NamedTuple):
@@ -84,8 +121,8 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     seen: list[SyncCall] = []
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: seen.extend(map(_looked_at, waits)))
-        asked_for = undo.enter_context(wrapped_syncs(torch, note))
-        undo.enter_context(taken_warnings(warned))
+        asked_for = undo.enter_context(_wrapped_syncs(torch, note))
+        undo.enter_context(_taken_warnings(warned))
         undo.enter_context(_warning_mode(read, write))
         yield seen
 
@@ -140,22 +177,13 @@ def _looked_at(wait: _Wait) -> SyncCall:
     return SyncCall(what, code_line(wait.mark), waited_s)
 
 
-_WAITED = "called a synchronizing CUDA operation"
-_UNFINISHED = "Synchronization debug mode is a prototype"  # said once, by setting it
-# Written so that it equals no filter of anybody else: that one would be replaced.
-_OURS = f"(?:{_WAITED}|{_UNFINISHED})"
-
-
 @contextlib.contextmanager
-def taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
+def _taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
     """Call a function for each of torch's warnings that something has waited.
 
     It is called within the warning, so that the stack tells who waited. All other
     warnings go where they would have gone. What the block itself changes in the
     filters, or in `warnings.showwarning`, stays.
-
-    Args:
-        waited: What to call.
     """
     before = warnings.showwarning
     watching = True
@@ -193,7 +221,7 @@ def _filters() -> list[Any]:
     return filters
 
 
-class AskedFor(threading.local):
+class _AskedFor(threading.local):
     """Whether this thread is in a wait that was asked for.
 
     Attributes:
@@ -204,21 +232,16 @@ class AskedFor(threading.local):
 
 
 @contextlib.contextmanager
-def wrapped_syncs(
+def _wrapped_syncs(
     torch: Any, note: Callable[[str, int | None], None]
-) -> Iterator[AskedFor]:
+) -> Iterator[_AskedFor]:
     """Tell of each explicit wait in the block, with what it took on the host's clock.
 
     The device's wait is wrapped where it enters C++, so that it is also seen under a
     name that the user imported before. A wrapper that somebody keeps does nothing
     once the block has ended.
-
-    Args:
-        torch: The torch module itself.
-
-        note: Is given what was called, and the nanoseconds, at the end of each wait.
     """
-    asked_for = AskedFor()
+    asked_for = _AskedFor()
     watching = True
 
     def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:
@@ -281,42 +304,6 @@ def _put(
 
     setattr(owner, name, wrapper)
     undo.callback(put_back)
-
-
-_UNKNOWN = "an operation that waits"
-_SAYS_MORE = (  # than what was typed
-    "printing",
-    "indexing",
-    "assignment",
-    "copy from",
-    "copy to the device",
-    "freeing",
-    "cudaFree",
-    "stream.",
-    "event.",
-)
-_CONDITION = "a tensor as a condition"
-_CONDITIONAL = re.compile(r"(if|elif|while|assert)\b")
-_WORDS: dict[type[ast.expr], str] = {
-    ast.BoolOp: _CONDITION,
-    ast.Compare: _CONDITION,
-    ast.IfExp: _CONDITION,
-    ast.UnaryOp: _CONDITION,
-    ast.JoinedStr: "a tensor in a text",
-    ast.Subscript: "indexing",
-}
-# What the machine sees where a value is wanted on the host, whoever has asked for it.
-_FOR_A_VALUE = (".item()", "copy to the host")
-_ASKS_FOR_A_VALUE = frozenset(
-    {
-        *_WORDS.values(),
-        *(
-            f"{name}()"
-            for name in ("bool", "float", "int", "complex", "min", "max", "list")
-        ),
-        *(f".{name}()" for name in ("item", "tolist", "numpy", "cpu", "to")),
-    }
-)
 
 
 def call_in_words(expression: str | None) -> str:

@@ -1,12 +1,8 @@
 """torch's private names: each behind a feature test, with what is done without it.
 
-And torch itself, if the notebook has imported it: nothing is imported to find out.
-
-Every function takes the torch module. Nothing here starts a device, except where
-its docstring says from when on it may be asked.
-
-torch has a public word for it since 2.12 and private ones before. Memory in use is not
-touched.
+Every function takes the torch module; `loaded_torch` finds it where the notebook has
+imported it. Nothing here starts a device, except where its docstring says from when on
+it may be asked.
 """
 
 # ruff: noqa: SLF001 -- the one module that is meant to look inside torch
@@ -18,14 +14,14 @@ import sys
 import warnings
 from typing import Any
 
+_UNNAMED = "privateuseone"  # what torch calls the free place for a new backend
+_EMPTY_HOST_CACHE = ("_accelerator_emptyHostCache", "_host_emptyCache")
+
 
 def loaded_torch() -> Any | None:
     """torch, if it has been imported, and not only in part."""
     torch: Any = sys.modules.get("torch")
     return torch if hasattr(torch, "cuda") else None
-
-
-_UNNAMED = "privateuseone"  # what torch calls the free place for a new backend
 
 
 def has_cuda_context(torch: Any, device: int) -> bool:
@@ -114,22 +110,15 @@ def _loaded(module: Any, name: str) -> Any | None:
     return None if module is None else vars(module).get(name)
 
 
-_PRIVATE = ("_accelerator_emptyHostCache", "_host_emptyCache")
-
-
 def empty_host_cache(torch: Any) -> bool:
-    """Give back what is unused; ask after the start.
+    """Give back page-locked memory that is unused; whether this torch can do that.
 
-    Args:
-        torch: The torch module itself.
-
-    Returns:
-        Whether this torch can do that here.
+    Ask after the start. The word for it is public since torch 2.12.
     """
     accelerator = getattr(torch, "accelerator", None)
     words = [
         getattr(accelerator, "empty_host_cache", None),
-        *(getattr(torch._C, name, None) for name in _PRIVATE),
+        *(getattr(torch._C, name, None) for name in _EMPTY_HOST_CACHE),
     ]
     for empty in words:
         if empty is not None:

@@ -22,6 +22,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.cuda_availability import why_no_cuda
+from gpumagic.devices.libcuda import driver_initialised
 from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
@@ -153,9 +155,6 @@ def _activities(torch: Any, kind: str) -> list[Any]:
 
 
 def _would_start_cuda(torch: Any) -> bool:
-    from gpumagic.devices.accelerator import driver_initialised
-    from gpumagic.devices.opening import why_no_cuda
-
     if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
         return False
     return not driver_initialised()

@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _WARM_UP = "gpumagic: warming up"
 
+LOST = (
+    "the trace was lost: the code used torch's profiler itself",
+    "leave the profiler to one of the two: run this without --profile",
+)
+UNENDED = (
+    "the trace was lost: what was traced did not come to its end",
+    "the times do not depend on it",
+)
+CAPTURING = (
+    "a graph is being captured, which the profiler would break: it waits at its end",
+    "run this without --profile, or profile the replay of the graph",
+)
+BLIND = (
+    "no GPU activity could be traced",
+    "a GPU serves one profiler at a time: is nsys, DCGM or another one attached?",
+)
+HEADLESS = (
+    "the first kernels of this trace are missing: CUPTI loses more with each trace",
+    "restart the kernel; torch built for CUDA 13.1 or newer loses none",
+)
+
 
 class Tracing(Protocol):
     """A trace that is being taken."""
@@ -54,7 +75,7 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
     from gpumagic.devices import torch_profiler
 
     torch_profiler.require_startable(torch)
-    tracing = ProfilerTracing(torch, kind)
+    tracing = _ProfilerTracing(torch, kind)
     tracing.start()
     try:
         yield tracing
@@ -62,7 +83,7 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
         tracing.stop()
 
 
-class ProfilerTracing:
+class _ProfilerTracing:
     """A `Tracing` by `torch.profiler`.
 
     The window lies between two marks in the trace itself. They are stamped by the
@@ -211,25 +232,3 @@ class ProfilerTracing:
     def _mark(self, name: str) -> None:
         with self._torch.profiler.record_function(name):
             pass
-
-
-LOST = (
-    "the trace was lost: the code used torch's profiler itself",
-    "leave the profiler to one of the two: run this without --profile",
-)
-UNENDED = (
-    "the trace was lost: what was traced did not come to its end",
-    "the times do not depend on it",
-)
-CAPTURING = (
-    "a graph is being captured, which the profiler would break: it waits at its end",
-    "run this without --profile, or profile the replay of the graph",
-)
-BLIND = (
-    "no GPU activity could be traced",
-    "a GPU serves one profiler at a time: is nsys, DCGM or another one attached?",
-)
-HEADLESS = (
-    "the first kernels of this trace are missing: CUPTI loses more with each trace",
-    "restart the kernel; torch built for CUDA 13.1 or newer loses none",
-)

@@ -1,14 +1,9 @@
 """Which GPUs a value of CUDA_VISIBLE_DEVICES makes visible, without asking CUDA.
 
-Each entry is read as the driver reads it.
-
-Where drivers are not known to agree, the likelier reading is taken, and what makes it
-doubtful goes with it.
-
 The driver alone decides, once, inside `cuInit`. This is what it will decide: the
 list is read up to the first entry that does not name exactly one GPU, and a GPU
 named twice hides all of them. Where drivers are not known to agree, the likelier
-answer is given and called uncertain.
+reading is taken and called uncertain, with what makes it doubtful.
 """
 
 from __future__ import annotations
@@ -37,8 +32,10 @@ _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 4
 _INSTANCES = ("gpu", "compute")
 _MIXED = "drivers may allow numbers and UUIDs in one list"
 
+BY_PCI_ADDRESS = "PCI_BUS_ID"
 
-class Slice(Protocol):
+
+class _Slice(Protocol):
     """A part of a GPU in MIG mode.
 
     With `gpu_instance` and `compute_instance` its old name is understood as well.
@@ -64,7 +61,7 @@ class Device(Protocol):
         """As `nvidia-smi -L` prints it."""
 
     @property
-    def mig(self) -> Sequence[Slice]:
+    def mig(self) -> Sequence[_Slice]:
         """Its slices; empty when MIG is off."""
 
 
@@ -109,12 +106,12 @@ class Entry:
         return repr(shown)
 
 
-def is_blank(text: str) -> bool:
+def _is_blank(text: str) -> bool:
     """Whether a driver finds nothing in it."""
     return not text.strip(_BLANKS)
 
 
-def read_entry(text: str, kind: Kind, devices: Sequence[Device]) -> Entry:
+def _read_entry(text: str, kind: Kind, devices: Sequence[Device]) -> Entry:
     """An entry in a list of this kind, which the first entry has fixed."""
     if Kind.of(text) is not kind:
         entry = Entry(text, remark="it is of another kind than the first")
@@ -130,7 +127,7 @@ def read_entry(text: str, kind: Kind, devices: Sequence[Device]) -> Entry:
 def _read_number(text: str, count: int) -> Entry:
     match = _DECIMAL.match(text)
     if match is None:
-        empty = is_blank(text)
+        empty = _is_blank(text)
         why = "it is empty" if empty else "it is neither a number nor a UUID"
         return Entry(text, remark=why)
     sign, digits = match.groups()
@@ -140,7 +137,7 @@ def _read_number(text: str, count: int) -> Entry:
         return Entry(text, None, "it is negative", None, doubt)
     if number >= count:
         return Entry(text, None, "there is no GPU of this number", number, doubt)
-    alone = is_blank(text[match.end() :])
+    alone = _is_blank(text[match.end() :])
     remark = "" if alone else "what follows the number is overlooked"
     return Entry(text, Place(number), remark, number, doubt)
 
@@ -193,7 +190,7 @@ def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
     }
 
 
-def _old_name(device: Device, part: Slice) -> str | None:
+def _old_name(device: Device, part: _Slice) -> str | None:
     if part.uuid and part.uuid.startswith(_OLD_SLICE):
         return part.uuid
     instances = [getattr(part, f"{word}_instance", None) for word in _INSTANCES]
@@ -232,9 +229,6 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
 
 def _begins(name: str, start: str) -> bool:
     return name.lower().startswith(start.lower())
-
-
-BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
 @dataclass(frozen=True)
@@ -335,11 +329,11 @@ def _all_or_named(
         return []
     if mask is None:
         return [Place(number) for number in range(len(devices))]
-    if is_blank(mask):
+    if _is_blank(mask):
         notes.say("an empty value hides every GPU")
         return []
     kind = Kind.of(mask)
-    return _named([read_entry(text, kind, devices) for text in mask.split(",")], notes)
+    return _named([_read_entry(text, kind, devices) for text in mask.split(",")], notes)
 
 
 def _named(entries: Sequence[Entry], notes: _Notes) -> list[Place]:

@@ -31,6 +31,9 @@ _WIDTH_EM, _LEAST_EM = 24, 8
 _FEWEST_CELLS, _MOST_CELLS = 6, 48
 _MOST_WORDS = 24
 
+_FEWEST_IN_A_STACK, _MOST_IN_A_STACK = 6, 56
+_FURTHEST = 1e100
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -123,10 +126,6 @@ def _length(bar: Bar) -> float:
     if bar.value is None or not math.isfinite(bar.value):
         return 0.0
     return max(bar.value, 0.0)
-
-
-_FEWEST_IN_A_STACK, _MOST_IN_A_STACK = 6, 56
-_FURTHEST = 1e100
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from gpumagic.report.units import UNKNOWN
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+_CELLS = 12
+_WIDTH_EM = 8
+
 
 def bar_html(stops: str, width_em: int, height: str, *, least_em: int = 0) -> Html:
     """A bar as a gradient, the one kind of picture that CSS draws everywhere.
@@ -54,7 +57,7 @@ def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> 
     return bar_html(stops, width_em, ".9em", least_em=least_em)
 
 
-def track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
+def _track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
     """The bar on its track, in whole cells: neither end is reached by rounding."""
     glyphs, share = glyphs_for(options), held(share)
     filled = round(share * cells)
@@ -115,10 +118,6 @@ class Badge:
         yield self.ink(options)
 
 
-_CELLS = 12
-_WIDTH_EM = 8
-
-
 @dataclass(frozen=True)
 class Meter:
     """A bar that is filled to a share, with the numbers beside it.
@@ -144,7 +143,7 @@ class Meter:
         words = ink(self._words(), options)
         if self.share is None:
             return words
-        bar = track_ink(self.share, _CELLS, options)
+        bar = _track_ink(self.share, _CELLS, options)
         return bar.append(" ").append_text(words)
 
     def __rich_console__(

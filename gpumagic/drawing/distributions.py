@@ -37,6 +37,12 @@ _FEWEST_BINS, _MOST_BINS = 5, 30
 _FAR = 3.0
 _FURTHEST = 1e100
 
+_RANGE_WIDTH, _RANGE_HEIGHT = 320, 20
+_MOST_CELLS = 49
+_MARGIN = 0.08
+_COLUMNS = 3
+_FURTHEST_RANGE = 1e12
+
 
 @dataclass(frozen=True)
 class Histogram:
@@ -139,13 +145,6 @@ class Histogram:
             room = max(options.max_width - INDENT, 1)
             yield indented(Text(row[:room], style=BLUE))
         yield indented(ink(self.words(), options))
-
-
-_RANGE_WIDTH, _RANGE_HEIGHT = 320, 20
-_MOST_CELLS = 49
-_MARGIN = 0.08
-_COLUMNS = 3
-_FURTHEST_RANGE = 1e12
 
 
 @dataclass(frozen=True)

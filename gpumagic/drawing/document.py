@@ -21,6 +21,9 @@ from gpumagic.drawing.table import indented
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
+_HINT_INDENT = 4
+WIDTH = 88
+
 
 class Part(Protocol):
     """One piece of a drawing: the same content as HTML and as text.
@@ -38,8 +41,6 @@ class Part(Protocol):
 
 
 NoteKind = Literal["note", "warning", "problem"]
-
-_HINT_INDENT = 4
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,6 @@ class Details:
         yield ink(self.summary, options, "bold")
         for part in self.parts:
             yield indented(part)
-
-
-WIDTH = 88
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,15 @@ _UNSHOWABLE = "\N{REPLACEMENT CHARACTER}"
 # XML, and so SVG, has no place for these two, though Unicode counts them as unassigned.
 _NONCHARACTERS = "\ufffe\uffff"
 
+# As wide as a space, but nobody breaks a line there. It never leaves the layout.
+_GLUE = "\ue000"
+_BETWEEN = re.compile(
+    r"(?<=\d) (?=(?:[num]?s|min|h|%|[KMGTPE]?i?B(?:/s)?|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))"
+)
+# A word that is longer than this is folded rather than given a wide column.
+_LONGEST_WHOLE_WORD = 16
+GAP = "  "
+
 
 def clean(text: str) -> str:
     r"""The text on one line, without what could move, hide or break it.
@@ -44,24 +53,16 @@ def _shown(character: str) -> str:
     return "" if category == "Cf" else character
 
 
-# As wide as a space, but nobody breaks a line there. It never leaves the layout.
-_GLUE = "\ue000"
-
-_BETWEEN = re.compile(
-    r"(?<=\d) (?=(?:[num]?s|min|h|%|[KMGTPE]?i?B(?:/s)?|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))"
-)
-
-
-def glued(text: str) -> str:
+def _glued(text: str) -> str:
     """The text with numbers bound to their units.
 
-    >>> len(glued("391 us of 12 runs").split())
+    >>> len(_glued("391 us of 12 runs").split())
     4
     """
     return _BETWEEN.sub(_GLUE, text)
 
 
-def loose(text: str) -> str:
+def _loose(text: str) -> str:
     """The same text as it is read."""
     return text.replace(_GLUE, " ")
 
@@ -104,10 +105,6 @@ def glyphs_for(options: ConsoleOptions) -> Glyphs:
     return ASCII if options.ascii_only else UNICODE
 
 
-# A word that is longer than this is folded rather than given a wide column.
-_LONGEST_WHOLE_WORD = 16
-
-
 def fit(
     wants: Sequence[int], least: Sequence[int], room: int
 ) -> tuple[int, ...] | None:
@@ -142,11 +139,8 @@ def widest(texts: Iterable[str]) -> int:
 
 def widest_word(texts: Iterable[str]) -> int:
     """The width at which words and numbers stay whole, except for very long ones."""
-    words = (word for text in texts for word in glued(text).split())
+    words = (word for text in texts for word in _glued(text).split())
     return max(2, min(widest(words), _LONGEST_WHOLE_WORD))
-
-
-GAP = "  "
 
 
 def ink(text: str, options: ConsoleOptions, style: str = "") -> Text:
@@ -181,10 +175,10 @@ def side_by_side(
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     whole = cell.copy()
-    whole.plain = glued(cell.plain)
+    whole.plain = _glued(cell.plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
-        line.plain = loose(line.plain)
+        line.plain = _loose(line.plain)
     return lines
 
 

@@ -29,6 +29,24 @@ if TYPE_CHECKING:
     from gpumagic.drawing.ink import Glyphs
     from gpumagic.drawing.timeline import Lane, Scale, Span
 
+_MOST_NAMES = 2
+# Names of kernels run to hundreds of letters, and a table has them in full.
+_LONGEST_NAME = 60
+_SIZE = 9
+# Said aloud, and shown where pictures are not: as far apart as the colours are.
+_NAMES = ("blue", "orange", "green", "pink", "grey")
+LINE_WIDTH = 480
+_HEIGHT = 20
+_COLUMN_WIDTH = 5
+_MOST_STRETCHES = 24
+KIND_FILLS = (*FILLS, GREY)
+# Generous for a letter of the label's font: what fits by this, fits.
+_LETTER_WIDTH = 7
+# From this width on, a stroke can spare a pixel that sets it off from the next.
+_WITH_HAIR = 4
+# A span and its gap need two characters to be seen apart.
+_PITCH = 2
+
 
 @dataclass(frozen=True)
 class Stroke:
@@ -81,12 +99,6 @@ def stacked(shares: dict[str, list[float]]) -> dict[str, list[float]]:
         sums = its if below is None else list(map(sum, zip(its, below, strict=True)))
         below = tops[kind] = [min(height, 1.0) for height in sums]
     return tops
-
-
-_MOST_NAMES = 2
-
-# Names of kernels run to hundreds of letters, and a table has them in full.
-_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -176,12 +188,6 @@ def _name(span: Span) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-_SIZE = 9
-
-# Said aloud, and shown where pictures are not: as far apart as the colours are.
-_NAMES = ("blue", "orange", "green", "pink", "grey")
-
-
 def legend_html(said: Iterable[tuple[int, str]]) -> Html:
     """A patch and its words for each kind, in a row.
 
@@ -209,22 +215,7 @@ def _patch(number: int) -> Html:
     return svg.image(drawn, _NAMES[number], _SIZE, _SIZE)
 
 
-LINE_WIDTH = 480
-_HEIGHT = 20
-_COLUMN_WIDTH = 5
-_MOST_STRETCHES = 24
-
-KIND_FILLS = (*FILLS, GREY)
 """The colours of kinds; the last one is for all kinds beyond."""
-
-# Generous for a letter of the label's font: what fits by this, fits.
-_LETTER_WIDTH = 7
-
-# From this width on, a stroke can spare a pixel that sets it off from the next.
-_WITH_HAIR = 4
-
-# A span and its gap need two characters to be seen apart.
-_PITCH = 2
 
 
 def lane_html(

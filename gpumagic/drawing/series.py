@@ -27,6 +27,11 @@ Points = list[float | None]
 # The line is two wide; a margin keeps its extremes inside the picture.
 _MARGIN = 2.0
 
+_MOST_CELLS = 60
+_WIDTH, _HEIGHT = 300, 40
+_PLANE_WIDTH, _PLANE_HEIGHT = 360, 180
+_PLANE_MARGIN = 8
+
 
 def peaks(points: Sequence[float | None], most: int) -> Points:
     """At most that many points, each the highest of its share: a peak is news."""
@@ -48,7 +53,7 @@ def levels(points: Points, characters: str) -> str:
     ).rstrip()
 
 
-def curve_svg(title: str, points: Points, width: int, height: int, colour: str) -> str:
+def _curve_svg(title: str, points: Points, width: int, height: int, colour: str) -> str:
     """The points as lines; one between two gaps is a dot."""
     drawn = _heights(peaks(points, width // 2))
     step = (width - 2 * _MARGIN) / max(len(drawn) - 1, 1)
@@ -83,10 +88,6 @@ def _heights(points: Points) -> Points:
     return [
         None if value is None else (value / 2 - lowest / 2) / extent for value in points
     ]
-
-
-_MOST_CELLS = 60
-_WIDTH, _HEIGHT = 300, 40
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Sparkline:
     def _picture(self) -> tuple[Html, ...]:
         if not self.known:
             return ()
-        svg = curve_svg(self.caption, self._points, _WIDTH, _HEIGHT, BLUE)
+        svg = _curve_svg(self.caption, self._points, _WIDTH, _HEIGHT, BLUE)
         alt = f"{self.caption}: a curve, {self.words()}"
         return (image(svg, alt, _WIDTH, _HEIGHT), element("br"))
 
@@ -162,9 +163,6 @@ class Sparkline:
 
 
 Spot = tuple[float, float]
-
-_PLANE_WIDTH, _PLANE_HEIGHT = 360, 180
-_PLANE_MARGIN = 8
 
 
 @dataclass(frozen=True)

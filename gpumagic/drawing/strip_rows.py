@@ -24,6 +24,20 @@ if TYPE_CHECKING:
 _FURTHEST = 1e100
 _HALF = 0.5
 
+_LEAST_PX = 3  # narrower ones are hard to point at
+_LONGEST = 90
+_ROUNDING_PX = 1e-3
+_NEARLY_ALL = 0.999
+_NEARLY_NONE = 0.001
+_WITH_MARK = 3  # characters, so that one is to spare
+WIDTH, HEIGHT = 480, 18
+# Heights in steps, so that a picture of thousands of pieces stays small.
+_STEP_PX = 2
+# A narrower piece is drawn by its share of the pixels round it.
+_FINE_PX, _LEVEL_PX = 2, 8
+# From here on there is a pixel to spare that sets it off from the next.
+_WITH_HAIR_PX, _WITH_GAP_PX = 6, 6
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -129,11 +143,6 @@ def levelled(shares: list[float], fine: set[int], width: int) -> list[float]:
     return heights
 
 
-_LEAST_PX = 3  # narrower ones are hard to point at
-_LONGEST = 90
-_ROUNDING_PX = 1e-3
-
-
 def of_pieces(
     row: StripRow, scale: float, most: int, told: Callable[[list[Piece]], str]
 ) -> Iterator[Hover]:
@@ -169,11 +178,6 @@ def of_pieces(
 def _shortened(title: str) -> str:
     title = clean(title)
     return title if len(title) <= _LONGEST else f"{title[: _LONGEST - 3]}..."
-
-
-_NEARLY_ALL = 0.999
-_NEARLY_NONE = 0.001
-_WITH_MARK = 3  # characters, so that one is to spare
 
 
 def line_of(
@@ -218,18 +222,6 @@ def _set_off(line: Text, row: StripRow, scale: float) -> Text:
     marked = Text("".join(characters))
     marked.spans = line.spans
     return marked
-
-
-WIDTH, HEIGHT = 480, 18
-
-# Heights in steps, so that a picture of thousands of pieces stays small.
-_STEP_PX = 2
-
-# A narrower piece is drawn by its share of the pixels round it.
-_FINE_PX, _LEVEL_PX = 2, 8
-
-# From here on there is a pixel to spare that sets it off from the next.
-_WITH_HAIR_PX, _WITH_GAP_PX = 6, 6
 
 
 def has_fine(row: StripRow, scale: float) -> bool:

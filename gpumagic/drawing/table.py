@@ -35,6 +35,10 @@ _TABLE = "border-collapse:collapse;margin:0 0 .9em 0;font-size:{size}%"
 _CAPTION = "text-align:left;caption-side:top;font-weight:600;padding:.2em .45em"
 _LEFT = "text-align:left"
 
+MOST_ROWS = 50
+# With so many columns, smaller letters keep the numbers of a narrow page in sight.
+_MANY_COLUMNS, _SMALLER_PERCENT = 8, 90
+
 
 def table_html(
     caption: str, rows: Iterable[Html], *, head: Html | None = None, size: int = 100
@@ -163,12 +167,6 @@ def _widths(names: list[Text], values: list[Text], room: int) -> tuple[int, ...]
     columns = [[text.plain for text in texts] for texts in (names, values)]
     wants = [widest(column) for column in columns]
     return fit(wants, [min(widest_word(each), 24) for each in columns], room)
-
-
-MOST_ROWS = 50
-
-# With so many columns, smaller letters keep the numbers of a narrow page in sight.
-_MANY_COLUMNS, _SMALLER_PERCENT = 8, 90
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,17 @@ _FEW = 6
 # Thirty thousand years: beyond it, and for NaN, a time is a mistake.
 _FOREVER_S = 1e12
 
+MOST_LANES = 12
+_COLUMNS = 4
+# About 100 bytes of HTML each, most of it what the pointer finds there.
+MOST_STROKES = 240
+# A span and its gap need as many pixels to be seen apart.
+_PITCH = 4
+_TOO_FINE = (
+    "where spans are too fine to draw one by one,"
+    " the height is the share of time that was busy"
+)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -149,21 +160,6 @@ class Scale:
         start, end = (time - self.start_s for time in (span.start_s, span.end_s))
         name = span.label or span.kind or "span"
         return f"{name} ({seconds_text(start)} to {seconds_text(end)})"
-
-
-MOST_LANES = 12
-_COLUMNS = 4
-
-# About 100 bytes of HTML each, most of it what the pointer finds there.
-MOST_STROKES = 240
-
-# A span and its gap need as many pixels to be seen apart.
-_PITCH = 4
-
-_TOO_FINE = (
-    "where spans are too fine to draw one by one,"
-    " the height is the share of time that was busy"
-)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,9 @@ handed back, so that IPython shows it, after the second stamp.
 
 What `magic.py` hands to IPython may be awaitable: `cell_transform.py` sees to it
 that such a cell is awaited on the shell's own loop.
-
-All of its statements are one code object, so that a run costs a tenth of a
-microsecond beyond what the code itself takes.
 """
 
-# ruff: noqa: S102, S307 - evaluating the user's own code is what a cell is for
-# ruff: noqa: S102 - running the user's own code is what a cell is for
+# ruff: noqa: S102, S307 - running the user's own code is what a cell is for
 
 from __future__ import annotations
 
@@ -28,12 +24,16 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.report.frontend import cell_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import CodeType, TracebackType
 
+_MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
-class CellSource(NamedTuple):
+
+class _CellSource(NamedTuple):
     """A body that was read: its text, the file it counts as, its statements."""
 
     text: str
@@ -52,7 +52,7 @@ class CompiledCell:
     @property
     def needs_await(self) -> bool:
         """Whether some statement awaits at top level."""
-        return any(map(is_coroutine, (*self.steps, self.value)))
+        return any(map(_is_coroutine, (*self.steps, self.value)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def run(
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
     """Compile a body under the name and the rules of the cell that is running."""
-    source = parse_cell(shell, body, magic_line=magic_line)
+    source = _parse_cell(shell, body, magic_line=magic_line)
     steps, value = _split(source.nodes, shell.ast_node_interactivity)
     codes = compile_nodes(shell, [*steps, *value], source.name)
     ends_with_value = bool(value) and isinstance(value[-1], ast.Expression)
@@ -115,12 +115,12 @@ def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell
     )
 
 
-def parse_cell(shell: Any, body: str, *, magic_line: str = "") -> CellSource:
+def _parse_cell(shell: Any, body: str, *, magic_line: str = "") -> _CellSource:
     """A body as the shell understands it, known to tracebacks from now on."""
     text = f"# {magic_line.strip()}\n{shell.transform_cell(body)}"
     name = _name_for(shell, text)
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
-    return CellSource(text, name, tree.body)
+    return _CellSource(text, name, tree.body)
 
 
 def compile_nodes(shell: Any, nodes: Sequence[ast.mod], name: str) -> list[CodeType]:
@@ -157,11 +157,11 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
     try:
         for step in compiled.steps:
             value = eval(step, *namespaces)
-            value = await value if is_coroutine(step) else None
+            value = await value if _is_coroutine(step) else None
         value = None
         if compiled.value is not None:
             value = eval(compiled.value, *namespaces)
-            if is_coroutine(compiled.value):
+            if _is_coroutine(compiled.value):
                 value = await value
     except BaseException as error:  # noqa: BLE001 - it goes on in `_conclude`
         ended_ns = perf_counter_ns()
@@ -205,9 +205,6 @@ def _report_failure(
         after(outcome)
     except Exception as problem:  # noqa: BLE001 - noted on the error that matters
         outcome.error.add_note(f"gpumagic could not report on this cell: {problem!r}")
-
-
-_MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
 
 def _split(
@@ -275,8 +272,7 @@ def _name_for(shell: Any, text: str) -> str:
         # IPython 7 restores its cells from a copy of its own.
         getattr(linecache, "_ipython_cache", {})[running] = entry
         return running
-    numbers: dict[str | None, int] = getattr(shell.compile, "_filename_map", {})
-    number = numbers.get(running, shell.execution_count)
+    number = cell_numbers(shell).get(running, shell.execution_count)
     return str(shell.compile.cache(text, number))
 
 
@@ -298,7 +294,7 @@ def _is_one_magic_call(lines: list[str]) -> bool:
     return False
 
 
-def is_coroutine(code: CodeType | None) -> bool:
+def _is_coroutine(code: CodeType | None) -> bool:
     """Whether running this code gives something to be awaited."""
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
@@ -312,6 +308,9 @@ def _without_our_frame(error: BaseException) -> BaseException:
 
 class RepeatableCell:
     """A body that is compiled once and run again and again; its value is dropped.
+
+    All of its statements are one code object, so that a run costs a tenth of a
+    microsecond beyond what the code itself takes.
 
     Args:
         shell: The interactive shell whose namespace and rules apply.
@@ -329,12 +328,12 @@ class RepeatableCell:
     """
 
     def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:
-        source = parse_cell(shell, body, magic_line=magic_line)
+        source = _parse_cell(shell, body, magic_line=magic_line)
         self._codes = _codes(shell, source)
         self.name = source.name
         self._namespaces = shell.user_global_ns, shell.user_ns
         self.is_empty = not source.nodes
-        self.needs_await = any(map(is_coroutine, self._codes))
+        self.needs_await = any(map(_is_coroutine, self._codes))
 
     def __call__(self, calls: int = 1) -> None:
         """Run it so many times."""
@@ -364,7 +363,7 @@ def own_part(body: object, error: BaseException) -> BaseException:
     return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
 
 
-def _codes(shell: Any, source: CellSource) -> list[CodeType]:
+def _codes(shell: Any, source: _CellSource) -> list[CodeType]:
     nodes = source.nodes
     try:
         return compile_nodes(shell, [ast.Module(nodes, [])], source.name)

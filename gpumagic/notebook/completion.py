@@ -21,7 +21,7 @@ _CALL = re.compile(r"(?:.*=)?\s*(%%?)(\w+)(\s.*?)(\S*)", re.DOTALL)
 _NAMES_OF_MAGICS = "IPCompleter.magic_matcher"
 
 
-class Offer(NamedTuple):
+class _Offer(NamedTuple):
     """What can be put at the cursor.
 
     Attributes:
@@ -54,7 +54,7 @@ class Completion:
         matchers.append(matcher)
         undo.callback(lambda: matcher in matchers and matchers.remove(matcher))
 
-    def _candidates(self, text_until_cursor: str) -> Offer | None:
+    def _candidates(self, text_until_cursor: str) -> _Offer | None:
         """All that the begun word can become; None where we do not know."""
         call = _CALL.fullmatch(text_until_cursor)
         magic = self._magic(call[2]) if call else None
@@ -72,7 +72,7 @@ class Completion:
         if plain and is_code:
             return _offer(begun, self._notebook_names(), beside_code=True)
         if plain:
-            return Offer(begun, [])
+            return _Offer(begun, [])
         words = [each.split()[0] for each in words_of(parser) if sign == "%"]
         for action in positional:
             words += self._values(action, magic, begun)
@@ -132,7 +132,7 @@ class Completion:
 
         @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
         def match(context: Any) -> Any:
-            offer = self.candidates(context.text_until_cursor) or Offer("", [])
+            offer = self.candidates(context.text_until_cursor) or _Offer("", [])
             suppressed = {_NAMES_OF_MAGICS} if offer.beside_code else bool(offer.words)
             return {
                 "completions": [
@@ -149,16 +149,16 @@ class Completion:
 
         def match(text: str) -> list[str]:
             line = self.shell.Completer.text_until_cursor
-            begun, words, _ = self.candidates(line) or Offer("", [])
+            begun, words, _ = self.candidates(line) or _Offer("", [])
             # `text` is what IPython takes for the begun word: `cuda:` ends one.
             return [word[len(begun) - len(text) :] for word in words]
 
         return match
 
 
-def _offer(begun: str, words: Iterable[str], *, beside_code: bool = False) -> Offer:
+def _offer(begun: str, words: Iterable[str], *, beside_code: bool = False) -> _Offer:
     fitting = {word for word in words if word.startswith(begun)}
-    return Offer(begun, sorted(fitting), beside_code)
+    return _Offer(begun, sorted(fitting), beside_code)
 
 
 def _numbered(word: str, driver: Driver) -> list[str]:

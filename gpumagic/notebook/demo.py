@@ -25,7 +25,7 @@ def run(out: str | None = None) -> str:
         GpuMagicError: a cell of the tour failed; the page is written all the same.
     """
     nbformat, nbclient, nbconvert = _packages()
-    notebook = nbformat.read(tour_path(), as_version=4)
+    notebook = nbformat.read(_tour_path(), as_version=4)
     client = nbclient.NotebookClient(
         notebook,
         timeout=_PATIENCE_S,
@@ -50,7 +50,7 @@ def run(out: str | None = None) -> str:
     return _summary(notebook, page, time.monotonic() - started)
 
 
-def tour_path() -> Path:
+def _tour_path() -> Path:
     """The tour: in the installed package, or beside it in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package, package.parent):

@@ -13,6 +13,14 @@ def running_shell() -> Any | None:
     return getattr(ipython, "get_ipython", lambda: None)()
 
 
+def cell_numbers(shell: Any | None) -> dict[str | None, int]:
+    """The number of each cell, as in In [3], by the file that its code counts as."""
+    numbers: dict[str | None, int] = getattr(
+        getattr(shell, "compile", None), "_filename_map", {}
+    )
+    return numbers
+
+
 def is_terminal(shell: Any) -> bool:
     """Whether output goes to a terminal and not to a notebook."""
     return _has_base(shell, "TerminalInteractiveShell")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpumagic.report.events import CodeLine
-from gpumagic.report.frontend import running_shell
+from gpumagic.report.frontend import cell_numbers, running_shell
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -145,9 +145,7 @@ def name_of(file: str) -> str:
 
 
 def _cell_number(file: str) -> int | None:
-    compile_ = getattr(running_shell(), "compile", None)
-    numbers: dict[str, int] = getattr(compile_, "_filename_map", {})
-    return numbers.get(file)
+    return cell_numbers(running_shell()).get(file)
 
 
 def place_text(mark: PlaceMark | None) -> str:

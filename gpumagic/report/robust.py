@@ -1,9 +1,7 @@
 """Robust statistics: medians with what they are worth, and which of two is faster.
 
-The order of measured values tells it, without supposing how they are distributed.
-
-Nothing here assumes a shape of the noise. Times have a long right tail, which moves a
-mean and its deviation at will, and hardly moves a rank.
+The order of values tells it, and no shape of the noise is assumed. Times have a long
+right tail, which moves a mean and its deviation at will, and hardly moves a rank.
 """
 
 from __future__ import annotations
@@ -22,6 +20,11 @@ if TYPE_CHECKING:
 
 _INNER_FENCE = 1.5  # Tukey's, in interquartile ranges beyond the quartiles
 _OUTER_FENCE = 3.0
+
+_SAME = math.log(1.01)  # a smaller effect is none: it is within what is worth knowing
+_NEAREST = _SAME / 10  # an effect this near to the limit is taken to be so far from it
+_FEWEST_PAIRS = 10
+_SHORTEST_S = 1e-12  # no clock tells less from nothing, and nothing has no logarithm
 
 
 class Interval(NamedTuple):
@@ -269,11 +272,6 @@ def _beyond(values: Sequence[float], low: float, high: float, fence: float) -> i
 
 
 Pair = tuple[float, float]
-
-_SAME = math.log(1.01)  # a smaller effect is none: it is within what is worth knowing
-_NEAREST = _SAME / 10  # an effect this near to the limit is taken to be so far from it
-_FEWEST_PAIRS = 10
-_SHORTEST_S = 1e-12  # no clock tells less from nothing, and nothing has no logarithm
 
 
 class Verdict(enum.Enum):

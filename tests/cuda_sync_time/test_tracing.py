@@ -231,17 +231,17 @@ def test_a_profiler_that_does_not_start_is_an_expected_error(monkeypatch):
 
 def test_cuda_is_not_started_by_tracing(monkeypatch):
     """Where CUDA could be used and has not been, torch's profiler would start it."""
-    from gpumagic.devices import accelerator, opening
+    from gpumagic.devices import torch_profiler
 
-    monkeypatch.setattr(opening, "why_no_cuda", lambda _: None)
-    monkeypatch.setattr(accelerator, "driver_initialised", lambda: False)
+    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: None)
+    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
     with pytest.raises(DeviceError, match="would start CUDA") as refused:
         traced(lambda: pytest.fail("the code has run"))
     assert "torch.zeros" in refused.value.hint
 
-    monkeypatch.setattr(accelerator, "driver_initialised", lambda: True)
+    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: True)
     assert traced(lambda: None).trace().problem is None
 
 

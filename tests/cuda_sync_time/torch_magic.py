@@ -366,7 +366,7 @@ def test_a_late_error_of_the_device_fails_the_cell(shell, shown, monkeypatch):
     def broken(self):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    from gpumagic.devices.simulated import SimulatedRuntime
+    from gpumagic.devices.accelerator import SimulatedRuntime
 
     shell.user_ns["assert_on_device"] = lambda: monkeypatch.setattr(
         SimulatedRuntime, "synchronize", broken

@@ -1,4 +1,4 @@
-"""Other accelerators: XPU keeps the contract whole, MPS without streams and events."""
+"""Accelerators: XPU keeps the contract whole, MPS without streams and events."""
 
 # ruff: noqa: D102, D103 -- a fixture's name says what it gives
 
@@ -6,10 +6,20 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.devices.accelerator import AcceleratorRuntime, is_available
+from gpumagic.devices.accelerator import (
+    AcceleratorRuntime,
+    CudaRuntime,
+    is_available,
+)
 from gpumagic.errors import DeviceError
 from tests.devices.contract import QUESTIONS, RuntimeContract
-from tests.devices.standin_torch import Event, Machine, Tensor, torch_with
+from tests.devices.standin_torch import (
+    UNIT_S,
+    Event,
+    Machine,
+    Tensor,
+    torch_with,
+)
 
 
 @pytest.fixture
@@ -123,3 +133,29 @@ def test_availability_is_found_where_this_torch_says_it():
     assert is_available(torch, "mps")
     assert not is_available(torch, "xpu")
     assert not is_available(torch, "npu")
+
+
+@pytest.fixture(params=["cuda", "xpu"])
+def with_events(request, machine):
+    """A runtime on two devices that were started, of either kind that has events."""
+    machine.start("the test")
+    torch = torch_with(**{request.param: machine})
+    if request.param == "cuda":
+        return CudaRuntime(torch, lambda: True)
+    return AcceleratorRuntime(torch, request.param)
+
+
+def test_device_time_is_told_in_seconds(with_events, machine):
+    """Torch's events tell milliseconds; between two of them a report has seconds."""
+    start = with_events.record(None)
+    machine.submit(5)
+    end = with_events.record(None)
+
+    assert with_events.elapsed_s(start, end) == pytest.approx(5 * UNIT_S)
+
+
+def test_memory_is_told_free_first(with_events, machine):
+    """Free bytes come before the total, as torch has them."""
+    machine.submit(1)
+
+    assert with_events.memory_bytes(0) == (60 << 30, 80 << 30)

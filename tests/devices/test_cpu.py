@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpumagic.devices import cpu
-from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.cpu import CpuRuntime, HostEvent
 from gpumagic.errors import DeviceError
 from tests.devices.contract import RuntimeContract
 
@@ -83,3 +83,10 @@ def test_its_name_comes_from_the_system(runtime, tmp_path, monkeypatch):
     monkeypatch.setattr(cpu, "_CPUINFO", tmp_path / "absent")
     monkeypatch.setattr(cpu.platform, "processor", lambda: "")
     assert runtime.device_name(0) is None
+
+
+def test_host_time_is_told_in_seconds():
+    """Readings of the host's clock are nanoseconds; between two of them are seconds."""
+    start, end = HostEvent(1_000_000_000), HostEvent(3_500_000_000)
+
+    assert CpuRuntime().elapsed_s(start, end) == 2.5

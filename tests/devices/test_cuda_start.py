@@ -49,8 +49,8 @@ def test_where_the_loader_does_not_count_every_question_is_a_look():
         PREPARE
         + COUNT_LOOKS
         + """
-    from gpumagic.devices import cuda_start as loaded
-    loaded.load_counter = lambda: lambda: None
+    from gpumagic.devices import cuda_start
+    cuda_start.load_counter = lambda: lambda: None
     before = looks_for(3)
     initialise()
     show(before, kept.started())

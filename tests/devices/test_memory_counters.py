@@ -1,4 +1,4 @@
-"""Resets of torch's counters are seen, by a function that is like torch's own."""
+"""The allocator's counters: who resets them is seen, as if torch's own were called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.memory_counters import watch_resets
+from gpumagic.devices.memory_counters import caching_is_off, watch_resets
 
 NAME = "_cuda_resetPeakMemoryStats"
 
@@ -128,3 +128,11 @@ def test_without_torch_nothing_is_seen(monkeypatch):
     with watch_resets(Reader().around) as seen:
         assert not seen
         assert "torch" not in sys.modules
+
+
+def test_no_cache_of_cuda_is_no_matter_of_other_devices(monkeypatch):
+    """A variable for CUDA's allocator does not take the counters of XPU away."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+
+    assert caching_is_off("cuda")
+    assert not caching_is_off("xpu")

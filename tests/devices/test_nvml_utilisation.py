@@ -1,25 +1,30 @@
-"""How busy GPUs are: by the real pynvml from fake libraries, and by device number."""
+"""How busy GPUs are and how they are joined to the host, by pynvml from fakes."""
 
 from __future__ import annotations
 
+import gc
+import os
 from dataclasses import dataclass, field
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.in_use import loads
-from gpumagic.devices.nvml_utilisation import count_others, limiters
+from gpumagic.devices import nvml_utilisation
+from gpumagic.devices.in_use import link_in_use, loads
+from gpumagic.devices.nvml_utilisation import count_others, limiters, node_of
 from gpumagic.devices.protocols import GpuLoad, VisibleDevice
 from gpumagic.simulator.driver import SimulatedDriver
+from gpumagic.simulator.models import find_model
 from tests.fakes.build import SCENARIOS
 from tests.fakes.run import run_python
 from tests.simulator.test_driver import OneGpu
 
 START = """
     import ctypes, json, sys
-    from gpumagic.devices import nvml_utilisation as nvml_load
+    from gpumagic.devices import nvml_utilisation
     from gpumagic.devices.in_use import loads
     from gpumagic.devices.nvidia import NvidiaDriver
 
@@ -37,7 +42,7 @@ START = """
         return {device: load.to_dict() for device, load in found.items()}
 
     cuda = ctypes.CDLL("libcuda.so.1")
-    nvml_load.in_container = lambda: False
+    nvml_utilisation.in_container = lambda: False
     in_use = (0, 1)
 """
 
@@ -171,7 +176,7 @@ def test_in_a_container_this_process_is_one_of_those_listed():
     """Foreign numbers hide which one; where nobody is listed nothing is known."""
     found = told(
         """
-        nvml_load.in_container = lambda: True
+        nvml_utilisation.in_container = lambda: True
         cuda.cuInit(0)
         in_use = (0, 1, 2)
         print(json.dumps(ask()))
@@ -342,3 +347,122 @@ def test_the_simulated_machine_tells_its_other_processes():
     assert [found[device].other_processes for device in (0, 1)] == [2, 0]
     assert [found[device].limiters for device in (0, 1)] == [(), ()]
     assert found[0].sm_clock_mhz is None
+
+
+@pytest.mark.parametrize(("is_child", "closings"), [(False, 2), (True, 1)])
+def test_a_forked_child_does_not_close_what_its_parent_has_opened(
+    monkeypatch, is_child, closings
+):
+    """NVML counts who has opened it: each opening is closed once, by who made it."""
+    # Given a reader that keeps NVML open
+    calls = []
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: calls.append("open"),
+        nvmlShutdown=lambda: calls.append("close"),
+    )
+    monkeypatch.setattr(nvml_utilisation, "load_pynvml", lambda: nvml)
+    reader = nvml_utilisation.LoadReader()
+    reader.read(())
+    assert calls == ["open", "open", "close"]
+
+    # When it goes, here or in a child
+    pid = os.getpid() + is_child
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    del reader
+    gc.collect()
+
+    # Then
+    assert calls.count("close") == closings
+
+
+# ---------------------------------------------------------------- links
+
+
+ASK_LINKS = """
+    import ctypes, json
+    from gpumagic.devices.nvidia import NvidiaDriver
+
+    driver = NvidiaDriver()
+    before = len(driver.links())
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
+    found = driver.links()
+    print(json.dumps([before, [link.to_dict() for link in found]]))
+"""
+
+
+def linked(scenario, **options):
+    """Before and after the start of CUDA, on a fake machine."""
+    return run_python(dedent(ASK_LINKS), scenario=scenario, **options).json()
+
+
+def test_a_link_is_told_with_what_it_could_be(tmp_path):
+    """Generation, lanes, the most of both, and no NVLink to the processor."""
+    scenario = changed(tmp_path, "one_gpu", "link=1 4", "link_most=5 16", "c2c=no")
+
+    before, (link,) = linked(scenario)
+
+    assert before == 0
+    assert (link["generation"], link["width"]) == (1, 4)
+    assert (link["most_generation"], link["most_width"]) == (5, 16)
+    assert link["c2c"] is False
+    assert link["pci_address"] == "0000:18:00.0"
+
+
+def test_a_gpu_that_tells_nothing_of_its_link_is_listed(tmp_path):
+    """Every field is asked alone: what fails is unknown, the rest is there."""
+    scenario = changed(tmp_path, "one_gpu", "c2c=yes")
+
+    _, (link,) = linked(scenario)
+
+    assert link["index"] == 0
+    assert link["generation"] is link["width"] is link["most_width"] is None
+    assert link["c2c"] is True
+
+
+def test_links_follow_the_choice_of_gpus():
+    """Only GPUs that CUDA shows are asked, cuda:0 first."""
+    _, links = linked("four_gpus", env={"CUDA_VISIBLE_DEVICES": "2,0"})
+
+    assert [link["index"] for link in links] == [2, 0]
+
+
+def test_an_old_driver_without_the_questions_tells_the_rest(tmp_path):
+    """A driver that lacks a function leaves that field unknown, and nothing else."""
+    text = changed(tmp_path, "one_gpu", "link=5 16", "link_most=5 16")
+    text.write_text("hide=nvmlDeviceGetC2cModeInfoV\n" + text.read_text())
+
+    _, (link,) = linked(text)
+
+    assert link["generation"] == 5
+    assert link["c2c"] is None
+
+
+def test_the_memory_node_is_read_from_linux(tmp_path):
+    """A number counts; -1, an unknown device and nonsense are unknown."""
+    for address, text in {"0000:18:00.0": "1\n", "0000:19:00.0": "-1\n"}.items():
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "numa_node").write_text(text)
+
+    assert node_of("0000:18:00.0", tmp_path) == 1
+    assert node_of("0000:19:00.0", tmp_path) is None
+    assert node_of("0000:20:00.0", tmp_path) is None
+
+
+def test_a_simulated_link_is_that_of_its_model():
+    """The generation is the first that allows for the rate; before the start none."""
+    gpus = [OneGpu(find_model(name)) for name in ("h100", "a100", "v100")]
+    driver = SimulatedDriver(gpus, environment={})
+
+    assert driver.links() == ()
+    driver.latch.initialise()
+    links = driver.links()
+
+    assert [(link.generation, link.width) for link in links] == [
+        (5, 16),
+        (4, 16),
+        (3, 16),
+    ]
+    assert link_in_use(driver, OneRuntime("sim"), 1) == links[1]
+    assert link_in_use(driver, OneRuntime("sim", running=False), 1) is None
+    assert link_in_use(driver, OneRuntime("cpu"), 1) is None
+    assert link_in_use(driver, OneRuntime("sim"), 3) is None

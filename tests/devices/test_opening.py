@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-import warnings
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import opening
+from gpumagic.devices import cuda_availability, opening
 from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.opening import open_runtime
@@ -19,8 +19,8 @@ from tests.devices.standin_torch import DeviceModule, Machine, torch_with
 @pytest.fixture(autouse=True)
 def untouched_driver(monkeypatch):
     """These tests decide for themselves what the driver of this machine is like."""
-    monkeypatch.setattr(opening, "driver_initialised", lambda: False)
-    monkeypatch.setattr(opening, "_driver_installed", lambda torch: False)  # noqa: ARG005
+    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: False)
+    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda torch: False)  # noqa: ARG005
 
 
 def test_cuda_is_the_first_choice_and_is_not_started():
@@ -102,72 +102,6 @@ def test_a_misspelt_kind_is_guessed(word, meant):
     assert caught.value.hint == f"did you mean {meant}?"
 
 
-def test_a_forked_child_cannot_have_the_cuda_of_its_parent():
-    """The reason says so."""
-    reason = opening.why_no_cuda(torch_with(cuda=Machine(forked=True)))
-
-    assert reason == "this process was forked from one that had started CUDA"
-
-
-def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
-    """On MIG or Jetson nobody can count without starting: the driver is trusted."""
-    machine = Machine()
-    torch = torch_with(cuda=machine)
-    torch.cuda._device_count_nvml = lambda: -1
-    assert opening.why_no_cuda(torch) == "no GPU driver is installed"
-
-    monkeypatch.setattr(opening, "_driver_installed", lambda _: True)
-    assert opening.why_no_cuda(torch) is None
-
-    torch.cuda._device_count_nvml = None  # a torch that has renamed it
-    assert opening.why_no_cuda(torch) is None
-    assert machine.reached_driver == []
-
-
-def test_variables_that_contradict_each_other_leave_it_to_the_driver(monkeypatch):
-    """On ROCm torch raises instead of counting, where more is chosen than there is."""
-    torch = torch_with(cuda=Machine())
-    torch.version.hip = "7.0"
-
-    def raises():
-        raise RuntimeError("HIP_VISIBLE_DEVICES contains more devices than ROCR_VI...")
-
-    torch.cuda._device_count_amdsmi = raises
-    monkeypatch.setattr(opening, "_driver_installed", lambda _: True)
-
-    assert opening.why_no_cuda(torch) is None
-
-
-def test_hidden_gpus_are_no_gpus():
-    """A count of zero is an answer, whatever driver is installed."""
-    torch = torch_with(cuda=Machine())
-    torch.cuda._device_count_nvml = lambda: 0
-
-    assert "sees no GPU" in opening.why_no_cuda(torch)
-
-
-def test_once_cuda_is_initialised_its_own_count_decides(monkeypatch):
-    """NVML sees a GPU that this CUDA cannot use, as with a driver too old for it."""
-    monkeypatch.setattr(opening, "driver_initialised", lambda: True)
-    torch = torch_with(cuda=Machine())
-    torch._C._cuda_getDeviceCount = lambda: 0
-
-    assert "sees no GPU" in opening.why_no_cuda(torch)
-
-
-def test_the_warnings_of_a_failing_nvml_stay_inside():
-    """When NVML fails torch warns; for us it is only an unknown count."""
-
-    def warn():
-        warnings.warn("Can't initialize NVML", stacklevel=1)
-        return -1
-
-    torch = torch_with(cuda=Machine())
-    torch.cuda._device_count_nvml = warn
-
-    assert opening.why_no_cuda(torch) == "no GPU driver is installed"
-
-
 def test_the_cpu_needs_no_torch(monkeypatch):
     """It is opened where torch is not installed."""
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -202,3 +136,22 @@ def test_the_torch_of_this_machine_can_be_asked():
     pytest.importorskip("torch")
 
     assert open_runtime().kind
+
+
+def test_nothing_is_simulated_unless_asked_for():
+    """Without a simulation the best device is a real one, and "sim" is refused."""
+    code = (
+        "import torch, gpumagic\n"
+        "from gpumagic.devices.opening import open_runtime\n"
+        "print(open_runtime().kind, gpumagic.device().type)\n"
+        "try: open_runtime('sim')\n"
+        "except gpumagic.errors.DeviceError as error: print(error)"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+    first, problem, _ = said.splitlines()
+    assert "sim" not in first
+    assert "sim: not switched on" in problem

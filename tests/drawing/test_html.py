@@ -14,10 +14,12 @@ from gpumagic.drawing import (
     BarPair,
     Drawing,
     Meter,
+    Note,
+    Paragraph,
     Stack,
     Stacks,
 )
-from gpumagic.drawing.html import element, escape, unbroken, words
+from gpumagic.drawing.html import element, escape, sentences, unbroken, words
 from gpumagic.drawing.lanes import KIND_FILLS
 from gpumagic.drawing.palette import contrast
 from tests.drawing.drawings import DRAWINGS
@@ -212,3 +214,40 @@ def test_mimebundle_holds_both_forms():
 def test_badge_is_not_broken_between_mark_and_word():
     """In a narrow column a badge stays one piece."""
     assert "✓\xa0free" in SAMPLES["table"].html()
+
+
+def test_option_is_not_broken_behind_its_hyphens():
+    """A line ends before `--step` or behind it, never within."""
+    whole = '<span style="white-space:nowrap">--step</span>'
+
+    assert words("type --step FN") == f"type {whole} FN"
+    assert words("x - y -> z -1") == escape("x - y -> z -1")
+    assert "<wbr/>" in words(f"--{LONG}")
+
+
+@pytest.mark.parametrize(
+    "part", [Note("note", "leave out `.to()`", "type `.to()`"), Paragraph("a `.to()`")]
+)
+def test_backticks_are_drawn_as_code_and_stay_in_the_text(part):
+    """Sentences and hints show code as code; in plain text it keeps its marks."""
+    html = part.html()
+
+    assert "<code>.to()</code>" in html
+    assert "`" not in html
+    assert "`.to()`" in Drawing("", (part,)).text()
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("it`s", "it`s"),
+        ("a ` b ` c", "a ` b ` c"),
+        ("``", "``"),
+        ("`a` and `b", "<code>a</code> and `b"),
+        ("`<b>`", "<code>&lt;b&gt;</code>"),
+        ("(`a b`), c", "(<code>a b</code>), c"),
+    ],
+)
+def test_only_pairs_of_backticks_are_code(text, html):
+    """A backtick of somebody else's message is shown as it is, blanks included."""
+    assert sentences(text) == html

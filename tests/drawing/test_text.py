@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -185,3 +187,24 @@ def test_share_that_is_no_number_draws_no_nonsense(share):
     """A meter of something divided by nothing does not fail its view."""
     assert "nan" not in Meter(share, "unclear").html()
     assert "unclear" in Drawing("T.", (Meter(share, "unclear"),)).text()
+
+
+SEEDED_THEN_DRAWN = """
+import random
+
+random.seed(0)
+from gpumagic.drawing import Drawing
+
+Drawing("A report", ()).text()
+drawn = random.random()
+random.seed(0)
+raise SystemExit(drawn != random.random())
+"""
+
+
+def test_the_first_drawing_of_a_process_leaves_the_random_numbers():
+    """What is seeded before the first report gives the same numbers after it."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEEDED_THEN_DRAWN], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()

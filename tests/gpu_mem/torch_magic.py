@@ -13,8 +13,8 @@ import torch
 
 import gpumagic
 from gpumagic import gpu_mem
+from gpumagic.devices.accelerator import SimulatedRuntime
 from gpumagic.devices.opening import open_runtime
-from gpumagic.devices.simulated import SimulatedRuntime
 from gpumagic.gpu_mem import fit, segments
 from gpumagic.gpu_mem.counters import max_split_bytes
 from gpumagic.gpu_mem.records import BlockState, Cause, HolderKind, PeakKind

@@ -7,13 +7,10 @@ import argparse
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from IPython.core.error import UsageError
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-
-
-class UsageError(Exception):
-    """Stands for IPython's error of the same name, which argparse is made to raise."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -19,13 +19,15 @@ OURS = (cell_hooks.__file__, faults.__file__)
 
 @pytest.fixture(autouse=True)
 def modules_as_before():
-    """Put the package's modules back that a reload of it has made anew.
+    """Put the package's modules back if a reload of it has made them anew.
 
     Tests after these hold classes and functions of the first ones.
     """
     modules = {name: each for name, each in sys.modules.items() if _is_ours(name)}
     contents = {name: dict(vars(each)) for name, each in modules.items()}
     yield
+    if all(sys.modules.get(name) is each for name, each in modules.items()):
+        return  # and those that were imported for the first time stay
     for name in [*filter(_is_ours, sys.modules)]:
         del sys.modules[name]
     sys.modules.update(modules)
@@ -331,32 +333,79 @@ def test_debugging_and_leaving_under_both_modes_in_a_kernel():
     assert seen[5].status == "ok"
 
 
-BODIES_TO_STRIKE = ["7", "1 / 0", "%%capture caught\n7", "if"]
+class _Run:
+    """A run that is had for nothing: what it would look at is not the point."""
+
+    def begin(self):
+        """Nothing needs to be looked at."""
+
+    def end(self, *, error=None):
+        """Neither here."""
 
 
-@pytest.mark.parametrize("body", BODIES_TO_STRIKE)
-def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell, monkeypatch):
+@contextlib.contextmanager
+def _modes_that_cost_nothing(shell, told):
+    """A timer and another mode, on round every cell."""
+    every_cell = cell_hooks.EveryCell(shell)
+    modes = [
+        cell_hooks.Mode("timer", _Run, lambda *what: told.append(what), is_timer=True),
+        cell_hooks.Mode("other", _Run, lambda *_: None),
+    ]
+    for mode in modes:
+        every_cell.switch_on(mode)
+    yield
+    for mode in modes:
+        every_cell.switch_off(mode)
+
+
+@contextlib.contextmanager
+def _modes_of_the_magics(shell, told):
+    """Those of %cuda_sync_time and %gpu_mem."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
+        shell.run_cell(ON)
+        yield
+        shell.run_cell(OFF)
+
+
+@pytest.mark.parametrize(
+    ("body", "modes"),
+    [
+        ("7", _modes_of_the_magics),
+        ("7", _modes_that_cost_nothing),
+        ("1 / 0", _modes_that_cost_nothing),
+        ("%%capture caught\n7", _modes_that_cost_nothing),
+        ("if", _modes_that_cost_nothing),
+    ],
+)
+def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, modes, shell):
     """The cell ends or is interrupted, the next one runs and is told, all goes out."""
     told = []
-    monkeypatch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
     shell.run_line_magic("xmode", "Minimal")  # drawing tracebacks is not the point
     loaded = fingerprint(shell)
-    shell.run_cell(ON)
-    on = fingerprint(shell)
-    lines = 0
-    while True:
-        with _Strike(lines) as strike, contextlib.suppress(KeyboardInterrupt):
-            shell.run_cell(body)
-        if not strike.struck:
-            break
-        lines += 1
-        told.clear()
-        assert shell.run_cell("2 + 2").result == 4, strike.struck
-        assert len(told) == 1, strike.struck
-        assert fingerprint(shell) == on, strike.struck
-    assert lines > 20
-    shell.run_cell(OFF)
+    with modes(shell, told):
+        on = fingerprint(shell)
+        assert _strikes(shell, body, told, on) > 20
     assert fingerprint(shell) == loaded
+
+
+def _strikes(shell, body, told, on):
+    """Strike every line once; how many there are."""
+    line = 0
+    while struck := _struck(shell, body, line):
+        told.clear()
+        assert shell.run_cell("2 + 2").result == 4, struck
+        assert len(told) == 1, struck
+        assert fingerprint(shell) == on, struck
+        line += 1
+    return line
+
+
+def _struck(shell, body, line):
+    """Run the cell with Ctrl-C on this line of ours; None if it has fewer."""
+    with _Strike(line) as strike, contextlib.suppress(KeyboardInterrupt):
+        shell.run_cell(body)
+    return strike.struck
 
 
 class _Strike:

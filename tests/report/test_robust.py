@@ -202,3 +202,26 @@ def test_ranks_shift_as_wilcoxon_counts_them():
     assert robust.rank_shift(low, high) == pytest.approx(2.6112, abs=1e-4)
     assert robust.rank_shift(high, low) == -robust.rank_shift(low, high)
     assert robust.rank_shift(low, low) == 0.0
+
+
+def test_outer_fences_are_three_times_the_middle_half_away():
+    """Tukey's outer fence is at 3 interquartile ranges: just inside does not count."""
+    values = [1.0, 2.0, 3.0, 4.0]  # with a fifth: quartiles 2 and 4, the fence at 10
+
+    assert robust.outliers([*values, 9.9]) == (1, 0)
+    assert robust.outliers([*values, 10.1]) == (1, 1)
+
+
+def test_an_honest_interval_is_no_wider_than_its_values_are_worth():
+    """Values worth a third of their number give one less than twice as wide."""
+    noise, wider = random.Random(5), []
+
+    for _ in range(200):
+        values, state = [], 0.0
+        for _ in range(100):
+            state = 0.5 * state + noise.gauss(0, 1)
+            values.append(state)
+        honest, naive = robust.honest_interval(values), robust.median_interval(values)
+        wider.append((honest.high - honest.low) / (naive.high - naive.low))
+
+    assert 1.3 < robust.median(wider) < 2.3

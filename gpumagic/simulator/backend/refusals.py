@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.opening import why_no_cuda
+from gpumagic.devices.cuda_availability import why_no_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 

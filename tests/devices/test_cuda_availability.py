@@ -1,0 +1,84 @@
+"""Whether CUDA can be used, told without starting it."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from gpumagic.devices import cuda_availability
+from gpumagic.devices.cuda_availability import why_no_cuda
+from tests.devices.standin_torch import Machine, torch_with
+
+
+@pytest.fixture(autouse=True)
+def untouched_driver(monkeypatch):
+    """These tests decide for themselves what the driver of this machine is like."""
+    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: False)
+    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda torch: False)  # noqa: ARG005
+
+
+def test_a_forked_child_cannot_have_the_cuda_of_its_parent():
+    """The reason says so."""
+    reason = why_no_cuda(torch_with(cuda=Machine(forked=True)))
+
+    assert reason == "this process was forked from one that had started CUDA"
+
+
+def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
+    """On MIG or Jetson nobody can count without starting: the driver is trusted."""
+    machine = Machine()
+    torch = torch_with(cuda=machine)
+    torch.cuda._device_count_nvml = lambda: -1
+    assert why_no_cuda(torch) == "no GPU driver is installed"
+
+    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda _: True)
+    assert why_no_cuda(torch) is None
+
+    torch.cuda._device_count_nvml = None  # a torch that has renamed it
+    assert why_no_cuda(torch) is None
+    assert machine.reached_driver == []
+
+
+def test_variables_that_contradict_each_other_leave_it_to_the_driver(monkeypatch):
+    """On ROCm torch raises instead of counting, where more is chosen than there is."""
+    torch = torch_with(cuda=Machine())
+    torch.version.hip = "7.0"
+
+    def raises():
+        raise RuntimeError("HIP_VISIBLE_DEVICES contains more devices than ROCR_VI...")
+
+    torch.cuda._device_count_amdsmi = raises
+    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda _: True)
+
+    assert why_no_cuda(torch) is None
+
+
+def test_hidden_gpus_are_no_gpus():
+    """A count of zero is an answer, whatever driver is installed."""
+    torch = torch_with(cuda=Machine())
+    torch.cuda._device_count_nvml = lambda: 0
+
+    assert "sees no GPU" in why_no_cuda(torch)
+
+
+def test_once_cuda_is_initialised_its_own_count_decides(monkeypatch):
+    """NVML sees a GPU that this CUDA cannot use, as with a driver too old for it."""
+    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: True)
+    torch = torch_with(cuda=Machine())
+    torch._C._cuda_getDeviceCount = lambda: 0
+
+    assert "sees no GPU" in why_no_cuda(torch)
+
+
+def test_the_warnings_of_a_failing_nvml_stay_inside():
+    """When NVML fails torch warns; for us it is only an unknown count."""
+
+    def warn():
+        warnings.warn("Can't initialize NVML", stacklevel=1)
+        return -1
+
+    torch = torch_with(cuda=Machine())
+    torch.cuda._device_count_nvml = warn
+
+    assert why_no_cuda(torch) == "no GPU driver is installed"
