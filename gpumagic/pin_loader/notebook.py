@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.cell_hooks import running_cell
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.improving import diagnose, improve
-from gpumagic.pin_loader.interrupted import without_our_frames
-from gpumagic.pin_loader.request import Request, watch_only
-from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.pin_loader.api import diagnose, improve
+from gpumagic.pin_loader.options import Request, watch_only
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.report.introspection import class_name, is_truly
 from gpumagic.report.units import with_article
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from gpumagic.drawing.progress import Progress
     from gpumagic.notebook.cells import Outcome
@@ -220,3 +222,32 @@ def _attributes(found: Any) -> list[str]:
 
 def _kind_of(thing: object) -> str:
     return with_article(class_name(thing))
+
+
+_OURS = str(Path(__file__).resolve().parents[1])
+
+
+def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """The error with torch's frames and the user's; ours say nothing to anybody."""
+    kept: TracebackType | None = None
+    for each in reversed(list(_links(error.__traceback__))):
+        if not each.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, _line_of(each))
+    return error.with_traceback(kept)
+
+
+def _line_of(link: TracebackType) -> int:
+    """Where it stood; Ctrl-C can fall upon a jump that Python gave no line."""
+    code = link.tb_frame.f_code
+    before = [
+        line
+        for start, _, line in code.co_lines()
+        if line is not None and start <= link.tb_lasti
+    ]
+    return link.tb_lineno or (before or [code.co_firstlineno])[-1]
+
+
+def _links(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

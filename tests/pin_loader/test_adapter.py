@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 
-from gpumagic.pin_loader.batch.adapter import Adapted, Pinnable, unwrapped  # noqa: E402
-from gpumagic.pin_loader.batch.walker import difference  # noqa: E402
+from gpumagic.pin_loader.pinner import Adapted, Pinnable, unwrapped  # noqa: E402
+from gpumagic.pin_loader.same_batches import difference  # noqa: E402
 from tests.pin_loader.kinds_of_batches import Plain, Sample  # noqa: E402
 
 

@@ -18,16 +18,11 @@ from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.errors import GpuMagicError  # noqa: E402
-from gpumagic.pin_loader.batch.anatomy import anatomy_of  # noqa: E402
-from gpumagic.pin_loader.batch.containers import opened  # noqa: E402
-from gpumagic.pin_loader.batch.pinner import (  # noqa: E402
-    Pinner,
-    Treatment,
-    pinner_of_this_torch,
-)
-from gpumagic.pin_loader.records.batch import Pinned, WhyPageable  # noqa: E402
-from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind  # noqa: E402
-from gpumagic.pin_loader.trials.demand import Demand  # noqa: E402
+from gpumagic.pin_loader.batch import opened  # noqa: E402
+from gpumagic.pin_loader.inspect_batch import anatomy_of  # noqa: E402
+from gpumagic.pin_loader.pinner import Pinner, Treatment, pinner_of_this_torch  # noqa: E402
+from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable  # noqa: E402  # noqa: E402
+from gpumagic.pin_loader.resources import Demand  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,

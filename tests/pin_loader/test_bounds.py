@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.pin_loader.pace.bounds import Costs, Way, bound_of, costs_of, step_s
-from gpumagic.pin_loader.pace.four_steps import schedule
-from gpumagic.pin_loader.records.bound import Part, Remedy
-from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates, Step
-from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader.bound import Costs, Way, bound_of, costs_of, schedule, step_s
+from gpumagic.pin_loader.report import (
+    CopyMode,
+    Loading,
+    Part,
+    Rates,
+    Remedy,
+    Samples,
+    Step,
+)
 
 MS = 1e-3
 KINDS = tuple(Way)

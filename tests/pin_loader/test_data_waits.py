@@ -11,10 +11,15 @@ import weakref
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.watched import data_waits
-from gpumagic.pin_loader.watched.data_waits import waits_watched
-from gpumagic.pin_loader.watched.loop_waits import loop_waits, name_of, wait_remarks
-from gpumagic.pin_loader.watched.seen_loaders import SeenLoader, Wait
+from gpumagic.pin_loader import watch_waits
+from gpumagic.pin_loader.watch_waits import (
+    SeenLoader,
+    Wait,
+    loop_waits,
+    name_of,
+    wait_remarks,
+    waits_watched,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -79,7 +84,7 @@ class Clock:
 def clock(monkeypatch):
     """The clock by which waits are timed, and on which only what is slow takes time."""
     clock = Clock()
-    monkeypatch.setattr(data_waits, "time", clock)
+    monkeypatch.setattr(watch_waits, "time", clock)
     return clock
 
 
@@ -205,7 +210,7 @@ def test_a_prefetcher_is_known_by_its_own_name_and_counted_once():
 
 def test_our_prefetcher_is_counted_once():
     """A DevicePrefetcher's wait is the fetch within it."""
-    prefetcher = pytest.importorskip("gpumagic.pin_loader.feeding.prefetcher")
+    prefetcher = pytest.importorskip("gpumagic.pin_loader.prefetcher")
     ahead = prefetcher.DevicePrefetcher(DataLoader(Sleepy(3), 1), "cpu")
 
     seen = watched(lambda: run_through(ahead)).loaders

@@ -21,13 +21,11 @@ from torch.utils.data import (  # noqa: E402
 )
 
 from gpumagic.pin_loader import diagnose  # noqa: E402
-from gpumagic.pin_loader.loader.facts import (  # noqa: E402
-    NotALoader,
-    facts_of,
-    one_shot_reason,
+from gpumagic.pin_loader.inspect_loader import NotALoader, facts_of, one_shot_reason  # noqa: E402
+from gpumagic.pin_loader.report import (  # noqa: E402
+    LoaderKind,
+    State,
 )
-from gpumagic.pin_loader.records.loader import LoaderKind  # noqa: E402
-from gpumagic.pin_loader.report import State  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Gentle,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.pin_loader.pace.bounds import Costs, Way
-from gpumagic.pin_loader.pace.four_steps import four_steps, schedule
-from gpumagic.pin_loader.records.rates import Rates
+from gpumagic.pin_loader.bound import Costs, Way, four_steps, schedule
+from gpumagic.pin_loader.report import Rates
 from tests.pin_loader.test_bounds import MS, rates
 
 

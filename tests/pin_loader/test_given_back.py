@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.pin_loader.pace.rates import given_back
+from gpumagic.pin_loader.rates import given_back
 
 
 class PluggedIn(CpuRuntime):

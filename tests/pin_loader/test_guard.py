@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.host import Room
-from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
-from gpumagic.pin_loader.records.guard import LimitKind, Severity
-from gpumagic.pin_loader.trials import guard as guards
-from gpumagic.pin_loader.trials.demand import Demand
-from gpumagic.pin_loader.trials.guard import guard, measured_locked_bytes
-from gpumagic.pin_loader.trials.headroom import Headroom
+from gpumagic.pin_loader import resources as guards
+from gpumagic.pin_loader.report import (
+    Anatomy,
+    Leaf,
+    LimitKind,
+    Pinned,
+    Severity,
+    WhyPageable,
+)
+from gpumagic.pin_loader.resources import Demand, Headroom, guard, measured_locked_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 IMAGE = Leaf("batch[0]", "torch.Tensor", nbytes=600 * MIB, pinned=Pinned.PAGEABLE)

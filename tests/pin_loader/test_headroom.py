@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices.host import available_bytes, container_room, levels
-from gpumagic.pin_loader.trials import headroom, processors
-from gpumagic.pin_loader.trials.headroom import look
-from gpumagic.pin_loader.trials.worker_memory import private_bytes
+from gpumagic.pin_loader import resources, workers
+from gpumagic.pin_loader.resources import look_at_headroom
+from gpumagic.pin_loader.workers import private_bytes
 
 GIB = 1 << 30
 
@@ -41,7 +41,7 @@ def test_of_a_plain_machine_memory_is_what_the_kernel_says(system):
     """Without a container what the kernel calls available counts."""
     system.write("proc/self/cgroup", "0::/user.slice")
 
-    found = look(system.root)
+    found = look_at_headroom(system.root)
 
     assert found.machine.nbytes == 32 * GIB
     assert found.container is None
@@ -58,7 +58,7 @@ def test_a_container_leaves_its_limit_less_what_cannot_be_taken_back(system):
         memory__stat=f"anon 1\ninactive_file {2 * GIB}\nactive_file {GIB}\nslab 7",
     )
 
-    found = look(system.root).container
+    found = look_at_headroom(system.root).container
 
     assert found.nbytes == 5 * GIB
     assert found.source == "/sys/fs/cgroup/memory.max"
@@ -132,9 +132,9 @@ def test_where_nothing_can_be_read_all_is_unknown(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "statvfs")
     monkeypatch.setitem(sys.modules, "resource", None)
 
-    found = look(tmp_path)
+    found = look_at_headroom(tmp_path)
 
-    assert found == headroom.Headroom()
+    assert found == resources.Headroom()
     assert available_bytes(tmp_path) is None
 
 
@@ -142,7 +142,7 @@ def test_wsl_is_seen_by_its_kernel(system):
     """Linux within Windows says so in its version."""
     system.write("proc/version", "Linux version 5.15.90.1-microsoft-standard-WSL2")
 
-    assert look(system.root).wsl
+    assert look_at_headroom(system.root).wsl
 
 
 def test_shared_memory_is_what_is_free_of_it(system, monkeypatch):
@@ -155,7 +155,7 @@ def test_shared_memory_is_what_is_free_of_it(system, monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", statvfs)
 
-    assert look(system.root).shm_bytes == 65536
+    assert look_at_headroom(system.root).shm_bytes == 65536
     assert asked == [system.root / "dev/shm"]
 
 
@@ -167,10 +167,10 @@ def test_files_are_those_that_can_be_opened_yet(system, monkeypatch):
     limits = {resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_MEMLOCK: 65536}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], -1))
 
-    found = look(system.root)
+    found = look_at_headroom(system.root)
     limits[resource.RLIMIT_NOFILE] = resource.RLIM_INFINITY
     limits[resource.RLIMIT_MEMLOCK] = resource.RLIM_INFINITY
-    unlimited = look(system.root)
+    unlimited = look_at_headroom(system.root)
 
     assert (found.files, found.memlock_bytes) == (1021, 65536)
     assert (unlimited.files, unlimited.memlock_bytes) == (None, None)
@@ -196,7 +196,7 @@ def test_a_quota_of_time_is_worth_so_many_processors(
     system.write("proc/self/cgroup", "0::/")
     system.group("sys/fs/cgroup", cpu__max=quota)
 
-    assert processors.usable(system.root) == expected
+    assert workers.usable(system.root) == expected
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("-1", 16), ("250000", 2)])
@@ -208,7 +208,7 @@ def test_a_quota_of_the_first_version(system, monkeypatch, quota, expected):
         "sys/fs/cgroup/cpu,cpuacct", cpu__cfs_quota_us=quota, cpu__cfs_period_us=100000
     )
 
-    assert processors.usable(system.root) == expected
+    assert workers.usable(system.root) == expected
 
 
 def test_the_processors_bound_to_are_the_most(system, monkeypatch):
@@ -217,7 +217,7 @@ def test_the_processors_bound_to_are_the_most(system, monkeypatch):
     system.write("proc/self/cgroup", "0::/")
     system.group("sys/fs/cgroup", cpu__max="800000 100000")
 
-    assert processors.usable(system.root) == 2
+    assert workers.usable(system.root) == 2
 
 
 # -------------------------------------------------------- memory of processes

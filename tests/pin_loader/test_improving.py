@@ -12,22 +12,23 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader import (  # noqa: E402
+    api,
     diagnose,
     improve,
-    improving,
-    looking,
-    mending,
+    loading,
+    loops,
     pin,
-    predicting,
+    stages,
 )
-from gpumagic.pin_loader.mending import say_how_it_ended  # noqa: E402
-from gpumagic.pin_loader.pace import end_to_end, loops  # noqa: E402
-from gpumagic.pin_loader.records.batch import Pinned, WhyPageable  # noqa: E402
-from gpumagic.pin_loader.records.rates import Rates  # noqa: E402
-from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
-from gpumagic.pin_loader.report import State  # noqa: E402
-from gpumagic.pin_loader.trials import arrivals  # noqa: E402
-from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
+from gpumagic.pin_loader.report import (  # noqa: E402
+    Pinned,
+    Rates,
+    State,
+    Way,
+    WhyPageable,
+)
+from gpumagic.pin_loader.stages import say_how_it_ended  # noqa: E402
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from gpumagic.report.robust import (  # noqa: E402
     Comparison,
     Interval,
@@ -88,8 +89,8 @@ def gpu(monkeypatch):
         iterated.append(loader)
         return batches_of(loader, **options)
 
-    monkeypatch.setattr(improving, "open_runtime", lambda _: runtime)
-    for module in (looking, arrivals):
+    monkeypatch.setattr(api, "open_runtime", lambda _: runtime)
+    for module in (stages, loading):
         monkeypatch.setattr(module, "batches_of", noting)
     return SimpleNamespace(runtime=runtime, iterated=iterated)
 
@@ -141,10 +142,10 @@ def arrays(samples):
 def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
     """What is measured then is the loader as it is."""
     gpu.runtime.used = True
-    monkeypatch.setattr(looking.rates, "given_back", lambda *_: nullcontext())
-    monkeypatch.setattr(looking.rates, "measure", lambda *_, **__: Rates())
-    monkeypatch.setattr(predicting.bounds, "bound_of", lambda *_, **__: None)
-    monkeypatch.setattr(predicting.four_steps, "four_steps", lambda *_, **__: None)
+    monkeypatch.setattr(stages.rates, "given_back", lambda *_: nullcontext())
+    monkeypatch.setattr(stages.rates, "measure", lambda *_, **__: Rates())
+    monkeypatch.setattr(stages.bound, "bound_of", lambda *_, **__: None)
+    monkeypatch.setattr(stages.bound, "four_steps", lambda *_, **__: None)
     loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
 
     report = diagnose(loader, budget_s=0.5)
@@ -157,12 +158,12 @@ def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
 def takes_16_ms(monkeypatch):
     """Each worker takes so long for a batch, and nothing else takes any time."""
     clock = Clock()
-    for module in (arrivals, loops):
+    for module in (loading, loops):
         monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=0.016))
-    monkeypatch.setattr(arrivals, "time", clock)
-    monkeypatch.setattr(end_to_end, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(loading, "time", clock)
+    monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
-    monkeypatch.setattr(mending, "_PATIENCE", 1000)  # for a busy machine
+    monkeypatch.setattr(stages, "_PATIENCE", 1000)  # for a busy machine
 
 
 @pytest.mark.usefixtures("takes_16_ms")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.pin_loader.pace.bounds import bound_of
-from gpumagic.pin_loader.records.bound import Part
-from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates, Step
-from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader.bound import bound_of
+from gpumagic.pin_loader.report import CopyMode, Loading, Part, Rates, Samples, Step
 
 
 @pytest.mark.parametrize(

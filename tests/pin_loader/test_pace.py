@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.pin_loader.pace.pace import Arrivals, Pace, PacedLoader
+from gpumagic.pin_loader.bound import Pace, PacedLoader, Queue
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 
 def fetched(pace, asked):
     """When each batch is in hand, if it is asked for so long after the one before."""
-    arrivals, now_s, found = Arrivals(pace), 0.0, []
+    arrivals, now_s, found = Queue(pace), 0.0, []
     for wait_s in asked:
         now_s = arrivals.fetch(now_s + wait_s)
         found.append(now_s)

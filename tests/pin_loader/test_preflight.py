@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from gpumagic.pin_loader.trials import pickle_trial  # noqa: E402
-from gpumagic.pin_loader.trials.preflight import start_method_of, unpicklable  # noqa: E402
+from gpumagic.pin_loader import pickling  # noqa: E402
+from gpumagic.pin_loader.pickling import start_method_of, unpicklable  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
 
@@ -127,7 +127,7 @@ def test_what_is_given_at_the_start_is_fine():
 
 def test_millions_of_names_do_not_hold_it_up(monkeypatch):
     """Pickling is given up after a while, and nothing is said then."""
-    monkeypatch.setattr(pickle_trial, "_LONGEST_S", -1)
+    monkeypatch.setattr(pickling, "_LONGEST_S", -1)
     loader = DataLoader(Plain(names=[str(each) for each in range(100_000)]))
 
     assert unpicklable(loader, "spawn") is None
@@ -142,7 +142,7 @@ def notebook(monkeypatch):
 
 
 CELL = """
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset  # noqa: E402
 
 class Numbers(Dataset):
     def __len__(self): return 4
@@ -200,7 +200,7 @@ def test_asking_settles_no_default():
     """A default of multiprocessing can still be chosen after it was asked for."""
     code = (
         "import multiprocessing as m\n"
-        "from gpumagic.pin_loader.trials.preflight import start_method_of\n"
+        "from gpumagic.pin_loader.pickling import start_method_of\n"
         "first = start_method_of(object())\n"
         "assert first == m.get_all_start_methods()[0]\n"
         "m.set_start_method('spawn')\n"

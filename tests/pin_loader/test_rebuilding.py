@@ -18,12 +18,12 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-from gpumagic.pin_loader.batch.adapter import Adapted, unwrapped  # noqa: E402
-from gpumagic.pin_loader.batch.walker import difference  # noqa: E402
-from gpumagic.pin_loader.loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader.rebuilding import rebuild  # noqa: E402
-from gpumagic.pin_loader.records.rebuilding import Change, Way  # noqa: E402
-from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
+from gpumagic.pin_loader.pinner import Adapted, unwrapped  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
+from gpumagic.pin_loader.report import Change, Way  # noqa: E402
+from gpumagic.pin_loader.same_batches import difference  # noqa: E402
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Doubling,

@@ -12,14 +12,18 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.batch.walker import difference  # noqa: E402
-from gpumagic.pin_loader.loader.facts import facts_of  # noqa: E402
-from gpumagic.pin_loader.loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader.rebuilding import rebuild  # noqa: E402
-from gpumagic.pin_loader.loader.sameness import compare  # noqa: E402
-from gpumagic.pin_loader.records.loader import LoaderKind  # noqa: E402
-from gpumagic.pin_loader.records.rebuilding import Way  # noqa: E402
-from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
+from gpumagic.pin_loader.inspect_loader import facts_of  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
+from gpumagic.pin_loader.report import (  # noqa: E402
+    LoaderKind,
+    Way,
+)
+from gpumagic.pin_loader.same_batches import (  # noqa: E402
+    compare,
+    difference,
+)
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import Numbers, distributed, seeded  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own

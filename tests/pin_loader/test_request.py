@@ -7,7 +7,7 @@ import pytest
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
 from gpumagic.pin_loader.magic import LoaderMagics
-from gpumagic.pin_loader.request import AUTO, Request, watch_only
+from gpumagic.pin_loader.options import AUTO, Request, watch_only
 
 
 def options(line):

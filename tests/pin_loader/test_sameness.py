@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
-from gpumagic.pin_loader.batch.walker import difference  # noqa: E402
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher  # noqa: E402
-from gpumagic.pin_loader.loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader.rebuilding import rebuild  # noqa: E402
-from gpumagic.pin_loader.loader.sameness import compare  # noqa: E402
-from gpumagic.pin_loader.loader.seals import sealed  # noqa: E402
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
+from gpumagic.pin_loader.same_batches import (  # noqa: E402
+    compare,
+    difference,
+    digest_of,
+)
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     InfiniteFromTheStart,
@@ -356,7 +358,7 @@ def test_at_most_two_batches_are_alive():
 )
 def test_seals_are_the_same_where_batches_are(make):
     """Whatever is in a batch: the seal of an equal one is equal."""
-    assert difference(sealed(make()), sealed(make())) is None
+    assert difference(digest_of(make()), digest_of(make())) is None
 
 
 @pytest.mark.parametrize(
@@ -374,7 +376,7 @@ def test_seals_differ_where_batches_do(pair):
     """Shape, dtype, class, one bit of a value, a container, a key."""
     one, other = pair
 
-    assert difference(sealed(one), sealed(other)) is not None
+    assert difference(digest_of(one), digest_of(other)) is not None
 
 
 def test_comparing_in_a_block_of_random_numbers_is_fine():

@@ -6,9 +6,8 @@ import pytest
 
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.pace import step
-from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates
-from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader import rates
+from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples
 
 pytest.importorskip("torch")
 
@@ -40,7 +39,7 @@ def test_a_step_is_timed_in_rows_and_divided():
         calls.append(batch)
         runtime.now += 500_000_000 if len(calls) <= 2 else 3_000_000
 
-    found = step.measure(train, "batch", runtime, budget_s=60.0)
+    found = rates.measure_step(train, "batch", runtime, budget_s=60.0)
 
     assert found.name == "train"
     assert found.samples.seconds == (0.003,) * 10
@@ -51,7 +50,7 @@ def test_a_small_budget_still_gives_three_samples():
     """A step that is too long for the budget runs once in each of three samples."""
     runtime, calls = Scripted(), []
 
-    found = step.measure(calls.append, None, runtime, budget_s=0.0)
+    found = rates.measure_step(calls.append, None, runtime, budget_s=0.0)
 
     assert len(found.samples.seconds) == 3
     assert len(calls) == 5
@@ -64,7 +63,7 @@ def test_an_error_of_the_step_comes_through():
         raise ValueError("no such layer")
 
     with pytest.raises(ValueError, match="no such layer"):
-        step.measure(broken, None, Scripted(), budget_s=1.0)
+        rates.measure_step(broken, None, Scripted(), budget_s=1.0)
 
 
 def test_a_stand_in_multiplies_for_as_long_as_was_asked(monkeypatch):
@@ -77,12 +76,12 @@ def test_a_stand_in_multiplies_for_as_long_as_was_asked(monkeypatch):
 
     monkeypatch.setattr("torch.mm", products_of_a_known_length)
     for seconds in (0.01, 0.02, 0.5):
-        stand_in = step.StandIn(runtime, 0, seconds)
+        stand_in = rates.StandIn(runtime, 0, seconds)
         began_ns = runtime.now
         stand_in(None)
 
         assert runtime.now - began_ns == pytest.approx(seconds * 1e9, rel=0.07)
-    assert step.StandIn(runtime, 0, 0.0)._times == 0
+    assert rates.StandIn(runtime, 0, 0.0)._times == 0
 
 
 def test_a_device_without_a_sleep_is_kept_busy_by_products():
@@ -105,7 +104,7 @@ def test_the_slowest_other_part_is_found_among_all():
     """Loading, pinning and the copy on the device count, the host's part does not."""
     copies = (CopyMode(True, False, same(9.0), same(2.0)),)
 
-    assert step.slowest_other_part_s(Rates()) == 0
-    assert step.slowest_other_part_s(Rates(copies=copies)) == 2.0
-    assert step.slowest_other_part_s(Rates(pin_copy=same(3.0), copies=copies)) == 3.0
-    assert step.slowest_other_part_s(Rates(load=Loading(same(5.0), 0))) == 5.0
+    assert rates.slowest_other_part_s(Rates()) == 0
+    assert rates.slowest_other_part_s(Rates(copies=copies)) == 2.0
+    assert rates.slowest_other_part_s(Rates(pin_copy=same(3.0), copies=copies)) == 3.0
+    assert rates.slowest_other_part_s(Rates(load=Loading(same(5.0), 0))) == 5.0

@@ -16,12 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 
 from gpumagic.errors import GpuMagicError  # noqa: E402
-from gpumagic.pin_loader.batch.walker import (  # noqa: E402
-    difference,
-    mapped,
-    tensors_in,
-    to_device,
-)
+from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
+from gpumagic.pin_loader.same_batches import difference  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Counted,

@@ -11,24 +11,23 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.records.batch import Anatomy, Leaf  # noqa: E402
-from gpumagic.pin_loader.records.guard import (  # noqa: E402
+from gpumagic.pin_loader import loading  # noqa: E402
+from gpumagic.pin_loader import workers as processors  # noqa: E402
+from gpumagic.pin_loader import workers as worker_search  # noqa: E402
+from gpumagic.pin_loader.loading import LoaderFailed  # noqa: E402
+from gpumagic.pin_loader.report import (  # noqa: E402
+    Anatomy,
     Guard,
+    Leaf,
     Limit,
     LimitKind,
+    Loading,
+    Remark,
+    Samples,
     Severity,
+    Stopped,
 )
-from gpumagic.pin_loader.records.rates import Loading  # noqa: E402
-from gpumagic.pin_loader.records.remark import Remark  # noqa: E402
-from gpumagic.pin_loader.records.samples import Samples  # noqa: E402
-from gpumagic.pin_loader.records.workers import Stopped  # noqa: E402
-from gpumagic.pin_loader.trials import (  # noqa: E402
-    arrivals,
-    processors,
-    worker_search,
-)
-from gpumagic.pin_loader.trials.loader_failure import LoaderFailed  # noqa: E402
-from gpumagic.pin_loader.trials.worker_search import search  # noqa: E402
+from gpumagic.pin_loader.workers import search  # noqa: E402
 from tests.pin_loader.clocks import Clock, paced  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
@@ -224,8 +223,8 @@ def test_a_sleeping_dataset_gains_from_every_worker(clock, monkeypatch):
 
     The processes are real, and as many as there are hand over in the time of one batch.
     """
-    monkeypatch.setattr(arrivals, "time", clock)
-    monkeypatch.setattr(arrivals, "batches_of", paced(clock, batch_s=0.08))
+    monkeypatch.setattr(loading, "time", clock)
+    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.08))
     batch = Anatomy("Tensor", (Leaf("batch", "torch.Tensor", nbytes=64),))
     before, shares = children(), []
 

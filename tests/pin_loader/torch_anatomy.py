@@ -10,11 +10,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.batch.adapter import Adapted, Pinnable, unwrapped
-from gpumagic.pin_loader.batch.anatomy import anatomy_of
-from gpumagic.pin_loader.batch.walker import difference, tensors_in, to_device
-from gpumagic.pin_loader.records.batch import Pinned, WhyPageable
-from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
+from gpumagic.pin_loader.batch import tensors_in, to_device
+from gpumagic.pin_loader.inspect_batch import anatomy_of
+from gpumagic.pin_loader.pinner import Adapted, Pinnable, unwrapped
+from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
+from gpumagic.pin_loader.same_batches import difference
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,

@@ -10,12 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.pace.bounds import Way, bound_of, costs_of, step_s
-from gpumagic.pin_loader.pace.end_to_end import end_to_end
-from gpumagic.pin_loader.pace.loops import Loop
-from gpumagic.pin_loader.records.rates import CopyMode, Loading, Rates, Step
-from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader.bound import Way, bound_of, costs_of, step_s
+from gpumagic.pin_loader.loops import Loop, end_to_end
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples, Step
 from gpumagic.report.robust import Verdict
 
 torch.set_num_threads(1)
@@ -211,7 +209,7 @@ def test_the_order_of_runs_is_a_b_b_a():
     def use(name):
         return lambda _: order.append(name) if order[-1:] != [name] else None
 
-    from gpumagic.pin_loader.pace import end_to_end as module
+    from gpumagic.pin_loader import loops as module
 
     loops = module._Pair(
         Loop(Noted("A"), use("A"), cpu), Loop(Prefetched("B"), use("B"), cpu)
@@ -235,7 +233,7 @@ def test_the_order_of_runs_is_a_b_b_a():
 )
 def test_runs_are_of_whole_rounds_of_the_workers_of_both(rounds, budget_s, steps):
     """Workers hand over in bursts, so that half a round would be taken for speed."""
-    from gpumagic.pin_loader.pace import end_to_end as module
+    from gpumagic.pin_loader import loops as module
 
     old, new = (SimpleNamespace(round=each, is_modelled=False) for each in rounds)
 
@@ -246,7 +244,7 @@ def test_runs_are_of_whole_rounds_of_the_workers_of_both(rounds, budget_s, steps
 
 def test_a_model_of_large_batches_keeps_to_its_time(monkeypatch):
     """What is worked out takes no time, but the bytes that are really moved do."""
-    from gpumagic.pin_loader.pace import end_to_end as module
+    from gpumagic.pin_loader import loops as module
 
     now = [0.0]
     monkeypatch.setattr(module, "perf_counter", lambda: now[0])

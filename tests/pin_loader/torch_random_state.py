@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.pin_loader.loader.random_state import kept
+from gpumagic.pin_loader.random_state import kept
 
 
 def drawn(device=0):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.pace import copies, rates, step
-from gpumagic.pin_loader.records.rates import Loading
-from gpumagic.pin_loader.records.samples import Samples
+from gpumagic.pin_loader import link as copies
+from gpumagic.pin_loader import rates
+from gpumagic.pin_loader.report import Loading, Samples
 
 torch.set_num_threads(1)
 
@@ -115,7 +115,7 @@ def test_what_stands_in_is_as_long_as_the_slowest_part(box, runtime):
     found = measured(box, runtime, load=load)
 
     assert found.step.synthetic
-    assert found.step.name == step.STAND_IN
+    assert found.step.name == rates.STAND_IN
     assert found.step.samples.median_s == pytest.approx(0.02, rel=0.01)
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.pace import reuse
+from gpumagic.pin_loader import buffer_overwrite
 
 torch.set_num_threads(1)
 
@@ -56,7 +56,9 @@ def test_a_buffer_that_is_filled_while_it_is_copied(runtime):
     """The address tells of it, and what the copy has yet to read is changed."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = reuse.check(loader(Refilling()), runtime, device=0, batches=5)
+        found = buffer_overwrite.check(
+            loader(Refilling()), runtime, device=0, batches=5
+        )
 
     assert found.batches == 5
     assert found.reused == ('batch["image"]',)
@@ -71,7 +73,7 @@ def test_a_buffer_that_is_filled_with_the_same_again_is_told_by_its_race(runtime
         TensorDataset(torch.ones(16, 256)), batch_size=2, collate_fn=Refilling()
     )
 
-    found = reuse.check(alike, runtime, device=0, batches=4)
+    found = buffer_overwrite.check(alike, runtime, device=0, batches=4)
 
     assert found.reused == ('batch["image"]',)
     assert {each.path for each in found.damaged} == {'batch["image"]'}
@@ -83,19 +85,21 @@ def test_any_byte_that_changes_changes_the_sum(nbytes, start):
     """Also one behind the last whole word, and wherever a tensor begins."""
     memory = torch.arange(start + nbytes, dtype=torch.uint8)
     tensor = memory[start:]
-    before = reuse._checksum(tensor)
+    before = buffer_overwrite._checksum(tensor)
 
     for place in (0, nbytes // 2, nbytes - 1):
         tensor[place] += 1
-        assert reuse._checksum(tensor) != before
+        assert buffer_overwrite._checksum(tensor) != before
         tensor[place] -= 1
-    assert reuse._checksum(tensor) == reuse._checksum(tensor.clone().to("cpu"))
+    assert buffer_overwrite._checksum(tensor) == buffer_overwrite._checksum(
+        tensor.clone().to("cpu")
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_honest_loader_is_clean(runtime, workers):
     """The pinning of torch gives each batch memory of its own while it is copied."""
-    found = reuse.check(
+    found = buffer_overwrite.check(
         loader(pin_memory=True, num_workers=workers), runtime, device=0, batches=6
     )
 
@@ -105,7 +109,7 @@ def test_an_honest_loader_is_clean(runtime, workers):
 
 def test_a_buffer_that_comes_back_later_is_not_taken_for_the_same(runtime):
     """Two buffers in turn have other addresses from batch to batch."""
-    found = reuse.check(loader(Alternating()), runtime, device=0, batches=5)
+    found = buffer_overwrite.check(loader(Alternating()), runtime, device=0, batches=5)
 
     assert found.reused == ()
     assert found.damaged == ()
@@ -113,7 +117,7 @@ def test_a_buffer_that_comes_back_later_is_not_taken_for_the_same(runtime):
 
 def test_pageable_memory_cannot_be_overwritten_under_way(runtime):
     """Its copies are waited for; that nothing was looked at is said."""
-    found = reuse.check(loader(), runtime, device=0)
+    found = buffer_overwrite.check(loader(), runtime, device=0)
 
     assert found.damaged is None
     assert "no tensor of its batches is pinned" in found.problem
@@ -124,8 +128,8 @@ def test_a_machine_that_does_not_look_for_races_is_judged_by_its_bytes():
     """With hazards="off" the bytes alone tell."""
     with gpumagic.simulate("h100", hazards="off"):
         runtime = open_runtime("sim")
-        refilled = reuse.check(loader(Refilling()), runtime, device=0)
-        honest = reuse.check(loader(pin_memory=True), runtime, device=0)
+        refilled = buffer_overwrite.check(loader(Refilling()), runtime, device=0)
+        honest = buffer_overwrite.check(loader(pin_memory=True), runtime, device=0)
 
     assert refilled.damaged
     assert honest.damaged == ()
@@ -133,8 +137,8 @@ def test_a_machine_that_does_not_look_for_races_is_judged_by_its_bytes():
 
 def test_a_loader_that_ends_early_and_one_that_is_empty(runtime):
     """What there is counts; of nothing nothing is known."""
-    few = reuse.check(loader(pin_memory=True), runtime, device=0, batches=99)
-    empty = reuse.check(
+    few = buffer_overwrite.check(loader(pin_memory=True), runtime, device=0, batches=99)
+    empty = buffer_overwrite.check(
         DataLoader(TensorDataset(torch.zeros(0, 1)), sampler=[]), runtime, device=0
     )
 
@@ -144,7 +148,7 @@ def test_a_loader_that_ends_early_and_one_that_is_empty(runtime):
 
 def test_without_streams_nothing_can_be_delayed():
     """The CPU copies nothing, and is told as the reason."""
-    found = reuse.check(loader(), open_runtime("cpu"), device=0)
+    found = buffer_overwrite.check(loader(), open_runtime("cpu"), device=0)
 
     assert found.damaged is None
     assert "no streams" in found.problem
