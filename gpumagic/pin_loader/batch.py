@@ -28,6 +28,10 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import is_truly
 
 _NOTHING_INSIDE = frozenset({str, int, float, bool, complex, bytes, NoneType})
+DEEPEST = 100  # levels: what is nested deeper contains itself
+# They look like containers, and hold numbers or characters only.
+_ATOMS = (str, bytes, bytearray, memoryview, range, array.array, enum.Enum, type)
+_COPIED_BY_PYTHON = (dict, list, deque)
 
 
 def tensors_in(batch: Any, *, objects: bool = False) -> list[Any]:
@@ -237,13 +241,6 @@ def _sent_through(thing: Any, function: Callable[[Any], Any]) -> Any:
     from copy import copy
 
     return copy(thing).apply(function)
-
-
-DEEPEST = 100  # levels: what is nested deeper contains itself
-
-# They look like containers, and hold numbers or characters only.
-_ATOMS = (str, bytes, bytearray, memoryview, range, array.array, enum.Enum, type)
-_COPIED_BY_PYTHON = (dict, list, deque)
 
 
 class Opened(NamedTuple):

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
     from gpumagic.pin_loader.report import CopyMode, LoaderFacts, Loading, Rates
 
+_STEPS = 4
+_DEPTH = 1
+LOAD, COPY, COMPUTE = "load", "copy", "compute"
+
 
 class Way(Enum):
     """How batches come from the loader to the compute units."""
@@ -219,11 +223,6 @@ def _on_device_s(mode: CopyMode | None) -> float:
 
 def _on_host_s(mode: CopyMode | None) -> float:
     return 0.0 if mode is None else mode.host.median_s
-
-
-_STEPS = 4
-_DEPTH = 1
-LOAD, COPY, COMPUTE = "load", "copy", "compute"
 
 
 def four_steps(

@@ -36,6 +36,13 @@ _WOULD_BE_TRIED = (
     WhyPageable.OWN_METHOD,
     WhyPageable.UNKNOWN,
 )
+_MANY = 16  # tensors, each of which is a copy of its own
+_SMALL_BYTES = 64 << 10  # such a copy takes longer to start than to run
+_WORTH_BYTES = 64 << 10  # a leaf that is smaller is not worth a remark on its dtype
+_NAMED = 3
+_TRIED = 4096  # elements, from the beginning
+_NEAR = 1e-3  # of a whole number: float32 is this exact after a division by 255
+_FEWEST_VALUES = 8  # with fewer it is a mask or a class, and no image
 
 
 class Found(NamedTuple):
@@ -307,15 +314,6 @@ def _lies_together(torch: Any, tensor: Any) -> bool | None:
                 return False
             expected *= size
     return True
-
-
-_MANY = 16  # tensors, each of which is a copy of its own
-_SMALL_BYTES = 64 << 10  # such a copy takes longer to start than to run
-_WORTH_BYTES = 64 << 10  # a leaf that is smaller is not worth a remark on its dtype
-_NAMED = 3
-_TRIED = 4096  # elements, from the beginning
-_NEAR = 1e-3  # of a whole number: float32 is this exact after a division by 255
-_FEWEST_VALUES = 8  # with fewer it is a mask or a class, and no image
 
 
 def remarks_on(found: Sequence[Found], facts: LoaderFacts) -> tuple[Remark, ...]:

@@ -34,6 +34,16 @@ __all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reaso
 _COLLECTIONS = (str, bytes, bytearray, Mapping, AbstractSet, list, tuple, range, type)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 _LOADERS_OF_THEIR_OWN = ("WebLoader",)  # a dataset by its class, a loader by its use
+_ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
+_BY_DEVICE = "it copies each batch to the device itself"
+_WITHIN = "give the loader within it pin_memory=True"
+_PREPARED = (
+    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
+    "pin_memory=True to the loader before `prepare`"
+)
+_COUNTED = "_IterableDataset_len_called"
+_ITERATOR = "_iterator"
+_PLACE, _BEGUN = "next_iter_state", "_initial_iter_for_state_dict"
 
 
 class NotALoader(GpuMagicError):
@@ -191,9 +201,6 @@ def _class_of(thing: Any) -> str:
     return type(thing).__name__
 
 
-_ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
-
-
 def one_shot_reason(loader: Any) -> str | None:
     """Why what is read for measuring would be missing afterwards, in half a sentence.
 
@@ -285,13 +292,6 @@ class Known(NamedTuple):
     reason: str = ""
     hint: str = ""
 
-
-_BY_DEVICE = "it copies each batch to the device itself"
-_WITHIN = "give the loader within it pin_memory=True"
-_PREPARED = (
-    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
-    "pin_memory=True to the loader before `prepare`"
-)
 
 KNOWN = (
     # Iterating makes it collect the batches of all processes: on one alone it hangs.
@@ -417,11 +417,6 @@ def loader_within(loader: Any) -> Any | None:
     name = known_as(loader).inner
     inner = (attributes_of(loader) or {}).get(name) if name else None
     return inner if is_torch_loader(inner) else None
-
-
-_COUNTED = "_IterableDataset_len_called"
-_ITERATOR = "_iterator"
-_PLACE, _BEGUN = "next_iter_state", "_initial_iter_for_state_dict"
 
 
 def loader_class() -> type | None:

@@ -25,6 +25,23 @@ _ROUNDS, _FEWEST_ROUNDS = 20, 3
 _MOST_KEPT = 2
 _FRESH = 3  # each pins the batch anew, and all stay pinned until the last is done
 _MOST_FRESH_BYTES = 512 << 20
+_LARGEST_BYTES, _SMALLEST_BYTES = 256 << 20, 4 << 20
+_SIMULATED_BYTES = 16 << 20  # the model is linear, and the bytes are really moved
+_SHARE_OF_ROOM = 8
+_LINK_WARM_UPS, _LINK_COPIES = 3, 12
+_WATCHED_S = 0.1  # the link is read while copies run for so long
+# One way, of one lane, after the encoding of the bytes.
+_LANE_BYTES_PER_S = {
+    1: 0.25e9,
+    2: 0.5e9,
+    3: 0.985e9,
+    4: 1.969e9,
+    5: 3.938e9,
+    6: 7.563e9,
+}
+_C2C_BYTES_PER_S = 450e9
+_LEAST_SHARE = 0.7  # sound links reach 77 to 91 %
+_NODES = Path("/sys/devices/system/node")
 
 
 def copy_modes(
@@ -224,13 +241,6 @@ def _repeated(
             yield took_s
 
 
-_LARGEST_BYTES, _SMALLEST_BYTES = 256 << 20, 4 << 20
-_SIMULATED_BYTES = 16 << 20  # the model is linear, and the bytes are really moved
-_SHARE_OF_ROOM = 8
-_LINK_WARM_UPS, _LINK_COPIES = 3, 12
-_WATCHED_S = 0.1  # the link is read while copies run for so long
-
-
 class Buffers(NamedTuple):
     """Pinned memory of the host and as much of the device."""
 
@@ -311,21 +321,6 @@ def _rate(buffers: Buffers, runtime: Runtime, device: int) -> float | None:
         if turn >= _LINK_WARM_UPS and took_s:
             seconds.append(took_s)
     return buffers.host.nbytes / robust.median(seconds) if seconds else None
-
-
-# One way, of one lane, after the encoding of the bytes.
-_LANE_BYTES_PER_S = {
-    1: 0.25e9,
-    2: 0.5e9,
-    3: 0.985e9,
-    4: 1.969e9,
-    5: 3.938e9,
-    6: 7.563e9,
-}
-_C2C_BYTES_PER_S = 450e9
-_LEAST_SHARE = 0.7  # sound links reach 77 to 91 %
-
-_NODES = Path("/sys/devices/system/node")
 
 
 def link_of(

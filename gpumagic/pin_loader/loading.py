@@ -24,6 +24,50 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.trial import Trial
 
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
+_FEWEST_ROUNDS = 5
+_AHEAD_SHARE = 0.5  # of the budget, for what was prepared ahead
+_PREFETCH_FACTOR = 2  # torch's own default
+# What stands in the error itself, and what to do about it.
+_HINTS = (
+    (
+        "Bus error",
+        (
+            "shared memory is full: use fewer workers, or start the container with a "
+            "larger --shm-size"
+        ),
+    ),
+    (
+        "killed by signal",
+        "the system may have ended it for want of memory: use fewer workers",
+    ),
+    (
+        "timed out",
+        (
+            "a worker hangs or is very slow: try with --workers 0, where Ctrl-C shows "
+            "the line it is at"
+        ),
+    ),
+    (
+        "exited unexpectedly",
+        (
+            "the system may have ended it for want of memory, or it could not import "
+            "a dataset that a notebook defines: its standard error says which"
+        ),
+    ),
+    (
+        "Too many open files",
+        'call torch.multiprocessing.set_sharing_strategy("file_system") first',
+    ),
+)
+_HINT = "`for batch in loader: pass` shows the whole traceback"
+_IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
+_PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
+_NOT_THE_USERS = re.compile(
+    r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
+)
+_LONGEST = 300
+# What torch raises where a worker dies between sending a batch and its memory.
+_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 
 
 def measure(  # noqa: PLR0913 - each is a word of its own
@@ -86,11 +130,6 @@ def measure(  # noqa: PLR0913 - each is a word of its own
         nbytes=nbytes,
         ended_early=ended_early,
     )
-
-
-_FEWEST_ROUNDS = 5
-_AHEAD_SHARE = 0.5  # of the budget, for what was prepared ahead
-_PREFETCH_FACTOR = 2  # torch's own default
 
 
 class Arrivals:
@@ -259,49 +298,6 @@ def _next(trial: Trial, batch: int) -> bool:
 def number_of(value: Any) -> int:
     """A setting that is a number; 0 where it is none."""
     return value if isinstance(value, int) else 0
-
-
-# What stands in the error itself, and what to do about it.
-_HINTS = (
-    (
-        "Bus error",
-        (
-            "shared memory is full: use fewer workers, or start the container with a "
-            "larger --shm-size"
-        ),
-    ),
-    (
-        "killed by signal",
-        "the system may have ended it for want of memory: use fewer workers",
-    ),
-    (
-        "timed out",
-        (
-            "a worker hangs or is very slow: try with --workers 0, where Ctrl-C shows "
-            "the line it is at"
-        ),
-    ),
-    (
-        "exited unexpectedly",
-        (
-            "the system may have ended it for want of memory, or it could not import "
-            "a dataset that a notebook defines: its standard error says which"
-        ),
-    ),
-    (
-        "Too many open files",
-        'call torch.multiprocessing.set_sharing_strategy("file_system") first',
-    ),
-)
-_HINT = "`for batch in loader: pass` shows the whole traceback"
-_IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
-_PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
-_NOT_THE_USERS = re.compile(
-    r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
-)
-_LONGEST = 300
-# What torch raises where a worker dies between sending a batch and its memory.
-_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 
 
 class LoaderFailed(GpuMagicError):

@@ -40,6 +40,11 @@ _PAIRS_FOR_A_VERDICT, _MOST_PAIRS = 6, 20
 _PATIENCE_WITH_A_MODEL = 3
 
 _TOO_FEW = "longer budgets allow for more: --budget 30"
+_FEWEST_AHEAD, _MOST_AHEAD = 3, 64
+_DEFAULT_PREFETCH = 2
+_WARM_STEPS = 2
+_REAL_BATCHES = 2  # that a modelled loop goes round with
+_EPOCH = 1 << 20  # batches of a modelled loader: it never ends
 
 
 class _Pair(NamedTuple):
@@ -250,11 +255,6 @@ def _remarks(pairs: int, loops: _Pair, steps: int) -> list[Remark]:
     return found
 
 
-_FEWEST_AHEAD, _MOST_AHEAD = 3, 64
-_DEFAULT_PREFETCH = 2
-_WARM_STEPS = 2
-
-
 def ahead_of(loader: Any) -> int:
     """How many batches of a loader may be ready before anybody asks.
 
@@ -378,10 +378,6 @@ def _length_of(loader: Any) -> int | None:
         return len(loader)
     except TypeError:  # an iterable dataset without a length
         return None
-
-
-_REAL_BATCHES = 2  # that a modelled loop goes round with
-_EPOCH = 1 << 20  # batches of a modelled loader: it never ends
 
 
 def paced(

@@ -1,9 +1,9 @@
-"""What one line of options asks for, checked before anything runs."""
+"""What is asked of a loader, by a line of options or as a function's arguments."""
 
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import UsageProblem
@@ -11,66 +11,86 @@ from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 AUTO = "auto"
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one line.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked of a loader: the one list that line, functions and stages share.
 
     Attributes:
+        name: What the user calls the loader.
+
         out: The name of the new loader; None where NAME itself is to be replaced, or
             where nothing is made.
 
+        device: Where batches go; None is the current device of the best kind.
+
         workers: How many, "auto" to find out, None to leave them.
 
-        step: The name of a function.
+        prefetch: How many batches each worker prepares ahead.
+
+        depth: How many batches are copied ahead.
+
+        step: The function that the loop calls with a batch.
+
+        batches: How many are timed.
+
+        budget_s: About how long all of it may take.
+
+        diagnose: Look and predict: nothing is made, and no device is started.
+
+        verify: Compare a whole epoch.
+
+        profile: Trace how copies and kernels overlap.
+
+        force: Go on where it is refused, or not worth it.
     """
 
-    name: str
-    out: str | None
-    device: str | None
-    workers: int | str | None
-    prefetch: int | None
-    depth: int
-    step: str | None
-    batches: int | None
-    budget_s: float
-    diagnose: bool
-    verify: bool
-    profile: bool
-    force: bool
+    name: str | None = None
+    out: str | None = None
+    device: Any = None
+    workers: int | str | None = None
+    prefetch: int | None = None
+    depth: int = 1
+    step: Callable[[Any], object] | None = None
+    batches: int | None = None
+    budget_s: float = 10.0
+    diagnose: bool = False
+    verify: bool = False
+    profile: bool = True
+    force: bool = False
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Request:
-        """Read and check the options of a line with a name.
+    def of(cls, line: argparse.Namespace) -> Options:
+        """Read and check the options of a line with a name, but for its step.
 
         Raises:
             GpuMagicError: A value is malformed, or two of them contradict.
         """
-        if not all(map(is_name, options.name.split("."))):
+        if not all(map(_is_name, line.name.split("."))):
             raise UsageProblem(
-                f"%pin_loader needs a name, and {options.name} is an expression",
-                f"give it a new one first: my_loader = {options.name}",
+                f"%pin_loader needs a name, and {line.name} is an expression",
+                f"give it a new one first: my_loader = {line.name}",
             )
-        request = cls(
-            name=options.name,
-            out=_out(options),
-            device=_device(options.device),
-            workers=_workers(options.workers),
-            prefetch=options.prefetch,
-            depth=options.depth,
-            step=options.step,
-            batches=options.batches,
-            budget_s=parse_seconds(options.budget),
-            diagnose=options.diagnose,
-            verify=options.verify,
-            profile=not options.no_profile,
-            force=options.force,
+        options = cls(
+            name=line.name,
+            out=_out(line),
+            device=_device(line.device),
+            workers=_workers(line.workers),
+            prefetch=line.prefetch,
+            depth=line.depth,
+            batches=line.batches,
+            budget_s=parse_seconds(line.budget),
+            diagnose=line.diagnose,
+            verify=line.verify,
+            profile=not line.no_profile,
+            force=line.force,
         )
-        request._check()
-        return request
+        options._check()
+        return options
 
     def _check(self) -> None:
         least = (
@@ -89,21 +109,27 @@ class Request:
                 "--workers auto, or leave --prefetch away",
             )
 
+    def of_a_look(self) -> Options:
+        """Without what belongs to a new loader, where none is going to be made."""
+        return replace(
+            self, diagnose=True, workers=None, prefetch=None, depth=1, force=False
+        )
 
-def watch_only(options: argparse.Namespace) -> None:
+
+def watch_only(line: argparse.Namespace) -> None:
     """Refuse the options that have no meaning in front of a cell.
 
     Raises:
         UsageProblem: There is one.
     """
     for option, said in (
-        ("--workers", options.workers is not None),
-        ("--inplace", options.inplace),
-        ("--out", options.out is not None),
-        ("--step", options.step is not None),
-        ("--diagnose", options.diagnose),
-        ("--verify", options.verify),
-        ("--force", options.force),
+        ("--workers", line.workers is not None),
+        ("--inplace", line.inplace),
+        ("--out", line.out is not None),
+        ("--step", line.step is not None),
+        ("--diagnose", line.diagnose),
+        ("--verify", line.verify),
+        ("--force", line.force),
     ):
         if said:
             raise UsageProblem(
@@ -112,24 +138,24 @@ def watch_only(options: argparse.Namespace) -> None:
             )
 
 
-def is_name(text: str) -> bool:
+def _is_name(text: str) -> bool:
     """Whether something can be assigned to it."""
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
-def _out(options: argparse.Namespace) -> str | None:
-    if options.inplace and options.out is not None:
+def _out(line: argparse.Namespace) -> str | None:
+    if line.inplace and line.out is not None:
         raise _problem(
             "--inplace puts the new loader under the old name, --out under another",
             "one of the two",
         )
-    if options.diagnose:
+    if line.diagnose:
         return None
-    if options.inplace:
-        out = str(options.name)
+    if line.inplace:
+        out = str(line.name)
     else:
-        out = options.out or f"{options.name.replace('.', '_')}_pinned"
-    if not is_name(out):
+        out = line.out or f"{line.name.replace('.', '_')}_pinned"
+    if not _is_name(out):
         raise _problem(f"{out} is no name of a variable", "--out train_dl_pinned")
     return out
 
@@ -148,5 +174,5 @@ def _workers(text: str | None) -> int | str | None:
     return int(text)
 
 
-def _problem(problem: str, example: Any) -> UsageProblem:
+def _problem(problem: str, example: str) -> UsageProblem:
     return UsageProblem(f"%pin_loader: {problem}", f"say {example}")

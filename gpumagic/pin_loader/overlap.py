@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gpumagic.report.events import Interval, Trace, TraceSpan
 
 _TRACED_STEPS = 10
+# `Memcpy HtoD (Pinned -> Device)`; AMD and Intel tell the direction only.
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|M2D")
+_PAGEABLE = re.compile(r"\(\s*Pageable\b")
+_KNOWN_MEMORY = re.compile(r"\(\s*(Pageable|Pinned)\b")
 
 
 def traced(
@@ -81,12 +85,6 @@ def _estimate(
     # What a blocking copy takes is what the host sees; else only the device knows.
     copy = mode.host if mode.blocking or mode.device is None else mode.device
     return estimated(wait_s, copy.median_s, step.samples.median_s, step_s)
-
-
-# `Memcpy HtoD (Pinned -> Device)`; AMD and Intel tell the direction only.
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|M2D")
-_PAGEABLE = re.compile(r"\(\s*Pageable\b")
-_KNOWN_MEMORY = re.compile(r"\(\s*(Pageable|Pinned)\b")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,13 @@ _MOST_NAMED = 3
 _FORK = (
     'or DataLoader(..., multiprocessing_context="fork"), if workers leave the GPU alone'
 )
+_LONGEST_S = 2.0  # datasets may hold millions of names
+_DEEPEST = 12
+_MOST_CHILDREN = 64
+_MOST_LOOKED_AT = 2000
+_BY_NAME = (type, types.FunctionType)
+_SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
+_HOST = ("cpu", "meta")
 
 
 def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
@@ -103,15 +110,6 @@ def _named(found: Sequence[Any]) -> str:
     if len(words) == 1:
         return f"{words[0]} is defined"
     return f"{', '.join(words[:-1])} and {words[-1]} are defined"
-
-
-_LONGEST_S = 2.0  # datasets may hold millions of names
-_DEEPEST = 12
-_MOST_CHILDREN = 64
-_MOST_LOOKED_AT = 2000
-_BY_NAME = (type, types.FunctionType)
-_SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
-_HOST = ("cpu", "meta")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from gpumagic.pin_loader.pinner import is_wrapped, unwrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
+T = TypeVar("T")
+
 
 class LikeItsLoader:
     """Answers with the loader's length and attributes, and sets them there.
@@ -88,9 +91,6 @@ class LikeItsLoader:
     ) -> Any:
         self._state = None
         return load(*args, **options)
-
-
-_GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
 
 
 class _UnderWay(NamedTuple):
@@ -322,9 +322,6 @@ def current(device: Any, *, start: bool = False) -> Any:
     with contextlib.suppress(GpuMagicError):  # a simulated one was switched off
         index = open_runtime(device.type).current_device()
     return device if index is None else torch.device(device.type, index)
-
-
-T = TypeVar("T")
 
 
 def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+_MOST_OBJECTS, _MOST_ITEMS = 100, 32
+_MOST_COPIED = 100_000  # elements of a list that a sampler may shuffle in place
+_WITHIN = ("base_dataloader", "loader", "dataloader", "_dataloader")
+_PLAIN = (int, float, str, bytes, bool, type(None), type)
+
 
 class Part:
     """Something that was noted.
@@ -163,11 +168,6 @@ def _seeding_anew(words: Any) -> Callable[[], None]:
 if TYPE_CHECKING:
     PutBack = Callable[[], object]
     Noted = tuple[str, PutBack]
-
-_MOST_OBJECTS, _MOST_ITEMS = 100, 32
-_MOST_COPIED = 100_000  # elements of a list that a sampler may shuffle in place
-_WITHIN = ("base_dataloader", "loader", "dataloader", "_dataloader")
-_PLAIN = (int, float, str, bytes, bool, type(None), type)
 
 
 def parts_of(loader: Any) -> Iterator[Noted]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
-from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
 from gpumagic.pin_loader import link
 from gpumagic.pin_loader.batch import tensors_in, to_device
-from gpumagic.pin_loader.investigation import unusable
 from gpumagic.pin_loader.report import Rates, Remark, Samples, Step
 from gpumagic.report.units import count_text
 
@@ -32,6 +31,14 @@ _NO_LEAVES = Remark(
     "the batch has no dense tensors on the host, so there is nothing to copy",
     "let the dataset, or the collate_fn, return tensors",
 )
+_STEP_WARM_UPS = 2
+_SAMPLES, _FEWEST_SAMPLES = 10, 3
+_IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
+_SIDES = (256, 512, 1024, 2048, 4096)  # of the matrices that are multiplied
+_LARGER = 8  # times the work of the size before
+_FEWEST_PRODUCTS = 8  # in one step, so that its length can be set within a few percent
+_TRIED = 5
+STAND_IN = "a loop of matrix products"
 
 
 def measure(  # noqa: PLR0913 -- each is a part, or what it is measured with
@@ -175,21 +182,18 @@ def given_back(runtime: Runtime, device: int) -> Iterator[None]:
                 empty_host_cache(torch)
 
 
+def unusable(place: object, error: RuntimeError) -> DeviceError:
+    """What torch says of a device that it cannot start."""
+    reason = " ".join(str(error).split())
+    return DeviceError(
+        f"{place} cannot be used: {reason}", "%gpu_select shows what is there"
+    )
+
+
 def _reserved_bytes(runtime: Runtime, device: int) -> int:
     """What torch keeps; 0 of an allocator that was plugged in, and need not count."""
     figures = allocator_figures(runtime, device) or {}
     return figure(figures, "reserved_bytes.all.current") or 0
-
-
-_STEP_WARM_UPS = 2
-_SAMPLES, _FEWEST_SAMPLES = 10, 3
-_IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
-_SIDES = (256, 512, 1024, 2048, 4096)  # of the matrices that are multiplied
-_LARGER = 8  # times the work of the size before
-_FEWEST_PRODUCTS = 8  # in one step, so that its length can be set within a few percent
-_TRIED = 5
-
-STAND_IN = "a loop of matrix products"
 
 
 class StandIn:

@@ -25,6 +25,29 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.inspect_loader import Known
 
 _TOO_MANY = "This DataLoader will create .* worker processes"
+_ALWAYS = (
+    "collate_fn",
+    "num_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",  # since torch 2.6
+)
+_WITHOUT_WORKERS = {
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "multiprocessing_context": None,
+    "timeout": 0,
+}
+_USUAL_PREFETCH = 2  # torch's own, once there are workers
+_CHOOSING = ("batch_size", "sampler", "batch_sampler", "drop_last")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_SHORT_EPOCH = 100  # batches; starting workers takes as long as loading a few
 
 
 class Rebuilt(NamedTuple):
@@ -232,29 +255,6 @@ def _line_of(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-_ALWAYS = (
-    "collate_fn",
-    "num_workers",
-    "pin_memory",
-    "pin_memory_device",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "in_order",  # since torch 2.6
-)
-_WITHOUT_WORKERS = {
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "multiprocessing_context": None,
-    "timeout": 0,
-}
-_USUAL_PREFETCH = 2  # torch's own, once there are workers
-_CHOOSING = ("batch_size", "sampler", "batch_sampler", "drop_last")
-
-
 class Asked(NamedTuple):
     """What is to be different; None is as it was."""
 
@@ -378,9 +378,6 @@ def carry_choosing(old: Any, new: Any) -> None:
         inspect_loader.set_words(new, words)
 
 
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
 def _batch_sampler_is_special(loader: Any) -> bool:
     """Whether it is not what `batch_size`, `sampler` and `drop_last` would give."""
     batches = loader.batch_sampler
@@ -401,9 +398,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, plain) and isinstance(other, plain):
         return bool(one == other)
     return one is other
-
-
-_SHORT_EPOCH = 100  # batches; starting workers takes as long as loading a few
 
 
 def remarks_on(loader: Any, words: dict[str, Any]) -> tuple[Remark, ...]:

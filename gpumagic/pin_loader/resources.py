@@ -36,6 +36,16 @@ if TYPE_CHECKING:
 PREFETCH_FACTOR = 2  # torch's own default
 _WSL_BYTES = 512 << 20  # the least that is reported; some systems pin twice as much
 _WSL_REFUSE_SHARE = 1.0  # so uncertain a limit forbids nothing below it
+_GIB = 1 << 30
+_NEEDS: dict[LimitKind, Callable[[Demand], int]] = {
+    LimitKind.AVAILABLE: lambda demand: demand.ram_bytes,
+    LimitKind.CGROUP: lambda demand: demand.ram_bytes,
+    LimitKind.WSL: lambda demand: demand.locked_bytes,
+    LimitKind.SHM: lambda demand: demand.shared_bytes,
+    LimitKind.FILES: lambda demand: demand.files,
+}
+WARN_SHARE = 0.2  # of what there is; nothing is said below
+REFUSE_SHARE = 0.5
 
 
 def guard(  # noqa: PLR0913 - each is a word of its own
@@ -149,17 +159,6 @@ def _hands_over_files() -> bool:
     return ask is not None and ask() == "file_descriptor"
 
 
-_GIB = 1 << 30
-
-_NEEDS: dict[LimitKind, Callable[[Demand], int]] = {
-    LimitKind.AVAILABLE: lambda demand: demand.ram_bytes,
-    LimitKind.CGROUP: lambda demand: demand.ram_bytes,
-    LimitKind.WSL: lambda demand: demand.locked_bytes,
-    LimitKind.SHM: lambda demand: demand.shared_bytes,
-    LimitKind.FILES: lambda demand: demand.files,
-}
-
-
 def hint_for(
     kind: LimitKind, wanted: Demand, needed: int, available: int | None, *, force: bool
 ) -> str:
@@ -223,10 +222,6 @@ def _typed(demand: Demand) -> str:
     if not demand.workers:
         return "--workers 0"
     return f"--workers {demand.workers} --prefetch {demand.prefetch_factor}"
-
-
-WARN_SHARE = 0.2  # of what there is; nothing is said below
-REFUSE_SHARE = 0.5
 
 
 @dataclass(frozen=True)

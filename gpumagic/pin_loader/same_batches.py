@@ -49,6 +49,8 @@ _ONLY_ORDER = (
     "the order of the indices is the same"
 )
 _ANY_ORDER = "with in_order=False batches come in the order in which workers end"
+_SUM_BYTES = 16
+_LONGEST = 60  # letters of a value
 
 
 @dataclass(frozen=True)
@@ -249,9 +251,6 @@ def _end_of(way: Pass) -> str:
     return f"ends after {count} batches" if way.ended else "goes on"
 
 
-_SUM_BYTES = 16
-
-
 class Pass(NamedTuple):
     """One way through a loader.
 
@@ -342,9 +341,6 @@ def _sum_of(about: str, content: Any) -> list[int]:
         int.from_bytes(part, "little", signed=True)
         for part in (digest[:half], digest[half:])
     ]
-
-
-_LONGEST = 60  # letters of a value
 
 
 def difference(a: Any, b: Any) -> str | None:

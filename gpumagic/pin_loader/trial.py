@@ -38,6 +38,12 @@ _SAID_OTHERWISE = (
     "Got pickle error when attempting to start a worker Process",
     ".*use of fork\\(\\) may lead to deadlocks in the child",
 )
+_POLL_S = 0.05
+_TERMINATE_S = 1.0  # for ending by the polite signal, before the other one
+_KILLED_S = 10.0  # for being ended by the other one: a busy system takes its time
+# Where wrappers have what they wrap.
+_INNER_NAMES = ("loader", "base_dataloader", "dataloader")
+_DEEPEST = 4
 
 
 def batches_of(
@@ -172,14 +178,6 @@ def without_known_warnings() -> Iterator[None]:
         for message in _SAID_OTHERWISE:
             warnings.filterwarnings("ignore", message=message)
         yield
-
-
-_POLL_S = 0.05
-_TERMINATE_S = 1.0  # for ending by the polite signal, before the other one
-_KILLED_S = 10.0  # for being ended by the other one: a busy system takes its time
-# Where wrappers have what they wrap.
-_INNER_NAMES = ("loader", "base_dataloader", "dataloader")
-_DEEPEST = 4
 
 
 class Kept(NamedTuple):

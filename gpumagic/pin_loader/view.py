@@ -61,6 +61,18 @@ if TYPE_CHECKING:
 # In the other states there is little to see in a picture of before and after.
 _CHANGING = (State.DIAGNOSED, State.FIXED, State.WRAPPED_ONLY)
 _REFUSALS = frozenset(state for state in State if state.value.startswith("refused"))
+_LEFT = {
+    LimitKind.AVAILABLE: "of the memory that is left",
+    LimitKind.CGROUP: "of the memory that the container has left",
+    LimitKind.WSL: "of what WSL lets anybody pin",
+    LimitKind.SHM: "of the shared memory that is left",
+    LimitKind.FILES: "of the files that may still be opened",
+    LimitKind.MEMLOCK: "of what ulimit lets it lock",
+}
+_OF_RAM = (LimitKind.AVAILABLE, LimitKind.CGROUP)
+WORTH_IT = 1.05
+"""Below this, a gain is none: so says the rule that stops before rebuilding."""
+_PAIR = {"batch[0]", "batch[1]"}
 
 
 def draw(report: LoaderReport | WatchReport) -> Drawing:
@@ -139,19 +151,6 @@ def _reason(report: LoaderReport) -> Iterator[Part]:
         yield Note(kind, reason.text, reason.hint)
     elif reason.hint:
         yield Note(kind, reason.hint)
-
-
-_LEFT = {
-    LimitKind.AVAILABLE: "of the memory that is left",
-    LimitKind.CGROUP: "of the memory that the container has left",
-    LimitKind.WSL: "of what WSL lets anybody pin",
-    LimitKind.SHM: "of the shared memory that is left",
-    LimitKind.FILES: "of the files that may still be opened",
-    LimitKind.MEMLOCK: "of what ulimit lets it lock",
-}
-
-
-_OF_RAM = (LimitKind.AVAILABLE, LimitKind.CGROUP)
 
 
 def headline(report: LoaderReport) -> str:
@@ -336,10 +335,6 @@ def _needed(limit: Limit, locked_bytes: int) -> str:
     return f"pinning would lock {needed}"
 
 
-WORTH_IT = 1.05
-"""Below this, a gain is none: so says the rule that stops before rebuilding."""
-
-
 def faster_text(newer: str, report: LoaderReport) -> str:
     """The verdict on the new loader, with its interval, and with which step."""
     if report.end_to_end is None:
@@ -402,9 +397,6 @@ def workers_text(report: LoaderReport) -> str:
 
 def _batch_s(trial: WorkerTrial) -> float | None:
     return None if trial.loading is None else median_of(trial.loading.between)
-
-
-_PAIR = {"batch[0]", "batch[1]"}
 
 
 def next_parts(report: LoaderReport) -> Iterator[Part]:

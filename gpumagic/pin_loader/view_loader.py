@@ -38,6 +38,41 @@ _NOT_CONTIGUOUS = (
     "A tensor that is not contiguous is copied through pageable memory, pinned or not: "
     "`.contiguous()` in the collate_fn."
 )
+_LONGEST_PATH = 120
+_MOST_REASONS = 4
+_ANEW = (Way.REBUILT, Way.FLAG_SET)
+_ADVISED = (
+    State.DIAGNOSED,
+    State.FIXED,
+    State.WRAPPED_ONLY,
+    State.REFUSED_DIFFERENT,
+)
+FIXES = {
+    WhyPageable.FLAG_OFF: "DataLoader(..., pin_memory=True)",
+    WhyPageable.NO_ACCELERATOR: "",
+    WhyPageable.PASSED_THROUGH: (
+        "the adapter of %pin_loader pins it, or give {holder} a pin_memory() method"
+    ),
+    WhyPageable.OWN_METHOD: "let pin_memory() of {holder} pin it too",
+    WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
+    WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
+    WhyPageable.FLAG_TOO_LATE: "a new loader: workers read the flag when they start",
+    WhyPageable.UNKNOWN: "",
+}
+_MOST_NAMES = 6
+_MOST_DAMAGED = 3
+_RANDOM = (
+    "its values are random: two runs of the old loader differ as well, so only what "
+    "does not depend on chance was compared"
+)
+TONES: dict[Severity, Tone] = {
+    Severity.FINE: "ok",
+    Severity.WARN: "warning",
+    Severity.REFUSE: "problem",
+    Severity.INFORM: "note",
+    Severity.UNKNOWN: "unknown",
+}
+_LOUD = (Severity.WARN, Severity.REFUSE)
 
 
 def leaf_parts(report: LoaderReport) -> Iterator[Part]:
@@ -125,9 +160,6 @@ def _type_changes(anatomy: Anatomy) -> Iterator[Part]:
         yield Note("warning", f"the pinner changes classes: {listed(told)}")
 
 
-_LONGEST_PATH = 120
-
-
 def pageable_sentence(anatomy: Anatomy) -> str:
     """How many tensors and bytes are pageable, in one sentence without a full stop."""
     count, least = len(anatomy.leaves), least_text(anatomy)
@@ -179,29 +211,6 @@ def least_text(anatomy: Anatomy) -> str:
 def short_path(path: str) -> str:
     """The end of a path that is too long: that is what tells it from its neighbours."""
     return path if len(path) <= _LONGEST_PATH else f"...{path[3 - _LONGEST_PATH :]}"
-
-
-_MOST_REASONS = 4
-_ANEW = (Way.REBUILT, Way.FLAG_SET)
-_ADVISED = (
-    State.DIAGNOSED,
-    State.FIXED,
-    State.WRAPPED_ONLY,
-    State.REFUSED_DIFFERENT,
-)
-
-FIXES = {
-    WhyPageable.FLAG_OFF: "DataLoader(..., pin_memory=True)",
-    WhyPageable.NO_ACCELERATOR: "",
-    WhyPageable.PASSED_THROUGH: (
-        "the adapter of %pin_loader pins it, or give {holder} a pin_memory() method"
-    ),
-    WhyPageable.OWN_METHOD: "let pin_memory() of {holder} pin it too",
-    WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
-    WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
-    WhyPageable.FLAG_TOO_LATE: "a new loader: workers read the flag when they start",
-    WhyPageable.UNKNOWN: "",
-}
 
 
 class _Reason(NamedTuple):
@@ -273,14 +282,6 @@ def _mended(report: LoaderReport) -> set[WhyPageable]:
         return set()
     adapted = {WhyPageable.PASSED_THROUGH} if built.adapter else set()
     return {WhyPageable.FLAG_OFF, WhyPageable.FLAG_TOO_LATE, *adapted}
-
-
-_MOST_NAMES = 6
-_MOST_DAMAGED = 3
-_RANDOM = (
-    "its values are random: two runs of the old loader differ as well, so only what "
-    "does not depend on chance was compared"
-)
 
 
 def proof_parts(report: LoaderReport) -> Iterator[Part]:
@@ -375,16 +376,6 @@ def _reuse(reuse: ReuseCheck) -> str:
 
 def _damage(each: Damaged) -> str:
     return f"{each.path} of batch {each.batch:,}"
-
-
-TONES: dict[Severity, Tone] = {
-    Severity.FINE: "ok",
-    Severity.WARN: "warning",
-    Severity.REFUSE: "problem",
-    Severity.INFORM: "note",
-    Severity.UNKNOWN: "unknown",
-}
-_LOUD = (Severity.WARN, Severity.REFUSE)
 
 
 def guard_parts(guard: Guard, setting: Setting, told: str = "") -> Iterator[Part]:

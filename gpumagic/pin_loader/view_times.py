@@ -73,6 +73,27 @@ _MODELLED = (
     "to the device and compute are those of the model, as such a device has a clock of "
     "its own."
 )
+_MOSTLY = 0.5
+_HARDLY_ANY = 0.05
+_SHORT_S = 100e-6  # about what the host takes to launch the beginning of a step
+_MOST_TIMES = 100
+_INSTANT = (
+    "That of workers is for so many that loading takes no time, which `--workers auto` "
+    "finds out."
+)
+_SYNTHETIC = (
+    "Compute is synthetic: it is as long as the slowest other part, for which feeding "
+    "gains the most; your own step gains this or less (`--step FN` measures it)."
+)
+_LANES = ("load", "copy", "compute")
+_BOTH_TIMES = (
+    "Host held: until the call returned. Done after: from before the copy to its end, "
+    "by events on the device; from pageable memory, the host's part is in it."
+)
+_BOTH_RATES = (
+    " The ceiling is the rate of one large pinned copy, theory that of the link's "
+    "standard."
+)
 
 
 def end_to_end_parts(report: LoaderReport) -> Iterator[Part]:
@@ -181,9 +202,6 @@ def _share(share: float | None) -> str:
     return NOT_MEASURED if share is None else share_text(share)
 
 
-_MOSTLY = 0.5
-
-
 class Split(NamedTuple):
     """A step and its pieces; a piece that cannot be told apart is None.
 
@@ -258,10 +276,6 @@ def _is_pinned(report: LoaderReport, found: EndToEnd, which: int) -> bool | None
     return anatomy.bytes_that_are(Pinned.PAGEABLE) < _MOSTLY * anatomy.tensor_bytes
 
 
-_HARDLY_ANY = 0.05
-_SHORT_S = 100e-6  # about what the host takes to launch the beginning of a step
-
-
 def why_nothing_is_hidden(report: LoaderReport, found: EndToEnd) -> str:
     """The reason in a sentence or two; "" where copies were hidden, or not traced."""
     hidden = found.overlap[1]
@@ -293,17 +307,6 @@ def _what_delays(report: LoaderReport, found: EndToEnd) -> str:
         f"A copy takes {time_text(took_s)} here, and is over before the host has "
         "launched the first kernel of a step."
     )
-
-
-_MOST_TIMES = 100
-_INSTANT = (
-    "That of workers is for so many that loading takes no time, which `--workers auto` "
-    "finds out."
-)
-_SYNTHETIC = (
-    "Compute is synthetic: it is as long as the slowest other part, for which feeding "
-    "gains the most; your own step gains this or less (`--step FN` measures it)."
-)
 
 
 def bound_parts(bound: Bound) -> Iterator[Part]:
@@ -370,9 +373,6 @@ def _is_instant(bound: Bound, gain: Gain) -> bool:
     return gain.remedy is Remedy.WORKERS and gain.step_s < bound.best_s
 
 
-_LANES = ("load", "copy", "compute")
-
-
 def steps_parts(four: FourSteps) -> Iterator[Part]:
     """Two timelines; the longer one gives both their scale."""
     every = (*four.before, *four.after)
@@ -407,16 +407,6 @@ def _its(
     for span in spans:
         if span.lane == lane:
             yield Span(span.start_s, span.end_s, f"#{numbers[span.step]}", lane)
-
-
-_BOTH_TIMES = (
-    "Host held: until the call returned. Done after: from before the copy to its end, "
-    "by events on the device; from pageable memory, the host's part is in it."
-)
-_BOTH_RATES = (
-    " The ceiling is the rate of one large pinned copy, theory that of the link's "
-    "standard."
-)
 
 
 def copies_parts(rates: Rates, setting: Setting) -> Iterator[Part]:

@@ -34,6 +34,8 @@ _MOST_RACES = 5
 _MOST_CURVES = 3
 _FEWEST_POINTS = 4
 _LONGEST_SOURCE = 100
+NO_LINE = "no line of the cell"
+_LONGEST_ERROR = 80
 
 
 def watch_parts(report: WatchReport) -> Iterator[Part]:
@@ -195,10 +197,6 @@ def _below(report: WatchReport) -> Iterator[str]:
             f"are those of the {report.setting.label}."
         )
     yield "Watching takes time itself: the cell is a little faster without it."
-
-
-NO_LINE = "no line of the cell"
-_LONGEST_ERROR = 80
 
 
 def watch_headline(report: WatchReport) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "not measured"
 _UNITS = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
+MOST_NOTES = 12
 
 
 def loader_text(facts: LoaderFacts) -> str:
@@ -137,9 +138,6 @@ def time_of_text(part_s: float, whole_s: float) -> str:
     texts = time_text(part_s), time_text(whole_s)
     number, _, unit = texts[0].partition(" ")
     return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
-
-
-MOST_NOTES = 12
 
 
 def notes_of(remarks: Sequence[Remark]) -> Iterator[Part]:

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from gpumagic.report.events import CodeLine
     from gpumagic.report.places import PlaceMark
 
+_MOST_REMARKS = 3
+_LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
+_SMALL_BYTES = 1 << 16  # below this a copy takes longer to launch than to run
+_MANY = 50
+_MOVING = ("to", "cuda", "copy_")  # methods that take non_blocking
+_LONGEST = 80
+_WAYS = ((False, False), (True, False), (False, True))  # pinned, non_blocking
+_MUCH_COPYING = 0.05  # of the time
+_WELL_HIDDEN = 0.5
+_MUCH_UNEXPLAINED = 0.3
+
 
 def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
     """The lines that copied, those with most bytes first."""
@@ -61,15 +72,6 @@ def _added_up(line: CodeLine | None, found: Sequence[SeenCopy]) -> CopyLine:
         blocking=sum(not each.non_blocking for each in found),
         held_s=all_held_s(found),
     )
-
-
-_MOST_REMARKS = 3
-_LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
-_SMALL_BYTES = 1 << 16  # below this a copy takes longer to launch than to run
-_MANY = 50
-_MOVING = ("to", "cuda", "copy_")  # methods that take non_blocking
-_LONGEST = 80
-_WAYS = ((False, False), (True, False), (False, True))  # pinned, non_blocking
 
 
 def copy_remarks(
@@ -192,11 +194,6 @@ def with_non_blocking(expression: str) -> str | None:
     others = call.args or call.keywords
     before = typed[:-1].rstrip().removesuffix(",")
     return f"{before}{', ' if others else ''}non_blocking=True)"
-
-
-_MUCH_COPYING = 0.05  # of the time
-_WELL_HIDDEN = 0.5
-_MUCH_UNEXPLAINED = 0.3
 
 
 def sharing_remarks(  # noqa: PLR0913 -- each is a word of its own

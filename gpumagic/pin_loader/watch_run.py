@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.watch_waits import SeenLoader
     from gpumagic.report.events import Code, SeenRace
 
+_PAUSE_S = 1e-3
+_ANEW = "run the cell again: by then it is there"
+_WITHOUT = "everything else in this report holds"
+_LONG_S = 120.0  # a trace of what takes longer has millions of entries
+
 
 class WatchRun:
     """Watches what runs between `begin` and `end`.
@@ -193,9 +198,6 @@ def _broken(error: BaseException) -> DeviceError:
     )
 
 
-_PAUSE_S = 1e-3
-
-
 def wait_until_idle(runtime: Runtime) -> None:
     """Wait until every device in use is idle; it starts none.
 
@@ -233,10 +235,6 @@ def _is_capturing(runtime: Runtime) -> bool:
     box = simulated_box() if runtime.simulated else None
     kind = "cuda" if box is not None and box.as_cuda else runtime.kind
     return torch_private.is_capturing(torch, kind)
-
-
-_ANEW = "run the cell again: by then it is there"
-_WITHOUT = "everything else in this report holds"
 
 
 class Missing(NamedTuple):
@@ -369,9 +367,6 @@ def _untraced(error: DeviceError) -> Missing:
 def _without_option(hint: str | None) -> str:
     """A hint that is not about an option of another magic."""
     return _WITHOUT if hint is None or "--profile" in hint else hint
-
-
-_LONG_S = 120.0  # a trace of what takes longer has millions of entries
 
 
 class Ended(NamedTuple):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The base of the iterators has no public name, and nothing else sees every batch.
 _ITERATOR = "_BaseDataLoaderIter"
+_WORTH_SAYING = 0.1  # of the time
+_LEAST_S = 0.01
 
 
 @contextlib.contextmanager
@@ -256,10 +258,6 @@ def _weak(thing: Any) -> Callable[[], Any]:
         return weakref.ref(thing)
     except TypeError:  # a list as a dataset, say
         return lambda: None
-
-
-_WORTH_SAYING = 0.1  # of the time
-_LEAST_S = 0.01
 
 
 def loop_waits(

@@ -22,6 +22,7 @@ _WORTH_IT = 0.05  # gains below are none
 _FAST_ENOUGH = 0.8  # of the step
 _LONGEST_TRIAL_S = 2.0  # of timing, when the workers have started
 _SHORTEST_PATIENCE_S = 5.0  # for one batch, however little time is left
+_PRIVATE = ("Private_Clean:", "Private_Dirty:")
 
 
 def search(  # noqa: PLR0913 - each is a word of its own
@@ -220,9 +221,6 @@ def _quota(folder: Path) -> float | None:
         quota = number_in(folder / "cpu.cfs_quota_us") or 0
         period = number_in(folder / "cpu.cfs_period_us") or 0
     return quota / period if quota > 0 and period > 0 else None
-
-
-_PRIVATE = ("Private_Clean:", "Private_Dirty:")
 
 
 def private_bytes(pids: Iterable[int], root: Path = ROOT) -> int | None:

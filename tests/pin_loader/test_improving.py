@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader import (  # noqa: E402
-    api,
     diagnose,
     improve,
+    investigation,
     loading,
     loops,
     pin,
@@ -89,7 +89,7 @@ def gpu(monkeypatch):
         iterated.append(loader)
         return batches_of(loader, **options)
 
-    monkeypatch.setattr(api, "open_runtime", lambda _: runtime)
+    monkeypatch.setattr(investigation, "open_runtime", lambda _: runtime)
     for module in (stages, loading):
         monkeypatch.setattr(module, "batches_of", noting)
     return SimpleNamespace(runtime=runtime, iterated=iterated)
@@ -210,9 +210,9 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
     case = SimpleNamespace(
         pins=True,
         feeding="the new loader",
-        wish=SimpleNamespace(force=False),
+        options=SimpleNamespace(force=False),
         rebuilding=SimpleNamespace(way=Way.REBUILT, reason=None),
-        end_to_end=SimpleNamespace(result=result),
+        found=SimpleNamespace(end_to_end=SimpleNamespace(result=result)),
     )
 
     ending = say_how_it_ended(case)

@@ -7,7 +7,7 @@ import pytest
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
 from gpumagic.pin_loader.magic import LoaderMagics
-from gpumagic.pin_loader.options import AUTO, Request, watch_only
+from gpumagic.pin_loader.options import AUTO, Options, watch_only
 
 
 def options(line):
@@ -17,7 +17,7 @@ def options(line):
 
 def request_of(line):
     """The request of a line."""
-    return Request.of(options(line))
+    return Options.of(options(line))
 
 
 def test_a_name_alone_makes_a_loader_of_its_name():
