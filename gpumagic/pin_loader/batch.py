@@ -1,14 +1,11 @@
-"""Walks through a batch: finds its tensors, changes them, moves them.
+"""Takes batches apart and puts them together: finds tensors, changes them, moves them.
 
-The way of most batches, tensors in tuples, lists and dicts, is kept short: it is gone
-once for every step of a training.
-
-Nothing is told apart by trying it out: a container says by its class what it is. One
-that is put together again is a new object of the same class; the old one stays as it
-is. Constructors are not called where a copy will do, as they may have side effects.
-
-Properties are not computed, `__setattr__` and `__init__` are not called: so a frozen
-class can be filled, and nothing happens a second time.
+The way of most batches, tensors in tuples, lists and dicts, is kept short, since every
+step of a training goes it. Whatever else may be a container says so by its class:
+nothing is tried out. What is put together again is a new object of the same class, and
+the old one stays as it is. Properties are not computed, and neither constructors nor
+`__setattr__` are called where a copy will do: a frozen class can be filled, and nothing
+happens a second time.
 """
 
 from __future__ import annotations

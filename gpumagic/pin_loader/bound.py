@@ -1,4 +1,4 @@
-"""How long a step takes at the shortest, from how fast each part is on its own.
+"""The queueing model of loader, copy and step: how short a step can be at most.
 
 A training loop has three places where time goes: whoever loads, the link, the compute
 units. In the long run a step takes as long as the busiest of them, plus what cannot go
@@ -22,27 +22,21 @@ copy from there to the device, B for one from pageable memory, and C for compute
 No loop is faster than its slowest part, and bytes have to come to the device either
 way, through pinned memory or not: that is the shortest step.
 
-It is the arithmetic of `bounds` unrolled: the same costs, batch by batch. In the long
-run both agree, so a picture never promises what the bound denies.
-
-The clock of a simulated machine does not move while Python loads, so that a loop on it
-would never wait for data. Here the fetch itself lets time pass: as long as the loader,
-measured on its own, would have kept the loop waiting.
+`Queue` is the loader of this model, batch by batch. `schedule` unrolls the table with
+it into the picture of four steps, and loops on a simulated machine wait by it: in the
+long run all of them agree, so that no picture promises what the bound denies.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.report import Bound, FourSteps, Gain, Part, Remedy, StepSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from gpumagic.pin_loader.report import CopyMode, LoaderFacts, Loading, Rates
 
 _STEPS = 4
@@ -59,34 +53,90 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What each part takes for one batch, in seconds; what is unknown takes nothing.
+class Pace:
+    """How fast a loader gives batches.
 
     Attributes:
         load_s: From batch to batch, if nobody does anything with them.
 
-        pin_s: The copy into pinned memory; nothing if the loader does it already.
+        pin_s: The copy into pinned memory, as far as `load_s` is without it.
 
+        workers: With none the loop itself loads and pins, one after the other.
+
+        prefetch_factor: How many batches each worker prepares ahead; None is as many
+            as it comes to.
+    """
+
+    load_s: float = 0.0
+    pin_s: float = 0.0
+    workers: int = 0
+    prefetch_factor: int | None = 2
+
+    @property
+    def interval_s(self) -> float:
+        """From one batch to the next, if none is waited for."""
+        if self.workers == 0:
+            return self.load_s + self.pin_s
+        return max(self.load_s, self.pin_s)  # a thread pins meanwhile
+
+    @property
+    def slots(self) -> int | None:
+        """How many batches can be on their way at once."""
+        if self.prefetch_factor is None:
+            return None
+        return max(self.workers * self.prefetch_factor, 1)
+
+
+@dataclass(frozen=True)
+class Costs(Pace):
+    """What each part takes for one batch, in seconds; what is unknown takes nothing.
+
+    Attributes:
         link_s: The copy from pinned memory, on the device.
 
         blocking_s: How long `.to(device)` holds the host, as the loader is now.
 
         step_s: Compute.
-
-        workers: Nobody but the host loads if there are none.
     """
 
-    load_s: float = 0.0
-    pin_s: float = 0.0
+    prefetch_factor: int | None = None
     link_s: float = 0.0
     blocking_s: float = 0.0
     step_s: float = 0.0
-    workers: int = 0
 
-    @property
-    def feeding_s(self) -> float:
-        """What one thread does for a pinned batch."""
-        return self.load_s + self.pin_s if self.workers == 0 else self.load_s
+
+class Queue:
+    """When batches are ready, of a loader that was asked for the first one at zero.
+
+    Workers go on loading until all slots are full; taking a batch frees one. Without
+    workers nothing is loaded but while somebody waits.
+
+    Args:
+        pace: Of the loader.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._ready_s = 0.0  # when the last one was
+        self._taken_s: deque[float] = deque(maxlen=pace.slots)
+
+    def load(self, asked_s: float) -> tuple[float, float]:
+        """When loading of the next batch begins and ends, if it is asked for now.
+
+        Args:
+            asked_s: Now; never before the last one was in hand.
+        """
+        begins_s = asked_s
+        if self._pace.workers:
+            full = len(self._taken_s) == self._pace.slots
+            begins_s = max(self._ready_s, self._taken_s[0] if full else 0.0)
+        self._ready_s = begins_s + self._pace.interval_s
+        self._taken_s.append(max(asked_s, self._ready_s))
+        return begins_s, self._ready_s
+
+    def fetch(self, asked_s: float) -> float:
+        """When the next batch is in hand, if it is asked for now."""
+        return max(asked_s, self.load(asked_s)[1])
 
 
 def costs_of(rates: Rates, *, workers: int, pinned: bool) -> Costs:
@@ -118,8 +168,8 @@ def step_s(costs: Costs, way: Way) -> float:
             return max(costs.load_s, compute_s) + costs.blocking_s
         return max(costs.load_s, costs.blocking_s + compute_s)
     if way is Way.IN_LINE:
-        return max(costs.feeding_s, costs.pin_s, costs.link_s + compute_s)
-    return max(costs.feeding_s, costs.pin_s, costs.link_s, compute_s)
+        return max(costs.interval_s, costs.link_s + compute_s)
+    return max(costs.interval_s, costs.link_s, compute_s)
 
 
 def bound_of(  # noqa: PLR0913 -- what is known of the loop as it is
@@ -267,18 +317,17 @@ def _in_turn(costs: Costs, way: Way, steps: int) -> tuple[StepSpan, ...]:
     """Copy and compute on one stream; a blocking copy holds the host as well."""
     blocks = way is Way.BLOCKING
     copy_s = costs.blocking_s if blocks else costs.link_s
-    pinning_s = 0.0 if blocks else costs.pin_s
+    queue = Queue(replace(costs, pin_s=0.0) if blocks else costs)
     spans: list[StepSpan] = []
-    host_s = loaded_s = computed_s = 0.0
+    host_s = computed_s = 0.0
     for step in range(steps):
-        load = _loading(costs, step, host_s, loaded_s, pinning_s)
-        loaded_s = load.end_s
+        begins_s, loaded_s = queue.load(host_s)
         copied_s = max(loaded_s, computed_s) + copy_s
         # A pinned copy only has to be submitted, and the host may run ahead.
         host_s = copied_s if blocks else loaded_s
         computed_s = copied_s + costs.step_s
         spans += (
-            load,
+            StepSpan(LOAD, step, begins_s, loaded_s),
             StepSpan(COPY, step, copied_s - copy_s, copied_s),
             StepSpan(COMPUTE, step, copied_s, computed_s),
         )
@@ -291,142 +340,20 @@ def _ahead(costs: Costs, steps: int) -> tuple[StepSpan, ...]:
     A batch is handed out when the next one has been fetched; and its memory is taken
     when the step before the last has let go of it.
     """
-    loads: list[StepSpan] = []
-    copied: list[float] = []
-    host_s = loaded_s = 0.0
+    queue, loads, asked_s = Queue(costs), [], 0.0
     for step in range(steps + _DEPTH):
-        load = _loading(costs, step, host_s, loaded_s, costs.pin_s)
-        loads.append(load)
-        host_s = loaded_s = load.end_s
+        loads.append(StepSpan(LOAD, step, *queue.load(asked_s)))
+        asked_s = loads[-1].end_s
     spans: list[StepSpan] = []
-    computed = [0.0] * (_DEPTH + 1)
+    copied_s, computed = 0.0, [0.0] * (_DEPTH + 1)
     for step in range(steps):
-        ready_s = max(loads[step].end_s, copied[-1] if copied else 0.0)
-        copied.append(max(ready_s, computed[-_DEPTH - 1]) + costs.link_s)
-        begins_s = max(copied[-1], computed[-1], loads[step + _DEPTH].end_s)
+        ready_s = max(loads[step].end_s, copied_s, computed[-_DEPTH - 1])
+        copied_s = ready_s + costs.link_s
+        begins_s = max(copied_s, computed[-1], loads[step + _DEPTH].end_s)
         computed.append(begins_s + costs.step_s)
         spans += (
             loads[step],
-            StepSpan(COPY, step, copied[-1] - costs.link_s, copied[-1]),
+            StepSpan(COPY, step, copied_s - costs.link_s, copied_s),
             StepSpan(COMPUTE, step, begins_s, computed[-1]),
         )
     return tuple(spans)
-
-
-def _loading(
-    costs: Costs, step: int, host_s: float, loaded_s: float, pinning_s: float
-) -> StepSpan:
-    """Workers go on at once, and a thread pins meanwhile; the host begins when free."""
-    if costs.workers == 0:
-        return StepSpan(LOAD, step, host_s, host_s + costs.load_s + pinning_s)
-    interval_s = max(costs.load_s, pinning_s)
-    return StepSpan(LOAD, step, loaded_s, loaded_s + interval_s)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast a loader gives batches.
-
-    Attributes:
-        load_s: From batch to batch, if nobody does anything with them.
-
-        pin_s: The copy into pinned memory, as far as `load_s` is without it.
-
-        workers: With none the loop itself loads and pins, one after the other.
-
-        prefetch_factor: How many batches each worker prepares ahead.
-    """
-
-    load_s: float
-    pin_s: float = 0.0
-    workers: int = 0
-    prefetch_factor: int = 2
-
-    @property
-    def interval_s(self) -> float:
-        """From one batch to the next, if none is waited for."""
-        if self.workers == 0:
-            return self.load_s + self.pin_s
-        return max(self.load_s, self.pin_s)  # a thread pins meanwhile
-
-    @property
-    def slots(self) -> int:
-        """How many batches can be on their way at once."""
-        return max(self.workers * self.prefetch_factor, 1)
-
-
-class Queue:
-    """When batches are ready, of a loader that was asked for the first one at zero.
-
-    Workers go on loading until all slots are full; taking a batch frees one. Without
-    workers nothing is loaded but while somebody waits.
-
-    Args:
-        pace: Of the loader.
-    """
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._ready_s = 0.0  # when the last one was
-        self._taken_s: deque[float] = deque(maxlen=pace.slots)
-
-    def fetch(self, asked_s: float) -> float:
-        """When the next batch is in hand, if it is asked for now.
-
-        Args:
-            asked_s: Now; never before the last one was in hand.
-        """
-        pace = self._pace
-        if pace.workers == 0:
-            return asked_s + pace.interval_s
-        full = len(self._taken_s) == pace.slots
-        slot_free_s = self._taken_s[0] if full else 0.0
-        self._ready_s = max(self._ready_s, slot_free_s) + pace.interval_s
-        taken_s = max(asked_s, self._ready_s)
-        self._taken_s.append(taken_s)
-        return taken_s
-
-
-class PacedLoader:
-    """Gives a few real batches again and again; each fetch takes as long as it would.
-
-    Args:
-        batches: What it gives, in turn.
-
-        pace: How fast.
-
-        now_s: Reads the clock.
-
-        pass_time: Lets time pass on it, in seconds.
-
-        length: How many batches an epoch has.
-    """
-
-    def __init__(
-        self,
-        batches: Sequence[Any],
-        pace: Pace,
-        *,
-        now_s: Callable[[], float],
-        pass_time: Callable[[float], object],
-        length: int,
-    ) -> None:
-        self._batches = tuple(batches)
-        self._pace = pace
-        self._now_s = now_s
-        self._pass_time = pass_time
-        self._length = length
-        self.num_workers = pace.workers
-        self.prefetch_factor = pace.prefetch_factor
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Any]:
-        arrivals, began_s = Queue(self._pace), self._now_s()
-        for batch in itertools.islice(itertools.cycle(self._batches), self._length):
-            asked_s = self._now_s() - began_s
-            wait_s = arrivals.fetch(asked_s) - asked_s
-            if wait_s > 0:
-                self._pass_time(wait_s)
-            yield batch

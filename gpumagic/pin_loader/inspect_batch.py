@@ -1,4 +1,7 @@
-"""What a batch consists of: every tensor and array, whether it is pinned, why not."""
+"""What a batch consists of: each tensor and array, whether it is pinned, and why not.
+
+With what stands out in it, and would make it cheaper to send.
+"""
 
 from __future__ import annotations
 

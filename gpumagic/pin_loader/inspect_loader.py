@@ -1,8 +1,8 @@
-"""Reads how a loader is set, without iterating it or drawing a random number.
+"""Reads how a DataLoader is set, without iterating it or drawing a random number.
 
-They are known by name, along all their bases: none of their packages is imported.
-
-Nothing here iterates a loader, and what is read is left as it was.
+The private names of torch's DataLoader are here, each with what is done without it.
+Subclasses of other libraries are known by name, along all their bases: none of their
+packages is imported.
 """
 
 from __future__ import annotations

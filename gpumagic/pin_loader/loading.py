@@ -1,6 +1,7 @@
-"""How fast a loader gives batches while nobody does anything with them.
+"""Times the batches of a loader while nobody does anything with them.
 
-The original is let go: its frames would keep the loader's workers and its batches.
+A failure of the user's dataset is told in a few words: the error itself is let go, as
+its frames would keep the loader's workers and its batches.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.report import Loading, Samples
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.places import name_of
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -349,18 +351,14 @@ def _said_and_places(error: BaseException) -> tuple[str, list[tuple[str, str, st
         frames = traceback.extract_tb(error.__traceback__)
         places = [(each.filename, str(each.lineno), each.name) for each in frames]
         first = next((line for line in lines if line.strip()), "")
-        return _short(
-            f"{type(error).__name__}: {first}" if first else _kind(error)
-        ), places
+        name = type(error).__name__
+        said = f"{name}: {first}" if first else name
+        return shortened(said, _LONGEST), places
     matches = [match for line in lines if (match := _PLACE.match(line))]
-    said = [line for line in lines[1:] if line and not line[0].isspace()]
-    said = [line for line in said if not line.startswith(("Original Tr", "Traceback"))]
+    told = [line for line in lines[1:] if line and not line[0].isspace()]
+    told = [line for line in told if not line.startswith(("Original Tr", "Traceback"))]
     places = [(match["file"], match["line"], match["name"]) for match in matches]
-    return _short(said[0] if said else lines[0]), places
-
-
-def _kind(error: BaseException) -> str:
-    return type(error).__name__
+    return shortened(told[0] if told else lines[0], _LONGEST), places
 
 
 def _foreign(place: tuple[str, str, str]) -> bool:
@@ -370,7 +368,3 @@ def _foreign(place: tuple[str, str, str]) -> bool:
 
 def _hands_over(place: tuple[str, str, str]) -> bool:
     return "multiprocessing" in Path(place[0]).parts
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

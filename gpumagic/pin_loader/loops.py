@@ -1,13 +1,14 @@
-"""The loop as it is and the new loop, run in turn: what the new loader really gains.
+"""Runs the loop as it is and the new loop in turn: what the new loader really gains.
 
-Starting workers takes longer than many steps. So both loops that are compared stay
-open, each with its workers, and take turns.
+Starting workers takes longer than many steps. So both loops stay open, each with its
+workers, and take turns. On a simulated machine they wait as the queueing model says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
-from gpumagic.pin_loader.bound import Pace, PacedLoader
+from gpumagic.pin_loader.bound import Pace, Queue, costs_of
 from gpumagic.pin_loader.overlap import estimates, traced
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.rates import StandIn
@@ -25,7 +26,7 @@ from gpumagic.report import robust
 from gpumagic.report.robust import verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.overlap import Copying
@@ -387,12 +388,12 @@ def paced(
     box = simulated_box()
     assert box is not None  # noqa: S101 -- there is no simulated runtime without one
     clock = {"now_s": lambda: box.time_s, "pass_time": box.pass_time, "length": _EPOCH}
-    load_s = 0.0 if rates.load is None else rates.load.batch_s
-    before = PacedLoader(_some(old), _pace(old, load_s, 0.0), **clock)
     pinned = bool(getattr(old, "pin_memory", False))
-    pin_s = 0.0 if pinned or rates.pin_copy is None else rates.pin_copy.median_s
-    new_s = load_s if new_load is None else new_load.batch_s
-    after = PacedLoader(_some(new.loader), _pace(new.loader, new_s, pin_s), **clock)
+    costs = costs_of(rates, workers=0, pinned=pinned)
+    before = PacedLoader(_some(old), _pace(old, costs.load_s, 0.0), **clock)
+    new_s = costs.load_s if new_load is None else new_load.batch_s
+    pace = _pace(new.loader, new_s, costs.pin_s)
+    after = PacedLoader(_some(new.loader), pace, **clock)
     ahead = DevicePrefetcher(after, place, depth=new.depth)
     ahead.several_streams = new.several_streams
     return before, ahead
@@ -403,7 +404,7 @@ def _pace(loader: Any, load_s: float, pin_s: float) -> Pace:
         load_s,
         pin_s,
         workers=getattr(loader, "num_workers", 0) or 0,
-        prefetch_factor=getattr(loader, "prefetch_factor", None) or 2,
+        prefetch_factor=getattr(loader, "prefetch_factor", None) or _DEFAULT_PREFETCH,
     )
 
 
@@ -413,3 +414,52 @@ def _some(loader: Any) -> list[Any]:
     if not found:
         raise no_batches()
     return found
+
+
+class PacedLoader:
+    """Gives a few real batches again and again; each fetch takes as long as it would.
+
+    The clock of a simulated machine does not move while Python loads, so that a loop on
+    it would never wait for data. Here the fetch itself lets time pass: as long as the
+    loader, measured on its own, would have kept the loop waiting.
+
+    Args:
+        batches: What it gives, in turn.
+
+        pace: How fast.
+
+        now_s: Reads the clock.
+
+        pass_time: Lets time pass on it, in seconds.
+
+        length: How many batches an epoch has.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[Any],
+        pace: Pace,
+        *,
+        now_s: Callable[[], float],
+        pass_time: Callable[[float], object],
+        length: int,
+    ) -> None:
+        self._batches = tuple(batches)
+        self._pace = pace
+        self._now_s = now_s
+        self._pass_time = pass_time
+        self._length = length
+        self.num_workers = pace.workers
+        self.prefetch_factor = pace.prefetch_factor
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        queue, began_s = Queue(self._pace), self._now_s()
+        for batch in itertools.islice(itertools.cycle(self._batches), self._length):
+            asked_s = self._now_s() - began_s
+            wait_s = queue.fetch(asked_s) - asked_s
+            if wait_s > 0:
+                self._pass_time(wait_s)
+            yield batch

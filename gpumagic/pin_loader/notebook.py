@@ -1,4 +1,4 @@
-"""What one line comes to in a notebook: names looked up, the new loader stored."""
+"""What one line of the magic comes to: names looked up, the new loader stored."""
 
 from __future__ import annotations
 

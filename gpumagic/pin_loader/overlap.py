@@ -1,4 +1,4 @@
-"""How much of its copying a loop hides: by a trace of some steps, and estimated."""
+"""How much of its copying a loop hides behind kernels: from a trace, or estimated."""
 
 from __future__ import annotations
 

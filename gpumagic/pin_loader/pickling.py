@@ -1,4 +1,4 @@
-"""Whether what workers need can be sent to them, found out without starting one.
+"""Pickles what workers are sent, for nobody, to find what cannot be sent to them.
 
 Forked workers have it all. Others are sent the dataset, the collate function and the
 start function as a pickle; classes and functions are sent as names to import. Those of

@@ -1,4 +1,4 @@
-"""What torch's own pinner of loaders does with each class: it differs by version.
+"""What torch's own pinner of loaders does with each class, and an adapter for the rest.
 
 | torch | plain tuples | a `pin_memory()` of the class's own |
 | --- | --- | --- |
@@ -8,9 +8,9 @@
 
 Up to 2.4 it raises at sparse tensors, later it pins them.
 
-What the collate_fn returns travels from the worker to the pinning stage inside of an
-object that has a `pin_memory()`: that is what the pinner asks for. No class of the
-user's has to be changed.
+The adapter is a collate_fn. What it returns travels from the worker to the pinning
+stage inside of an object that has a `pin_memory()`: that is what the pinner asks for.
+No class of the user's has to be changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Something that stands in for a loader and is asked for what the loader knows."""
+"""The prefetcher: batches that lie on the device before they are asked for."""
 
 from __future__ import annotations
 

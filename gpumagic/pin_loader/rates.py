@@ -1,4 +1,4 @@
-"""How fast each part of a step is on its own: pinning, the link, copies, compute."""
+"""How fast each part of a step is on its own: pinning, copies, the link, compute."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Makes a loader that gives the same batches, set otherwise; the old one stays.
 
 Dataset, sampler and generators are the very objects of the old loader: only so is the
-order of the batches the same.
-
-All arguments but `shuffle` are kept as attributes, and that one lives on as the class
-of the sampler. Not all of them may be passed together: which ones depends on how the
-loader comes to its batches.
+order of the batches the same. All arguments but `shuffle` are kept as attributes, and
+that one lives on as the class of the sampler. Not all of them may be passed together:
+which ones depends on how the loader comes to its batches.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.errors import first_line
 from gpumagic.pin_loader import inspect_loader
 from gpumagic.pin_loader.inspect_loader import Treatment, kind_of, known_as
 from gpumagic.pin_loader.random_state import kept
@@ -173,7 +172,8 @@ def _anew(loader: Any, words: dict[str, Any]) -> Any:
     try:
         new = kind(**(arguments if plain else _taken(kind, arguments)), **own)
     except Exception as error:
-        raise CannotRebuild(f"{kind.__name__}(...) said: {_line_of(error)}") from error
+        said = first_line(error)
+        raise CannotRebuild(f"{kind.__name__}(...) said: {said}") from error
     carry_choosing(loader, new)
     stray = next(strays(loader, new), None) or _stray_of_its_own(new, own)
     if stray is not None:
@@ -249,10 +249,6 @@ def _carry_own_attributes(old: Any, new: Any) -> None:
     """What somebody has hung on the old loader, its new one has as well."""
     for name, value in vars(old).items():
         vars(new).setdefault(name, value)
-
-
-def _line_of(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class Asked(NamedTuple):

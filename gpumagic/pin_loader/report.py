@@ -1,4 +1,8 @@
-"""Something that a reader has to know, beside the figures."""
+"""What `%pin_loader` finds, as frozen records: figures, and how well they are known.
+
+Small records come first; `LoaderReport` and `WatchReport`, at the end, put them
+together.
+"""
 
 from __future__ import annotations
 

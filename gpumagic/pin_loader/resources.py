@@ -1,4 +1,4 @@
-"""Whether pinning and workers fit into the machine, before either is tried.
+"""What pinning and workers take of the machine, held against what it has left.
 
 With everything handed over, `prefetch_factor * workers` batches wait for their turn,
 one is in the user's hands, and a prefetcher holds as many as it is deep. Each of them

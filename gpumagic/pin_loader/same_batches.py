@@ -2,10 +2,8 @@
 
 Both begin from the same random state, one after the other, so that a dataset is never
 gone through twice at once. What is gone through are clones: a loader of the user's own
-is not moved on.
-
-A seal is the batch with a short sum in the place of each tensor and array. It has the
-same containers and plain values, so that two seals are compared as two batches are.
+is not moved on. Of each batch only a digest is kept: the batch with a short sum in the
+place of each tensor and array, so that two digests are compared as two batches are.
 
 Classes, order and values count; where tensors lie does not, nor whether they are
 pinned. A value that is not a number is the same as another such value.
@@ -38,6 +36,7 @@ from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import LoaderKind, Sameness, Way
 from gpumagic.pin_loader.trial import batches_of
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -534,8 +533,7 @@ def _of(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(repr(value), _LONGEST)
 
 
 def _is_tensor(thing: Any) -> bool:

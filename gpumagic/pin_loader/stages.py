@@ -1,7 +1,7 @@
-"""The stages that look: a batch, what the machine has room for, how fast each part is.
+"""The stages of an investigation, in their order: look, predict, mend, prove.
 
-They change nothing. Random numbers and samplers are put back by whoever runs the
-stages, and only clones of the user's loader are iterated, where it can be cloned.
+Those that look change nothing: random numbers and samplers are put back by whoever runs
+the stages, and only clones of the user's loader are iterated, where it can be cloned.
 """
 
 from __future__ import annotations

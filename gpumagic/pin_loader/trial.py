@@ -1,10 +1,11 @@
-"""Batches of a loader that is only tried out: nothing is left of it afterwards.
+"""Batches of a loader that is only tried out: its workers end with the block.
 
-The private names of torch's iterators that this takes are here; without them an
+They end within a time limit, whatever happens. Ctrl-C waits while they are started and
+ended: an exception between a fork and the note of its process would leave that behind
+for good, as a worker ends when it is told to, or with its parent, which is a notebook.
+
+The private names of torch's iterators that ending takes are here; without them an
 iterator is dropped, which ends its workers as well, only later.
-
-An exception between a fork and the note of its process would leave that process behind
-for good: a worker ends when it is told to, or with its parent, which is a notebook.
 """
 
 # ruff: noqa: SLF001 -- ending workers has no public name

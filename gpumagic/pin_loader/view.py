@@ -1,4 +1,4 @@
-"""Draws how a loader feeds its device: the answer, then what it rests on."""
+"""Draws how a loader feeds its device: the answer in one sentence, then all parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from gpumagic.pin_loader.view_words import (
     amount_text,
     device_text,
     inverse,
-    listed,
     loader_text,
     median_of,
     new_text,
@@ -42,7 +41,7 @@ from gpumagic.pin_loader.view_words import (
     times_text,
 )
 from gpumagic.report.robust import Verdict
-from gpumagic.report.units import count_text, share_text
+from gpumagic.report.units import count_text, listed, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,7 +268,7 @@ def _no_accelerator(report: LoaderReport) -> str:
     changes = report.rebuilding.changes if report.rebuilding is not None else ()
     if not changes:
         return f"{said}; {report.out} loads as {loader_text(report.loader)} does"
-    names = listed([change.argument for change in changes])
+    names = listed([change.argument for change in changes], most=3)
     return f"{said}; {report.out} differs in {names}"
 
 

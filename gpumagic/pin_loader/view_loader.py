@@ -1,19 +1,28 @@
-"""One batch, tensor by tensor: where its bytes lie."""
+"""Draws what was found of a loader: its batches, its proof, and what it takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.drawing import Badge, Column, Details, Grid, Note, Paragraph, Table, Tone
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    Tone,
+)
 from gpumagic.pin_loader.report import Pinned, Severity, State, Way, WhyPageable
 from gpumagic.pin_loader.view_words import (
     amount_text,
     device_text,
-    listed,
     loader_text,
     new_text,
 )
-from gpumagic.report.units import bytes_text, count_text, share_text
+from gpumagic.report.units import bytes_text, count_text, listed, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,31 +105,11 @@ def _leaf_table(anatomy: Anatomy) -> Table:
         leaves = sorted(leaves, key=lambda leaf: leaf.nbytes, reverse=True)
     size = bytes_text(anatomy.tensor_bytes)
     largest = f", the {MOST_LEAVES} largest of its tensors" if many else ""
-    return Table(
+    return Table.of(
         f"A batch ({anatomy.class_name}, {least_text(anatomy)}{size}){largest}",
-        (
-            Column("Tensor"),
-            Column("Class"),
-            Column("Shape"),
-            Column("Type"),
-            Column("Size", number=True),
-            Column("Memory"),
-        ),
-        tuple(map(_leaf_row, leaves[:MOST_LEAVES])),
-        total_rows=len(anatomy.leaves) + anatomy.left_out,
-    )
-
-
-def _leaf_row(leaf: Leaf) -> tuple[str, ...]:
-    shape = " x ".join(map(str, leaf.shape)) or "-"
-    size = bytes_text(leaf.nbytes)
-    return (
-        short_path(leaf.path),
-        leaf.what,
-        shape,
-        leaf.dtype or "-",
-        size,
-        _memory(leaf),
+        _LEAF,
+        leaves[:MOST_LEAVES],
+        len(anatomy.leaves) + anatomy.left_out,
     )
 
 
@@ -157,7 +146,7 @@ def _type_changes(anatomy: Anatomy) -> Iterator[Part]:
     """Containers that come out of the pinner as something else."""
     if anatomy.type_changes:
         told = [f"{at} from {old} to {new}" for at, old, new in anatomy.type_changes]
-        yield Note("warning", f"the pinner changes classes: {listed(told)}")
+        yield Note("warning", f"the pinner changes classes: {listed(told, most=3)}")
 
 
 def pageable_sentence(anatomy: Anatomy) -> str:
@@ -256,7 +245,7 @@ def why_parts(report: LoaderReport, anatomy: Anatomy) -> Iterator[Part]:
         return
     yield Paragraph(f"{said[0].upper()}{said[1:]}, for {len(reasons)} reasons:")
     for each in reasons[:_MOST_REASONS]:
-        paths = listed([short_path(leaf.path) for leaf in each.leaves])
+        paths = listed([short_path(leaf.path) for leaf in each.leaves], most=3)
         size = bytes_text(each.nbytes)
         yield _why_note(report, f"{size} {each.words()}: {paths}", each)
     if more := reasons[_MOST_REASONS:]:
@@ -298,7 +287,7 @@ def damage_parts(reuse: ReuseCheck | None) -> Iterator[Part]:
     """Batches that were overwritten: nothing is more serious."""
     if reuse is None or not reuse.damaged:
         return
-    told = listed([_damage(each) for each in reuse.damaged], _MOST_DAMAGED)
+    told = listed([_damage(each) for each in reuse.damaged], most=_MOST_DAMAGED)
     yield Note(
         "problem",
         f"memory is filled again while it is still being copied: {told}",
@@ -357,7 +346,7 @@ def _sameness(found: Sameness) -> Iterator[tuple[str, Cell]]:
     if found.same is not None and found.problem:
         yield "remark", found.problem
     if found.restored:
-        yield "put back as it was", listed(found.restored, _MOST_NAMES)
+        yield "put back as it was", listed(found.restored, most=_MOST_NAMES)
 
 
 def _reuse(reuse: ReuseCheck) -> str:
@@ -366,7 +355,7 @@ def _reuse(reuse: ReuseCheck) -> str:
         return f"overwritten while it was being copied; watched: {watched}"
     again = ""
     if reuse.reused:
-        paths = listed(reuse.reused)
+        paths = listed(reuse.reused, most=3)
         again = f"; the same addresses come again in the next batch: {paths}"
     if reuse.damaged is None:
         why = f": {reuse.problem}" if reuse.problem else ""
@@ -407,29 +396,8 @@ def is_loud(guard: Guard | None) -> bool:
 
 
 def _limits_table(guard: Guard) -> Table:
-    return Table(
-        "What it takes of the machine, at most (estimated)",
-        (
-            Column("What"),
-            Column("Needed", number=True),
-            Column("Available", number=True),
-            Column("Share", number=True),
-            Column("Verdict"),
-            Column("Read from"),
-        ),
-        tuple(map(_limit_row, guard.limits)),
-    )
-
-
-def _limit_row(limit: Limit) -> tuple[Cell, ...]:
-    return (
-        limit.kind.value,
-        amount_text(limit.kind, limit.needed),
-        _available(limit),
-        "-" if limit.share is None else share_text(limit.share),
-        Badge(limit.severity.value, TONES[limit.severity]),
-        limit.source or "-",
-    )
+    caption = "What it takes of the machine, at most (estimated)"
+    return Table.of(caption, _LIMIT, guard.limits)
 
 
 def _available(limit: Limit) -> str:
@@ -505,3 +473,30 @@ def _place_lines(setting: Setting) -> Iterator[str]:
     known = [f"{name} {version}" for name, version in versions if version is not None]
     if known:
         yield ", ".join(known)
+
+
+_LEAF = (
+    Property(Column("Tensor"), lambda leaf: short_path(leaf.path)),
+    Property(Column("Class"), lambda leaf: leaf.what),
+    Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
+    Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
+    Property(Column("Size", number=True), lambda leaf: bytes_text(leaf.nbytes)),
+    Property(Column("Memory"), _memory),
+)
+_LIMIT = (
+    Property(Column("What"), lambda limit: limit.kind.value),
+    Property(
+        Column("Needed", number=True),
+        lambda limit: amount_text(limit.kind, limit.needed),
+    ),
+    Property(Column("Available", number=True), _available),
+    Property(
+        Column("Share", number=True),
+        lambda limit: "-" if limit.share is None else share_text(limit.share),
+    ),
+    Property(
+        Column("Verdict"),
+        lambda limit: Badge(limit.severity.value, TONES[limit.severity]),
+    ),
+    Property(Column("Read from"), lambda limit: limit.source or "-"),
+)

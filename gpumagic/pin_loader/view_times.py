@@ -1,4 +1,4 @@
-"""Old loop and new loop: a step of each as a bar, and how sure the verdict is."""
+"""Draws how long things take: both loops, the bound, each part, other workers."""
 
 from __future__ import annotations
 

@@ -1,14 +1,22 @@
-"""A training cell that was watched: waits for loaders, and copies by line."""
+"""Draws a training cell that was watched: waits for loaders, and copies by line."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Grid, Meter, Note, Paragraph, Sparkline, Table
+from gpumagic.drawing import (
+    Column,
+    Grid,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Sparkline,
+    Table,
+)
 from gpumagic.pin_loader.view_words import (
     NOT_MEASURED,
-    listed,
     notes_of,
     time_of_text,
     time_text,
@@ -17,13 +25,15 @@ from gpumagic.report import robust
 from gpumagic.report.units import (
     bytes_text,
     count_text,
+    listed,
     part_text,
     seconds_text,
     share_text,
+    shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
@@ -95,33 +105,8 @@ def _meter(part_s: float | None, whole_s: float | None) -> Cell:
 
 def _waits(waits: Sequence[DataWait]) -> Table:
     rows = sorted(waits, key=lambda wait: wait.total_s, reverse=True)
-    return Table(
-        "Waits for data; median and longest are those after the first",
-        (
-            Column("Loader"),
-            Column("Loop"),
-            Column("Batches", number=True),
-            Column("Waited", number=True),
-            Column("First", number=True),
-            Column("Median", number=True),
-            Column("Longest", number=True),
-        ),
-        tuple(_wait_row(each) for each in rows[:_MOST_LINES]),
-        total_rows=len(rows),
-    )
-
-
-def _wait_row(wait: DataWait) -> tuple[Cell, ...]:
-    first, *rest = wait.waits.seconds or (None,)
-    return (
-        _loader(wait),
-        _line(wait.line),
-        f"{len(wait.waits.seconds):,}",
-        time_text(wait.total_s),
-        time_text(first),
-        time_text(robust.median(rest)) if rest else "-",
-        time_text(max(rest)) if rest else "-",
-    )
+    caption = "Waits for data; median and longest are those after the first"
+    return Table.of(caption, _WAIT, rows[:_MOST_LINES], len(rows))
 
 
 def _loader(wait: DataWait) -> str:
@@ -146,40 +131,18 @@ def _curves(waits: Sequence[DataWait]) -> Iterator[Part]:
 
 def _copies(copies: Sequence[CopyLine]) -> Table:
     rows = sorted(copies, key=lambda copy: copy.nbytes, reverse=True)
-    return Table(
-        "Copies to a device, by line",
-        (
-            Column("Line"),
-            Column("Copies", number=True),
-            Column("Blocking", number=True),
-            Column("Bytes", number=True),
-            Column("Pageable", number=True),
-            Column("Host held", number=True),
-        ),
-        tuple(_copy_row(each) for each in rows[:_MOST_LINES]),
-        total_rows=len(rows),
-    )
+    return Table.of("Copies to a device, by line", _COPY, rows[:_MOST_LINES], len(rows))
 
 
-def _copy_row(copy: CopyLine) -> tuple[Cell, ...]:
-    pageable = copy.pageable_bytes
-    return (
-        _line(copy.line),
-        f"{copy.times:,}",
-        None if copy.blocking is None else f"{copy.blocking:,}",
-        bytes_text(copy.nbytes),
-        None if pageable is None else bytes_text(pageable),
-        time_text(copy.held_s),
-    )
+def _count(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"
 
 
 def _line(line: CodeLine | None) -> str:
     if line is None:
         return NO_LINE
     source = line.source or "its source is gone"
-    if len(source) > _LONGEST_SOURCE:
-        source = f"{source[: _LONGEST_SOURCE - 3]}..."
-    return f"{line.where}: {source}"
+    return f"{line.where}: {shortened(source, _LONGEST_SOURCE)}"
 
 
 def _below(report: WatchReport) -> Iterator[str]:
@@ -203,9 +166,7 @@ def watch_headline(report: WatchReport) -> str:
     """How much of the time it waited for data, and where copies came from."""
     said = "; ".join((_waiting(report), _copying(report.copies)))
     if report.failed is not None:
-        failed = report.failed
-        if len(failed) > _LONGEST_ERROR:
-            failed = f"{failed[: _LONGEST_ERROR - 3]}..."
+        failed = shortened(report.failed, _LONGEST_ERROR)
         said = f"{said}; the code failed ({failed})"
     return said
 
@@ -266,3 +227,40 @@ def _copying(copies: Sequence[CopyLine]) -> str:
 
 def _pageable(copies: Sequence[CopyLine]) -> Iterator[int]:
     return (c.pageable_bytes for c in copies if c.pageable_bytes is not None)
+
+
+def _after_first(of: Callable[[Sequence[float]], float]) -> Callable[[DataWait], str]:
+    def cell(wait: DataWait) -> str:
+        rest = wait.waits.seconds[1:]
+        return time_text(of(rest)) if rest else "-"
+
+    return cell
+
+
+_WAIT = (
+    Property(Column("Loader"), _loader),
+    Property(Column("Loop"), lambda wait: _line(wait.line)),
+    Property(
+        Column("Batches", number=True), lambda wait: f"{len(wait.waits.seconds):,}"
+    ),
+    Property(Column("Waited", number=True), lambda wait: time_text(wait.total_s)),
+    Property(
+        Column("First", number=True),
+        lambda wait: time_text(next(iter(wait.waits.seconds), None)),
+    ),
+    Property(Column("Median", number=True), _after_first(robust.median)),
+    Property(Column("Longest", number=True), _after_first(max)),
+)
+_COPY = (
+    Property(Column("Line"), lambda copy: _line(copy.line)),
+    Property(Column("Copies", number=True), lambda copy: f"{copy.times:,}"),
+    Property(Column("Blocking", number=True), lambda copy: _count(copy.blocking)),
+    Property(Column("Bytes", number=True), lambda copy: bytes_text(copy.nbytes)),
+    Property(
+        Column("Pageable", number=True),
+        lambda copy: (
+            None if copy.pageable_bytes is None else bytes_text(copy.pageable_bytes)
+        ),
+    ),
+    Property(Column("Host held", number=True), lambda copy: time_text(copy.held_s)),
+)

@@ -1,4 +1,4 @@
-"""Names and figures in the words that every section of the view uses."""
+"""Names, figures and remarks in the words that every part of the view uses."""
 
 from __future__ import annotations
 
@@ -115,18 +115,6 @@ def inverse(ratio: float | None) -> float | None:
 def median_of(samples: Samples | None) -> float | None:
     """The middle of what was measured; None where nothing was."""
     return samples.median_s if samples is not None and samples.seconds else None
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Names in a row, the first few of many.
-
-    >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b", "c", "d", "e"])
-    ('a', 'a, b and c', 'a, b, c and 2 more')
-    """
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def time_of_text(part_s: float, whole_s: float) -> str:

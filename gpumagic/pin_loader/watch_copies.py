@@ -1,4 +1,4 @@
-"""Copies to a device, added up by line of the user's code."""
+"""Adds up copies to a device by line, and says what to type to wait for none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from gpumagic.pin_loader.report import CopyLine, Remark
 from gpumagic.pin_loader.watch_waits import Feeder
 from gpumagic.report import robust
 from gpumagic.report.places import Place, code_line
-from gpumagic.report.units import bytes_text, count_text, seconds_text, share_text
+from gpumagic.report.units import (
+    bytes_text,
+    count_text,
+    seconds_text,
+    share_text,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -157,8 +163,7 @@ def _said(found: Sequence[SeenCopy]) -> str:
     source = line.source
     if source is None:
         return line.where
-    shown = source if len(source) <= _LONGEST else f"{source[: _LONGEST - 3]}..."
-    return f"{line.where}, `{shown}`,"
+    return f"{line.where}, `{shortened(source, _LONGEST)}`,"
 
 
 def _not_blocking(found: Sequence[SeenCopy]) -> str:

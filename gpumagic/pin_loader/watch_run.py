@@ -1,7 +1,7 @@
-"""A training cell that is watched, from all devices idle to all devices idle.
+"""Watches a training cell, from all devices idle to all devices idle.
 
-It is told as two calls round the user's code and not as a function that is given the
-code, because a cell may be awaited between them, or end in an error.
+It is two calls round the user's code and not a function that is given the code, because
+a cell may be awaited between them, or end in an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError, first_line
 from gpumagic.pin_loader.overlap import TracedCopies, traced_copies
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark, Setting, WatchReport
@@ -220,12 +220,6 @@ def wait_until_idle(runtime: Runtime) -> None:
     runtime.synchronize()
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says first, or its name if it says nothing."""
-    lines = (line for line in str(error).splitlines() if line.strip())
-    return next(lines, type(error).__name__)
-
-
 def _is_capturing(runtime: Runtime) -> bool:
     """Whether a graph is being captured, so that nothing may be waited for."""
     torch = loaded_torch()
@@ -335,9 +329,8 @@ class Watchers:
             with self._tracer:
                 self._tracing.end()
         except RuntimeError as error:  # a broken device: the rest is true without it
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             self._tracing = None
-            self.untraced = Missing(f"the trace is lost: {reason}", _WITHOUT)
+            self.untraced = Missing(f"the trace is lost: {first_line(error)}", _WITHOUT)
 
     def close(self) -> None:
         """Let none of them run on, however the cell has ended."""

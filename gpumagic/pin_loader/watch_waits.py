@@ -1,4 +1,4 @@
-"""How long loops wait for torch's DataLoaders, batch by batch, while a block runs.
+"""Times how long loops wait for torch's DataLoaders, batch by batch.
 
 Whatever stands between a loop and its loader (`enumerate`, `tqdm`, a prefetcher), each
 batch comes out of one method: `__next__` of the iterator that all of torch's loaders

@@ -1,4 +1,4 @@
-"""How many workers a loader needs, by trying: no rule of thumb knows the dataset."""
+"""Finds out how many workers a loader needs: no rule of thumb knows the dataset."""
 
 from __future__ import annotations
 

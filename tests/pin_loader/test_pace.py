@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.pin_loader.bound import Pace, PacedLoader, Queue
+from gpumagic.pin_loader.bound import Pace, Queue
+from gpumagic.pin_loader.loops import PacedLoader
 
 
 class Clock:
