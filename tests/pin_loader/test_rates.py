@@ -1,12 +1,14 @@
-"""The step that is timed, and the loop that stands in for it, on the CPU."""
+"""The step that is timed, its stand-in, and memory given back, on the CPU."""
 
 from __future__ import annotations
 
 import pytest
 
 from gpumagic.devices.busy import Busy
+from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader import rates
+from gpumagic.pin_loader.rates import given_back
 from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples
 
 pytest.importorskip("torch")
@@ -108,3 +110,32 @@ def test_the_slowest_other_part_is_found_among_all():
     assert rates.slowest_other_part_s(Rates(copies=copies)) == 2.0
     assert rates.slowest_other_part_s(Rates(pin_copy=same(3.0), copies=copies)) == 3.0
     assert rates.slowest_other_part_s(Rates(load=Loading(same(5.0), 0))) == 5.0
+
+
+# ------------------------------------------------------------- memory given back
+
+
+class PluggedIn(CpuRuntime):
+    """A device whose allocator is another's, and answers as such a one does."""
+
+    def memory_stats(self, device):
+        """No figures."""
+        raise RuntimeError(
+            f"CUDAPluggableAllocator does not yet support getDeviceStats of {device}"
+        )
+
+
+def test_an_allocator_that_does_not_count_is_measured_with():
+    """What it does not tell stops nobody, neither before nor afterwards."""
+    reached = []
+
+    with given_back(PluggedIn(), 0):
+        reached.append("inside")
+
+    assert reached == ["inside"]
+
+
+def test_an_error_inside_is_the_one_that_is_raised():
+    """Giving back hides no error of what was measured."""
+    with pytest.raises(ZeroDivisionError), given_back(PluggedIn(), 0):
+        _ = 1 / 0

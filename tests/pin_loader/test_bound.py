@@ -1,4 +1,4 @@
-"""The shortest step: the arithmetic, and what must hold whatever the rates are."""
+"""The queueing model: formulas, picture and pace, each worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.pin_loader.bound import Costs, Way, bound_of, costs_of, schedule, step_s
+from gpumagic.pin_loader.bound import (
+    Costs,
+    Pace,
+    Queue,
+    Way,
+    bound_of,
+    costs_of,
+    four_steps,
+    schedule,
+    step_s,
+)
+from gpumagic.pin_loader.loops import PacedLoader
 from gpumagic.pin_loader.report import (
     CopyMode,
     Loading,
@@ -248,3 +259,191 @@ def test_costs_are_read_by_how_the_batch_is_pinned():
     assert costs_of(found, workers=1, pinned=False).blocking_s == pytest.approx(9 * MS)
     assert costs_of(found, workers=1, pinned=True).blocking_s == pytest.approx(2 * MS)
     assert costs_of(found, workers=1, pinned=True).pin_s == 0
+
+
+def spans_of(spans, lane):
+    """Beginning and end of each span of a lane, in whole milliseconds."""
+    return [
+        (round(span.start_s / MS), round(span.end_s / MS))
+        for span in spans
+        if span.lane == lane
+    ]
+
+
+def test_a_blocking_loop_that_loads_by_itself():
+    """It loads while the device computes, and copies when both are done."""
+    costs = Costs(load_s=2 * MS, blocking_s=1 * MS, step_s=3 * MS)
+
+    spans = schedule(costs, Way.BLOCKING)
+
+    assert spans_of(spans, "load") == [(0, 2), (3, 5), (7, 9), (11, 13)]
+    assert spans_of(spans, "copy") == [(2, 3), (6, 7), (10, 11), (14, 15)]
+    assert spans_of(spans, "compute") == [(3, 6), (7, 10), (11, 14), (15, 18)]
+
+
+def test_a_blocking_loop_with_workers():
+    """Workers load on; copy and compute follow each other without a gap."""
+    costs = Costs(load_s=2 * MS, blocking_s=1 * MS, step_s=3 * MS, workers=2)
+
+    spans = schedule(costs, Way.BLOCKING)
+
+    assert spans_of(spans, "load") == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert spans_of(spans, "copy") == [(2, 3), (6, 7), (10, 11), (14, 15)]
+    assert spans_of(spans, "compute") == [(3, 6), (7, 10), (11, 14), (15, 18)]
+
+
+def test_copies_ahead_run_beside_compute():
+    """Step 0 begins when batch 1 is there; from then on compute never waits."""
+    costs = Costs(load_s=1 * MS, pin_s=1 * MS, link_s=2 * MS, step_s=3 * MS, workers=2)
+
+    spans = schedule(costs, Way.AHEAD)
+
+    assert spans_of(spans, "copy") == [(1, 3), (3, 5), (6, 8), (9, 11)]
+    assert spans_of(spans, "compute") == [(3, 6), (6, 9), (9, 12), (12, 15)]
+
+
+def test_a_step_waits_until_the_next_batch_is_fetched():
+    """That is the price of looking ahead: the first step begins after two loads."""
+    costs = Costs(load_s=5 * MS, link_s=1 * MS, step_s=1 * MS, workers=2)
+
+    spans = schedule(costs, Way.AHEAD)
+
+    assert spans_of(spans, "compute") == [(10, 11), (15, 16), (20, 21), (25, 26)]
+
+
+def test_pinning_joins_loading_where_one_thread_does_both():
+    """Without workers a batch takes loading and pinning; with them the longer one."""
+    alone = Costs(load_s=2 * MS, pin_s=1 * MS, link_s=1 * MS, step_s=1 * MS)
+    helped = Costs(load_s=2 * MS, pin_s=1 * MS, link_s=1 * MS, step_s=1 * MS, workers=1)
+
+    assert spans_of(schedule(alone, Way.AHEAD), "load")[:2] == [(0, 3), (3, 6)]
+    assert spans_of(schedule(helped, Way.AHEAD), "load")[:2] == [(0, 2), (2, 4)]
+
+
+def test_before_and_after_come_from_the_same_rates():
+    """Before it is the blocking pageable copy, after the pinned one, one ahead."""
+    found = four_steps(
+        rates(load=1, pin=1, link=2, pageable=6, step=3), workers=2, pinned=False
+    )
+
+    assert spans_of(found.before, "copy")[0] == (1, 7)
+    assert spans_of(found.after, "copy")[0] == (1, 3)
+    assert max(span.end_s for span in found.after) == pytest.approx(15 * MS)
+    assert max(span.end_s for span in found.before) == pytest.approx(37 * MS)
+
+
+def test_there_is_no_picture_of_nothing():
+    """Without rates there is nothing to draw."""
+    assert four_steps(Rates(), workers=0, pinned=False) is None
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def now_s(self):
+        """What it shows."""
+        return self.now
+
+    def pass_time(self, seconds):
+        """Move it on."""
+        self.now += seconds
+
+
+def fetched(pace, asked):
+    """When each batch is in hand, if it is asked for so long after the one before."""
+    arrivals, now_s, found = Queue(pace), 0.0, []
+    for wait_s in asked:
+        now_s = arrivals.fetch(now_s + wait_s)
+        found.append(now_s)
+    return found
+
+
+def test_without_workers_each_fetch_loads_and_pins():
+    """Loading begins when somebody asks: 2 s and 1 s after each question."""
+    assert fetched(Pace(2.0, 1.0), [0, 5, 0]) == [3.0, 11.0, 14.0]
+
+
+def test_a_worker_loads_while_nobody_asks():
+    """Asked late, a batch is there; asked at once, it takes what is left."""
+    assert fetched(Pace(2.0, workers=1), [0, 1, 5, 0]) == [2.0, 4.0, 9.0, 9.0]
+
+
+def test_a_thread_pins_beside_the_workers():
+    """The slower of both sets the pace."""
+    assert fetched(Pace(2.0, 3.0, workers=1), [0, 0, 0]) == [3.0, 6.0, 9.0]
+
+
+def test_full_slots_stop_the_workers():
+    """Of two slots both are full by 2 s; taking at 10 s lets the next one begin."""
+    pace = Pace(1.0, workers=1, prefetch_factor=2)
+
+    # Batch 1 waits since 2 s. Batch 2 has had its slot since 1 s, batch 3 since 10 s.
+    assert fetched(pace, [0, 9, 0, 0, 0]) == [1.0, 10.0, 10.0, 11.0, 12.0]
+
+
+@given(st.floats(0.01, 1.0), st.integers(1, 4), st.integers(2, 4), st.floats(0.01, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_in_the_long_run_the_slower_one_sets_the_pace(load_s, workers, factor, use_s):
+    """A loop that uses each batch for a while takes the longer of using and loading."""
+    pace = Pace(load_s, workers=workers, prefetch_factor=factor)
+
+    found = fetched(pace, [use_s] * 200)
+
+    steps = [after - before for before, after in pairwise(found[100:])]
+    assert sum(steps) / len(steps) == pytest.approx(max(load_s, use_s), rel=0.02)
+    assert all(step >= use_s * (1 - 1e-9) for step in steps)
+
+
+def test_the_loader_lets_time_pass_and_gives_its_batches_in_turn():
+    """Two real batches make an epoch of five, on a clock that only it moves."""
+    clock = Clock()
+    loader = PacedLoader(
+        "ab", Pace(2.0), now_s=clock.now_s, pass_time=clock.pass_time, length=5
+    )
+
+    given = list(loader)
+
+    assert given == ["a", "b", "a", "b", "a"]
+    assert len(loader) == 5
+    assert clock.now == 110.0
+
+
+def test_two_epochs_begin_anew_each():
+    """Workers of a new epoch have prepared nothing."""
+    clock = Clock()
+    loader = PacedLoader(
+        "a",
+        Pace(2.0, workers=1),
+        now_s=clock.now_s,
+        pass_time=clock.pass_time,
+        length=1,
+    )
+
+    list(loader)
+    clock.pass_time(50)
+    list(loader)
+
+    assert clock.now == 154.0
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "binding"), [(True, Part.LOAD), (False, Part.STEP)]
+)
+def test_a_stand_in_for_compute_never_binds(synthetic, binding):
+    """A synthetic step that came out longer than meant is not what slows the loop."""
+    copied = Samples((0.001,) * 3)
+    rates = Rates(
+        load=Loading(Samples((0.010,) * 3), workers=2),
+        pin_copy=copied,
+        copies=(
+            CopyMode(False, True, copied, copied),
+            CopyMode(True, True, copied, copied),
+            CopyMode(True, False, copied, copied),
+        ),
+        step=Step("step", Samples((0.012,) * 3), synthetic=synthetic),
+    )
+
+    assert bound_of(rates, pinned=False, workers=2).binding is binding
