@@ -29,8 +29,7 @@ from gpumagic.report.introspection import (
 )
 from gpumagic.report.units import with_article
 
-__all__ = ["NotALoader", "class_name_of", "facts_of", "kind_of", "one_shot_reason"]
-
+USUAL_PREFETCH = 2  # torch's own, once there are workers
 _COLLECTIONS = (str, bytes, bytearray, Mapping, AbstractSet, list, tuple, range, type)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 _LOADERS_OF_THEIR_OWN = ("WebLoader",)  # a dataset by its class, a loader by its use
@@ -81,7 +80,7 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
         prefetch_factor=inner.prefetch_factor if inner.num_workers else None,
         pin_memory=bool(inner.pin_memory),
         persistent_workers=bool(inner.persistent_workers),
-        start_method=_start_method_of(inner),
+        start_method=start_method_of(inner),
         live_iterator=has_live_workers(inner),
     )
 
@@ -99,6 +98,18 @@ def kind_of(loader: Any) -> LoaderKind:
         return LoaderKind.BATCHED
     unbatched = loader.batch_sampler is None
     return LoaderKind.UNBATCHED if unbatched else LoaderKind.BATCH_SAMPLER
+
+
+def start_method_of(loader: Any) -> str:
+    """How its workers start: "fork", "spawn" or "forkserver"."""
+    import multiprocessing
+
+    context = getattr(loader, "multiprocessing_context", None)
+    if context is not None:
+        return str(context.get_start_method())
+    # Asked in this way the choice stays open; the default comes first.
+    settled = multiprocessing.get_start_method(allow_none=True)
+    return settled or multiprocessing.get_all_start_methods()[0]
 
 
 def class_name_of(thing: Any) -> str:
@@ -183,18 +194,6 @@ def _batch_size_of(loader: Any) -> int | None:
     if size is None:
         size = getattr(loader.batch_sampler, "batch_size", None)
     return size if type(size) is int else None
-
-
-def _start_method_of(loader: Any) -> str | None:
-    import multiprocessing
-
-    context = getattr(loader, "multiprocessing_context", None)
-    if context is not None:
-        method = context.get_start_method()
-    else:  # asked in this way the choice stays open
-        method = multiprocessing.get_start_method(allow_none=True)
-        method = method or multiprocessing.get_all_start_methods()[0]
-    return str(method)
 
 
 def _class_of(thing: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
 from gpumagic.pin_loader.report import Loading, Samples
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.places import name_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _FEWEST_ROUNDS = 5
 _AHEAD_SHARE = 0.5  # of the budget, for what was prepared ahead
-_PREFETCH_FACTOR = 2  # torch's own default
 # What stands in the error itself, and what to do about it.
 _HINTS = (
     (
@@ -167,9 +167,7 @@ class Arrivals:
         self._rounds = batches
         if workers:
             self._rounds = max(math.ceil(batches / workers), _FEWEST_ROUNDS)
-        prefetch = (
-            number_of(getattr(loader, "prefetch_factor", None)) or _PREFETCH_FACTOR
-        )
+        prefetch = number_of(getattr(loader, "prefetch_factor", None)) or USUAL_PREFETCH
         self._ahead = prefetch * workers + workers
         self._from = 0  # the arrival that the first round begins with
         self._more: list[float] = []  # samples of later epochs

@@ -17,6 +17,7 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.bound import Pace, Queue, costs_of
+from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
 from gpumagic.pin_loader.overlap import estimates, traced
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.rates import StandIn
@@ -42,7 +43,6 @@ _PATIENCE_WITH_A_MODEL = 3
 
 _TOO_FEW = "longer budgets allow for more: --budget 30"
 _FEWEST_AHEAD, _MOST_AHEAD = 3, 64
-_DEFAULT_PREFETCH = 2
 _WARM_STEPS = 2
 _REAL_BATCHES = 2  # that a modelled loop goes round with
 _EPOCH = 1 << 20  # batches of a modelled loader: it never ends
@@ -262,7 +262,7 @@ def ahead_of(loader: Any) -> int:
     Whoever measures lets them go first: they come faster than it can load.
     """
     workers = getattr(loader, "num_workers", 0) or 0
-    each = getattr(loader, "prefetch_factor", None) or _DEFAULT_PREFETCH
+    each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
     depth = getattr(loader, "depth", 0) or 0
     return min(max(workers * each + workers + depth, _FEWEST_AHEAD), _MOST_AHEAD)
 
@@ -404,7 +404,7 @@ def _pace(loader: Any, load_s: float, pin_s: float) -> Pace:
         load_s,
         pin_s,
         workers=getattr(loader, "num_workers", 0) or 0,
-        prefetch_factor=getattr(loader, "prefetch_factor", None) or _DEFAULT_PREFETCH,
+        prefetch_factor=getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH,
     )
 
 

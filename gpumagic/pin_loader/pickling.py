@@ -12,7 +12,6 @@ locks and queues of `multiprocessing`.
 from __future__ import annotations
 
 import io
-import multiprocessing
 import pickle
 import sys
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.pin_loader.inspect_loader import start_method_of
 from gpumagic.pin_loader.report import Remark
 from gpumagic.report.introspection import attributes_of, class_has, is_truly, spelled
 
@@ -71,15 +71,6 @@ def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
             f"{_FORK}",
         )
     return None
-
-
-def start_method_of(loader: Any) -> str:
-    """How its workers start: "fork", "spawn" or "forkserver"."""
-    context = getattr(loader, "multiprocessing_context", None)
-    if context is not None:
-        return str(context.get_start_method())
-    settled = multiprocessing.get_start_method(allow_none=True)
-    return settled or multiprocessing.get_all_start_methods()[0]  # the default is first
 
 
 def _on_device(sent: dict[str, Any]) -> Remark | None:

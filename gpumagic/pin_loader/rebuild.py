@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
 from gpumagic.pin_loader import inspect_loader
-from gpumagic.pin_loader.inspect_loader import Treatment, kind_of, known_as
+from gpumagic.pin_loader.inspect_loader import (
+    USUAL_PREFETCH,
+    Treatment,
+    kind_of,
+    known_as,
+)
 from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.report import Change, LoaderKind, Remark, Way
 
@@ -43,7 +48,6 @@ _WITHOUT_WORKERS = {
     "multiprocessing_context": None,
     "timeout": 0,
 }
-_USUAL_PREFETCH = 2  # torch's own, once there are workers
 _CHOOSING = ("batch_size", "sampler", "batch_sampler", "drop_last")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHORT_EPOCH = 100  # batches; starting workers takes as long as loading a few
@@ -292,7 +296,7 @@ def differing(loader: Any, asked: Asked) -> dict[str, Any]:
     if not workers:
         wanted |= _WITHOUT_WORKERS
     else:
-        ahead = asked.prefetch_factor or loader.prefetch_factor or _USUAL_PREFETCH
+        ahead = asked.prefetch_factor or loader.prefetch_factor or USUAL_PREFETCH
         wanted["prefetch_factor"] = ahead
         if asked.persistent_workers is not None:
             wanted["persistent_workers"] = asked.persistent_workers

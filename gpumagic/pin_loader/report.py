@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gpumagic.report.robust import Comparison
 
 
+WORTH_IT = 1.05  # a gain below this is none: noise alone comes to as much
+
+
 @dataclass(frozen=True)
 class Remark(Record):
     """Something a reader has to know.

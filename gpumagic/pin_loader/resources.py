@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.host import ROOT, Room, container_room, lines_of, machine_room
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
 from gpumagic.pin_loader.report import (
     Guard,
     Limit,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.report import Anatomy, Leaf
 
-PREFETCH_FACTOR = 2  # torch's own default
 _WSL_BYTES = 512 << 20  # the least that is reported; some systems pin twice as much
 _WSL_REFUSE_SHARE = 1.0  # so uncertain a limit forbids nothing below it
 _GIB = 1 << 30
@@ -78,7 +78,7 @@ def guard(  # noqa: PLR0913 - each is a word of its own
         headroom: What there is; None looks.
     """
     wanted = Demand(
-        anatomy, workers, prefetch_factor or PREFETCH_FACTOR, depth, pinned=pinned
+        anatomy, workers, prefetch_factor or USUAL_PREFETCH, depth, pinned=pinned
     )
     limits = _limits(wanted, headroom or look_at_headroom(), force=force)
     return Guard(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import bound, buffer_overwrite, loading, rates, same_batches
-from gpumagic.pin_loader import workers as worker_search
 from gpumagic.pin_loader.inspect_batch import anatomy_of
 from gpumagic.pin_loader.inspect_loader import one_shot_reason
 from gpumagic.pin_loader.investigation import (
@@ -24,6 +23,7 @@ from gpumagic.pin_loader.pickling import unpicklable
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import (
+    WORTH_IT,
     LimitKind,
     LoaderKind,
     Part,
@@ -37,6 +37,7 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.resources import guard, measured_locked_bytes
 from gpumagic.pin_loader.trial import batches_of
+from gpumagic.pin_loader.workers import search
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import count_text, seconds_text, share_text
@@ -74,7 +75,6 @@ _NEITHER_PINNED_NOR_COPIED = Remark(
     "loader was asked for batches that are not pinned, and copies were not measured",
     _USE_IT_FIRST,
 )
-WORTH = 1.05  # a gain below this is none: noise alone comes to as much
 _HARDLY_ANY = 0.01
 _FEWEST_IN_AN_EPOCH = 3
 _NEVER_PINNED = (
@@ -328,7 +328,7 @@ def _is_worth_it(case: Case) -> bool:
             for gain in case.bound.gains
             if gain.remedy is not Remedy.WORKERS
         )
-    return case.bound.now_s >= WORTH * best_s
+    return case.bound.now_s >= WORTH_IT * best_s
 
 
 def _what_else(case: Case) -> Remark | None:
@@ -381,7 +381,7 @@ def _let_the_stand_in_follow(case: Case) -> None:
 
 def _search_for_workers(case: Case) -> None:
     step = case.rates.step
-    search = worker_search.search(
+    found = search(
         lambda workers: case.trial_copy(
             workers=workers,
             prefetch_factor=case.options.prefetch if workers else None,
@@ -394,8 +394,8 @@ def _search_for_workers(case: Case) -> None:
         refuse=_why_no_workers(case),
         progress=case.tell,
     )
-    case.note(workers=search)
-    case.remark(_remarks_on_the_search(case, search))
+    case.note(workers=found)
+    case.remark(_remarks_on_the_search(case, found))
 
 
 def _remarks_on_the_search(case: Case, found: WorkerSearch) -> list[Remark]:
@@ -549,7 +549,7 @@ def _is_no_gain(case: Case) -> bool:
     result = proof.result
     if result.interval is None:
         return False
-    return result.verdict is not Verdict.FASTER or result.ratio * WORTH > 1
+    return result.verdict is not Verdict.FASTER or result.ratio * WORTH_IT > 1
 
 
 def _affordable(case: Case) -> int:

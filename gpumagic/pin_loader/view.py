@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Details, Drawing, Note, Paragraph
-from gpumagic.pin_loader.report import LimitKind, Pinned, State, WatchReport, Way
+from gpumagic.pin_loader.report import (
+    WORTH_IT,
+    LimitKind,
+    Pinned,
+    State,
+    WatchReport,
+    Way,
+)
 from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.pin_loader.view_loader import (
     damage_parts,
@@ -69,8 +76,6 @@ _LEFT = {
     LimitKind.MEMLOCK: "of what ulimit lets it lock",
 }
 _OF_RAM = (LimitKind.AVAILABLE, LimitKind.CGROUP)
-WORTH_IT = 1.05
-"""Below this, a gain is none: so says the rule that stops before rebuilding."""
 _PAIR = {"batch[0]", "batch[1]"}
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.report import DataWait, Remark, Samples
+from gpumagic.report.introspection import attributes_of
 from gpumagic.report.places import Places, code_line
 from gpumagic.report.units import count_text, seconds_text, share_text
 
@@ -298,7 +299,7 @@ def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str | None:
     if dataset is None:
         return None
     for name, value in known.items():
-        if _attributes(value).get("dataset") is dataset:
+        if (attributes_of(value) or {}).get("dataset") is dataset:
             return name
     return None
 
@@ -307,7 +308,7 @@ def is_round(thing: object, loader: object) -> bool:
     """Whether something that gives batches has this loader as an attribute."""
     if not hasattr(type(thing), "__iter__"):
         return False
-    return any(each is loader for each in _attributes(thing).values())
+    return any(each is loader for each in (attributes_of(thing) or {}).values())
 
 
 def wait_remarks(
@@ -375,15 +376,6 @@ def _by_line(waits: Iterable[Wait]) -> dict[CodeLine | None, list[Wait]]:
             lines[wait.mark] = code_line(wait.mark)
         by_line[lines[wait.mark]].append(wait)
     return by_line
-
-
-def _attributes(thing: object) -> dict[str, Any]:
-    """What an object has of its own; nothing of it is run."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 class Feeder(NamedTuple):
