@@ -22,9 +22,8 @@ import torch
 
 import gpumagic
 from benchmarks.runner import Comparison, Subject, side_by_side
-from gpumagic.pin_loader.feeding.looking_ahead import looking_ahead
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.feeding.transport import Lane
+from gpumagic.pin_loader.copy_stream import Lane
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, looking_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,18 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-    from gpumagic.pin_loader.improving import diagnose, improve, pin
-    from gpumagic.pin_loader.watching import watch
+    from gpumagic.pin_loader.api import diagnose, improve, pin, watch
+    from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 
 __all__ = ["DevicePrefetcher", "diagnose", "improve", "pin", "watch"]
 
 _HOMES = {
-    "DevicePrefetcher": "feeding.prefetcher",
-    "diagnose": "improving",
-    "improve": "improving",
-    "pin": "improving",
-    "watch": "watching",
+    "DevicePrefetcher": "prefetcher",
+    "diagnose": "api",
+    "improve": "api",
+    "pin": "api",
+    "watch": "api",
 }
 
 

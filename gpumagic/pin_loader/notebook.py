@@ -1,29 +1,34 @@
-"""What one line comes to in a notebook: names looked up, the new loader stored."""
+"""What one line of the magic comes to: names looked up, the new loader stored."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.cell_hooks import running_cell
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.improving import diagnose, improve
-from gpumagic.pin_loader.interrupted import without_our_frames
-from gpumagic.pin_loader.request import Request, watch_only
-from gpumagic.pin_loader.watched.watch_run import WatchRun
+from gpumagic.pin_loader.api import look_or_mend
+from gpumagic.pin_loader.options import Options, watch_only
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.report.introspection import class_name, is_truly
 from gpumagic.report.units import with_article
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from gpumagic.drawing.progress import Progress
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
     from gpumagic.pin_loader.report import LoaderReport
+
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Notebook:
@@ -38,11 +43,11 @@ class Notebook:
         self._shell = magics.shell
         self._names: dict[str, Any] = magics.shell.user_ns
 
-    def answer(self, options: argparse.Namespace, typed: str, cell: str | None) -> Any:
+    def answer(self, line: argparse.Namespace, typed: str, cell: str | None) -> Any:
         """Do what one line asks for.
 
         Args:
-            options: The options.
+            line: The options.
 
             typed: The line as it was typed.
 
@@ -50,72 +55,47 @@ class Notebook:
         """
         __tracebackhide__ = True
         if cell is not None:
-            return self._watch(options, typed, cell)
-        if options.watch:
+            return self._watch(line, typed, cell)
+        if line.watch:
             raise UsageProblem(
                 "%pin_loader --watch needs a training cell below it",
                 "write %%pin_loader --watch in the first line of that cell",
             )
-        if options.name is None:
+        if line.name is None:
             raise self._which()
         try:
-            report = self._report(Request.of(options), quiet=options.quiet)
+            report = self._report(Options.of(line), line.step, quiet=line.quiet)
         except KeyboardInterrupt as stopped:
             raise without_our_frames(stopped) from None
-        return self._magics.show(report, options)
+        return self._magics.show(report, line)
 
     # ------------------------------------------------------------------ a loader
 
-    def _report(self, request: Request, *, quiet: bool) -> LoaderReport:
-        loader = self._found(request.name)
-        step = None if request.step is None else self._function(request.step)
-        if request.out is not None and request.out != request.name:
-            self._require_free(request.out)
+    def _report(
+        self, options: Options, step: str | None, *, quiet: bool
+    ) -> LoaderReport:
+        loader, out = self._found(str(options.name)), options.out
+        if step is not None:
+            options = replace(options, step=self._function(step))
+        if out is not None and out != options.name:
+            self._require_free(out)
         with ExitStack() as shown:
-            steps: Progress | None = None
+            bar: Progress | None = None
 
             def tell(share: float, note: str) -> None:
-                nonlocal steps
+                nonlocal bar
                 if quiet:
                     return
-                if steps is None:  # now it is begun: a wish that is refused never is
-                    title = f"Measuring {request.name}"
-                    progress = self._magics.progress(None, title)
-                    steps = shown.enter_context(progress)
-                steps.reach(share, note)
+                if bar is None:  # now it is begun: a wish that is refused never is
+                    progress = self._magics.progress(None, f"Measuring {options.name}")
+                    bar = shown.enter_context(progress)
+                bar.reach(share, note)
 
-            if request.diagnose:
-                report = diagnose(
-                    loader,
-                    name=request.name,
-                    device=request.device,
-                    step=step,
-                    batches=request.batches,
-                    budget_s=request.budget_s,
-                    progress=tell,
-                )
-                tell(1.0, "")
-                return report
-            improved = improve(
-                loader,
-                name=request.name,
-                out=request.out,
-                device=request.device,
-                workers=request.workers,
-                prefetch=request.prefetch,
-                depth=request.depth,
-                step=step,
-                batches=request.batches,
-                budget_s=request.budget_s,
-                verify=request.verify,
-                profile=request.profile,
-                force=request.force,
-                progress=tell,
-            )
+            made = look_or_mend(loader, options, tell)
             tell(1.0, "")
-        if request.out is not None and improved.loader is not None:
-            self._names[request.out] = improved.loader
-        return improved.report
+        if out is not None and made.loader is not None:
+            self._names[out] = made.loader
+        return made.report
 
     def _found(self, name: str) -> Any:
         first, *attributes = name.split(".")
@@ -175,22 +155,22 @@ class Notebook:
 
     # -------------------------------------------------------------------- a cell
 
-    def _watch(self, options: argparse.Namespace, typed: str, cell: str) -> Any:
+    def _watch(self, line: argparse.Namespace, typed: str, cell: str) -> Any:
         __tracebackhide__ = True
-        if not options.watch:
+        if not line.watch:
             raise UsageProblem(
                 "%%pin_loader with a cell only watches, and wants to be told so",
                 "type %%pin_loader --watch",
             )
-        watch_only(options)
-        if options.name is not None:
-            self._found(options.name)
-        run = WatchRun(runtime_now, lambda: self._names, only=options.name)
+        watch_only(line)
+        if line.name is not None:
+            self._found(line.name)
+        run = WatchRun(runtime_now, lambda: self._names, only=line.name)
         code = Code(cell.strip("\n"), cell=running_cell(self._shell))
 
         def after(outcome: Outcome) -> Any:
             run.end(error=outcome.error)
-            shown = self._magics.show(run.report(code), options)
+            shown = self._magics.show(run.report(code), line)
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
             return shown
@@ -220,3 +200,29 @@ def _attributes(found: Any) -> list[str]:
 
 def _kind_of(thing: object) -> str:
     return with_article(class_name(thing))
+
+
+def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """The error with torch's frames and the user's; ours say nothing to anybody."""
+    kept: TracebackType | None = None
+    for each in reversed(list(_links(error.__traceback__))):
+        if not each.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, _line_of(each))
+    return error.with_traceback(kept)
+
+
+def _line_of(link: TracebackType) -> int:
+    """Where it stood; Ctrl-C can fall upon a jump that Python gave no line."""
+    code = link.tb_frame.f_code
+    before = [
+        line
+        for start, _, line in code.co_lines()
+        if line is not None and start <= link.tb_lasti
+    ]
+    return link.tb_lineno or (before or [code.co_firstlineno])[-1]
+
+
+def _links(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.watching import watch
+from gpumagic.pin_loader.api import watch
 from gpumagic.report.places import code_line
 
 MIB = 1 << 20

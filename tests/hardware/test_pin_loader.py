@@ -12,12 +12,11 @@ import pytest
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader import improve
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.pace import bounds, rates, reuse
-from gpumagic.pin_loader.pace.end_to_end import end_to_end
+from gpumagic.pin_loader import bound as bounds
+from gpumagic.pin_loader import buffer_overwrite, improve, loading, rates
+from gpumagic.pin_loader.loops import end_to_end
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import State
-from gpumagic.pin_loader.trials import loading
 from gpumagic.report.robust import Verdict
 
 MIB = 1 << 20
@@ -66,7 +65,7 @@ def require_shared_memory(nbytes):
 
 def products(milliseconds):
     """A step that keeps the GPU busy for about so long."""
-    from gpumagic.pin_loader.pace.step import StandIn
+    from gpumagic.pin_loader.rates import StandIn
 
     return StandIn(open_runtime("cuda"), 0, milliseconds / 1e3)
 
@@ -170,12 +169,12 @@ def test_random_numbers_stay_as_they_were(torch, runtime):
 
 def test_what_stands_in_takes_as_long_as_asked_for(runtime, spin):
     """A loop of products of 5 ms takes 5 ms, within a fifth."""
-    from gpumagic.pin_loader.pace import step
+    from gpumagic.pin_loader.rates import measure_step
 
     spin(200)  # an idle GPU has a slower clock, by which it would be made
     runtime.synchronize()
 
-    found = step.measure(products(5.0), None, runtime, budget_s=2.0)
+    found = measure_step(products(5.0), None, runtime, budget_s=2.0)
 
     assert found.samples.median_s == pytest.approx(0.005, rel=0.2)
 
@@ -254,7 +253,7 @@ def test_a_buffer_that_is_filled_again_is_found_out(torch, runtime):
     """What arrives is not what was sent, and both address and bytes tell."""
     dataset = Ready(torch, 64)
 
-    found = reuse.check(
+    found = buffer_overwrite.check(
         loader(torch, dataset, collate_fn=Refilling(torch)), runtime, device=0
     )
 
@@ -267,7 +266,7 @@ def test_an_honest_loader_is_clean(torch, runtime, workers):
     """Pinned by torch, each batch has memory of its own while it is copied."""
     dataset = Ready(torch, 64 << 10)
 
-    found = reuse.check(
+    found = buffer_overwrite.check(
         loader(torch, dataset, pin_memory=True, num_workers=workers),
         runtime,
         device=0,

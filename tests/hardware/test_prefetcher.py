@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.report import robust
 from gpumagic.report.events import SpanKind, Window, seconds_busy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.pin_loader.trials.trial import GRACE_S, Trial
+from gpumagic.pin_loader.trial import GRACE_S, Trial
 
 _LOOK_S = 1e-6
 

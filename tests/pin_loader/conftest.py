@@ -23,15 +23,13 @@ def unhurried(monkeypatch):
 
     It shows a microsecond more at each look, and nothing else moves it but a test.
     """
-    from gpumagic.pin_loader import mending
-    from gpumagic.pin_loader.pace import copies, end_to_end, step
-    from gpumagic.pin_loader.trials import arrivals, worker_search
+    from gpumagic.pin_loader import link, loading, loops, rates, stages, workers
 
     clock = Clock()
-    for module in (copies, end_to_end, step):
+    for module in (link, loops, rates):
         monkeypatch.setattr(module, "perf_counter", clock.perf_counter)
-    for module in (arrivals, worker_search):
+    for module in (loading, workers):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(mending, "_PATIENCE", _PATIENCE_S)
-    monkeypatch.setattr(worker_search, "_SHORTEST_PATIENCE_S", _PATIENCE_S)
+    monkeypatch.setattr(stages, "_PATIENCE", _PATIENCE_S)
+    monkeypatch.setattr(workers, "_SHORTEST_PATIENCE_S", _PATIENCE_S)
     return clock

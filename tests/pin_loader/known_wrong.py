@@ -8,7 +8,7 @@ from collections import deque
 
 import torch
 
-from gpumagic.pin_loader.batch.walker import to_device
+from gpumagic.pin_loader.batch import to_device
 
 
 class Wrong:

@@ -7,20 +7,47 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
-from gpumagic.pin_loader.records.bound import Bound, Gain, Part, Remedy
-from gpumagic.pin_loader.records.four_steps import FourSteps, StepSpan
-from gpumagic.pin_loader.records.guard import Guard, Limit, LimitKind, Severity
-from gpumagic.pin_loader.records.loader import LoaderFacts, LoaderKind
-from gpumagic.pin_loader.records.proof import Damaged, EndToEnd, ReuseCheck, Sameness
-from gpumagic.pin_loader.records.rates import CopyMode, Link, Loading, Rates, Step
-from gpumagic.pin_loader.records.rebuilding import Change, Rebuilding, Way
-from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.pin_loader.records.samples import Samples
-from gpumagic.pin_loader.records.setting import Setting
-from gpumagic.pin_loader.records.watched import CopyLine, DataWait
-from gpumagic.pin_loader.records.workers import Stopped, WorkerSearch, WorkerTrial
-from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
+from gpumagic.pin_loader.report import (
+    Anatomy,
+    Bound,
+    Change,
+    CopyLine,
+    CopyMode,
+    Damaged,
+    DataWait,
+    EndToEnd,
+    FourSteps,
+    Gain,
+    Guard,
+    Leaf,
+    Limit,
+    LimitKind,
+    Link,
+    LoaderFacts,
+    LoaderKind,
+    LoaderReport,
+    Loading,
+    Part,
+    Pinned,
+    Rates,
+    Rebuilding,
+    Remark,
+    Remedy,
+    ReuseCheck,
+    Sameness,
+    Samples,
+    Setting,
+    Severity,
+    State,
+    Step,
+    StepSpan,
+    Stopped,
+    WatchReport,
+    Way,
+    WhyPageable,
+    WorkerSearch,
+    WorkerTrial,
+)
 from gpumagic.report.events import Code, CodeLine, SeenRace
 from gpumagic.report.robust import Comparison, Interval, Verdict
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 CELL = """
-import torch
-from torch.utils.data import DataLoader, Dataset
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 class Numbers(Dataset):
     def __len__(self):
@@ -27,11 +27,11 @@ class Numbers(Dataset):
         return torch.tensor(index)
 """
 TOOLS = """
-import tempfile, sys, os
-from gpumagic.pin_loader.trials.loader_failure import LoaderFailed
-from gpumagic.pin_loader.trials.loading import measure
-from gpumagic.pin_loader.trials.preflight import unpicklable
-from tests.pin_loader.sleepy import children
+import tempfile, sys, os  # noqa: E402
+from gpumagic.pin_loader.loading import LoaderFailed  # noqa: E402
+from gpumagic.pin_loader.loading import measure  # noqa: E402
+from gpumagic.pin_loader.pickling import unpicklable  # noqa: E402
+from tests.pin_loader.sleepy import children  # noqa: E402
 
 torch.set_num_threads(1)
 folder = tempfile.mkdtemp()
@@ -52,13 +52,13 @@ def tell(dataset, method):
 """
 FILE = f"%%writefile in_a_file.py\n{CELL}"
 SERVER = """
-import multiprocessing
+import multiprocessing  # noqa: E402
 print(unpicklable(DataLoader(Numbers()), "forkserver").text)
 print(multiprocessing.get_start_method(allow_none=True), children())
 """
 # It is stopped once its workers are there, and would go on for hours.
 STOPPED = """
-import signal, time
+import signal, time  # noqa: E402
 
 class Slow(Numbers):
     def __len__(self):

@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.interrupted import without_our_frames  # noqa: E402
-from gpumagic.pin_loader.loader import random_state  # noqa: E402
-from gpumagic.pin_loader.trials.loading import measure  # noqa: E402
+from gpumagic.pin_loader import random_state  # noqa: E402
+from gpumagic.pin_loader.loading import measure  # noqa: E402
+from gpumagic.pin_loader.notebook import without_our_frames  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
 pytestmark = pytest.mark.skipif(

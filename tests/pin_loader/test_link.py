@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gpumagic.devices.protocols import GpuLink
-from gpumagic.pin_loader.pace.link import described, link_of, own_nodes
+from gpumagic.pin_loader.link import described, link_of, own_nodes
 
 
 def told(**changes):

@@ -17,9 +17,11 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.trials import arrivals  # noqa: E402
-from gpumagic.pin_loader.trials.loader_failure import LoaderFailed  # noqa: E402
-from gpumagic.pin_loader.trials.loading import measure  # noqa: E402
+from gpumagic.pin_loader import loading  # noqa: E402
+from gpumagic.pin_loader.loading import (  # noqa: E402
+    LoaderFailed,
+    measure,
+)
 from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
     FailsAt,
@@ -69,7 +71,7 @@ class Clock:
 def clock(monkeypatch):
     """A clock that only a scripted loader moves."""
     clock = Clock()
-    monkeypatch.setattr(arrivals, "time", clock)
+    monkeypatch.setattr(loading, "time", clock)
     return clock
 
 

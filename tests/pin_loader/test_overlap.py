@@ -9,13 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices import kineto
-from gpumagic.pin_loader.pace.bounds import Costs, Way, step_s
-from gpumagic.pin_loader.pace.overlap import (
-    copying_of,
-    estimated,
-    is_pageable,
-    is_to_device,
-)
+from gpumagic.pin_loader.bound import Costs, Way, step_s
+from gpumagic.pin_loader.overlap import copying_of, estimated, is_pageable, is_to_device
 from gpumagic.report.events import SpanKind, Trace, TraceSpan
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.feeding.looking_ahead import looking_ahead
+from gpumagic.pin_loader.prefetcher import looking_ahead
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
 
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher  # noqa: E402
-from gpumagic.pin_loader.feeding.transport import why_no_stream  # noqa: E402
+from gpumagic.pin_loader.copy_stream import why_no_stream  # noqa: E402
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
 
 # ------------------------------------------------------------------- looking ahead
 
@@ -241,7 +241,7 @@ def test_it_can_be_imported_without_torch():
     """Importing the module needs no torch, and imports none."""
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import gpumagic.pin_loader.feeding.prefetcher as module\n"
+        "import gpumagic.pin_loader.prefetcher as module\n"
         "print(module.DevicePrefetcher.__name__)"
     )
 

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.trials import leftovers  # noqa: E402
-from gpumagic.pin_loader.trials.trial import batches_of  # noqa: E402
+from gpumagic.pin_loader import trial as leftovers  # noqa: E402
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
     HangsInWorkers,
     Sleepy,

@@ -11,28 +11,44 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpumagic.drawing import Details, Note, Sparkline, Stacks, Table, Timeline
-from gpumagic.pin_loader.records.batch import Anatomy, Leaf, Pinned, WhyPageable
-from gpumagic.pin_loader.records.bound import Bound, Gain, Part, Remedy
-from gpumagic.pin_loader.records.guard import Guard, Limit, LimitKind, Severity
-from gpumagic.pin_loader.records.proof import EndToEnd, ReuseCheck
-from gpumagic.pin_loader.records.rates import Loading, Rates, Step
-from gpumagic.pin_loader.records.remark import Remark
-from gpumagic.pin_loader.records.samples import Samples
-from gpumagic.pin_loader.records.watched import CopyLine, DataWait
-from gpumagic.pin_loader.records.workers import WorkerSearch, WorkerTrial
-from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
-from gpumagic.pin_loader.sections.end_to_end_section import (
+from gpumagic.pin_loader.report import (
+    Anatomy,
+    Bound,
+    CopyLine,
+    DataWait,
+    EndToEnd,
+    Gain,
+    Guard,
+    Leaf,
+    Limit,
+    LimitKind,
+    LoaderReport,
+    Loading,
+    Part,
+    Pinned,
+    Rates,
+    Remark,
+    Remedy,
+    ReuseCheck,
+    Samples,
+    Severity,
+    State,
+    Step,
+    WatchReport,
+    WhyPageable,
+    WorkerSearch,
+    WorkerTrial,
+)
+from gpumagic.pin_loader.view import HEADLINES, draw
+from gpumagic.pin_loader.view_loader import FIXES, TONES
+from gpumagic.pin_loader.view_times import (
     COMPUTE,
     COPYING,
     REST,
     WAITING,
     WHOLE,
+    splits_of,
 )
-from gpumagic.pin_loader.sections.guard_section import TONES
-from gpumagic.pin_loader.sections.headline import HEADLINES
-from gpumagic.pin_loader.sections.pageable_section import FIXES
-from gpumagic.pin_loader.sections.step_split import splits_of
-from gpumagic.pin_loader.view import draw
 from gpumagic.report.robust import Verdict, verdict_of
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.pin_loader import samples

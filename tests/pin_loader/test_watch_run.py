@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.watched.copy_advice import copy_remarks, with_non_blocking
-from gpumagic.pin_loader.watched.copy_lines import copy_lines
-from gpumagic.pin_loader.watched.feeders import Feeder, Feeders
-from gpumagic.pin_loader.watched.seen_loaders import SeenLoader, Wait
-from gpumagic.pin_loader.watched.sharing_remarks import sharing_remarks
-from gpumagic.pin_loader.watched.traced_copies import TracedCopies, traced_copies
-from gpumagic.pin_loader.watched.watch_run import WatchRun
-from gpumagic.pin_loader.watching import watch
+from gpumagic.pin_loader.api import watch
+from gpumagic.pin_loader.overlap import TracedCopies, traced_copies
+from gpumagic.pin_loader.watch_copies import (
+    copy_lines,
+    copy_remarks,
+    sharing_remarks,
+    with_non_blocking,
+)
+from gpumagic.pin_loader.watch_run import WatchRun
+from gpumagic.pin_loader.watch_waits import Feeder, Feeders, SeenLoader, Wait
 from gpumagic.report.events import Code, SpanKind, Trace, TraceSpan
 
 torch = pytest.importorskip("torch")
@@ -156,13 +158,9 @@ def test_an_error_is_told_in_one_line():
 
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
     """As long as torch was not there, nothing of it could be watched."""
-    monkeypatch.setattr(
-        "gpumagic.pin_loader.watched.watchers.loaded_torch", lambda: None
-    )
+    monkeypatch.setattr("gpumagic.pin_loader.watch_run.loaded_torch", lambda: None)
     run = cpu_run()
-    monkeypatch.setattr(
-        "gpumagic.pin_loader.watched.watchers.loaded_torch", lambda: torch
-    )
+    monkeypatch.setattr("gpumagic.pin_loader.watch_run.loaded_torch", lambda: torch)
 
     report = ended(run)
 
@@ -197,9 +195,7 @@ def test_one_run_within_another_leaves_nothing():
 @pytest.fixture
 def no_capture(monkeypatch):
     """The stand-in device is no business of a torch that other tests have imported."""
-    monkeypatch.setattr(
-        "gpumagic.pin_loader.watched.last_idle.loaded_torch", lambda: None
-    )
+    monkeypatch.setattr("gpumagic.pin_loader.watch_run._is_capturing", lambda _: False)
 
 
 class Device(CpuRuntime):

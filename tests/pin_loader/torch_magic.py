@@ -12,13 +12,18 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.pin_loader import DevicePrefetcher
-from gpumagic.pin_loader.records.batch import Pinned
-from gpumagic.pin_loader.records.guard import Limit, LimitKind, Severity
-from gpumagic.pin_loader.records.rebuilding import Way
-from gpumagic.pin_loader.records.workers import Stopped
-from gpumagic.pin_loader.report import LoaderReport, State, WatchReport
-from gpumagic.pin_loader.trials import arrivals, processors
+from gpumagic.pin_loader import DevicePrefetcher, loading, workers
+from gpumagic.pin_loader.report import (
+    Limit,
+    LimitKind,
+    LoaderReport,
+    Pinned,
+    Severity,
+    State,
+    Stopped,
+    WatchReport,
+    Way,
+)
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
 
@@ -207,11 +212,11 @@ def test_too_little_shared_memory_is_refused(shell, monkeypatch):
 
 def refuse_by(monkeypatch, kind):
     """Let the guard find that something has run out."""
-    from gpumagic.pin_loader import looking
-    from gpumagic.pin_loader.records.guard import Guard
+    from gpumagic.pin_loader import stages
+    from gpumagic.pin_loader.report import Guard
 
     limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
-    monkeypatch.setattr(looking, "guard", lambda *_, **__: Guard(100, 2, (limit,)))
+    monkeypatch.setattr(stages, "guard", lambda *_, **__: Guard(100, 2, (limit,)))
 
 
 def test_workers_that_could_not_start_are_refused(shell):
@@ -324,8 +329,8 @@ def test_workers_are_searched_for_without_a_stand_in_that_hides_them(
     shell, clock, monkeypatch
 ):
     """Loading that sleeps is faster with workers, and the stand-in gets shorter."""
-    monkeypatch.setattr(arrivals, "batches_of", paced(clock, batch_s=0.016))
-    monkeypatch.setattr(processors, "usable", lambda: 2)
+    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(workers, "usable", lambda: 2)
     shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(256, 4)), 8)
 
     report = run(shell, "%pin_loader slow_dl --workers auto --budget 6s -o -q")

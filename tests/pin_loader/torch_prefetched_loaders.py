@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 
 PATIENCE_S = 300
 

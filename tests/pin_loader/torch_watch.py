@@ -14,10 +14,10 @@ import gpumagic
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.watched import data_waits
-from gpumagic.pin_loader.watched.watch_run import WatchRun
-from gpumagic.pin_loader.watching import watch
+from gpumagic.pin_loader import watch_waits
+from gpumagic.pin_loader.api import watch
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning
@@ -367,7 +367,7 @@ def test_what_the_simulator_takes_to_pin_is_no_wait(monkeypatch):
     clock = SimpleNamespace(
         perf_counter=lambda: now_ns[0] / 1e9, perf_counter_ns=lambda: now_ns[0]
     )
-    monkeypatch.setattr(data_waits, "time", clock)
+    monkeypatch.setattr(watch_waits, "time", clock)
     monkeypatch.setattr(pinning, "perf_counter_ns", clock.perf_counter_ns)
     monkeypatch.setattr(Pinning, "_copy_into", slow)
     loader = DataLoader(Slow(4), 2, pin_memory=True)
@@ -398,7 +398,7 @@ def test_a_prefetcher_is_not_told_to_be_made():
 @pytest.mark.usefixtures("box")
 def test_our_prefetcher_hides_its_copies_and_is_waited_for_under_its_name():
     """A loop over a prefetcher copies nothing itself, and its waits are told once."""
-    prefetcher = pytest.importorskip("gpumagic.pin_loader.feeding.prefetcher")
+    prefetcher = pytest.importorskip("gpumagic.pin_loader.prefetcher")
     pinned = DataLoader(Images(12), 2, pin_memory=True)
     train_dl_pinned = prefetcher.DevicePrefetcher(pinned, "sim")
     there = torch.zeros(16 * MIB, device="sim")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.pin_loader.feeding.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.simulator.backend.races_told import DataRace
 from tests.pin_loader.known_wrong import WRONG
 from tests.pin_loader.prefetch_programs import (

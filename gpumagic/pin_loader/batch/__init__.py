@@ -1,1 +1,0 @@
-"""What a batch consists of, how it is walked, moved and pinned."""

@@ -1,1 +1,0 @@
-"""The prefetcher: batches on the device, each copied while the one before is used."""

@@ -1,1 +1,0 @@
-"""What a loader is set to do, and another that gives the same."""

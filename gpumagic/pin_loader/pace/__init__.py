@@ -1,1 +1,0 @@
-"""How fast each part is, what that allows for, and what comes of it."""

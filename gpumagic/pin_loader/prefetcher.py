@@ -1,0 +1,358 @@
+"""The prefetcher: batches that lie on the device before they are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from gpumagic.devices.opening import best_device, import_torch, open_runtime
+from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.pin_loader import trial
+from gpumagic.pin_loader.batch import to_device
+from gpumagic.pin_loader.copy_stream import Lane, Sent, why_no_stream
+from gpumagic.pin_loader.pinner import is_wrapped, unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
+T = TypeVar("T")
+
+
+class LikeItsLoader:
+    """Answers with the loader's length and attributes, and sets them there.
+
+    A loader that can say where it stands (`state_dict`) is further than the batch in
+    use if batches are fetched ahead. So what it says is kept with each batch.
+
+    Args:
+        loader: What gives the batches.
+    """
+
+    # What is kept here; all else is the loader's.
+    kept_here: ClassVar[frozenset[str]] = frozenset({"loader", "_state"})
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self._state: Any = None  # of the loader, behind the batch handed out last
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        # Without the second condition a copy that is not filled yet would ask itself.
+        if name.startswith("__") or "loader" not in self.__dict__:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+        found = getattr(self.loader, name)
+        if name == "state_dict":
+            return functools.partial(self._state_dict, found)
+        if name == "load_state_dict":
+            return functools.partial(self._load_state_dict, found)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.kept_here or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:  # kept here, it would silently mean nothing
+            setattr(self.loader, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_state": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _loader_in_words(self) -> str:
+        dataset = getattr(self.loader, "dataset", None)
+        name = type(self.loader).__name__
+        return name if dataset is None else f"{name} of {type(dataset).__name__}"
+
+    def _state_now(self) -> Any:
+        """What the loader says just now, to be kept; None if it says nothing."""
+        ask = getattr(self.loader, "state_dict", None)
+        if ask is None:
+            return None
+        try:
+            # A state may consist of things that go on changing with the loader.
+            return copy.deepcopy(ask())
+        except AttributeError:  # accelerate's has the word, and an answer not always
+            return None
+
+    def _state_dict(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return ask(*args, **options) if self._state is None else self._state
+
+    def _load_state_dict(
+        self, load: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
+        self._state = None
+        return load(*args, **options)
+
+
+class _UnderWay(NamedTuple):
+    """A batch ahead, and the loader's state behind it."""
+
+    sent: Sent
+    state: Any
+
+
+class DevicePrefetcher(LikeItsLoader):
+    """A loader's batches on the device, each copied while the one before is used.
+
+        for images, labels in DevicePrefetcher(loader):
+            train(images, labels)  # as after .to(device), and sooner there
+
+    The next batch is fetched, and its copy begun on a stream of its own, before one is
+    handed out. For the copy to run beside the computation the loader has to give pinned
+    memory (`pin_memory=True`). The price: the first batch comes after two have been
+    loaded, and the dataset's random numbers for a batch are drawn before the step with
+    the one before it, not after. On the device lie `depth` batches more than without;
+    while one is fetched, that on which the loop still has a name counts as well.
+
+    A batch may be treated like one that `.to(device)` has made on the stream that is
+    current when it is handed out. An error of the loader is raised after the batches
+    that come before it, and ends the iteration. Each iteration begins the loader anew
+    and shares nothing with others. `len()` and whatever else is asked of it, or set,
+    is the loader's own.
+
+    On the CPU there is nothing to copy, and batches pass through. Apple's MPS has no
+    streams: each batch is moved when it is asked for. `passes_through` says so. CUDA
+    graphs read from fixed addresses, and every batch here has its own: copy it into the
+    graph's input.
+
+    Args:
+        loader: What gives the batches: a DataLoader, or anything that can be iterated.
+
+        device: Where to: "cuda", "cuda:1", a number, a `torch.device`. None is the
+            current device of the best kind there is. It is first used when the first
+            batch is asked for.
+
+        depth: How many batches are under way beside the one in use. More than 1 helps
+            only where loading takes now shorter, now longer than a step. 0 copies each
+            batch when it is asked for, on the current stream.
+
+        several_streams: Say True if batches are also used, or freed, by other threads
+            than the one that iterates. Memory is then used again somewhat later.
+
+    Raises:
+        GpuMagicError: There is no such device, or the depth is not a number from 0 up.
+    """
+
+    kept_here = LikeItsLoader.kept_here | {
+        "depth",
+        "several_streams",
+        "_asked",
+        "_idle",
+    }
+
+    def __init__(
+        self,
+        loader: Any,
+        device: Any = None,
+        *,
+        depth: int = 1,
+        several_streams: bool = False,
+    ) -> None:
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+            raise GpuMagicError(
+                f"{depth!r} is no depth of prefetching",
+                "say how many batches to copy ahead: 1, or 0 for none",
+            )
+        super().__init__(loader)
+        self._idle: dict[Any, list[Lane]] = {}  # by device: in no iteration now
+        self._asked = None if device is None else known_device(device)
+        self.depth = depth
+        self.several_streams = several_streams
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def device(self) -> Any:
+        """Where batches go, as a `torch.device`; without a number before the start."""
+        return current(self._asked or best_device())
+
+    @property
+    def passes_through(self) -> str | None:
+        """Why nothing is copied ahead on this kind of device; None where it is."""
+        return why_no_stream(import_torch(), (self._asked or best_device()).type)
+
+    def __repr__(self) -> str:
+        ways = "passing through"
+        if not self.passes_through:
+            ways = f"{self.depth or 'none'} ahead"
+        name, loader = type(self).__name__, self._loader_in_words()
+        return f"{name}({loader}, {self.device}, {ways})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_idle": {}}
+
+    # ---------------------------------------------------------------- batches
+
+    def __iter__(self) -> Iterator[Any]:
+        self._state = None
+        return self._batches(self._begun())
+
+    def _begun(self) -> Iterator[Any]:
+        """The loader's iterator; its pinning thread takes the device of this moment."""
+        device = self._asked
+        if device is None or device.index is None or self.passes_through:
+            return iter(self.loader)
+        with getattr(import_torch(), device.type).device(device):
+            return iter(self.loader)
+
+    def _batches(self, inner: Iterator[Any]) -> Iterator[Any]:
+        """What one iteration of the loader gives, on the device."""
+        try:
+            yield from self._on_their_way(inner)
+        except GeneratorExit:
+            raise  # dropping the iterator, as a plain loop does, ends its workers
+        except BaseException:
+            # But the traceback of an error holds it, for as long as it is looked at.
+            self._end_workers(inner)
+            raise
+        finally:
+            del inner
+
+    def _on_their_way(self, inner: Iterator[Any]) -> Iterator[Any]:
+        device = self._asked or best_device()
+        if device.type == "cpu":
+            return map(unwrapped, inner)
+        alone = self.passes_through is not None
+        if alone or self.depth == 0:
+            # On MPS a copy that is not waited for may read what is no longer there.
+            move = functools.partial(_moved, device=device, non_blocking=not alone)
+            return map(move, inner)
+        return self._copied_ahead(inner, current(device, start=True))
+
+    def _copied_ahead(self, inner: Iterator[Any], device: Any) -> Iterator[Any]:
+        lane = self._lane_to(device)
+        under_way = map(functools.partial(self._send, lane), inner)
+        del inner
+        try:
+            yield from map(
+                functools.partial(self._hand_over, lane),
+                looking_ahead(under_way, self.depth),
+            )
+        finally:
+            del under_way
+            lane.end()
+            self._idle.setdefault(device, []).append(lane)
+        self._state = None  # from here on the loader's own is right
+
+    def _send(self, lane: Lane, batch: Any) -> _UnderWay:
+        return _UnderWay(
+            lane.send(unwrapped(batch), objects=is_wrapped(batch)), self._state_now()
+        )
+
+    def _hand_over(self, lane: Lane, under_way: _UnderWay) -> Any:
+        self._state = under_way.state
+        return lane.hand_over(under_way.sent)
+
+    def _lane_to(self, device: Any) -> Lane:
+        """The lane of an earlier iteration, unless that is still going on."""
+        lane = _usable(self._idle.get(device, [])) or Lane(import_torch(), device)
+        lane.several_streams = self.several_streams
+        lane.most_leaving = self.depth + 1
+        return lane
+
+    def _end_workers(self, inner: Iterator[Any]) -> None:
+        kept = [each.iterator for each in trial.kept_iterators(self.loader)]
+        if not any(each is inner for each in (self.loader, *kept)):
+            trial.close([inner], set(), _GRACE_S)
+
+
+def _usable(idle: list[Lane]) -> Lane | None:
+    """Take out the last one that is not stale."""
+    while True:
+        try:
+            lane = idle.pop()
+        except IndexError:  # another thread may have taken the last one
+            return None
+        if not lane.is_stale():
+            return lane
+
+
+def _moved(batch: Any, *, device: Any, non_blocking: bool) -> Any:
+    return to_device(
+        unwrapped(batch), device, non_blocking=non_blocking, objects=is_wrapped(batch)
+    )
+
+
+def known_device(asked: Any) -> Any:
+    """What the user calls a device, as a `torch.device` that can be used here.
+
+    Args:
+        asked: A name, a `torch.device`, or the number of one of the best kind.
+
+    Raises:
+        DeviceError: There is no such device.
+    """
+    torch = import_torch()
+    if isinstance(asked, int):
+        return torch.device(best_device().type, asked)
+    try:
+        device = torch.device(asked)
+    except (RuntimeError, TypeError) as error:
+        raise DeviceError(
+            f"{asked!r} is no device", 'say "cuda", "cuda:1" or the like'
+        ) from error
+    open_runtime(device.type)  # says why it cannot be used, if so
+    return device
+
+
+def current(device: Any, *, start: bool = False) -> Any:
+    """The device with its number: where work of its kind goes by default.
+
+    Args:
+        device: A `torch.device`, with its number or without.
+
+        start: Whether the device may be started for it. Without, one that has not
+            been started has no number yet.
+    """
+    torch = import_torch()
+    if device.index is not None or device.type == "cpu":
+        return device
+    if start:
+        return torch.device(device.type, getattr(torch, device.type).current_device())
+    index = None
+    with contextlib.suppress(GpuMagicError):  # a simulated one was switched off
+        index = open_runtime(device.type).current_device()
+    return device if index is None else torch.device(device.type, index)
+
+
+def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
+    """Hand out an iterator's items in order, each when some after it have been taken.
+
+    An error that is met ahead is raised when the items before it have been handed
+    out. An interrupt is not put off.
+
+    Args:
+        items: Where they come from. No more is taken from it after its end or an
+            error.
+
+        ahead: How many of the items after it are taken before one is handed out.
+    """
+    waiting: deque[T] = deque()
+    failure: Exception | None = None
+    more = True
+    while True:
+        while more and len(waiting) <= ahead:
+            try:
+                waiting.append(next(items))
+            except StopIteration:
+                more = False
+            except Exception as error:  # noqa: BLE001 -- raised in its turn, below
+                failure, more = error, False
+        if not waiting:
+            break
+        # No name is given to it here: what it takes on the device is the caller's.
+        yield waiting.popleft()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # else the error and this frame keep each other alive

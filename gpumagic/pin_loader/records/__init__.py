@@ -1,1 +1,0 @@
-"""What is found of a loader, as frozen records; `report.py` puts them together."""

@@ -1,1 +1,0 @@
-"""Loaders that are tried out, what they take, and nothing left behind."""

@@ -1,0 +1,502 @@
+"""Draws what was found of a loader: its batches, its proof, and what it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    Tone,
+)
+from gpumagic.pin_loader.report import Pinned, Severity, State, Way, WhyPageable
+from gpumagic.pin_loader.view_words import (
+    amount_text,
+    device_text,
+    loader_text,
+    new_text,
+)
+from gpumagic.report.units import bytes_text, count_text, listed, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.pin_loader.report import (
+        Anatomy,
+        Damaged,
+        Guard,
+        Leaf,
+        Limit,
+        LoaderFacts,
+        LoaderReport,
+        Rebuilding,
+        ReuseCheck,
+        Sameness,
+        Setting,
+    )
+
+MOST_LEAVES = 10
+_NOT_CONTIGUOUS = (
+    "A tensor that is not contiguous is copied through pageable memory, pinned or not: "
+    "`.contiguous()` in the collate_fn."
+)
+_LONGEST_PATH = 120
+_MOST_REASONS = 4
+_ANEW = (Way.REBUILT, Way.FLAG_SET)
+_ADVISED = (
+    State.DIAGNOSED,
+    State.FIXED,
+    State.WRAPPED_ONLY,
+    State.REFUSED_DIFFERENT,
+)
+FIXES = {
+    WhyPageable.FLAG_OFF: "DataLoader(..., pin_memory=True)",
+    WhyPageable.NO_ACCELERATOR: "",
+    WhyPageable.PASSED_THROUGH: (
+        "the adapter of %pin_loader pins it, or give {holder} a pin_memory() method"
+    ),
+    WhyPageable.OWN_METHOD: "let pin_memory() of {holder} pin it too",
+    WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
+    WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
+    WhyPageable.FLAG_TOO_LATE: "a new loader: workers read the flag when they start",
+    WhyPageable.UNKNOWN: "",
+}
+_MOST_NAMES = 6
+_MOST_DAMAGED = 3
+_RANDOM = (
+    "its values are random: two runs of the old loader differ as well, so only what "
+    "does not depend on chance was compared"
+)
+TONES: dict[Severity, Tone] = {
+    Severity.FINE: "ok",
+    Severity.WARN: "warning",
+    Severity.REFUSE: "problem",
+    Severity.INFORM: "note",
+    Severity.UNKNOWN: "unknown",
+}
+_LOUD = (Severity.WARN, Severity.REFUSE)
+
+
+def leaf_parts(report: LoaderReport) -> Iterator[Part]:
+    """What share of the bytes is pageable and why, then the tensors."""
+    anatomy = report.anatomy
+    if anatomy is None:
+        return
+    if not anatomy.leaves:
+        yield Paragraph(f"A batch ({anatomy.class_name}) holds no tensors.")
+        return
+    yield from why_parts(report, anatomy)
+    yield _leaf_table(anatomy)
+    yield Paragraph(" ".join(_below(anatomy)))
+    yield from _type_changes(anatomy)
+
+
+def _leaf_table(anatomy: Anatomy) -> Table:
+    many = len(anatomy.leaves) > MOST_LEAVES
+    leaves: Sequence[Leaf] = anatomy.leaves
+    if many:
+        leaves = sorted(leaves, key=lambda leaf: leaf.nbytes, reverse=True)
+    size = bytes_text(anatomy.tensor_bytes)
+    largest = f", the {MOST_LEAVES} largest of its tensors" if many else ""
+    return Table.of(
+        f"A batch ({anatomy.class_name}, {least_text(anatomy)}{size}){largest}",
+        _LEAF,
+        leaves[:MOST_LEAVES],
+        len(anatomy.leaves) + anatomy.left_out,
+    )
+
+
+def _memory(leaf: Leaf) -> str:
+    said = leaf.pinned.value
+    if leaf.contiguous is False:
+        said = f"{said}, not contiguous"
+    if leaf.same_as is not None:
+        said = f"{said}, the same memory as {short_path(leaf.same_as)}"
+    return said
+
+
+def _below(anatomy: Anatomy) -> Iterator[str]:
+    """What the table does not tell."""
+    if any(leaf.contiguous is False for leaf in anatomy.leaves):
+        yield _NOT_CONTIGUOUS
+    if anatomy.left_out:
+        yield (
+            f"{anatomy.left_out:,} more tensors are not listed: totals have their "
+            "bytes, and what is said of pinned and pageable ones leaves them out."
+        )
+    if anatomy.others:
+        values = count_text(anatomy.others, "other value")
+        verb = "stays" if anatomy.others == 1 else "stay"
+        yield f"{values} of a batch, no tensor or array, {verb} on the host."
+    if anatomy.locked_bytes:
+        yield (
+            f"Pinning it locks {bytes_text(anatomy.locked_bytes)} (estimated): each "
+            "tensor is rounded up to a power of two."
+        )
+
+
+def _type_changes(anatomy: Anatomy) -> Iterator[Part]:
+    """Containers that come out of the pinner as something else."""
+    if anatomy.type_changes:
+        told = [f"{at} from {old} to {new}" for at, old, new in anatomy.type_changes]
+        yield Note("warning", f"the pinner changes classes: {listed(told, most=3)}")
+
+
+def pageable_sentence(anatomy: Anatomy) -> str:
+    """How many tensors and bytes are pageable, in one sentence without a full stop."""
+    count, least = len(anatomy.leaves), least_text(anatomy)
+    pageable = [leaf for leaf in anatomy.leaves if leaf.pinned is Pinned.PAGEABLE]
+    unknown = sum(leaf.pinned is Pinned.UNKNOWN for leaf in anatomy.leaves)
+    told = f", and of {unknown} it is not known" if unknown else ""
+    if unknown and unknown == count:
+        return _of_unknown(count)
+    if not pageable:
+        return f"{_none_pageable(anatomy)}{told}"
+    if len(pageable) == count and not anatomy.left_out:
+        return _all_are(anatomy, "pageable")
+    whole = anatomy.tensor_bytes
+    share = share_text(anatomy.bytes_that_are(Pinned.PAGEABLE) / whole if whole else 0)
+    verb = "is" if len(pageable) == 1 else "are"
+    counted = f"{least}{len(pageable)} of {count_text(count, 'tensor')}"
+    return f"{counted}, {share} of the bytes, {verb} pageable{told}"
+
+
+def _none_pageable(anatomy: Anatomy) -> str:
+    kinds = {leaf.pinned for leaf in anatomy.leaves}
+    if not kinds:
+        return "a batch holds no tensors"
+    if kinds != {Pinned.PINNED} or anatomy.left_out:
+        return "no tensor that was looked at is pageable"
+    return _all_are(anatomy, "pinned")
+
+
+def _of_unknown(count: int) -> str:
+    which = "the one tensor of a batch is"
+    if count > 1:
+        which = "the tensors of a batch are"
+    return f"whether {which} pinned is not known"
+
+
+def _all_are(anatomy: Anatomy, what: str) -> str:
+    size, count = bytes_text(anatomy.tensor_bytes), len(anatomy.leaves)
+    if count == 1:
+        return f"the one tensor of a batch ({size}) is {what}"
+    number = "both" if count == 2 else f"all {count}"
+    return f"{number} tensors of a batch ({size}) are {what}"
+
+
+def least_text(anatomy: Anatomy) -> str:
+    """What stands before a figure where more leaves were not looked at."""
+    return "at least " if anatomy.left_out else ""
+
+
+def short_path(path: str) -> str:
+    """The end of a path that is too long: that is what tells it from its neighbours."""
+    return path if len(path) <= _LONGEST_PATH else f"...{path[3 - _LONGEST_PATH :]}"
+
+
+class _Reason(NamedTuple):
+    why: WhyPageable
+    holder: str | None
+    leaves: list[Leaf]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
+
+    def words(self) -> str:
+        if self.why is WhyPageable.UNKNOWN:
+            return "for a reason that is unknown"
+        if self.holder is None:
+            return f"because {self.why.value}"
+        said = self.why.value.replace("objects of this class", f"{self.holder} objects")
+        return f"because {said.replace('the class', self.holder)}"
+
+    def fix(self) -> str:
+        return FIXES[self.why].format(holder=self.holder or "the class")
+
+
+def _reasons(anatomy: Anatomy) -> list[_Reason]:
+    """Pageable tensors by why they are, the most bytes first."""
+    by_why: dict[tuple[WhyPageable, str | None], list[Leaf]] = {}
+    for leaf in anatomy.leaves:
+        if leaf.pinned is Pinned.PAGEABLE:
+            why = leaf.why or WhyPageable.UNKNOWN
+            by_why.setdefault((why, leaf.holder), []).append(leaf)
+    found = [_Reason(why, holder, its) for (why, holder), its in by_why.items()]
+    return sorted(found, key=lambda each: each.nbytes, reverse=True)
+
+
+def why_parts(report: LoaderReport, anatomy: Anatomy) -> Iterator[Part]:
+    """One note for each reason, with what mends it."""
+    reasons, said = _reasons(anatomy), pageable_sentence(anatomy)
+    if not reasons:
+        yield Paragraph(f"{said[0].upper()}{said[1:]}.")
+        return
+    if len(reasons) == 1:
+        yield _why_note(report, f"{said} {reasons[0].words()}", reasons[0])
+        return
+    yield Paragraph(f"{said[0].upper()}{said[1:]}, for {len(reasons)} reasons:")
+    for each in reasons[:_MOST_REASONS]:
+        paths = listed([short_path(leaf.path) for leaf in each.leaves], most=3)
+        size = bytes_text(each.nbytes)
+        yield _why_note(report, f"{size} {each.words()}: {paths}", each)
+    if more := reasons[_MOST_REASONS:]:
+        yield Paragraph(f"... and {count_text(len(more), 'more reason')}")
+
+
+def _why_note(report: LoaderReport, text: str, reason: _Reason) -> Note:
+    """A reason with its fix, unless it is mended, or mending it would win nothing."""
+    if reason.why in _mended(report):
+        return Note("note", f"{text}; those of {report.out} are pinned")
+    if report.state not in _ADVISED:
+        return Note("note", text)
+    harmless = reason.why in (WhyPageable.NO_ACCELERATOR, WhyPageable.NOT_DENSE)
+    return Note("note" if harmless else "warning", text, reason.fix())
+
+
+def _mended(report: LoaderReport) -> set[WhyPageable]:
+    """What a new loader has put right."""
+    built = report.rebuilding
+    if report.out is None or report.state is State.NO_ACCELERATOR:
+        return set()
+    if built is None or built.way not in _ANEW:
+        return set()
+    adapted = {WhyPageable.PASSED_THROUGH} if built.adapter else set()
+    return {WhyPageable.FLAG_OFF, WhyPageable.FLAG_TOO_LATE, *adapted}
+
+
+def proof_parts(report: LoaderReport) -> Iterator[Part]:
+    """What was changed, what was compared, and what was put back."""
+    built = report.rebuilding
+    if built is not None and built.changes:
+        yield _changes(built)
+    facts = tuple(_facts(report))
+    if facts:
+        yield Grid(_caption(report), facts)
+
+
+def damage_parts(reuse: ReuseCheck | None) -> Iterator[Part]:
+    """Batches that were overwritten: nothing is more serious."""
+    if reuse is None or not reuse.damaged:
+        return
+    told = listed([_damage(each) for each in reuse.damaged], most=_MOST_DAMAGED)
+    yield Note(
+        "problem",
+        f"memory is filled again while it is still being copied: {told}",
+        "let the collate_fn make new tensors for every batch",
+    )
+
+
+def _caption(report: LoaderReport) -> str:
+    new, old = new_text(report), loader_text(report.loader)
+    return f"Whether {new} gives the same as {old}"
+
+
+def _changes(built: Rebuilding) -> Table:
+    return Table(
+        "Changed arguments",
+        (Column("Argument"), Column("Before"), Column("After")),
+        tuple((each.argument, each.before, each.after) for each in built.changes),
+    )
+
+
+def _facts(report: LoaderReport) -> Iterator[tuple[str, Cell]]:
+    built = report.rebuilding
+    if built is not None:
+        yield from _made(built)
+    if report.sameness is not None:
+        yield from _sameness(report.sameness)
+    elif built is not None and built.way is not Way.UNCHANGED:
+        yield "same batches", "not compared"
+    if report.reuse is not None:
+        yield "memory of batches", _reuse(report.reuse)
+
+
+def _made(built: Rebuilding) -> Iterator[tuple[str, Cell]]:
+    reason = f": {built.reason}" if built.reason else ""
+    yield "how it was made", f"{built.way.value} ({built.class_name}){reason}"
+    if built.adapter:
+        yield "adapter", "pins what torch's pinner passes through"
+    ahead = count_text(built.depth, "batch", "batches")
+    yield "copied ahead", ahead if built.depth else "nothing"
+
+
+def _sameness(found: Sameness) -> Iterator[tuple[str, Cell]]:
+    which = "all " if found.whole else "the first "
+    compared = f"{which}{count_text(found.batches, 'batch', 'batches')}"
+    if found.same is None:
+        why = found.problem or (_RANDOM if found.random_values else "")
+        yield "same batches", "could not be told" + (f": {why}" if why else "")
+    elif found.same:
+        what = "order and class" if found.random_values else "value, order and class"
+        yield "same batches", f"yes, in {what}; compared: {compared}"
+        if found.random_values:
+            yield "but", _RANDOM
+    else:
+        what = found.difference or "in a way that was not noted"
+        yield "same batches", f"no: {what}; compared: {compared}"
+    if found.same is not None and found.problem:
+        yield "remark", found.problem
+    if found.restored:
+        yield "put back as it was", listed(found.restored, most=_MOST_NAMES)
+
+
+def _reuse(reuse: ReuseCheck) -> str:
+    watched = count_text(reuse.batches, "batch", "batches")
+    if reuse.damaged:
+        return f"overwritten while it was being copied; watched: {watched}"
+    again = ""
+    if reuse.reused:
+        paths = listed(reuse.reused, most=3)
+        again = f"; the same addresses come again in the next batch: {paths}"
+    if reuse.damaged is None:
+        why = f": {reuse.problem}" if reuse.problem else ""
+        return f"whether it is filled again too early was not measured{why}{again}"
+    return f"arrived unchanged under a delayed copy; watched: {watched}{again}"
+
+
+def _damage(each: Damaged) -> str:
+    return f"{each.path} of batch {each.batch:,}"
+
+
+def guard_parts(guard: Guard, setting: Setting, told: str = "") -> Iterator[Part]:
+    """The limits that warn, with what to do; those that are fine are details.
+
+    Args:
+        guard: What was found.
+
+        setting: Where.
+
+        told: The hint that the reader has had already.
+    """
+    sentences = " ".join(_guard_sentences(guard, setting))
+    if not is_loud(guard):
+        said = Paragraph("\n".join((*map(_limit_line, guard.limits), sentences)))
+        yield Details("What it takes of the machine", (said,))
+        return
+    yield _limits_table(guard)
+    yield Paragraph(sentences)
+    for limit in guard.limits:
+        if limit.severity in _LOUD and limit.hint not in ("", told):
+            refused = limit.severity is Severity.REFUSE
+            yield Note("problem" if refused else "warning", _needs(limit), limit.hint)
+
+
+def is_loud(guard: Guard | None) -> bool:
+    """Whether a reader has to see it at once."""
+    return guard is not None and any(each.severity in _LOUD for each in guard.limits)
+
+
+def _limits_table(guard: Guard) -> Table:
+    caption = "What it takes of the machine, at most (estimated)"
+    return Table.of(caption, _LIMIT, guard.limits)
+
+
+def _available(limit: Limit) -> str:
+    if limit.available is None and limit.severity in (Severity.FINE, Severity.INFORM):
+        return "no limit"
+    return amount_text(limit.kind, limit.available)
+
+
+def _needs(limit: Limit) -> str:
+    needed = amount_text(limit.kind, limit.needed)
+    return f"{limit.kind.value}: {needed} needed, {_available(limit)} available"
+
+
+def _limit_line(limit: Limit) -> str:
+    """A limit in a line, where none needs to be looked at twice."""
+    share = "" if limit.share is None else f" ({share_text(limit.share)})"
+    source = f", read from {limit.source}" if limit.source else ""
+    return f"{_needs(limit)}{share}: {limit.severity.value}{source}"
+
+
+def _guard_sentences(guard: Guard, setting: Setting) -> Iterator[str]:
+    batches = count_text(guard.batches, "batch", "batches")
+    if guard.locked_bytes:
+        yield (
+            f"At most {batches} can be under way, in {bytes_text(guard.locked_bytes)} "
+            "of pinned memory (estimated: each tensor is rounded up to a power of two)."
+        )
+    if guard.measured_bytes is not None:
+        held = bytes_text(guard.measured_bytes)
+        yield f"torch holds {held} pinned after the trial (measured)."
+    if guard.device_bytes and setting.device is not None:
+        more, where = bytes_text(guard.device_bytes), device_text(setting)
+        yield f"Batches copied ahead take {more} of {where} (estimated)."
+
+
+def setting_parts(facts: LoaderFacts, setting: Setting) -> Iterator[Part]:
+    """For whoever wants to check that it is the right loader."""
+    said = "\n".join((*_loader_lines(facts), *_place_lines(setting)))
+    yield Details("The loader, and where it was measured", (Paragraph(said),))
+
+
+def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
+    yield f"{facts.class_name}({', '.join(_arguments(facts))}): {facts.kind.value}"
+    batches = count_text(facts.length, "batch", "batches")
+    yield f"{batches} in an epoch"
+    if facts.start_method is not None:
+        yield f"workers start by {facts.start_method}"
+    if facts.live_iterator:
+        yield "workers of an earlier epoch are still alive"
+
+
+def _arguments(facts: LoaderFacts) -> Iterator[str]:
+    """What is known of the arguments, as one would type them."""
+    if facts.dataset is not None:
+        yield facts.dataset
+    for name, value in (
+        ("batch_size", facts.batch_size),
+        ("sampler", facts.sampler),
+        ("num_workers", facts.workers),
+        ("prefetch_factor", facts.prefetch_factor),
+        ("pin_memory", facts.pin_memory),
+        ("persistent_workers", facts.persistent_workers),
+    ):
+        if value is not None:
+            yield f"{name}={value}"
+
+
+def _place_lines(setting: Setting) -> Iterator[str]:
+    if setting.device_name is not None:
+        number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "
+        yield f"device: {number}{setting.device_name}"
+    versions = (("torch", setting.torch_version), ("driver", setting.driver_version))
+    known = [f"{name} {version}" for name, version in versions if version is not None]
+    if known:
+        yield ", ".join(known)
+
+
+_LEAF = (
+    Property(Column("Tensor"), lambda leaf: short_path(leaf.path)),
+    Property(Column("Class"), lambda leaf: leaf.what),
+    Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
+    Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
+    Property(Column("Size", number=True), lambda leaf: bytes_text(leaf.nbytes)),
+    Property(Column("Memory"), _memory),
+)
+_LIMIT = (
+    Property(Column("What"), lambda limit: limit.kind.value),
+    Property(
+        Column("Needed", number=True),
+        lambda limit: amount_text(limit.kind, limit.needed),
+    ),
+    Property(Column("Available", number=True), _available),
+    Property(
+        Column("Share", number=True),
+        lambda limit: "-" if limit.share is None else share_text(limit.share),
+    ),
+    Property(
+        Column("Verdict"),
+        lambda limit: Badge(limit.severity.value, TONES[limit.severity]),
+    ),
+    Property(Column("Read from"), lambda limit: limit.source or "-"),
+)

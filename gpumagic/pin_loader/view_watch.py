@@ -1,0 +1,266 @@
+"""Draws a training cell that was watched: waits for loaders, and copies by line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import (
+    Column,
+    Grid,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Sparkline,
+    Table,
+)
+from gpumagic.pin_loader.view_words import (
+    NOT_MEASURED,
+    notes_of,
+    time_of_text,
+    time_text,
+)
+from gpumagic.report import robust
+from gpumagic.report.units import (
+    bytes_text,
+    count_text,
+    listed,
+    part_text,
+    seconds_text,
+    share_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
+    from gpumagic.report.events import CodeLine, SeenRace
+
+_MOST_LINES = 12
+_MOST_RACES = 5
+_MOST_CURVES = 3
+_FEWEST_POINTS = 4
+_LONGEST_SOURCE = 100
+NO_LINE = "no line of the cell"
+_LONGEST_ERROR = 80
+
+
+def watch_parts(report: WatchReport) -> Iterator[Part]:
+    """What went wrong, what to type, and then what it rests on."""
+    if report.failed is not None:
+        yield Note("problem", f"the code failed: {report.failed}")
+    yield from _races(report.races)
+    yield from notes_of(report.remarks)
+    yield Grid("The cell as a whole", tuple(_whole(report)))
+    if report.waits:
+        yield _waits(report.waits)
+        yield from _curves(report.waits)
+    if report.copies:
+        yield _copies(report.copies)
+    if report.problem is not None:
+        yield Note("note", report.problem, report.hint or "")
+    yield Paragraph(" ".join(_below(report)))
+
+
+def _races(races: Sequence[SeenRace]) -> Iterator[Part]:
+    seen = Counter((race.problem, race.hint) for race in races)
+    for (problem, hint), times in seen.most_common(_MOST_RACES):
+        often = "" if times == 1 else f" ({times:,} times)"
+        yield Note("problem", f"{problem}{often}", hint)
+    if (more := len(seen) - _MOST_RACES) > 0:
+        yield Paragraph(f"... and {count_text(more, 'more race')}")
+
+
+def _whole(report: WatchReport) -> Iterator[tuple[str, Cell]]:
+    if report.setting.label:
+        yield "on the device's clock", time_text(report.elapsed_s)
+        yield "on this machine's clock", time_text(report.host_s)
+    else:
+        yield "elapsed", time_text(report.elapsed_s)
+    if report.waits:
+        yield "waiting for data", _waited(report)
+    yield "kernels running", _meter(report.kernel_s, report.elapsed_s)
+    if report.copies or report.copying_s:
+        yield "copies running", _meter(report.copying_s, report.elapsed_s)
+        yield "of that beside kernels", _meter(report.hidden_s, report.copying_s)
+
+
+def _waited(report: WatchReport) -> Cell:
+    """Beside the time of the cell, unless a simulated device took that."""
+    waited = waited_s(report.waits)
+    if report.setting.label:
+        return time_text(waited)
+    said = time_of_text(waited, report.host_s)
+    return Meter(share_of(waited, report.host_s), said)
+
+
+def _meter(part_s: float | None, whole_s: float | None) -> Cell:
+    if part_s is None or whole_s is None:
+        return NOT_MEASURED
+    return Meter(share_of(part_s, whole_s), time_of_text(part_s, whole_s))
+
+
+def _waits(waits: Sequence[DataWait]) -> Table:
+    rows = sorted(waits, key=lambda wait: wait.total_s, reverse=True)
+    caption = "Waits for data; median and longest are those after the first"
+    return Table.of(caption, _WAIT, rows[:_MOST_LINES], len(rows))
+
+
+def _loader(wait: DataWait) -> str:
+    """The loader, and the two settings that matter most here."""
+    said = []
+    if wait.workers is not None:
+        said.append(count_text(wait.workers, "worker"))
+    if wait.pin_memory is not None:
+        said.append("pinned" if wait.pin_memory else "not pinned")
+    return f"{wait.loader} ({', '.join(said)})" if said else wait.loader
+
+
+def _curves(waits: Sequence[DataWait]) -> Iterator[Part]:
+    """The waits in order; the first one would flatten all others."""
+    rows = sorted(waits, key=lambda wait: wait.total_s, reverse=True)
+    for wait in rows[:_MOST_CURVES]:
+        rest = wait.waits.seconds[1:]
+        if len(rest) >= _FEWEST_POINTS:
+            caption = f"Each wait for {wait.loader} after the first, in order"
+            yield Sparkline(caption, rest, seconds_text)
+
+
+def _copies(copies: Sequence[CopyLine]) -> Table:
+    rows = sorted(copies, key=lambda copy: copy.nbytes, reverse=True)
+    return Table.of("Copies to a device, by line", _COPY, rows[:_MOST_LINES], len(rows))
+
+
+def _count(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"
+
+
+def _line(line: CodeLine | None) -> str:
+    if line is None:
+        return NO_LINE
+    source = line.source or "its source is gone"
+    return f"{line.where}: {shortened(source, _LONGEST_SOURCE)}"
+
+
+def _below(report: WatchReport) -> Iterator[str]:
+    if report.copies:
+        yield (
+            "Blocking: copies without non_blocking=True; a copy from pageable memory "
+            "can hold the host either way. Host held: until the calls had returned, "
+            "with what the host itself does for pageable memory."
+        )
+    if report.copies and report.copying_s is not None:
+        yield "Copies running: as the device's own trace has them."
+    if report.setting.label:
+        yield (
+            "Waits for data are this machine's, without pinning; copies and kernels "
+            f"are those of the {report.setting.label}."
+        )
+    yield "Watching takes time itself: the cell is a little faster without it."
+
+
+def watch_headline(report: WatchReport) -> str:
+    """How much of the time it waited for data, and where copies came from."""
+    said = "; ".join((_waiting(report), _copying(report.copies)))
+    if report.failed is not None:
+        failed = shortened(report.failed, _LONGEST_ERROR)
+        said = f"{said}; the code failed ({failed})"
+    return said
+
+
+def waited_s(waits: Sequence[DataWait]) -> float:
+    """All waits for all loaders."""
+    return sum(wait.total_s for wait in waits)
+
+
+def share_of(part_s: float, whole_s: float) -> float | None:
+    """A share of a time; None where there was none."""
+    return part_s / whole_s if whole_s > 0 else None
+
+
+def _waiting(report: WatchReport) -> str:
+    if not report.waits:
+        return "No DataLoader was waited for"
+    return f"{_whose(report.waits)} waited {_long(report)}for {_names(report.waits)}"
+
+
+def _long(report: WatchReport) -> str:
+    """A share of the time; of a simulated device the time itself.
+
+    How long such a device takes on this machine says nothing of any loop.
+    """
+    waited = waited_s(report.waits)
+    if report.setting.label:
+        return f"{seconds_text(waited)} "
+    share = share_of(waited, report.host_s)
+    return "" if share is None else f"{share_text(share)} of the time "
+
+
+def _whose(waits: Sequence[DataWait]) -> str:
+    return "The loop" if len(waits) == 1 else "The loops"
+
+
+def _names(waits: Sequence[DataWait]) -> str:
+    longest = sorted(waits, key=lambda wait: wait.total_s, reverse=True)
+    return listed(list(dict.fromkeys(wait.loader for wait in longest)), most=2)
+
+
+def _copying(copies: Sequence[CopyLine]) -> str:
+    if not copies:
+        return "nothing was copied to a device"
+    whole = sum(copy.nbytes for copy in copies)
+    known = list(_pageable(copies))
+    if not known:
+        return f"{bytes_text(whole)} were copied to the device"
+    pageable = sum(known)
+    least = "at least " if len(known) < len(copies) else ""
+    if not pageable and not least:
+        return f"all {bytes_text(whole)} were copied from pinned memory"
+    said = f"{least}{part_text(pageable, whole)}"
+    if pageable == whole:
+        said = f"all {bytes_text(whole)}"
+    return f"{said} were copied from pageable memory"
+
+
+def _pageable(copies: Sequence[CopyLine]) -> Iterator[int]:
+    return (c.pageable_bytes for c in copies if c.pageable_bytes is not None)
+
+
+def _after_first(of: Callable[[Sequence[float]], float]) -> Callable[[DataWait], str]:
+    def cell(wait: DataWait) -> str:
+        rest = wait.waits.seconds[1:]
+        return time_text(of(rest)) if rest else "-"
+
+    return cell
+
+
+_WAIT = (
+    Property(Column("Loader"), _loader),
+    Property(Column("Loop"), lambda wait: _line(wait.line)),
+    Property(
+        Column("Batches", number=True), lambda wait: f"{len(wait.waits.seconds):,}"
+    ),
+    Property(Column("Waited", number=True), lambda wait: time_text(wait.total_s)),
+    Property(
+        Column("First", number=True),
+        lambda wait: time_text(next(iter(wait.waits.seconds), None)),
+    ),
+    Property(Column("Median", number=True), _after_first(robust.median)),
+    Property(Column("Longest", number=True), _after_first(max)),
+)
+_COPY = (
+    Property(Column("Line"), lambda copy: _line(copy.line)),
+    Property(Column("Copies", number=True), lambda copy: f"{copy.times:,}"),
+    Property(Column("Blocking", number=True), lambda copy: _count(copy.blocking)),
+    Property(Column("Bytes", number=True), lambda copy: bytes_text(copy.nbytes)),
+    Property(
+        Column("Pageable", number=True),
+        lambda copy: (
+            None if copy.pageable_bytes is None else bytes_text(copy.pageable_bytes)
+        ),
+    ),
+    Property(Column("Host held", number=True), lambda copy: time_text(copy.held_s)),
+)

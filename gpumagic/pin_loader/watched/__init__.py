@@ -1,1 +1,0 @@
-"""A training cell that is watched while it runs."""

@@ -1,0 +1,233 @@
+"""The whole way from a loader to its report where there is no accelerator."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
+from gpumagic.pin_loader import (  # noqa: E402
+    diagnose,
+    improve,
+    investigation,
+    loading,
+    loops,
+    pin,
+    stages,
+)
+from gpumagic.pin_loader.report import (  # noqa: E402
+    Pinned,
+    Rates,
+    State,
+    Way,
+    WhyPageable,
+)
+from gpumagic.pin_loader.stages import say_how_it_ended  # noqa: E402
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
+from gpumagic.report.robust import (  # noqa: E402
+    Comparison,
+    Interval,
+    Verdict,
+)
+from tests.pin_loader.clocks import Clock, paced  # noqa: E402
+from tests.pin_loader.sleepy import Sleepy  # noqa: E402
+
+if torch.accelerator.is_available():
+    pytest.skip("this machine has an accelerator", allow_module_level=True)
+
+
+def numbers():
+    """A loader of small batches."""
+    return DataLoader(TensorDataset(torch.rand(128, 4)), 16, shuffle=True)
+
+
+def test_pinning_is_impossible_and_nothing_is_changed():
+    """Leaves and loading are told; no loader is made; random numbers go on."""
+    loader, state = numbers(), torch.get_rng_state()
+
+    made, report = improve(loader, name="numbers", budget_s=1.0)
+
+    assert made is None
+    assert (report.state, report.out) == (State.NO_ACCELERATOR, None)
+    assert "nothing was changed" in report.drawing().title
+    assert [leaf.why for leaf in report.anatomy.leaves] == [WhyPageable.NO_ACCELERATOR]
+    assert report.rates.load.batch_s > 0
+    assert report.rates.copies == ()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_looking_says_the_same():
+    """`diagnose` tells leaves and loading, and nothing of copies."""
+    report = diagnose(numbers(), budget_s=1.0)
+
+    assert report.state is State.NO_ACCELERATOR
+    assert report.bound is None
+
+
+class NotUsed(CpuRuntime):
+    """A GPU that nobody has used yet, or that somebody has."""
+
+    kind = "cuda"
+    used = False
+
+    def started(self):
+        """Whether it is in use."""
+        return self.used
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Such a GPU in the place of the CPU; and the loaders that are iterated for it."""
+    runtime, iterated = NotUsed(), []
+
+    def noting(loader, **options):
+        iterated.append(loader)
+        return batches_of(loader, **options)
+
+    monkeypatch.setattr(investigation, "open_runtime", lambda _: runtime)
+    for module in (stages, loading):
+        monkeypatch.setattr(module, "batches_of", noting)
+    return SimpleNamespace(runtime=runtime, iterated=iterated)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
+    """Pinning a batch makes a context: for a mere look it is left out, and said."""
+    loader = DataLoader(
+        TensorDataset(torch.rand(128, 4)),
+        16,
+        pin_memory=True,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+    )
+
+    report = diagnose(loader, budget_s=0.5)
+
+    assert len(gpu.iterated) >= 2
+    assert not any(each.pin_memory for each in gpu.iterated)
+    assert loader.pin_memory
+    assert report.loader.pin_memory
+    (leaf,) = report.anatomy.leaves
+    assert (leaf.pinned, leaf.why) == (Pinned.UNKNOWN, None)
+    remark, *_ = report.remarks  # a busy machine may need more than the budget
+    assert "pinning or copying would start it" in remark.text
+    assert "leave --diagnose off" in remark.hint
+
+
+def test_what_no_pinner_reaches_is_said_without_one(gpu):
+    """An array is pageable whether the loader was kept from pinning or not."""
+    loader = DataLoader(
+        TensorDataset(torch.rand(64, 4)), 16, collate_fn=arrays, pin_memory=True
+    )
+
+    (array, tensor) = diagnose(loader, budget_s=0.5).anatomy.leaves
+
+    assert not any(each.pin_memory for each in gpu.iterated)
+    assert array.why is WhyPageable.NOT_A_TENSOR
+    assert tensor.pinned is Pinned.UNKNOWN
+
+
+def arrays(samples):
+    """A batch of which numpy has one half."""
+    rows = torch.stack([row for (row,) in samples])
+    return rows.numpy(), rows + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
+    """What is measured then is the loader as it is."""
+    gpu.runtime.used = True
+    monkeypatch.setattr(stages.rates, "given_back", lambda *_: nullcontext())
+    monkeypatch.setattr(stages.rates, "measure", lambda *_, **__: Rates())
+    monkeypatch.setattr(stages.bound, "bound_of", lambda *_, **__: None)
+    monkeypatch.setattr(stages.bound, "four_steps", lambda *_, **__: None)
+    loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
+
+    report = diagnose(loader, budget_s=0.5)
+
+    assert all(each.pin_memory for each in gpu.iterated)
+    assert not any("start the device" in each.text for each in report.remarks)
+
+
+@pytest.fixture
+def takes_16_ms(monkeypatch):
+    """Each worker takes so long for a batch, and nothing else takes any time."""
+    clock = Clock()
+    for module in (loading, loops):
+        monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(loading, "time", clock)
+    monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
+    monkeypatch.setattr(stages, "_PATIENCE", 1000)  # for a busy machine
+
+
+@pytest.mark.usefixtures("takes_16_ms")
+def test_workers_still_help_a_slow_dataset():
+    """A dataset that takes its time is loaded faster: that is measured and proved."""
+    loader = DataLoader(Sleepy(4000), 4)
+
+    made, report = improve(loader, workers=4, batches=20, budget_s=8.0)
+
+    assert report.state is State.NO_ACCELERATOR
+    assert report.sameness.same
+    assert made.num_workers == 4
+    assert "num_workers" in {each.argument for each in report.rebuilding.changes}
+    assert report.end_to_end.result.ratio == pytest.approx(1 / 4, rel=0.02)
+
+
+class Opening(Sleepy):
+    """Opens something when it is first asked, as readers of files do."""
+
+    opened = False
+
+    def __getitem__(self, row):
+        self.opened = True
+        return super().__getitem__(row)
+
+
+def test_a_dataset_with_workers_is_never_asked_in_this_process():
+    """What it opens there would be shared by all workers that come later."""
+    loader = DataLoader(Opening(40), 4, num_workers=1, multiprocessing_context="fork")
+
+    diagnose(loader, budget_s=0.5)
+    improve(loader, workers="auto", budget_s=1.0)
+
+    assert not loader.dataset.opened
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state"), [(0.97, State.NO_GAIN), (0.8, State.FIXED)]
+)
+def test_less_than_five_percent_are_no_gain(ratio, state):
+    """A verdict of faster is not enough: the gain has to be worth a change."""
+    interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
+    result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
+    case = SimpleNamespace(
+        pins=True,
+        feeding="the new loader",
+        options=SimpleNamespace(force=False),
+        rebuilding=SimpleNamespace(way=Way.REBUILT, reason=None),
+        found=SimpleNamespace(end_to_end=SimpleNamespace(result=result)),
+    )
+
+    ending = say_how_it_ended(case)
+
+    assert ending.state is state
+    assert (case.feeding is None) is (state is State.NO_GAIN)
+
+
+def test_a_pinned_loader_passes_through_on_the_cpu():
+    """Code that says `pin` runs on a laptop as well, with the same batches."""
+    loader = numbers()
+    torch.manual_seed(1)
+    expected = [rows.tolist() for (rows,) in loader]
+
+    torch.manual_seed(1)
+    given = [rows.tolist() for (rows,) in pin(loader)]
+
+    assert given == expected

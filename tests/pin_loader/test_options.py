@@ -1,0 +1,93 @@
+"""What a line of options means, and which are refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.errors import UsageProblem
+from gpumagic.notebook import arguments
+from gpumagic.pin_loader.magic import LoaderMagics
+from gpumagic.pin_loader.options import AUTO, Options, watch_only
+
+
+def options(line):
+    """The options of a line as the magic reads them."""
+    return arguments.parse(LoaderMagics.pin_loader.parser, "%pin_loader", line)
+
+
+def request_of(line):
+    """The request of a line."""
+    return Options.of(options(line))
+
+
+def test_a_name_alone_makes_a_loader_of_its_name():
+    """Without options the new loader is called after the old one."""
+    request = request_of("train_dl")
+
+    assert (request.name, request.out) == ("train_dl", "train_dl_pinned")
+    assert (request.workers, request.depth, request.budget_s) == (None, 1, 10.0)
+    assert request.profile
+    assert not request.force
+
+
+@pytest.mark.parametrize(
+    ("line", "out"),
+    [
+        ("self.train", "self_train_pinned"),
+        ("dl --out fast", "fast"),
+        ("dl --inplace", "dl"),
+        ("dl --diagnose", None),
+    ],
+)
+def test_what_the_new_loader_is_called(line, out):
+    """A name of its own, the old one only when told so, none where nothing is made."""
+    assert request_of(line).out == out
+
+
+@pytest.mark.parametrize(("text", "workers"), [("auto", AUTO), ("0", 0), ("4", 4)])
+def test_workers_are_a_number_or_found_out(text, workers):
+    """`--workers` takes auto and whole numbers, none among them."""
+    assert request_of(f"dl --workers {text}").workers == workers
+
+
+@pytest.mark.parametrize(("text", "device"), [("1", "cuda:1"), ("sim:0", "sim:0")])
+def test_a_bare_number_is_a_cuda_device(text, device):
+    """`--device 1` is what a user of CUDA means by it."""
+    assert request_of(f"dl --device {text}").device == device
+
+
+def test_a_budget_has_a_unit():
+    """Times are read as everywhere else."""
+    assert request_of("dl --budget 500ms").budget_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("dl --workers many", "--workers many is no number"),
+        ("dl --workers -1", "--workers -1 is no number of workers"),
+        ("dl --prefetch 0", "--prefetch 0 is too few"),
+        ("dl --prefetch 2 --workers 0", "--workers 0 has none"),
+        ("dl --depth -1", "--depth -1 is too few"),
+        ("dl --batches 1", "--batches 1 is too few"),
+        ("dl --budget 0s", "a budget of no time"),
+        ("dl --out 2nd", "2nd is no name of a variable"),
+        ("dl --out x --inplace", "--inplace puts the new loader"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(line, said):
+    """Each wrong value is named, with what to say instead."""
+    with pytest.raises(UsageProblem) as caught:
+        request_of(line)
+
+    assert said in caught.value.problem
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("option", ["--workers 2", "--inplace", "--step f", "--force"])
+def test_watching_takes_no_option_that_changes_a_loader(option):
+    """In front of a cell such an option would be ignored, and is refused instead."""
+    with pytest.raises(UsageProblem) as caught:
+        watch_only(options(f"--watch {option}"))
+
+    assert option.split()[0] in caught.value.problem

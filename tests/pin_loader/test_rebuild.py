@@ -1,0 +1,425 @@
+"""Rebuilt loaders: the same batches from every kind of loader, and no trace of it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from gpumagic.pin_loader.pinner import Adapted, unwrapped  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
+from gpumagic.pin_loader.report import Change, Way  # noqa: E402
+from gpumagic.pin_loader.same_batches import difference  # noqa: E402
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
+from tests.pin_loader.loader_kinds import (  # noqa: E402
+    KINDS,
+    Doubling,
+    Forgetful,
+    Gentle,
+    InfiniteFromTheStart,
+    ManyEpochs,
+    Narrow,
+    Noisy,
+    Numbers,
+    SizedStream,
+    Stream,
+    as_a_tuple,
+    distributed,
+    nothing_to_set_up,
+    seeded,
+    with_another_batch_size,
+    with_attributes_set,
+)
+
+ENOUGH = 30  # batches: more than any loader here has; an endless one stops there
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+def batches_in(loader, epochs=1):
+    """The batches of some epochs; each epoch ends, or is cut off."""
+    taken = []
+    for _ in range(epochs):
+        with batches_of(loader) as batches:
+            taken.append(
+                [unwrapped(each) for each in itertools.islice(batches, ENOUGH)]
+            )
+    return taken
+
+
+def held_by(thing):
+    """What an object holds, one level deep."""
+    return {name: id(value) for name, value in vars(thing).items()}
+
+
+@every_kind
+def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
+    """Values, order, classes, length and the state of all generators are the same."""
+    old = kind.make()
+    made = rebuild(old)
+    new = made.loader
+
+    with kept(old):
+        expected = batches_in(old, epochs=2)
+        number_after = torch.rand(())
+    got = batches_in(new, epochs=2)
+
+    assert difference(expected, got) is None
+    assert type(new) is type(old)
+    assert made.way is Way.REBUILT or type(old) is not DataLoader
+    assert torch.equal(torch.rand(()), number_after)
+    assert 0 < len(got[0]) < ENOUGH
+
+
+@every_kind
+def test_rebuilding_leaves_no_trace(kind):
+    """The user's loader, its sampler and all random numbers are as before."""
+    old = kind.make()
+    held, of_sampler = held_by(old), dict(getattr(old.sampler, "__dict__", {}))
+    numbers = torch.get_rng_state()
+
+    rebuild(old, pin_memory=True, workers=2, adapter=True)
+
+    assert held_by(old) == held
+    assert dict(getattr(old.sampler, "__dict__", {})) == of_sampler
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+@every_kind
+def test_the_settings_asked_for_are_those_of_the_new_loader(kind):
+    """Whatever the class, the new loader pins and has as many workers as asked."""
+    new = rebuild(kind.make(), pin_memory=True, workers=3, prefetch_factor=5).loader
+
+    assert (new.pin_memory, new.num_workers, new.prefetch_factor) == (True, 3, 5)
+
+
+def test_workers_of_the_new_loader_bring_the_same_batches():
+    """With two workers in place of none, order and values are the same."""
+    names = ("shuffled by a generator", "unbatched", "own batch sampler", "forgetful")
+    for kind in (each for each in KINDS if each.name in names):
+        old = kind.make()
+        new = rebuild(old, workers=2).loader
+
+        with kept(old):
+            expected = batches_in(old)
+        got = batches_in(new)
+
+        assert difference(expected, got) is None, kind.name
+
+
+def test_a_clone_of_a_loader_with_workers_gives_the_same_batches():
+    """Rows with random numbers are the same, too, with as many workers."""
+    old = DataLoader(
+        Noisy(),
+        8,
+        shuffle=True,
+        num_workers=2,
+        timeout=60,
+        worker_init_fn=nothing_to_set_up,
+        multiprocessing_context="fork",
+        persistent_workers=True,
+        prefetch_factor=3,
+    )
+    new = rebuild(old, persistent_workers=False).loader
+
+    with kept(old):
+        expected = batches_in(old)
+    got = batches_in(new)
+
+    assert difference(expected, got) is None
+    assert new.timeout == 60
+    assert new.worker_init_fn is nothing_to_set_up
+    assert new.multiprocessing_context.get_start_method() == "fork"
+    assert (new.prefetch_factor, new.persistent_workers) == (3, False)
+
+
+def test_to_no_workers_what_belongs_to_workers_goes():
+    """None of the arguments that a DataLoader refuses without workers is left."""
+    old = DataLoader(
+        Numbers(),
+        num_workers=2,
+        timeout=60,
+        multiprocessing_context="spawn",
+        persistent_workers=True,
+    )
+
+    made = rebuild(old, workers=0)
+
+    assert (
+        difference(batches_in(made.loader), batches_in(DataLoader(Numbers()))) is None
+    )
+    assert {each.argument for each in made.changes} == {
+        "num_workers",
+        "prefetch_factor",
+        "persistent_workers",
+        "multiprocessing_context",
+        "timeout",
+    }
+
+
+def test_the_changes_are_told():
+    """Only arguments that differ are told, as they were and as they are."""
+    made = rebuild(DataLoader(Numbers(), 4), pin_memory=True, workers=0)
+
+    assert made.way is Way.REBUILT
+    assert made.changes == (Change("pin_memory", "False", "True"),)
+
+
+def test_nothing_asked_changes_nothing():
+    """A clone has no changes, and is no other class."""
+    made = rebuild(DataLoader(Numbers(), 4))
+
+    assert (made.way, made.changes, made.reason) == (Way.REBUILT, (), None)
+
+
+def test_an_adapter_stands_round_the_collate_fn():
+    """Batches come through it as they were, once unwrapped."""
+    old = DataLoader(Numbers(), 4, collate_fn=as_a_tuple)
+
+    made = rebuild(old, adapter=True)
+
+    assert isinstance(made.loader.collate_fn, Adapted)
+    assert made.loader.collate_fn.collate_fn is as_a_tuple
+    assert difference(batches_in(old), batches_in(made.loader)) is None
+
+
+def test_a_batch_size_changed_afterwards_is_the_one_that_counts():
+    """The batch sampler decides; `batch_size` still reads as it did."""
+    old = with_another_batch_size()
+
+    made = rebuild(old)
+
+    new = made.loader
+    assert made.way is Way.REBUILT
+    assert len(batches_in(new)[0][0]["name"]) == 5
+    assert (new.batch_size, len(new)) == (4, len(old))
+    assert new.batch_sampler is old.batch_sampler
+
+
+def test_attributes_set_afterwards_are_carried_over():
+    """What somebody has set or hung on the loader, the new one has as well."""
+    new = rebuild(with_attributes_set()).loader
+
+    assert (new.collate_fn, new.nickname) == (as_a_tuple, "train")
+
+
+def test_a_subclass_is_made_anew_with_its_own_arguments():
+    """A class that keeps its arguments under their names is constructed."""
+    old = Gentle(Numbers(), 3, batch_size=4, shuffle=True)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert made.way is Way.REBUILT
+    assert (type(made.loader), made.loader.gentleness) == (Gentle, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "reason"),
+    [
+        (Forgetful(Numbers(), 3, batch_size=4), "as factor"),
+        (Doubling(Numbers(), 3, batch_size=4), "another factor"),
+        (Narrow(Numbers()), "another sampler"),
+        (ManyEpochs(Numbers(), batch_size=4), "never ends"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_subclass_that_cannot_be_made_anew_is_copied(old, reason):
+    """The copy is set as asked, and it is said why it is one."""
+    made = rebuild(old, pin_memory=True)
+
+    assert made.way is Way.FLAG_SET
+    assert made.loader is not old
+    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
+    assert reason in made.reason
+
+
+def test_a_sampler_that_never_ends_does_not_make_an_endless_loader():
+    """The copy of a loader that repeats its sampler ends with each epoch."""
+    old = ManyEpochs(Numbers(), batch_size=4)
+    list(old)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert [len(epoch) for epoch in batches_in(made.loader, epochs=2)] == [6, 6]
+    assert made.loader.iterator is not old.iterator
+    assert len(list(old)) == 6
+
+
+def test_a_loader_with_an_iterator_for_good_is_left_as_it_is():
+    """An iterator that the constructor has made can be neither shared nor made anew."""
+    old = InfiniteFromTheStart(Numbers(), batch_size=4)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert made.loader is old
+    assert (made.way, made.changes) == (Way.WRAPPED, ())
+    assert "keeps one iterator for good" in made.reason
+
+
+def test_a_class_that_cleans_up_is_not_copied():
+    """The end of a copy would clean up what the user's loader still needs."""
+
+    class Tidy(Forgetful):
+        def __del__(self):
+            pass
+
+    made = rebuild(Tidy(Numbers(), batch_size=4))
+
+    assert made.way is Way.WRAPPED
+
+
+def test_the_workers_of_a_persistent_loader_are_not_shared():
+    """A new loader has no iterator, and the old one goes on with its own."""
+    old = DataLoader(Numbers(), 8, num_workers=1, persistent_workers=True)
+    first = list(old)
+    mine = old._iterator
+
+    made = rebuild(old, pin_memory=False, prefetch_factor=3)
+
+    assert made.loader._iterator is None
+    assert old._iterator is mine
+    assert any("stay alive" in each.text for each in made.remarks)
+    assert difference(first, list(old)) is None
+    mine._shutdown_workers()
+
+
+def test_what_is_no_loader_of_torch_comes_back_as_it_is():
+    """Of a generator function's loader nothing is known but its batches."""
+
+    class Own:
+        def __iter__(self):
+            yield 1
+
+    own = Own()
+
+    made = rebuild(own, pin_memory=True)
+
+    assert (made.loader, made.way) == (own, Way.WRAPPED)
+    assert "not a DataLoader" in made.reason
+
+
+def test_remarks_speak_of_what_applies():
+    """Other workers, a distributed sampler, short epochs and look-ahead are told."""
+    sharded = DataLoader(Numbers(), 4, sampler=distributed())
+
+    said = [each.text for each in rebuild(sharded, workers=2).remarks]
+    without = [each.text for each in rebuild(sharded).remarks]
+
+    assert any("draw other numbers" in text for text in said)
+    assert any("share their DistributedSampler" in text for text in said)
+    assert any("only 3 batches long" in text for text in said)
+    assert any("in another order" in text for text in without)
+
+
+def test_more_workers_of_an_iterable_dataset_are_a_serious_remark():
+    """Each worker goes through all of it, unless the dataset knows better."""
+    made = rebuild(DataLoader(Stream(), 4), workers=2)
+
+    assert any(each.serious for each in made.remarks)
+
+
+def test_a_count_that_the_user_has_asked_for_still_warns():
+    """A length that is too short is warned of by the new loader as by the old."""
+    old = DataLoader(SizedStream(3), 4)
+    len(old)
+    old.dataset.rows = 40
+    new = rebuild(old).loader
+
+    with pytest.warns(UserWarning, match="Length of IterableDataset"):
+        list(new)
+
+
+def test_a_data_pipe_is_wrapped_once():
+    """The new loader has the user's pipe, and its batches."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.utils.data.datapipes.iter import IterableWrapper
+
+        old = DataLoader(IterableWrapper(range(10)).shuffle(), 4, shuffle=True)
+        new = rebuild(old).loader
+        with kept(old):
+            expected = batches_in(old)
+        got = batches_in(new)
+
+    assert new.dataset._datapipe is old.dataset._datapipe
+    assert difference(expected, got) is None
+
+
+SAMPLERS = {
+    "none": lambda: None,
+    "sequential": lambda: SequentialSampler(range(11)),
+    "random": lambda: RandomSampler(range(11)),
+    "random, own generator": lambda: RandomSampler(range(11), generator=seeded(1)),
+    "weighted": lambda: WeightedRandomSampler([0.1, 0.7] * 5, 9),
+}
+
+
+@given(
+    batch_size=st.one_of(st.none(), st.integers(1, 12)),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+    sampler=st.sampled_from(sorted(SAMPLERS)),
+    seed=st.one_of(st.none(), st.integers(0, 5)),
+    noisy=st.booleans(),
+    pin=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_arguments_are_rebuilt(**drawn):
+    """Whatever a DataLoader was given, its clone gives the same two epochs."""
+    old = loader_with(**drawn)
+
+    assert_same_for_two_epochs(old, rebuild(old, pin_memory=drawn["pin"]).loader)
+
+
+@given(
+    batch_size=st.integers(4, 12),
+    shuffle=st.booleans(),
+    seed=st.one_of(st.none(), st.integers(0, 5)),
+    noisy=st.booleans(),
+)
+@settings(deadline=None, max_examples=5)
+def test_any_arguments_are_rebuilt_with_a_worker(**drawn):
+    """Also with a worker, whose random numbers begin from a seed of the loader's."""
+    old = loader_with(**drawn, drop_last=False, sampler="none", workers=1)
+
+    assert_same_for_two_epochs(old, rebuild(old).loader)
+
+
+def loader_with(  # noqa: PLR0913 -- what was drawn
+    *, batch_size, drop_last, shuffle, sampler, seed, noisy, pin=False, workers=0
+):
+    """A DataLoader by arguments that fit together."""
+    del pin
+    chosen = SAMPLERS[sampler]()
+    return DataLoader(
+        Noisy(11) if noisy else Numbers(11),
+        batch_size,
+        shuffle=shuffle if chosen is None else None,
+        sampler=chosen,
+        drop_last=drop_last if batch_size else False,
+        generator=None if seed is None else seeded(seed),
+        num_workers=workers,
+    )
+
+
+def assert_same_for_two_epochs(old, new):
+    """Both give the same, and leave the same numbers behind."""
+    with kept(old):
+        expected = batches_in(old, epochs=2)
+        number_after = torch.rand(())
+
+    assert difference(expected, batches_in(new, epochs=2)) is None
+    assert torch.equal(torch.rand(()), number_after)
+    assert len(new) == len(old)

@@ -1,0 +1,256 @@
+"""Loaders of other libraries: what is made of each, where the library is installed."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from gpumagic.pin_loader.inspect_loader import facts_of  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
+from gpumagic.pin_loader.report import (  # noqa: E402
+    LoaderKind,
+    Way,
+)
+from gpumagic.pin_loader.same_batches import (  # noqa: E402
+    compare,
+    difference,
+)
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
+from tests.pin_loader.loader_kinds import Numbers, distributed, seeded  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
+
+
+def batches_in(loader):
+    """The batches of two epochs."""
+    taken = []
+    for _ in range(2):
+        with batches_of(loader) as batches:
+            taken.append(list(itertools.islice(batches, 30)))
+    return taken
+
+
+def assert_the_same(old, new):
+    """Both give the same two epochs from the same random state."""
+    with kept(old):
+        expected = batches_in(old)
+    with kept(new):
+        got = batches_in(new)
+
+    assert expected[0]
+    assert difference(expected, got) is None
+
+
+# ------------------------------------------------------------------------- torchdata
+
+
+def stateful(**words):
+    """A loader of torchdata."""
+    library = pytest.importorskip("torchdata.stateful_dataloader")
+    return library.StatefulDataLoader(Numbers(), 4, **words)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_is_made_anew(workers):
+    """Its own argument is passed on, and it shuffles alike."""
+    old = stateful(
+        shuffle=True,
+        generator=seeded(),
+        snapshot_every_n_steps=3,
+        num_workers=workers,
+    )
+
+    made = rebuild(old)
+
+    assert (made.way, made.loader.snapshot_every_n_steps) == (Way.REBUILT, 3)
+    assert_the_same(old, made.loader)
+
+
+def test_a_stateful_loader_goes_on_where_it_was_told_to():
+    """A place that was loaded, and not used yet, is the place of the new loader."""
+    first = stateful()
+    batches = iter(first)
+    seen = [next(batches), next(batches)]
+    old = stateful()
+    old.load_state_dict(first.state_dict())
+
+    new = rebuild(old).loader
+
+    rest = list(new)
+    assert len(seen) + len(rest) == len(old)
+    assert rest[0]["name"][0] == "row 8"
+    assert next(iter(old))["name"][0] == "row 8"
+
+
+def test_comparing_does_not_move_a_stateful_loader():
+    """Its state is what it was, and no iterator has been made."""
+    old = stateful(shuffle=True)
+
+    found = compare(old, rebuild(old).loader, batches=3)
+
+    assert (found.same, found.batches) == (True, 3)
+    assert old._iterator is None
+
+
+# ------------------------------------------------------------------------ accelerate
+
+
+def prepared(**words):
+    """What accelerate makes of a loader in a single process."""
+    library = pytest.importorskip("accelerate.data_loader")
+    state = pytest.importorskip("accelerate.state")
+    state.PartialState(cpu=True)
+    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
+    return library.prepare_data_loader(
+        loader, num_processes=1, process_index=0, **words
+    )
+
+
+def test_the_loader_within_a_prepared_one_is_set():
+    """The flag reaches the loader that reads it, in a copy; the user's is as it was."""
+    old = prepared(put_on_device=False)
+
+    made = rebuild(old, pin_memory=True, workers=1)
+
+    assert made.way is Way.FLAG_SET
+    assert type(made.loader) is type(old)
+    assert made.loader is not old
+    assert (made.loader.base_dataloader.pin_memory, old.pin_memory) == (True, False)
+    assert "accelerate has prepared it" in made.reason
+    assert "non_blocking=True" in made.remarks[0].hint
+
+
+def test_a_copy_of_a_prepared_loader_gives_the_same_batches():
+    """It shuffles alike, for two epochs, and ends."""
+    old = prepared(put_on_device=False)
+
+    assert_the_same(old, rebuild(old).loader)
+
+
+def test_a_prepared_loader_is_seen_through_its_disguise():
+    """Its class is not the one that it shows; its facts are those of the one within."""
+    facts = facts_of(prepared(put_on_device=False), "train_dl")
+
+    assert facts.class_name == "accelerate.DataLoaderShard"
+    assert (facts.kind, facts.length) == (LoaderKind.BATCH_SAMPLER, 6)
+    assert (facts.batch_size, facts.dataset) == (4, "Numbers")
+
+
+def test_a_dispatcher_is_left_alone():
+    """It would wait for processes that do not take part in a trial."""
+    library = pytest.importorskip("accelerate.data_loader")
+    old = object.__new__(library.DataLoaderDispatcher)
+    old.base_dataloader = DataLoader(Numbers(), 4)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert (made.loader is old, made.way) == (True, Way.UNCHANGED)
+
+
+# ------------------------------------------------------------------- torch_geometric
+
+
+def graphs():
+    """A few small graphs."""
+    data = pytest.importorskip("torch_geometric.data")
+    edges = torch.tensor([[0, 1], [1, 0]])
+    return [data.Data(x=torch.rand(2, 3), edge_index=edges) for _ in range(9)]
+
+
+def test_a_loader_of_graphs_is_made_anew():
+    """Its own arguments are passed on, and its own collate_fn is kept."""
+    graph_loader = pytest.importorskip("torch_geometric.loader").DataLoader
+    old = graph_loader(graphs(), 4, shuffle=True, follow_batch=["x"], exclude_keys=[])
+
+    made = rebuild(old, pin_memory=False)
+
+    assert made.way is Way.REBUILT
+    assert made.loader.follow_batch == ["x"]
+    assert made.loader.collate_fn is old.collate_fn
+    assert_the_same(old, made.loader)
+
+
+def test_a_loader_of_neighbours_is_copied():
+    """What its samplers were made of cannot be known: a copy has them."""
+    library = pytest.importorskip("torch_geometric.loader")
+    sampling = pytest.importorskip("torch_geometric.sampler")
+
+    class Alone(sampling.BaseSampler):
+        """Every node is its own neighbourhood."""
+
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            nothing = torch.empty(0, dtype=torch.long)
+            about = (inputs.input_id, inputs.time)
+            return sampling.SamplerOutput(
+                inputs.node, nothing, nothing, nothing, metadata=about
+            )
+
+        sample_from_edges = None  # it has to have one
+
+    old = library.NodeLoader(graphs()[0], Alone(), batch_size=1, shuffle=True)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert made.way is Way.FLAG_SET
+    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
+    assert made.loader.collate_fn.__self__ is made.loader
+    assert_the_same(old, made.loader)
+
+
+def test_a_prefetcher_of_another_library_is_left_alone():
+    """It copies batches to the device itself, and needs no second prefetcher."""
+    library = pytest.importorskip("torch_geometric.loader")
+    old = library.PrefetchLoader(DataLoader(Numbers(), 4), device="cpu")
+
+    made = rebuild(old, pin_memory=True)
+    facts = facts_of(old)
+
+    assert (made.loader is old, made.way) == (True, Way.UNCHANGED)
+    assert "copies it to the device itself" in made.reason
+    assert facts.class_name == "torch_geometric.PrefetchLoader"
+    assert (facts.kind, facts.batch_size) == (LoaderKind.FOREIGN, 4)
+
+
+# ------------------------------------------------------------------------------ timm
+
+
+def test_the_repeating_loader_of_timm_is_copied():
+    """The copy ends with each epoch."""
+    library = pytest.importorskip("timm.data.loader", exc_type=ImportError)
+    old = library.MultiEpochsDataLoader(Numbers(), 4, sampler=distributed())
+
+    made = rebuild(old, pin_memory=False)
+
+    assert made.way is Way.FLAG_SET
+    assert [len(epoch) for epoch in batches_in(made.loader)] == [len(old)] * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("timm.data.loader", "PrefetchLoader"),
+        ("fastai.data.load", "DataLoader"),
+        ("lightning.fabric.wrappers", "_FabricDataLoader"),
+        ("pytorch_lightning.utilities.combined_loader", "CombinedLoader"),
+        ("ffcv.loader.loader", "Loader"),
+    ],
+)
+def test_libraries_are_known_by_name(module, name):
+    """None of them has to be installed, or is imported, to be known."""
+    stand_in = type(name, (), {"__module__": module, "__iter__": lambda _: iter(())})
+
+    made = rebuild(stand_in())
+
+    assert made.way is Way.UNCHANGED
+    assert made.reason
+    assert not isinstance(sys.modules.get("fastai"), ModuleType)
