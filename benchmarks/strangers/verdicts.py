@@ -40,6 +40,7 @@ _GENERATOR = "random numbers are those of the CPU's generator, which has no offs
 _TURNS = "threads wait for the simulated clock one after the other"
 _ANYWHERE = "does the same where nothing is simulated"
 _SPARSE = "sparse tensors are refused"
+_NESTED = "nested tensors in the strided layout are refused"
 _EXPANDABLE = "expandable segments are refused"
 
 KNOWN: tuple[Known, ...] = (
@@ -80,6 +81,9 @@ KNOWN: tuple[Known, ...] = (
     Known("test_dataloader.*.test_get_worker_info", THE_TESTS, _ANYWHERE),
     Known("test_dataloader.*.test_segfault", THE_TESTS, _ANYWHERE),
     Known("test_dataloader.*.test_multiprocessing_*", BEYOND, _ANOTHER_PYTHON),
+    Known("test_dataloader.*.test_nested_tensor_*_cpu", BEYOND, _ANOTHER_PYTHON),
+    Known("test_dataloader.*.test_nested_tensor_*_cuda", BEYOND, _NESTED),
+    Known("test_dataloader.*.test_out_of_order_index_ds", THE_TESTS, _OLDER),
     Known("test_dataloader.*.test_shuffler_iterdatapipe", BEYOND, _ANOTHER_PYTHON),
     Known("test_cuda_multigpu.*.test_rng_state_offset", BEYOND, _GENERATOR),
     Known("test_cuda_multigpu.*.test_stream_event_nogil", BEYOND, _TURNS),

@@ -302,6 +302,23 @@ def test_a_script_is_loaded_to_cuda(where):
     torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x))
 
 
+def test_cudnn_takes_what_it_takes_on_cuda(box):
+    """It is there, and asks for a tensor on the GPU of a type that it computes in."""
+    cudnn = torch.backends.cudnn
+    half = torch.ones(1, device="cuda", dtype=torch.float16)
+    assert cudnn.is_available()
+    assert cudnn.version() >= 9000
+    assert cudnn.is_acceptable(half)
+    for wrong in (half.cpu(), half.int(), half.bfloat16()):
+        assert not cudnn.is_acceptable(wrong)
+    with cudnn.flags(enabled=False):
+        assert not cudnn.is_acceptable(half)
+    lstm = torch.nn.LSTM(2, 3).cuda()
+    lstm.flatten_parameters()
+    assert lstm(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
+    del box
+
+
 # ------------------------------------------------------------- without as_cuda=True
 
 

@@ -28,6 +28,8 @@ _ASKING = (
     "sparse_bsc_tensor",
 )
 
+_VERSION_OF_CUDNN = 92400  # where torch has none: that of torch today
+
 
 def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
@@ -61,7 +63,23 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield storage, "clone", _clone(torch, storage.clone)
     yield storage, "device", _shown_device(torch._C.StorageBase.device.__get__, names)
     yield storage, "__new__", _naming_device(storage.__new__, names)
-    yield torch.backends.cudnn, "is_acceptable", lambda _: False
+    yield from _cudnn(torch)
+
+
+def _cudnn(torch: Any) -> Iterator[Replacement]:
+    """There is cuDNN, as far as anybody asks; no operator of its own is called."""
+    cudnn = torch.backends.cudnn
+
+    def is_acceptable(tensor: Any) -> bool:
+        enabled = torch._C._get_cudnn_enabled() and tensor.is_cuda
+        return bool(enabled and tensor.dtype in cudnn.CUDNN_TENSOR_DTYPES)
+
+    yield cudnn, "is_acceptable", is_acceptable
+    yield cudnn, "is_available", lambda: True
+    if cudnn.version() is None:
+        yield cudnn, "version", lambda: _VERSION_OF_CUDNN
+    # Else recurrent networks would lay out their weights by one of its operators.
+    yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False
 
 
 def _shown_device(device_of: Callable[[Any], Any], names: Names) -> property:

@@ -211,7 +211,7 @@ class _Fused:
                 if simulation.reads_too_early(gpu, found):
                     twins[name] = simulation.poisoned(twins[name])
         if twins["dropout_p"] and "philox_seed" not in twins:
-            own = simulation.generators[gpu.index]
+            own = simulation.random_state(gpu.index).draw()
             twins["philox_seed"] = torch.randint(1 << 62, (), generator=own)
         pairs = _Pairs.of(torch, twins)
         tensors = [each for each in given.values() if isinstance(each, torch.Tensor)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.events import Event, EventOfDevice
-from gpumagic.simulator.backend.generators import Generator
+from gpumagic.simulator.backend.generators import Generator, RandomState
 from gpumagic.simulator.backend.stand_ins import ClassOfBoth
 from gpumagic.simulator.backend.streams import Stream
 
@@ -38,7 +38,7 @@ class Classes:
 
 
 def make_classes(simulation: Simulation) -> Classes:
-    """Stream, Event and Generator of one simulation."""
+    """Stream, Event and Generator of one simulation, and a generator for each GPU."""
     shared = {"_simulation": simulation}
     of_module = {"__module__": f"torch.{simulation.device_type}"}
     any_event: Any = type("Event", (Event,), dict(shared))
@@ -48,4 +48,8 @@ def make_classes(simulation: Simulation) -> Classes:
     any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
     kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
     generator = kind("Generator", (Generator,), {**shared, **of_module})
+    seed = simulation.torch.initial_seed()
+    for gpu in simulation.machine.all_gpus:
+        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
+        simulation.generators[gpu.index] = own
     return Classes(any_stream, any_event, stream, event, generator)

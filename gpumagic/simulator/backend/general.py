@@ -144,17 +144,11 @@ def give_generator(
     given = named.get("generator")
     if given is None and where < len(inner):
         given = inner[where]
-    if given is None:
-        own = simulation.generators[gpu.index]
-        if where < len(inner):
-            inner[where] = own
-        else:
-            named["generator"] = own
-    elif not simulation.is_own_generator(given):
-        raise RuntimeError(
-            f"Expected a '{simulation.word}' device type for generator but found "
-            f"'{given.device.type}'"
-        )
+    source = simulation.random_state(gpu.index, given).draw()
+    if where < len(inner):
+        inner[where] = source
+    else:
+        named["generator"] = source
 
 
 def count_flops(

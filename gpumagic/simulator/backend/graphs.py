@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.simulator.allocator_pools import PoolId
+    from gpumagic.simulator.backend.generators import RandomState
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.words import Words
     from gpumagic.simulator.simulated_gpu import SimulatedStream
@@ -88,6 +89,17 @@ class Graphs:
         self._words.synchronize()
         self._words.empty_cache()
 
+    def require_none(self) -> None:
+        """Say that there can be one capture at a time, if there is one."""
+        if self._capture is not None:
+            raise RuntimeError(
+                self._simulation.says("only one capture may be underway in a process")
+            )
+
+    def random_state(self, generator: Any) -> RandomState:
+        """What a generator draws from now; None is that of the current GPU."""
+        return self._simulation.random_state(self._simulation.here.device, generator)
+
     def begin(self, pool: PoolId | None) -> None:
         """Capture the work of this thread from now on.
 
@@ -95,10 +107,7 @@ class Graphs:
             pool: Where its memory comes from; None is a pool of its own.
         """
         simulation = self._simulation
-        if self._capture is not None:
-            raise RuntimeError(
-                simulation.says("only one capture may be underway in a process")
-            )
+        self.require_none()
         gpu = simulation.gpu()
         stream = simulation.stream(gpu)
         if stream is gpu.default_stream:

@@ -190,15 +190,16 @@ def _dropout(simulation: Simulation) -> Callable[..., Any]:
     torch = simulation.torch
     operation = Operation(torch, "aten::native_dropout")
 
-    def kernel(source: Any, probability: float, train: Any) -> Any:
-        memory = simulation.tensors.claimed(source)
-        gpu, twin = memory.gpu, simulation.tensors.twin_of(source)
+    def kernel(given: Any, probability: float, train: Any) -> Any:
+        memory = simulation.tensors.claimed(given)
+        gpu, twin = memory.gpu, simulation.tensors.twin_of(given)
         if train is False:
             twins = (twin.clone(), torch.ones_like(twin, dtype=torch.bool))
         else:
             kept = 1 - probability
             mask = torch.empty_like(twin)
-            mask.bernoulli_(kept, generator=simulation.generators[gpu.index])
+            source = simulation.random_state(gpu.index).draw()
+            mask.bernoulli_(kept, generator=source)
             scale = 1 / kept if kept else 0.0
             twins = (twin * mask * scale, mask.bool())
         reads = [(memory.accesses, 0, memory.nbytes, None)]

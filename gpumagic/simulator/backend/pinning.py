@@ -18,7 +18,7 @@ from gpumagic.simulator.backend.spans import operand_of
 from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpumagic.simulator.backend.flight import Flight
     from gpumagic.simulator.backend.simulation import Simulation
@@ -203,14 +203,23 @@ _FACTORIES = (
 )
 
 
-def pinning_factories(torch: Any) -> dict[str, Callable[..., Any]]:
+def pinning_factories(
+    torch: Any, others: Mapping[str, Callable[..., Any]]
+) -> dict[str, Callable[..., Any]]:
     """Factories that pin what they make if they are asked to, by name.
 
     torch's own ask C++ for an allocator that cannot be supplied. Replacing the
     kernels beneath them would cost every CPU operation that needs new memory several
     microseconds; this costs a factory that is called from Python a fifth of one.
+
+    Args:
+        torch: Where they are.
+
+        others: What else takes the place of some of them, and makes what is pinned.
     """
-    return {name: _pinning(getattr(torch, name)) for name in _FACTORIES}
+    return {
+        name: _pinning(others.get(name) or getattr(torch, name)) for name in _FACTORIES
+    }
 
 
 # And the methods of a tensor that can.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.backward import BackwardStreams
 from gpumagic.simulator.backend.devices import Devices
+from gpumagic.simulator.backend.generators import wrong_generator
 from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.pinning import PinningTime
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.backend.generators import Generator, RandomState
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.latch import Latch
@@ -71,7 +73,7 @@ class Simulation:
 
         resets: What those who care put round each reset of an allocator's counters.
 
-        generators: One for each GPU, by its index.
+        generators: One for each GPU, by its index; `make_classes` makes them.
 
         word: What messages call the device: "sim", or "cuda" where it stands in.
     """
@@ -100,10 +102,7 @@ class Simulation:
         self.tensors = Tensors(torch, device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
-        self.generators = {
-            gpu.index: torch.Generator().manual_seed(torch.initial_seed())
-            for gpu in machine.all_gpus
-        }
+        self.generators: dict[int, Generator] = {}
         # Made for the device, by the address of torch's own; some may have died.
         self.own_generators: dict[int, weakref.ref[Any]] = {}
         self.words = {
@@ -139,11 +138,22 @@ class Simulation:
             return gpu.default_stream
         return self.backward.stream_for(gpu)
 
-    def is_own_generator(self, given: Any) -> bool:
-        """Whether a source of random numbers was made for the device."""
+    def own_generator(self, given: Any) -> Generator | None:
+        """The source of random numbers that was made for the device, if this is one."""
         # By its address: torch wraps it anew, and the wrapper knows the CPU only.
         made = self.own_generators.get(given._cdata)
-        return made is not None and made() is not None
+        return None if made is None else made()
+
+    def random_state(self, gpu: int, given: Any = None) -> RandomState:
+        """What numbers come from on a GPU, unless a generator of the device is given.
+
+        Raises:
+            RuntimeError: What is given is of another device.
+        """
+        own = self.generators[gpu] if given is None else self.own_generator(given)
+        if own is None or own.state is None:
+            raise wrong_generator(self.word, given.device.type)
+        return own.state
 
     # ------------------------------------------------------------------ books
 

@@ -15,6 +15,7 @@ from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
 from gpumagic.simulator.backend.compiling import compiling
+from gpumagic.simulator.backend.generators import drawing_functions, drawing_methods
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_fallback, make_kernel
@@ -132,12 +133,13 @@ class Switch:
         yield torch.accelerator.memory, accelerator
         started = words.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories(torch)
+        drawing, methods = drawing_functions(simulation), drawing_methods(simulation)
+        yield torch, {**drawing, **pinning_factories(torch, drawing)}
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
-        yield torch.Tensor, methods
+        yield torch.Tensor, {**methods, **pinning_methods(torch)}
+        yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         for target, name, replacement in (
             *refused_everywhere(torch),
