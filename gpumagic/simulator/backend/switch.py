@@ -11,7 +11,7 @@ from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
-from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
+from gpumagic.simulator.backend.autocast import KEY, CastWeights, autocast_kernels
 from gpumagic.simulator.backend.backward import finishing
 from gpumagic.simulator.backend.classes import make_classes
 from gpumagic.simulator.backend.compiling import compiling
@@ -66,6 +66,7 @@ class Switch:
         self._simulation = simulation
         self._torch = simulation.torch
         self._module = module
+        self._weights = CastWeights(simulation.torch)
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> Words:
@@ -85,6 +86,7 @@ class Switch:
             flights = Flights(simulation)
             undo.callback(simulation.end)
             undo.callback(flights.end_all)
+            undo.callback(self._weights.clear)
             classes = make_classes(simulation)
             words = Words(simulation, classes)
             self._module.allow_operations()
@@ -139,6 +141,7 @@ class Switch:
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
         yield torch.Tensor, {**methods, **pinning_methods(torch)}
+        yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         for target, name, replacement in (
@@ -181,7 +184,9 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(torch, simulation.device_type):
+        for short, kernel in autocast_kernels(
+            torch, simulation.device_type, self._weights
+        ):
             library.put(short, kernel, KEY)
         self._others = torch.library.Library("_", "IMPL")
         undo.callback(self._others._destroy)
