@@ -41,6 +41,7 @@ _TURNS = "threads wait for the simulated clock one after the other"
 _ANYWHERE = "does the same where nothing is simulated"
 _SPARSE = "sparse tensors are refused"
 _NESTED = "nested tensors in the strided layout are refused"
+_CUDNN = "wants cuDNN's own operator by name; recurrent networks run cell by cell"
 _EXPANDABLE = "expandable segments are refused"
 
 KNOWN: tuple[Known, ...] = (
@@ -52,6 +53,7 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda.*.test_cublas_allow_*", THE_TESTS, _OLDER),
     Known("test_cuda.*.test_float32_matmul_precision_get_set", THE_TESTS, _OLDER),
     Known("test_cuda.*.test_cublas_workspace_*", BEYOND, "cuBLAS's own settings"),
+    Known("test_cuda.*.test_autocast_rnn", BEYOND, _CUDNN),
     Known("test_cuda.*.test_cudart_register", BEYOND, _NO_DRIVER),
     Known("test_cuda.*.test_cuda_module_loading_env", BEYOND, _NO_DRIVER),
     Known("test_cuda.*.test_clock_speed", BEYOND, _NO_DRIVER),

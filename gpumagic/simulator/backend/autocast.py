@@ -25,6 +25,8 @@ LOWER = (
     "conv_transpose2d.input",
     "conv_transpose3d.input",
     "convolution",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
     "prelu",
     "addmm",
     "addmv",

@@ -45,6 +45,8 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         "_efficientzerotensor": memory.zeros,
         "record_stream": memory.record_stream,
         "native_dropout": _dropout(simulation),
+        "cudnn_convolution": _convolution(simulation),
+        "cudnn_convolution_transpose": _transposed_convolution(simulation),
         **{name: _geometry(simulation, name) for name in _GEOMETRY},
     }
 
@@ -183,6 +185,38 @@ class _Memory:
         for length in size:
             nbytes *= length
         return int(nbytes)
+
+
+def _convolution(simulation: Simulation) -> Callable[..., Any]:
+    """By cuDNN's own name: the convolution that it is."""
+    convolution = simulation.torch.ops.aten.convolution.default
+
+    def kernel(
+        source: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int,
+        *_: bool,
+    ) -> Any:  # fmt: skip
+        none = [0] * len(padding)
+        return convolution(
+            source, weight, None, stride, padding, dilation, False, none, groups
+        )
+
+    return kernel
+
+
+def _transposed_convolution(simulation: Simulation) -> Callable[..., Any]:
+    """Likewise the transposed one."""
+    convolution = simulation.torch.ops.aten.convolution.default
+
+    def kernel(
+        source: Any, weight: Any, padding: Any, output_padding: Any, stride: Any,
+        dilation: Any, groups: int, *_: bool,
+    ) -> Any:  # fmt: skip
+        return convolution(
+            source, weight, None, stride, padding, dilation, True, output_padding,
+            groups,
+        )  # fmt: skip
+
+    return kernel
 
 
 def _dropout(simulation: Simulation) -> Callable[..., Any]:
