@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
@@ -98,23 +99,15 @@ def refused_kernels() -> dict[str, Callable[..., Any]]:
         "nested tensors in the strided layout",
         "say layout=torch.jagged when you make it",
     )
-    encoder = (
-        "nested tensors in the strided layout",
-        "leave mask_check=True, so that nn.TransformerEncoder works with padding",
-    )
     return {
-        **{
-            name: _refusing(*what)
-            for what, names in (
-                (sparse, _SPARSE),
-                (quantised, _QUANTISED),
-                (mkldnn, _MKLDNN),
-                (nested, _NESTED),
-                (encoder, ("_nested_tensor_from_mask",)),
-            )
-            for name in names
-        },
-        "_nested_tensor_from_mask_left_aligned": _keep_padding,
+        name: _refusing(*what)
+        for what, names in (
+            (sparse, _SPARSE),
+            (quantised, _QUANTISED),
+            (mkldnn, _MKLDNN),
+            (nested, _NESTED),
+        )
+        for name in names
     }
 
 
@@ -158,9 +151,66 @@ _NESTED = (
 _MKLDNN = ("to_mkldnn",)
 
 
-def _keep_padding(*_: Any) -> bool:
-    """What nn.TransformerEncoder asks before it makes a nested tensor of its input."""
-    return False
+_PADDING = "src_key_padding_mask"
+
+
+class _WouldNest(NotSimulated):
+    """A nested tensor is about to be made of a padded one."""
+
+
+def _would_nest(*_: Any, **__: Any) -> Any:
+    raise _WouldNest(
+        "the simulator has no nested tensors in the strided layout",
+        "say layout=torch.jagged when you make it",
+    )
+
+
+class PaddedEncoders(threading.local):
+    """`nn.TransformerEncoder` with padding, in no_grad.
+
+    torch takes the padding out of its input, in a nested tensor, and puts zeros back.
+    Here it stays through all layers, and zeros are put there in the end. TorchScript
+    does neither, and is told that padding is nowhere that it could be taken out.
+    """
+
+    def __init__(self) -> None:
+        self._inside = False
+
+    def kernels(self) -> dict[str, Callable[..., Any]]:
+        """What torch asks before it takes the padding out, and how it does."""
+        return {
+            "_nested_tensor_from_mask_left_aligned": self._left_aligned,
+            "_nested_tensor_from_mask": _would_nest,
+        }
+
+    def stand_ins(self, torch: Any) -> dict[str, Callable[..., Any]]:
+        """What to put into the class of encoders."""
+        run = torch.nn.Module.__call__
+
+        @functools.wraps(run)
+        def call(encoder: Any, *args: Any, **options: Any) -> Any:
+            outer, self._inside = self._inside, True
+            try:
+                return run(encoder, *args, **options)
+            except _WouldNest:
+                pass  # once more, with its padding
+            finally:
+                self._inside = outer
+            try:
+                encoder.use_nested_tensor = False
+                made = run(encoder, *args, **options)
+            finally:
+                encoder.use_nested_tensor = True
+            given = dict(zip(("src", "mask", _PADDING), args, strict=False))
+            is_padding = {**given, **options}[_PADDING] != 0  # -inf where it is float
+            zeros = made.new_zeros(made.shape[-1])
+            at_padding = zeros if encoder.norm is None else encoder.norm(zeros)
+            return made.where(~is_padding[..., None], at_padding)
+
+        return {"__call__": call}
+
+    def _left_aligned(self, _: Any, mask: Any) -> bool:
+        return self._inside and bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 
 def _refusing(what: str, way_on: str) -> Callable[..., Any]:

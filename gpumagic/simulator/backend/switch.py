@@ -28,6 +28,7 @@ from gpumagic.simulator.backend.pinning import (
 from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
+    PaddedEncoders,
     refuse_in_child,
     refused_everywhere,
     refused_kernels,
@@ -67,6 +68,7 @@ class Switch:
         self._torch = simulation.torch
         self._module = module
         self._weights = CastWeights(simulation.torch)
+        self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> Words:
@@ -144,6 +146,7 @@ class Switch:
         yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
+        yield torch.nn.TransformerEncoder, self._encoders.stand_ins(torch)
         for target, name, replacement in (
             *refused_everywhere(torch),
             *compiling(torch),
@@ -161,6 +164,7 @@ class Switch:
             **recurrent_cells(simulation),
             **attention_kernels(simulation),
             **refused_kernels(),
+            **self._encoders.kernels(),
             "copy_": transfers.copy_,
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
