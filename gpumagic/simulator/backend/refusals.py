@@ -14,6 +14,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Iterator
 
 _OLDEST_TORCH = (2, 10)
@@ -183,8 +184,8 @@ class PaddedEncoders(threading.local):
             "_nested_tensor_from_mask": _would_nest,
         }
 
-    def stand_ins(self, torch: Any) -> dict[str, Callable[..., Any]]:
-        """What to put into the class of encoders."""
+    def put_in(self, torch: Any, undo: contextlib.ExitStack) -> None:
+        """Let encoders be called so; what other modules inherit stays as it is."""
         run = torch.nn.Module.__call__
 
         @functools.wraps(run)
@@ -207,7 +208,8 @@ class PaddedEncoders(threading.local):
             at_padding = zeros if encoder.norm is None else encoder.norm(zeros)
             return made.where(~is_padding[..., None], at_padding)
 
-        return {"__call__": call}
+        undo.callback(delattr, torch.nn.TransformerEncoder, "__call__")
+        torch.nn.TransformerEncoder.__call__ = call
 
     def _left_aligned(self, _: Any, mask: Any) -> bool:
         return self._inside and bool((mask[:, 1:] <= mask[:, :-1]).all())

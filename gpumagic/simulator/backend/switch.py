@@ -101,6 +101,7 @@ class Switch:
                 stand_ins.put(target, name, replacement)
             stand_ins.follow()
             refused_collectives(torch, undo)
+            self._encoders.put_in(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -146,7 +147,6 @@ class Switch:
         yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
-        yield torch.nn.TransformerEncoder, self._encoders.stand_ins(torch)
         for target, name, replacement in (
             *refused_everywhere(torch),
             *compiling(torch),
