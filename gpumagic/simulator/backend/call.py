@@ -73,9 +73,8 @@ class Call:
         elif self.gpu is not gpu:
             self._refuse_mixing(f"{self._word}:{gpu.index}")
         if memory.plain:
-            twin = memory.twin
-            nbytes = memory.nbytes
-            operand: Operand = (memory.accesses, 0, nbytes, None)
+            twin, operand = memory.twin, memory.whole
+            nbytes = operand[2]
         else:
             twin = self._simulation.tensors.view_of_twin(tensor, memory.twin)
             operand, nbytes = operand_of(tensor, memory)

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
-_MAX_DIMENSIONS = 64
-_FIXED_BYTES = 64  # the part that does not grow with the dimensions
-_FIXED = struct.Struct("<QiiiIQQQQQ")
-_POINTER = struct.Struct("<Q")
+_FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions
 _LANES = 1 << 16
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLPack's codes
 _TYPES = {
@@ -42,10 +39,11 @@ _TYPES = {
     "complex128": (_COMPLEX, 128),
 }
 
-# The bytes of a structure, how to fill in sizes and strides, and where it lies.
 Make: TypeAlias = (
     "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
 )
+_Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
+# The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
 
 
@@ -53,7 +51,7 @@ class _Forms(threading.local):
     """The structures of this thread, by kind."""
 
     def __init__(self, on_new_thread: Callable[[], object]) -> None:
-        self.by_kind: dict[int, _Form] = {}
+        self.by_kind: dict[_Kind, _Form] = {}
         on_new_thread()
 
 
@@ -93,7 +91,7 @@ class Maker:
     def _maker(self, name: ctypes.c_void_p) -> Make:
         """What makes a tensor, with all that it needs within reach."""
         forms, new_form, capsule = self._forms, self._new_form, self._capsule
-        fill_pointer, take = _POINTER.pack_into, self._take
+        take = self._take
 
         def make(
             pointer: int,
@@ -103,42 +101,39 @@ class Maker:
             size: tuple[int, ...],
             stride: tuple[int, ...],
         ) -> Any:
-            dimensions = len(size)
-            which = type_ | index << 24 | dimensions << 32 | kind << 40
-            form = forms.by_kind.get(which)
-            if form is None:
-                form = new_form(kind, index, type_, dimensions)
+            which = kind, index, type_, len(size)
+            form = forms.by_kind.get(which) or new_form(which)
             structure, fill, address = form
-            fill_pointer(structure, 0, pointer)
-            fill(structure, _FIXED_BYTES, *size, *stride)
+            fill(structure, 0, *size, *stride, pointer)
             return take(capsule(address, name, None))
 
         return make
 
-    def _new_form(self, kind: int, index: int, type_: int, dimensions: int) -> _Form:
+    def _new_form(self, which: _Kind) -> _Form:
+        kind, index, type_, dimensions = which
+        # Sizes and strides lie in front, so that the pointer follows them.
         sizes_bytes = 8 * dimensions
-        structure = bytearray(_FIXED_BYTES + 2 * sizes_bytes + 8)
-        address = ctypes.addressof(
+        structure = bytearray(2 * sizes_bytes + _FIXED.size)
+        sizes = ctypes.addressof(
             (ctypes.c_char * len(structure)).from_buffer(structure)
         )
-        sizes = address + _FIXED_BYTES
+        strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
         _FIXED.pack_into(
             structure,
-            0,
+            2 * sizes_bytes,
             0,
             kind,
             index,
             dimensions,
             type_,
             sizes,
-            sizes + sizes_bytes,
+            strides,
             0,
             0,
             0,
         )
-        fill = struct.Struct("<" + "q" * (2 * dimensions)).pack_into
+        fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
         self._kept.append(structure)
-        form = structure, fill, ctypes.c_void_p(address)
-        kind_of_tensor = type_ | index << 24 | dimensions << 32 | kind << 40
-        self._forms.by_kind[kind_of_tensor] = form
+        form = structure, fill, ctypes.c_void_p(fixed)
+        self._forms.by_kind[which] = form
         return form

@@ -61,21 +61,19 @@ def _geometry(simulation: Simulation, name: str) -> Callable[..., Any]:
     takes_storage = base == "set_"
 
     def kernel(*args: Any, **options: Any) -> Any:
-        _no_longer_plain(args[0].untyped_storage())
+        storages = [args[0].untyped_storage()]
         if takes_storage and len(args) > 1:
             source = args[1]
-            _no_longer_plain(
+            storages.append(
                 source.untyped_storage() if isinstance(source, tensor) else source
             )
+        for storage in storages:
+            memory = getattr(storage, "_gpumagic", None)
+            if memory is not None:
+                memory.plain = False
         return redispatch(on_cpu, *args, **options)
 
     return kernel
-
-
-def _no_longer_plain(storage: Any) -> None:
-    memory = getattr(storage, "_gpumagic", None)
-    if memory is not None:
-        memory.plain = False
 
 
 class _Memory:
@@ -236,9 +234,9 @@ def _dropout(simulation: Simulation) -> Callable[..., Any]:
             mask.bernoulli_(kept, generator=source)
             scale = 1 / kept if kept else 0.0
             twins = (twin * mask * scale, mask.bool())
-        reads = [(memory.accesses, 0, memory.nbytes, None)]
+        nbytes = memory.whole[2]
         outputs, _ = simulation.launch(
-            gpu, operation, twins, reads, [], memory.nbytes, dtype=twin.dtype
+            gpu, operation, twins, [memory.whole], [], nbytes, dtype=twin.dtype
         )
         return (*outputs,)
 

@@ -93,6 +93,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     path that each operation takes, so it is not cut into calls.
     """
     tensor, call, formula = simulation.torch.Tensor, operation.call, operation.flops
+    values = frozenset((int, float, bool, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
     by_sizes, is_product = operation.takes_sizes, operation.is_product
@@ -109,7 +110,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         reads: list[Operand] = []
         inner = []
         for each in args:
-            if type(each) is tensor or isinstance(each, tensor):
+            kind = type(each)
+            if kind is tensor or (kind not in values and isinstance(each, tensor)):
                 try:
                     memory = each.untyped_storage()._gpumagic
                 except AttributeError:
@@ -122,19 +124,18 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                         return general(*args, **options)
                     gpu = memory.gpu
                 if memory.plain:
-                    extent = memory.nbytes
-                    reads.append((memory.accesses, 0, extent, None))
-                    twin = memory.twin
+                    operand, twin = memory.whole, memory.twin
+                    nbytes += operand[2]
                 else:
                     operand, extent = operand_of(each, memory)
                     dense = dense and operand[3] is None
-                    reads.append(operand)
                     twin = view_of_twin(each, memory.twin)
+                    nbytes += extent
+                reads.append(operand)
                 inner.append(twin)
                 elements *= twin.numel()
-                nbytes += extent
                 needs_grad = needs_grad or each.requires_grad
-            elif type(each) is list and not (each and isinstance(each[0], int)):
+            elif kind is list and not (each and isinstance(each[0], int)):
                 return general(*args, **options)
             else:
                 inner.append(each)

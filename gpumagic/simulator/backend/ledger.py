@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-    TensorOf = Callable[..., tuple[Any, Accesses]]
+    TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
 _OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
@@ -96,17 +96,20 @@ def _in_words(operator: str) -> str:
 
 
 def _make_tensor_of(simulation: Simulation) -> TensorOf:
-    """A CPU tensor as a simulated one, with memory; the books are held."""
+    """A CPU tensor as a simulated one, with memory, and all of that as an operand.
+
+    The books are held.
+    """
     tracker, wrap = simulation.machine.tracker, simulation.tensors.wrap
     births = simulation.births
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
-    ) -> tuple[Any, Accesses]:
+    ) -> tuple[Any, Operand]:
         __tracebackhide__ = True
         nbytes = twin.untyped_storage().nbytes()
         if not nbytes:
-            nothing = Accesses(0)
+            nothing = Accesses(0), 0, 0, None
             return wrap(twin, stream, None, nothing), nothing
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
@@ -118,11 +121,12 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
-        tensor = wrap(twin, stream, block, accesses)
+        whole = accesses, 0, nbytes, None
+        tensor = wrap(twin, stream, block, whole)
         if births:
             for tell in tuple(births):
                 tell(tensor, block)
-        return tensor, accesses
+        return tensor, whole
 
     return tensor_of
 
@@ -241,10 +245,9 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
                 if rule.library:
                     gpu.need(rule.library, stream)
                 for twin in twins:
-                    tensor, accesses = tensor_of(twin, gpu, stream)
-                    nbytes = accesses.size_bytes
-                    written_bytes += nbytes
-                    writes.append((accesses, 0, nbytes, None))
+                    tensor, whole = tensor_of(twin, gpu, stream)
+                    written_bytes += whole[2]
+                    writes.append(whole)
                     outputs.append(tensor)
                 (gpu.launch if operation.launches else gpu.only_call)(
                     stream,

@@ -20,8 +20,11 @@ def operand_of(tensor: Any, memory: Accessed) -> tuple[Operand, int]:
     An expanded dimension is read once: its elements are the same bytes.
     """
     itemsize = tensor.element_size()
-    sizes, strides = tensor.size(), tensor.stride()
     low = tensor.storage_offset() * itemsize
+    if tensor.is_contiguous():  # nearly all are
+        nbytes = tensor.numel() * itemsize
+        return (memory.accesses, low, low + nbytes, None), nbytes
+    sizes, strides = tensor.size(), tensor.stride()
     reach = touched = 1
     for size, stride in zip(sizes, strides, strict=True):
         if size == 0:

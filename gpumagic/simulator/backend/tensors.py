@@ -23,10 +23,11 @@ from gpumagic.simulator.hazards import Accesses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], Any]"
+Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
@@ -56,20 +57,20 @@ class Memory:
 
         gpu: The simulated GPU that it lies on.
 
-        nbytes: The extent of the storage.
-
         accesses: Who has read and written it.
+
+        whole: All of it, as the tracker wants what is read or written.
 
         life: What is to be given back at its end; None where nothing is.
     """
 
-    __slots__ = ("accesses", "gpu", "life", "nbytes", "plain", "twin")
+    __slots__ = ("accesses", "gpu", "life", "plain", "twin", "whole")
 
     twin: Any
     plain: bool
     gpu: SimulatedGpu
-    nbytes: int
     accesses: Accesses
+    whole: Operand
     life: Life | None
 
 
@@ -109,7 +110,7 @@ class Tensors:
         freed: Those that have died and were not given back yet.
 
         wrap: Makes a simulated tensor of a CPU tensor, which then belongs to it: on a
-            stream's GPU, in a block of memory (None for nothing), with its accesses.
+            stream's GPU, in a block of memory (None for nothing), which it is all of.
 
     Args:
         torch: The torch module itself.
@@ -151,17 +152,17 @@ class Tensors:
         """What wraps a CPU tensor, with all that it needs within reach."""
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
+        # The host's address: programs are told another, see `addresses`.
+        pointer_of = self._torch._C.TensorBase.data_ptr
 
-        def wrap(
-            twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
-        ) -> Any:
+        def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
             gpu = stream.gpu
             type_ = types.get(twin.dtype)
             if type_ is None or twin.storage_offset():
                 tensor = over_storage(twin, gpu.index)
             else:
                 tensor = make(
-                    twin.data_ptr(),
+                    pointer_of(twin),
                     EXTENSION,
                     gpu.index,
                     type_,
@@ -173,8 +174,8 @@ class Tensors:
             memory.twin = twin
             memory.plain = True
             memory.gpu = gpu
-            memory.nbytes = accesses.size_bytes
-            memory.accesses = accesses
+            memory.accesses = accesses = whole[0]
+            memory.whole = whole
             memory.life = life = Life(storage, died)
             storage._gpumagic = memory
             life.accesses = accesses
@@ -201,9 +202,9 @@ class Tensors:
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False
             memory.gpu = self._gpu(tensor.device.index)
-            memory.nbytes = nbytes
             owner = self._owner_of(pointer)
             memory.accesses = Accesses(nbytes) if owner is None else owner.accesses
+            memory.whole = memory.accesses, 0, nbytes, None
             memory.life = None if owner is None else owner.life
             storage._gpumagic = memory
         return memory
