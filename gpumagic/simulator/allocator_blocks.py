@@ -75,9 +75,10 @@ class Block:
 
     def split_off(self, size: int) -> Block:
         """Keep the front of this size; the rest as a free block of its own."""
-        rest = Block(self.address + size, self.size - size, self.stream, self.pool)
+        pool = self.pool
+        rest = Block(self.address + size, self.size - size, self.stream, pool)
         rest.requested = self.requested
-        rest.free_since = self.pool.searches
+        rest.free_since = pool.searches
         rest.previous = self
         rest.next = following = self.next
         if following is not None:
@@ -86,11 +87,8 @@ class Block:
         self.size = size
         return rest
 
-    def absorb_next(self) -> None:
-        """Take over the next block's room; that block is no more."""
-        gone = self.next
-        if gone is None:
-            return
+    def absorb(self, gone: Block) -> None:
+        """Take over the room of the next block, which is no more."""
         self.size += gone.size
         self.next = following = gone.next
         if following is not None:
@@ -128,7 +126,7 @@ class FreeBlocks:
 
     def replace_at(self, position: int, block: Block) -> None:
         """Put a block, new or of another size, in the place of the one there."""
-        keys = self.keys
+        keys, blocks = self.keys, self.blocks
         key = block.size << _SIZE_SHIFT | block.address
         above = position + 1
         # Mostly the order stays, and nothing has to move.
@@ -136,10 +134,12 @@ class FreeBlocks:
             above == len(keys) or key < keys[above]
         ):
             keys[position] = key
-            self.blocks[position] = block
-            return
-        self.remove_at(position)
-        self.add(block)
+            blocks[position] = block
+        else:
+            del keys[position], blocks[position]
+            position = bisect_left(keys, key)
+            keys.insert(position, key)
+            blocks.insert(position, block)
 
 
 class Pool:
@@ -181,21 +181,21 @@ class Pool:
         if following is not None and following.state is INACTIVE:
             position = free.find(following)
             number, nbytes = -1, -following.size
-            block.absorb_next()
+            block.absorb(following)
         if previous is not None and previous.state is INACTIVE:
             if position >= 0:
                 free.remove_at(position)
             position = free.find(previous)
             number, nbytes = number - 1, nbytes - previous.size
             previous.requested = block.requested
-            previous.absorb_next()
-            block = previous
+            previous.absorb(block)
+            block, previous = previous, previous.previous
         block.free_since = self.searches
         if position >= 0:
             free.replace_at(position, block)
         else:
             free.add(block)
-        if block.next is not None or block.previous is not None:
+        if previous is not None or block.next is not None:
             return number + 1, nbytes + block.size
         return number, nbytes
 

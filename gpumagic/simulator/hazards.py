@@ -162,8 +162,9 @@ class Tracker:
             kept = accesses.writes
             if layout is None and low <= 0 and high >= accesses.size_bytes:
                 # Whoever comes after this write comes after all before it as well.
-                accesses.reads.clear()
-                kept.clear()
+                if accesses.stream != NOBODY:  # else it is new
+                    accesses.reads.clear()
+                    kept.clear()
                 accesses.stream = stream
             elif accesses.stream != stream:
                 accesses.join(stream)
