@@ -58,22 +58,23 @@ def _geometry(simulation: Simulation, name: str) -> Callable[..., Any]:
     core = simulation.torch._C
     on_cpu = core.DispatchKeySet(core.DispatchKey.CPU)
     tensor = simulation.torch.Tensor
-    takes_storage = base == "set_"
 
     def kernel(*args: Any, **options: Any) -> Any:
-        storages = [args[0].untyped_storage()]
-        if takes_storage and len(args) > 1:
+        memory = getattr(args[0].untyped_storage(), "_gpumagic", None)
+        if memory is not None:
+            memory.plain = False
+        return redispatch(on_cpu, *args, **options)
+
+    def with_source(*args: Any, **options: Any) -> Any:
+        if len(args) > 1:
             source = args[1]
-            storages.append(
-                source.untyped_storage() if isinstance(source, tensor) else source
-            )
-        for storage in storages:
+            storage = source.untyped_storage() if isinstance(source, tensor) else source
             memory = getattr(storage, "_gpumagic", None)
             if memory is not None:
                 memory.plain = False
-        return redispatch(on_cpu, *args, **options)
+        return kernel(*args, **options)
 
-    return kernel
+    return with_source if base == "set_" else kernel
 
 
 class _Memory:

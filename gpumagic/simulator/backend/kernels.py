@@ -90,16 +90,17 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     """What `General` does, three times as fast, for the calls that are nearly all.
 
     Those are: simulated tensors and plain values in, tensors out. It is the one
-    path that each operation takes, so it is not cut into calls.
+    path that each operation takes, so it is not cut into calls. What is named is told
+    as `General` tells it.
     """
     tensor, call, formula = simulation.torch.Tensor, operation.call, operation.flops
-    values = frozenset((int, float, bool, type(None)))
+    values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
     by_sizes, is_product = operation.takes_sizes, operation.is_product
     several = operation.several
     few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
-    shaped = operation.by_shape
+    shaped, counted = operation.by_shape, operation.flops is not None
     halves = (simulation.torch.float16, simulation.torch.bfloat16)
     recording, words = simulation.torch.is_grad_enabled, simulation.words
 
@@ -139,15 +140,22 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                 return general(*args, **options)
             else:
                 inner.append(each)
-        if options or gpu is None:
+        if gpu is None or (
+            options and (counted or not values.issuperset(map(type, options.values())))
+        ):
             return general(*args, **options)
+        if is_product:  # the two matrices; what is added to them makes it no larger
+            elements = inner[-2].numel() * inner[-1].numel()
         if elements > few or (by_sizes and may_be_large(0, args)):
             foresee(simulation, gpu, operation, inner, options)
         try:
-            result = call(*inner)
+            result = call(*inner, **options) if options else call(*inner)
         except NotImplementedError as lacking:
             result = operation.after(lacking, inner, options)
-        dtype = inner[0].dtype if several else result.dtype
+        if options:
+            dtype = next(each.dtype for each in inner if isinstance(each, tensor))
+        else:
+            dtype = inner[0].dtype if several else result.dtype
         flops, rule, by_shape = 0.0, None, shaped
         if is_product:  # as torch's own formula has it, at a tenth of its cost
             flops = 2.0 * result.numel() * inner[-1].size(-2)
@@ -156,7 +164,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             flops = count_flops(formula, inner, {}, result, tensor)
         if by_shape or not dense:
             rule = operation.rule_by_shape(inner, words[dtype], dense=dense)
-        recorded = needs_grad and recording()
+        recorded = needs_grad and not options and recording()
         fresh: Sequence[Any] = (result,)
         if several:
             fresh = [each for each in result if each is not None]
