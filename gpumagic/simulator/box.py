@@ -12,8 +12,7 @@ from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine
-from gpumagic.simulator.machine_words import MachineWords
+from gpumagic.simulator.machine import Machine, MachineWords
 from gpumagic.simulator.models import parse_request
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 

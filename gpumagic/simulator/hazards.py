@@ -19,12 +19,14 @@ from gpumagic.simulator.accesses import (
     NOBODY,
     SEVERAL,
     Accesses,
+    Ghost,
+    Ghosts,
     Operand,
+    merge,
     moved,
+    races_of,
     trim,
 )
-from gpumagic.simulator.conflicts import merge, races_of
-from gpumagic.simulator.ghosts import Ghost, Ghosts
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:

@@ -14,8 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.simulator.engines import Engines
-from gpumagic.simulator.work import FULL_SHARE, Engine, Latencies, Stream, Wait, Work
+from gpumagic.simulator.work import (
+    FULL_SHARE,
+    Engine,
+    Engines,
+    Latencies,
+    Stream,
+    Wait,
+    Work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

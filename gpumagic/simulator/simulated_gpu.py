@@ -1,4 +1,4 @@
-"""One simulated GPU: its streams, its memory, and what its work costs."""
+"""One simulated GPU: its streams, its memory, and what work and driver calls cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel, Direction
-from gpumagic.simulator.driver_calls import DriverCalls
 from gpumagic.simulator.work import CopyName, Engine
 
 if TYPE_CHECKING:
@@ -18,6 +17,51 @@ if TYPE_CHECKING:
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.work import Stream, Work
+
+
+class DriverCalls:
+    """What the allocator asks of the driver of one GPU, in time.
+
+    Args:
+        machine: Whose clock goes on, and whose work is waited for.
+
+        gpu: Which one.
+    """
+
+    __slots__ = ("_gpu", "_machine")
+
+    def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
+        self._machine = machine
+        self._gpu = gpu
+
+    def malloc(self, nbytes: int) -> None:
+        """cudaMalloc: takes time, waits for nothing."""
+        self._gpu.start()
+        self._machine.scheduler.elapse(self._gpu.costs.malloc_ns(nbytes))
+
+    def free(self, nbytes: int) -> None:
+        """cudaFree: waits for the whole device."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for_device(self._gpu.number)
+        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+        self._machine.scheduler.host_waited("cudaFree", began_ns)
+
+    def record(self, stream: int) -> Any:
+        """An event behind the work of a stream."""
+        return self._machine.scheduler.record(self._gpu.streams[stream].queue)
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has passed an event."""
+        return self._machine.scheduler.done(event)
+
+    def wait(self, event: Any) -> None:
+        """The host waits for an event, before memory can go back to the driver."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for(event)
+        self._machine.scheduler.host_waited(
+            "freeing memory that another stream used", began_ns
+        )
+
 
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3

@@ -1,7 +1,29 @@
-"""What the time model is about: engines, streams, and the work they are given.
+"""Engines and streams of the time model, and when their work starts and ends.
 
 Everything is in integer nanoseconds on the one clock of the host, so that two
 runs of one program agree to the last digit.
+
+The rules, for the entries of one stream in their order:
+
+- A work is eligible at the latest of: `launch_ns` after its submission; `gap_ns`
+  after the end of the last work or record before it; the end of every wait before it.
+  So a wait for something long past changes nothing.
+- A record starts when it is submitted, or when a work in its place could if that is
+  later, and ends `record_ns` after that.
+- A wait ends when it has been submitted, the entry before it has ended, and its
+  target has ended; `cross_stream_ns` after that, if the target is on another stream.
+
+And for the works of one engine:
+
+- They start in the order (priority, eligible since, number of submission). The
+  first that does not fit holds up all behind it; what runs is never interrupted.
+- Works on the compute engine run together as long as their shares fit; a copy
+  engine does one copy at a time.
+- A work that ends at a moment makes room for those that start at that moment.
+
+Every work takes at least a nanosecond, so what starts at a moment decides nothing
+else of that moment; and what the host submits at a moment starts later. Hence all
+starts up to the host's clock are final, whatever is submitted afterwards.
 """
 
 from __future__ import annotations
@@ -9,6 +31,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Self
 
 FULL_SHARE = 1 << 20  # a whole compute engine; integers add up without rounding
@@ -176,3 +199,228 @@ class Stream:
         self.end_ns = 0  # of the last entry decided
         self.ready_ns = 0  # when that entry lets a work behind it start
         self.announced = False  # its first undecided entry waits for its turn
+
+
+_FOR_EVER = 1 << 62
+
+
+class Engines:
+    """All engines of all devices, and the streams that still have work for them."""
+
+    def __init__(self, latencies: Latencies) -> None:
+        self.trace: list[Work] | None = None
+        self.live: dict[Stream, None] = {}  # those with undecided entries, in order
+        self.horizon_ns = 0  # all starts up to here are decided
+        self._latencies = latencies
+        self._loads: dict[int, tuple[Load, ...]] = {}
+        self._all_free_ns = 0  # when every engine has done what it has started
+        self._blocked: dict[Work, list[Stream]] = {}  # by the target of their wait
+        # A heap of (moment, tie-break, engine, work that becomes eligible). Without a
+        # work it is the moment when the engine has room for what it holds up.
+        self._agenda: list[tuple[int, int, Load, Work | None]] = []
+
+    def loads_of(self, device: int) -> tuple[Load, ...]:
+        """The engines of a device, one for each `Engine`."""
+        loads = self._loads.get(device)
+        if loads is None:
+            first = len(self._loads) * len(Engine)
+            loads = tuple(Load(first + engine) for engine in Engine)
+            self._loads[device] = loads
+        return loads
+
+    def wake(self, stream: Stream, now_ns: int) -> None:
+        """Take note that a stream with nothing undecided is given an entry now.
+
+        Raises:
+            RuntimeError: What may start by then was decided without this entry.
+        """
+        if now_ns + self._latencies.launch_ns <= self.horizon_ns:
+            raise RuntimeError("submitted before a moment that is already decided")
+        if self.live:
+            self.settle(now_ns)
+        self.live[stream] = None
+
+    def settle(self, now_ns: int, target: Work | None = None) -> None:
+        """Decide all starts up to now; with a target, all until it is decided."""
+        if not self.live or self._settle_alone(now_ns, target):
+            return
+        for stream in tuple(self.live):
+            if not stream.announced:
+                self._announce(stream, now_ns)
+        agenda = self._agenda
+        until_ns = now_ns if target is None else _FOR_EVER
+        while agenda and agenda[0][0] <= until_ns and not _decided(target):
+            self._happen(agenda[0][0], now_ns)
+            if self._settle_alone(now_ns, target):
+                return
+
+    # -------------------------------------------------- one stream has work
+
+    def _settle_alone(self, now_ns: int, target: Work | None) -> bool:
+        """Settle the only live stream, if nothing else occupies an engine.
+
+        It is the usual case by far and needs neither line nor agenda: every work
+        starts as soon as it is eligible.
+
+        Returns:
+            Whether that was the case, so that nothing remains to be settled.
+        """
+        if len(self.live) != 1 or _decided(target):
+            return False
+        (stream,) = self.live
+        first_ns = stream.undecided[0].submitted_ns + self._latencies.launch_ns
+        if max(first_ns, stream.ready_ns) < self._all_free_ns:
+            return False
+        self._run(stream, now_ns, target)
+        if self._agenda:  # it held at most this stream's first entry
+            self._agenda.clear()
+        stream.announced = False
+        if not stream.undecided:
+            self.live.clear()
+        return True
+
+    def _run(self, stream: Stream, now_ns: int, target: Work | None) -> None:
+        """Decide the entries of a stream that meets nobody."""
+        until_ns = now_ns if target is None else _FOR_EVER
+        launch_ns, gap_ns = self._latencies.launch_ns, self._latencies.gap_ns
+        end_ns, ready_ns = stream.end_ns, stream.ready_ns
+        undecided, ends, trace = stream.undecided, stream.ends, self.trace
+        latest, place = None, None
+        while undecided:
+            work = undecided[0]
+            engine = work.engine
+            if engine is None:
+                stream.end_ns, stream.ready_ns = end_ns, ready_ns
+                self._pass_mark(stream, work)
+                end_ns, ready_ns = stream.end_ns, stream.ready_ns
+            else:
+                start_ns = work.submitted_ns + launch_ns
+                if start_ns < ready_ns:  # noqa: PLR1730 - max() is slow, this is hot
+                    start_ns = ready_ns
+                if start_ns > until_ns:
+                    break
+                work.start_ns = start_ns
+                work.end_ns = end_ns = start_ns + work.duration_ns
+                ready_ns = end_ns + gap_ns
+                latest, place = work, engine
+                if trace is not None:
+                    trace.append(work)
+            undecided.popleft()
+            if end_ns > now_ns:
+                ends.append(end_ns)
+            if work is target:
+                break
+        stream.end_ns, stream.ready_ns = end_ns, ready_ns
+        if latest is not None and place is not None:
+            self._occupy(stream.loads[place], latest)
+
+    def _occupy(self, load: Load, work: Work) -> None:
+        """Note what a stream alone did last, for those who come to meet it."""
+        start_ns = work.start_ns or 0
+        self.horizon_ns = start_ns
+        self._all_free_ns = end_ns = start_ns + work.duration_ns
+        # Whatever ran before on any engine is over: nothing else is worth noting.
+        load.free = FULL_SHARE - work.share
+        load.running = [(end_ns, work.share)]
+
+    # -------------------------------------------- several streams have work
+
+    def _announce(self, stream: Stream, now_ns: int) -> None:
+        """Put the first works of a stream, and of those it releases, in their line."""
+        streams = [stream]
+        while streams:  # a loop: streams that wait for each other in turn go deep
+            streams.extend(self._advance(streams.pop(), now_ns))
+
+    def _advance(self, stream: Stream, now_ns: int) -> list[Stream]:
+        """Decide marks up to the next work or closed wait; return who is released."""
+        released: list[Stream] = []
+        undecided = stream.undecided
+        while undecided:
+            entry = undecided[0]
+            stream.announced = True
+            if entry.engine is not None:
+                eligible_ns = max(
+                    entry.submitted_ns + self._latencies.launch_ns, stream.ready_ns
+                )
+                load = stream.loads[entry.engine]
+                heappush(self._agenda, (eligible_ns, entry.number, load, entry))
+                return released
+            target = entry.target if isinstance(entry, Wait) else None
+            if target is not None and target.end_ns is None:
+                self._blocked.setdefault(target, []).append(stream)
+                return released
+            self._pass_mark(stream, entry)
+            released += self._leave(stream, now_ns)
+        stream.announced = False
+        del self.live[stream]
+        return released
+
+    def _happen(self, moment_ns: int, now_ns: int) -> None:
+        """Let the next moment on the agenda happen: all that can start does."""
+        agenda = self._agenda
+        self.horizon_ns = moment_ns
+        loads: dict[Load, None] = {}
+        while agenda and agenda[0][0] == moment_ns:
+            _, number, load, work = heappop(agenda)
+            loads[load] = None
+            if work is not None:
+                line = (work.stream.priority, moment_ns, number, work)
+                heappush(load.ready, line)
+        for load in loads:
+            for work in self._take(load, moment_ns):
+                self._start(work, moment_ns, now_ns)
+
+    def _take(self, load: Load, moment_ns: int) -> list[Work]:
+        """The works that an engine starts at a moment, now running."""
+        running, ready = load.running, load.ready
+        while running and running[0][0] <= moment_ns:
+            load.free += heappop(running)[1]
+        taken: list[Work] = []
+        while ready and ready[0][3].share <= load.free:
+            work = heappop(ready)[3]
+            load.free -= work.share
+            heappush(running, (moment_ns + work.duration_ns, work.share))
+            taken.append(work)
+        if ready:
+            heappush(self._agenda, (running[0][0], -1 - load.index, load, None))
+        return taken
+
+    def _start(self, work: Work, start_ns: int, now_ns: int) -> None:
+        stream = work.stream
+        end_ns = start_ns + work.duration_ns
+        work.start_ns, work.end_ns = start_ns, end_ns
+        stream.end_ns, stream.ready_ns = end_ns, end_ns + self._latencies.gap_ns
+        self._all_free_ns = max(self._all_free_ns, end_ns)
+        if self.trace is not None:
+            self.trace.append(work)
+        for released in (stream, *self._leave(stream, now_ns)):
+            self._announce(released, now_ns)
+
+    def _leave(self, stream: Stream, now_ns: int) -> list[Stream]:
+        """Take the entry just decided off its stream; return whom it releases."""
+        entry = stream.undecided.popleft()
+        if stream.end_ns > now_ns:
+            stream.ends.append(stream.end_ns)
+        return self._blocked.pop(entry, [])
+
+    # ------------------------------------------------------------- for both
+
+    def _pass_mark(self, stream: Stream, mark: Work) -> None:
+        """Decide a record, or a wait whose target is decided."""
+        start_ns = end_ns = max(stream.end_ns, mark.submitted_ns)
+        if not isinstance(mark, Wait):
+            start_ns = max(start_ns, stream.ready_ns)
+            end_ns = start_ns + self._latencies.record_ns
+            stream.ready_ns = end_ns + self._latencies.gap_ns
+        elif mark.target is not None and mark.target.end_ns is not None:
+            abroad = mark.target.stream is not stream
+            delay_ns = self._latencies.cross_stream_ns if abroad else 0
+            end_ns = max(end_ns, mark.target.end_ns + delay_ns)
+            stream.ready_ns = max(stream.ready_ns, end_ns)
+            mark.target = None
+        mark.start_ns, mark.end_ns = start_ns, end_ns
+        stream.end_ns = end_ns
+
+
+def _decided(work: Work | None) -> bool:
+    return work is not None and work.end_ns is not None

@@ -18,7 +18,7 @@ from gpumagic.gpu_mem.records.devices import DeviceMemory
 from gpumagic.gpu_mem.records.requests import Cause, OomFacts, Pinning
 from gpumagic.gpu_mem.records.setting import Setting
 from gpumagic.report.events import CodeLine
-from gpumagic.simulator.out_of_memory import Shortage
+from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import accesses, ghosts, hazards, races
+from gpumagic.simulator import accesses, hazards, races
 from gpumagic.simulator.hazards import Accesses, Tracker
 from gpumagic.simulator.races import HOST, Kind
 from tests.simulator.brute_force_order import (
@@ -490,7 +490,7 @@ def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hazards, "KEPT", 2)
-        patch.setattr(ghosts, "_MOST", 2)
+        patch.setattr(accesses, "_MOST", 2)
         patch.setattr(accesses, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):

@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.box import Box
-from gpumagic.simulator.machine_words import MachineWords
+from gpumagic.simulator.machine import MachineWords
 
 CALL = "gpumagic.simulate"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend import at_once
+from gpumagic.simulator.backend import interrupts
 
 # Notes the signal and runs no handler, as Ctrl-C does during a long call in C.
 ctrl_c = _thread.interrupt_main
@@ -85,8 +85,8 @@ def test_c_code_that_runs_handlers_is_not_interrupted_inside():
 
 def test_an_interpreter_laid_out_in_another_way_is_not_read(monkeypatch):
     """Where its marks are not in their place, the handler goes on requesting."""
-    monkeypatch.setattr(at_once, "_MEETS_AT_ONCE", False)
-    monkeypatch.setattr(at_once, "_INTERPRETER", 0)
+    monkeypatch.setattr(interrupts, "_MEETS_AT_ONCE", False)
+    monkeypatch.setattr(interrupts, "_INTERPRETER", 0)
     later = object()
 
-    assert at_once.raising_at_once(later, None, raise_now=None) is later
+    assert interrupts.raising_at_once(later, None, raise_now=None) is later

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import gpumagic
-from gpumagic.simulator.backend import foresight, general, kernels, outputs
+from gpumagic.simulator.backend import call, foresight, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_no_operator_makes_more_than_is_foreseen(
         if made is not None and made > min(exactly or made, at_most) + LITTLE:
             wrong.add(f"{operation.name}: {made} made, {exactly} of {at_most} foreseen")
 
-    for module in (general, kernels, outputs):
+    for module in (call, kernels, kernels):
         monkeypatch.setattr(module, "foresee", judge)
         monkeypatch.setattr(module, "may_be_large", lambda *_: True)
     monkeypatch.setattr(kernels, "_FEW_PAIRS", -1)
@@ -327,7 +327,7 @@ def gradients(inputs: Any, outputs: Any) -> list[torch.Tensor | None]:
     """The gradients of all inputs that want one."""
     leaves = [each for each in tree_leaves(inputs) if wants_gradient(each)]
     results = [
-        each.abs().sum() for each in tree_leaves(outputs) if wants_gradient(each)
+        each.abs().sum() for each in tree_leaves(kernels) if wants_gradient(each)
     ]
     if not leaves or not results:
         return []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gpumagic.simulator.backend import foresight, general, generators
+from gpumagic.simulator.backend import call, foresight, generators
 
 pytestmark = pytest.mark.usefixtures("box")
 
@@ -57,7 +57,7 @@ def test_large_outputs_of_random_numbers_are_foreseen(name, given, monkeypatch):
     seen = []
     found = foresight.bytes_by_shapes
     monkeypatch.setattr(foresight, "WATCHED_BYTES", 1)
-    monkeypatch.setattr(general, "may_be_large", lambda *_: True)
+    monkeypatch.setattr(call, "may_be_large", lambda *_: True)
     monkeypatch.setattr(
         foresight, "bytes_by_shapes", lambda *given: seen.append(found(*given)) or 0
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.spans import operand_of
+from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.hazards import Accesses
 
 pytestmark = pytest.mark.usefixtures("box")

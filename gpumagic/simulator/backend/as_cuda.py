@@ -1,4 +1,4 @@
-"""Standing in for CUDA: code that says "cuda" runs on the simulated GPU, unchanged.
+"""Stands in for CUDA: code that says "cuda" runs on the simulated GPU, unchanged.
 
 Nothing here is a mode of one thread. Torch itself carries "cuda" down to the
 dispatcher, where the factories of the CUDA key make simulated tensors; what does not
@@ -17,22 +17,21 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_autocast import autocast_for_cuda
 from gpumagic.simulator.backend.as_cuda_names import cuda_names
 from gpumagic.simulator.backend.as_cuda_private import private_words
-from gpumagic.simulator.backend.as_cuda_saving import saved_as_cuda
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
+from gpumagic.simulator.backend.autocast import autocast_for_cuda
 from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.ledger import Ledger
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.stand_ins import StandIns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import Words
 
 CUDA = "cuda"
 _FACTORIES = (
@@ -201,3 +200,30 @@ def _forget_default_device(torch: Any) -> None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
+
+
+_BEFORE_TORCHS_OWN = 4
+
+
+@contextlib.contextmanager
+def saved_as_cuda(torch: Any) -> Iterator[None]:
+    """While this is entered, simulated tensors are saved and loaded as CUDA's."""
+    serialization = torch.serialization
+
+    def tag(storage: Any) -> str | None:
+        return str(storage.device) if lies_there(storage) else None
+
+    def restore(saved: Any, location: str) -> Any:
+        if location != "cuda" and not location.startswith("cuda:"):
+            return None
+        serialization._validate_device(location, "cuda")
+        where = location.replace("cuda", NAME, 1)
+        return serialization.default_restore_location(saved, where)
+
+    serialization.register_package(_BEFORE_TORCHS_OWN, tag, restore)
+    registry = serialization._package_registry
+    entry = next(each for each in registry if each[2] is restore)
+    try:
+        yield
+    finally:
+        registry.remove(entry)

@@ -1,4 +1,8 @@
-"""`torch.cuda` while it is simulated: its words, answered or refused by name."""
+"""`torch.cuda` while it is simulated: its words, answered or refused by name.
+
+The simulated GPU transforms without plans. So the caches keep what they are set to,
+and never hold anything.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,17 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_memory import memory_words
-from gpumagic.simulator.backend.as_cuda_plans import plan_caches
+from gpumagic.simulator.backend.as_cuda_private import memory_words
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
 from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.streams import index_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.graphs import Graphs
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import Words
 
 _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
 # Written in Python on top of the words that are replaced.
@@ -260,3 +264,44 @@ def _clear_workspaces(simulation: Simulation) -> Callable[[], None]:
                 gpu.clear_workspaces()
 
     return clear
+
+
+_PLANS_BY_DEFAULT = 4096
+
+
+class PlanCache:
+    """The cache of one GPU: as many plans as it may hold, and none in it."""
+
+    size = 0
+
+    def __init__(self) -> None:
+        self.max_size = _PLANS_BY_DEFAULT
+
+    def clear(self) -> None:
+        """Nothing is in it."""
+
+
+class PlanCaches:
+    """The caches by device; without one, that of the current GPU."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        # Past our own `__setattr__`, which hands everything on.
+        vars(self).update(_simulation=simulation, _caches={})
+
+    def __getitem__(self, device: Any) -> PlanCache:
+        gpu = self._simulation.gpu(index_of(device, self._simulation.word))
+        cache: PlanCache = self._caches.setdefault(gpu.index, PlanCache())
+        return cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self[None], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self[None], name, value)
+
+
+def plan_caches(simulation: Simulation) -> Any:
+    """What to put in the place of torch's own, whose class it has."""
+    own = type(simulation.torch.backends.cuda.cufft_plan_cache)
+    looks = {"__module__": own.__module__, "__doc__": own.__doc__}
+    return type(own.__name__, (PlanCaches, own), looks)(simulation)

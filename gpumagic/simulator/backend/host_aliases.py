@@ -12,7 +12,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.operator_mode import operator_mode
+from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.pinning import pinned_buffer
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.interrupts import NOBODY
 from gpumagic.simulator.hazards import Accesses
-from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

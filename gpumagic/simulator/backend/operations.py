@@ -351,3 +351,22 @@ def _flop_formula(packet: Any) -> Callable[..., int] | None:
     # The registered one maps over trees of arguments, at ten times the cost.
     plain: Callable[..., int] | None = getattr(formula, "__wrapped__", formula)
     return plain
+
+
+def operator_mode() -> type:
+    """A class to derive a mode from, whose first call imports nothing.
+
+    torch keeps torch.compile out of every other mode's code. For that it imports
+    torch._dynamo and sympy at the first call, which takes seconds; nothing is compiled
+    for a simulated GPU.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class OperatorMode(TorchDispatchMode):
+        """Not guarded from torch.compile."""
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+    return OperatorMode

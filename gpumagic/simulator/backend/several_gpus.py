@@ -13,16 +13,16 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.current_devices import Threading
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.turns import Threading
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import Words
 
 _CPU = -1  # where torch numbers GPUs
 _ONE_PROCESS = "nn.DataParallel works in one process; or keep what is sent on the CPU"

@@ -1,10 +1,11 @@
-"""Switching on and off: all that is put into torch, and taken out again."""
+"""Switches on and off: all that is put into torch, and taken out again."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents
@@ -12,10 +13,12 @@ from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
 from gpumagic.simulator.backend.autocast import KEY, CastWeights, autocast_kernels
-from gpumagic.simulator.backend.backward import finishing
-from gpumagic.simulator.backend.classes import make_classes
-from gpumagic.simulator.backend.compiling import compiling
-from gpumagic.simulator.backend.generators import drawing_functions, drawing_methods
+from gpumagic.simulator.backend.generators import (
+    Generator,
+    RandomState,
+    drawing_functions,
+    drawing_methods,
+)
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_fallback, make_kernel
@@ -29,27 +32,68 @@ from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
     PaddedEncoders,
+    compiling,
     refuse_in_child,
     refused_everywhere,
     refused_kernels,
     refused_layouts,
 )
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.several_gpus import (
-    refused_collectives,
-    several_gpus,
-)
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
+from gpumagic.simulator.backend.simulation import finishing
+from gpumagic.simulator.backend.stand_ins import ClassOfBoth, StandIns
+from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
+from gpumagic.simulator.backend.torch_sim import Words, device_index
 from gpumagic.simulator.backend.transfers import Transfers
-from gpumagic.simulator.backend.words import Words, device_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Those of one simulation.
+
+    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
+    subclass of the general one, `torch.Stream`.
+    """
+
+    any_stream: type
+    any_event: type
+    stream: type
+    event: type
+    generator: type
+
+    def of_torch(self) -> dict[str, type]:
+        """What torch itself offers, by name."""
+        return {
+            "Stream": self.any_stream,
+            "Event": self.any_event,
+            "Generator": self.generator,
+        }
+
+
+def make_classes(simulation: Simulation) -> Classes:
+    """Stream, Event and Generator of one simulation, and a generator for each GPU."""
+    shared = {"_simulation": simulation}
+    of_module = {"__module__": f"torch.{simulation.device_type}"}
+    any_event: Any = type("Event", (Event,), dict(shared))
+    event = type("Event", (EventOfDevice, any_event), dict(of_module))
+    streams = {**shared, "_event": event, "_objects": {}}
+    any_stream: Any = type("Stream", (Stream,), streams)
+    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
+    kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
+    generator = kind("Generator", (Generator,), {**shared, **of_module})
+    seed = simulation.torch.initial_seed()
+    for gpu in simulation.machine.all_gpus:
+        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
+        simulation.generators[gpu.index] = own
+    return Classes(any_stream, any_event, stream, event, generator)
+
 
 _KEY = "PrivateUse1"
 

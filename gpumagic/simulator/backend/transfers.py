@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
-from gpumagic.simulator.backend.spans import operand_of
 from gpumagic.simulator.work import Engine
 
 if TYPE_CHECKING:

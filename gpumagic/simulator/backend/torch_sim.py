@@ -18,8 +18,8 @@ from gpumagic.simulator.driver import identity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.switch import Classes
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
