@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 NOBODY, SEVERAL = -1, -2  # in the place of a stream
 KEPT = 128  # accesses of a storage, for reads and writes each
 _LEFT = 64  # when there were more
-
 Span: TypeAlias = "tuple[int, int, int, Layout | None]"  # stream, low, high, layout
 Access: TypeAlias = "tuple[int, Any, bool]"  # number, place, of a former owner
 # What an operation reads or writes: storage, first byte, byte behind the last, layout.
 Operand: TypeAlias = "tuple[Accesses, int, int, Layout | None]"
+_KINDS = {  # by whether the earlier and the later access write
+    (True, False): Kind.READ_AFTER_WRITE,
+    (False, True): Kind.WRITE_AFTER_READ,
+    (True, True): Kind.WRITE_AFTER_WRITE,
+}
+_MOST = 1024  # of each pool
 
 
 class Accesses:
@@ -83,13 +88,6 @@ def moved(span: Span, first: int, end: int, by: int) -> Span:
     if layout is not None:
         layout = (layout[0] + by, *layout[1:])
     return stream, max(low, first) + by, min(high, end) + by, layout
-
-
-_KINDS = {  # by whether the earlier and the later access write
-    (True, False): Kind.READ_AFTER_WRITE,
-    (False, True): Kind.WRITE_AFTER_READ,
-    (True, True): Kind.WRITE_AFTER_WRITE,
-}
 
 
 class _Conflict(NamedTuple):
@@ -194,9 +192,6 @@ def _cured_by_waits(
             if conflict.number > clock[conflict.race.earlier_stream]
         ]
     return races
-
-
-_MOST = 1024  # of each pool
 
 
 class Ghost(NamedTuple):

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"  # freed, while another stream may still use it
 INACTIVE = "inactive"
-
 SHARED = (0, 0)  # the identity of what no private pool owns
-
 # A free block is found by size, then by address: both in one number.
 _SIZE_SHIFT = 56
+PoolId: TypeAlias = "tuple[int, int]"
 
 
 class Block:
@@ -282,9 +281,6 @@ class HeldBlocks:
         block.pending_events -= 1
         if not block.pending_events:
             self._let_go(block)
-
-
-PoolId: TypeAlias = "tuple[int, int]"
 
 
 class PrivatePool:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_snapshot import History
 
 _KIB = 1 << 10
-
 BEYOND_ANY_DEVICE = "CUDA out of memory. Tried to allocate more than 1EB memory."
-
 # The exact words of torch 2.6 and later, double spaces included: people search for
 # them, and programs parse them.
 _ADVICE = (
@@ -29,6 +27,8 @@ _ADVICE = (
     "  See documentation for Memory Management "
     " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
+_FIRST_ADDRESS = 0x7F00_0000_0000
+_ADDRESSES_OF_ONE_DEVICE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,6 @@ def _process_text(pid: int | None, nbytes: int) -> str:
         else f"Process {pid}"
     )
     return f"{who} has {size_text(nbytes)} memory in use. "
-
-
-_FIRST_ADDRESS = 0x7F00_0000_0000
-_ADDRESSES_OF_ONE_DEVICE = 1 << 40
 
 
 class DriverCalls(Protocol):

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.
 _HIDES_REAL_GPUS = ("", "-1", "NoDevFiles")
+_LIBRARY = "simulated"
+_LANES = 16
+_PCIE_BYTES_PER_S = ((3, 15.8e9), (4, 31.5e9), (5, 63e9), (6, 121e9))  # of all lanes
+_SUCCESS = 0
+_NOT_INITIALIZED = 3
 
 
 class Latch:
@@ -152,13 +157,6 @@ def _lost_by_fork() -> DeviceError:
         "this process was forked from one that had started the simulated GPUs",
         'start it by multiprocessing.get_context("spawn")',
     )
-
-
-_LIBRARY = "simulated"
-_LANES = 16
-_PCIE_BYTES_PER_S = ((3, 15.8e9), (4, 31.5e9), (5, 63e9), (6, 121e9))  # of all lanes
-_SUCCESS = 0
-_NOT_INITIALIZED = 3
 
 
 class SimulatedDriver:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ARRIVE = "_arrive"  # where copies from the host come by
+_TAKEN, _GIVEN_BACK = "alloc", "free_requested"
+_MOST_EVENTS = 1_000_000
+_NO_TASK = -1  # outside of any backward pass
 
 
 class _Wait(NamedTuple):
@@ -201,11 +204,6 @@ def _in_words(race: Race, simulation: Simulation) -> SeenRace:
         code_line(race.earlier_place),
         code_line(race.later_place),
     )
-
-
-_TAKEN, _GIVEN_BACK = "alloc", "free_requested"
-_MOST_EVENTS = 1_000_000
-_NO_TASK = -1  # outside of any backward pass
 
 
 class _Mark(NamedTuple):

@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.work import Stream, Work
 
+POOL_SIZE = 32  # streams of each device and priority, handed out in turn
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
+_DEFAULT_STREAM = 0
+_KNOWN_DURATIONS = 4096
+_COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
+# As torch's profiler calls them on a real GPU, so that one reader serves both.
+_COPIES = {
+    (Engine.H2D, True): "Memcpy HtoD (Pinned -> Device)",
+    (Engine.H2D, False): "Memcpy HtoD (Pageable -> Device)",
+    (Engine.D2H, True): "Memcpy DtoH (Device -> Pinned)",
+    (Engine.D2H, False): "Memcpy DtoH (Device -> Pageable)",
+    (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
+    (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
+}
+_DIRECTIONS = {
+    Engine.H2D: Direction.H2D,
+    Engine.D2H: Direction.D2H,
+    Engine.PEER: Direction.PEER,
+}
+
 
 class DriverCalls:
     """What the allocator asks of the driver of one GPU, in time.
@@ -61,27 +81,6 @@ class DriverCalls:
         self._machine.scheduler.host_waited(
             "freeing memory that another stream used", began_ns
         )
-
-
-POOL_SIZE = 32  # streams of each device and priority, handed out in turn
-LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
-_DEFAULT_STREAM = 0
-_KNOWN_DURATIONS = 4096
-_COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
-# As torch's profiler calls them on a real GPU, so that one reader serves both.
-_COPIES = {
-    (Engine.H2D, True): "Memcpy HtoD (Pinned -> Device)",
-    (Engine.H2D, False): "Memcpy HtoD (Pageable -> Device)",
-    (Engine.D2H, True): "Memcpy DtoH (Device -> Pinned)",
-    (Engine.D2H, False): "Memcpy DtoH (Device -> Pageable)",
-    (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
-    (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
-}
-_DIRECTIONS = {
-    Engine.H2D: Direction.H2D,
-    Engine.D2H: Direction.D2H,
-    Engine.PEER: Direction.PEER,
-}
 
 
 class SimulatedStream:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.work import Stream, Work
 
+_HOST = MOST_GPUS  # a number of a process that no device has
+
 
 @contextlib.contextmanager
 def trace(box: Box) -> Iterator[Tracing]:
@@ -188,9 +190,6 @@ class _Works(list["Work"]):
     def append(self, work: Work) -> None:
         for reader in self._readers:
             reader.append(work)
-
-
-_HOST = MOST_GPUS  # a number of a process that no device has
 
 
 def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from heapq import heappop, heappush
 from typing import Self
 
 FULL_SHARE = 1 << 20  # a whole compute engine; integers add up without rounding
+_FOR_EVER = 1 << 62
 
 
 class Engine(enum.IntEnum):
@@ -199,9 +200,6 @@ class Stream:
         self.end_ns = 0  # of the last entry decided
         self.ready_ns = 0  # when that entry lets a work behind it start
         self.announced = False  # its first undecided entry waits for its turn
-
-
-_FOR_EVER = 1 << 62
 
 
 class Engines:

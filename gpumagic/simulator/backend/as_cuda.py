@@ -41,6 +41,7 @@ _FACTORIES = (
     "tril_indices",
     "triu_indices",
 )
+_BEFORE_TORCHS_OWN = 4
 
 
 class EitherName(str):
@@ -200,9 +201,6 @@ def _forget_default_device(torch: Any) -> None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
-
-
-_BEFORE_TORCHS_OWN = 4
 
 
 @contextlib.contextmanager

@@ -39,6 +39,10 @@ _HOLDS_AS_IT_IS = frozenset(
     )
 )
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
+_CLASSES_REFUSED = frozenset(
+    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
+)
+_PLANS_BY_DEFAULT = 4096
 
 
 def cuda_names(
@@ -105,11 +109,6 @@ def _must_be_refused(name: str, value: Any) -> bool:
         return False
     is_function = isinstance(value, types.FunctionType)
     return is_function and value.__module__.startswith("torch.cuda")
-
-
-_CLASSES_REFUSED = frozenset(
-    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
-)
 
 
 def _refusing(name: str) -> Callable[..., Any]:
@@ -264,9 +263,6 @@ def _clear_workspaces(simulation: Simulation) -> Callable[[], None]:
                 gpu.clear_workspaces()
 
     return clear
-
-
-_PLANS_BY_DEFAULT = 4096
 
 
 class PlanCache:

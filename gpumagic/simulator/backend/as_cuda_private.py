@@ -47,6 +47,34 @@ _ACTIONS = (
     "oom",
     "snapshot",
 )
+_PREFIX = "_cuda_"
+_WAY_ON = "it is not for programs; torch.cuda has public words for most of this"
+_CUDA = 1  # a device's type, as torch's C++ counts them
+# Settings, and facts about the build: no driver is asked, or its absence is the answer.
+_WITHOUT_A_DRIVER = (
+    "cudaCachingAllocator_enable",
+    "cudaCachingAllocator_is_enabled",
+    "getAllocatorBackend",
+    "getArchFlags",
+    "getCompiledVersion",
+    "getCublas",
+    "getDeviceCount",
+    "getHipblasltVersion",
+    "get_conv_benchmark_empty_cache",
+    "get_cudnn_benchmark_limit",
+    "get_sync_debug_mode",
+    "hasPrimaryContext",
+    "init",
+    "isHistoryEnabled",
+    "isInBadFork",
+    "resetCublas",
+    "setCublas",
+    "set_cudnn_benchmark_limit",
+    "set_sync_debug_mode",
+    "tunableop",
+    "record_untuned",
+)
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 def memory_words(
@@ -261,35 +289,6 @@ def _settings(simulation: Simulation) -> Callable[[str], None]:
     return _set_allocator_settings
 
 
-_PREFIX = "_cuda_"
-_WAY_ON = "it is not for programs; torch.cuda has public words for most of this"
-_CUDA = 1  # a device's type, as torch's C++ counts them
-# Settings, and facts about the build: no driver is asked, or its absence is the answer.
-_WITHOUT_A_DRIVER = (
-    "cudaCachingAllocator_enable",
-    "cudaCachingAllocator_is_enabled",
-    "getAllocatorBackend",
-    "getArchFlags",
-    "getCompiledVersion",
-    "getCublas",
-    "getDeviceCount",
-    "getHipblasltVersion",
-    "get_conv_benchmark_empty_cache",
-    "get_cudnn_benchmark_limit",
-    "get_sync_debug_mode",
-    "hasPrimaryContext",
-    "init",
-    "isHistoryEnabled",
-    "isInBadFork",
-    "resetCublas",
-    "setCublas",
-    "set_cudnn_benchmark_limit",
-    "set_sync_debug_mode",
-    "tunableop",
-    "record_untuned",
-)
-
-
 def private_words(simulation: Simulation, words: Words) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
     core = simulation.torch._C
@@ -302,9 +301,6 @@ def private_words(simulation: Simulation, words: Words) -> Iterator[Replacement]
             yield core, name, answers[short]
         elif not short.startswith(_WITHOUT_A_DRIVER):
             yield core, name, _refusing(name)
-
-
-_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 def _refusing(name: str) -> Callable[..., Any]:

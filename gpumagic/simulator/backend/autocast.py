@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.as_cuda_tensors import Replacement
 
 KEY = "AutocastPrivateUse1"
-
 LOWER = (
     "_convolution",
     "_convolution.deprecated",
@@ -148,6 +147,12 @@ WIDEST = (
     "index_put",
     "tensordot",
     "scatter_add",
+)
+_SWITCHES = (
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "is_autocast_enabled",
 )
 
 
@@ -339,14 +344,6 @@ def _unsafe(*_: Any, **__: Any) -> Any:
         "autocast.\nUse binary_cross_entropy_with_logits or BCEWithLogitsLoss, which "
         "are safe"
     )
-
-
-_SWITCHES = (
-    "get_autocast_dtype",
-    "set_autocast_dtype",
-    "set_autocast_enabled",
-    "is_autocast_enabled",
-)
 
 
 def autocast_for_cuda(torch: Any, names: Names) -> Iterator[Replacement]:

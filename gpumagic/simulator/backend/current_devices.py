@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
+_PATIENCE_S = 0.25  # with a thread that does nothing, as it may be waiting for another
+
 
 class Here(threading.local):
     """What CUDA keeps for each thread: the current device, the current streams.
@@ -86,9 +88,6 @@ class Devices:
             raise RuntimeError(self._simulation.says("No CUDA GPUs are available"))
         self.first_use = self._simulation.places.here()
         self._machine.initialise(visible)
-
-
-_PATIENCE_S = 0.25  # with a thread that does nothing, as it may be waiting for another
 
 
 class Turns:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
+_SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
+_LARGE_NUMBER = 1 << 20  # an argument that may be a size
+_WIDEST_ITEM_BYTES = 16
+_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
+_ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
 
 
 class HostMemoryFull(DeviceError):
@@ -92,13 +97,6 @@ def _no_room(
 
 if TYPE_CHECKING:
     Shape = Sequence[int]
-
-_SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
-_LARGE_NUMBER = 1 << 20  # an argument that may be a size
-_WIDEST_ITEM_BYTES = 16
-
-_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
-_ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
 
 
 def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:

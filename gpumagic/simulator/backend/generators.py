@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 
 _STEP = 4  # by which a kernel of CUDA's moves the offset, whatever it draws at least
 _OFFSET_BYTES = 8
+# What draws random numbers, where it may be told a generator.
+_FACTORIES = ("rand", "randn", "randint", "randperm", "normal")
+_OF_A_TENSOR = ("bernoulli", "binomial", "multinomial", "poisson")
+_METHODS = (
+    "bernoulli",
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "multinomial",
+    "normal_",
+    "random_",
+    "uniform_",
+)
 
 
 class RandomState:
@@ -201,23 +216,6 @@ class Generator(torch.Generator):
             super().__setstate__(state)
         else:
             self.set_state(state)
-
-
-# What draws random numbers, where it may be told a generator.
-_FACTORIES = ("rand", "randn", "randint", "randperm", "normal")
-_OF_A_TENSOR = ("bernoulli", "binomial", "multinomial", "poisson")
-_METHODS = (
-    "bernoulli",
-    "bernoulli_",
-    "cauchy_",
-    "exponential_",
-    "geometric_",
-    "log_normal_",
-    "multinomial",
-    "normal_",
-    "random_",
-    "uniform_",
-)
 
 
 def drawing_functions(simulation: Simulation) -> dict[str, Callable[..., Any]]:

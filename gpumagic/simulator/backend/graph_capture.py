@@ -28,6 +28,9 @@ _CAPTURED_EVENT = (
     "CUDA error: operation not permitted on an event last recorded in a "
     "capturing stream"
 )
+NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
+_UNJOINED = "CUDA error: capturing stream has unjoined work"
+_INVALIDATED = "CUDA error: operation failed due to a previous error during capture"
 
 
 class CapturedMark(Work):
@@ -243,11 +246,6 @@ class CapturingTracker:
 def make_capturable(machine: Machine) -> None:
     """Let the work of a machine be captured; before anything has run on it."""
     machine.tracker = CapturingTracker(machine.tracker)  # type: ignore[assignment]
-
-
-NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
-_UNJOINED = "CUDA error: capturing stream has unjoined work"
-_INVALIDATED = "CUDA error: operation failed due to a previous error during capture"
 
 
 class Nodes:

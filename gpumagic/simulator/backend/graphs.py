@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.torch_sim import Words
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+    "captured on wrong device or stream."
+)
+
 
 class PoolNames:
     """Names for pools, as torch makes them: those of users begin with 0."""
@@ -126,12 +131,6 @@ def _use_mem_pool(simulation: Simulation) -> Any:
                 allocator.release_pool(pool.id)
 
     return use_mem_pool
-
-
-_EMPTY = (
-    "The CUDA Graph is empty. This usually means that the graph was attempted to be "
-    "captured on wrong device or stream."
-)
 
 
 class Graphs:

@@ -46,6 +46,13 @@ from typing import Any
 NOBODY = 0
 _SIGNAL = 1
 _RAISE: Any = signal.default_int_handler  # takes whatever comes for a frame
+_LOOK_AFTER_S = 0.05
+_COME_AFTER_S = 0.001
+_MEETS_AT_ONCE = sys.version_info < (3, 13)
+_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
+# Where `PyThreadState` (cpython/pystate.h) has its interpreter, and then the marks.
+_INTERPRETER, _MARKS = 2 * _POINTER_BYTES, 3 * _POINTER_BYTES
+_SIGNAL_PENDING = 1 << 1  # pycore_ceval.h
 
 
 class Interrupts:
@@ -179,10 +186,6 @@ def _request() -> Any:
     return request
 
 
-_LOOK_AFTER_S = 0.05
-_COME_AFTER_S = 0.001
-
-
 class Watch:
     """A thread that wakes at a Ctrl-C, and at nothing else.
 
@@ -232,13 +235,6 @@ class Watch:
         if frame is None:
             return False
         return not frame.f_code.co_filename.startswith(self._off_limits)
-
-
-_MEETS_AT_ONCE = sys.version_info < (3, 13)
-_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
-# Where `PyThreadState` (cpython/pystate.h) has its interpreter, and then the marks.
-_INTERPRETER, _MARKS = 2 * _POINTER_BYTES, 3 * _POINTER_BYTES
-_SIGNAL_PENDING = 1 << 1  # pycore_ceval.h
 
 
 def raising_at_once(

@@ -26,6 +26,33 @@ if TYPE_CHECKING:
     from gpumagic.simulator.hazards import Mark, Operand
     from gpumagic.simulator.races import Bytes
 
+# The factories that can be asked for pinned memory.
+_FACTORIES = (
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
+# And the methods of a tensor that can.
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
 
 class PinnedBuffer:
     """The mark on a pinned storage, and who uses its memory.
@@ -179,32 +206,6 @@ def contiguous_strides(size: Any) -> tuple[int, ...]:
     return (*reversed(strides),)
 
 
-# The factories that can be asked for pinned memory.
-_FACTORIES = (
-    "arange",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "logspace",
-    "ones",
-    "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "tensor",
-    "zeros",
-    "zeros_like",
-)
-
-
 def pinning_factories(
     torch: Any, others: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Callable[..., Any]]:
@@ -222,10 +223,6 @@ def pinning_factories(
     return {
         name: _pinning(others.get(name) or getattr(torch, name)) for name in _FACTORIES
     }
-
-
-# And the methods of a tensor that can.
-_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
 def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:

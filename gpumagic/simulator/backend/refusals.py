@@ -26,6 +26,29 @@ _NO_CUDA_HINT = (
     f'say device="{NAME}", which is the simulated GPU; or let "cuda" mean it: '
     'gpumagic.simulate("h100", as_cuda=True)'
 )
+_SPARSE = (
+    "_to_sparse",
+    "_to_sparse.sparse_dim",
+    "_to_sparse_csr",
+    "_to_sparse_csc",
+    "_to_sparse_bsr",
+    "_to_sparse_bsc",
+)
+_QUANTISED = (
+    "quantize_per_tensor",
+    "quantize_per_tensor.tensor_qparams",
+    "quantize_per_tensor_dynamic",
+    "quantize_per_channel",
+)
+_NESTED = (
+    "_nested_tensor_from_tensor_list",
+    "_nested_from_padded",
+    "_nested_view_from_buffer",
+)
+_MKLDNN = ("to_mkldnn",)
+_PADDING = "src_key_padding_mask"
+# While the simulator is on there is no other GPU that has the second name.
+_SIMULATED = (NAME, "cuda")
 
 
 class NotSimulated(DeviceError, NotImplementedError):
@@ -132,31 +155,6 @@ def refused_layouts() -> dict[str, Callable[..., Any]]:
             "quantised tensors", "quantise on the CPU, or use bfloat16 or float8"
         ),
     }
-
-
-_SPARSE = (
-    "_to_sparse",
-    "_to_sparse.sparse_dim",
-    "_to_sparse_csr",
-    "_to_sparse_csc",
-    "_to_sparse_bsr",
-    "_to_sparse_bsc",
-)
-_QUANTISED = (
-    "quantize_per_tensor",
-    "quantize_per_tensor.tensor_qparams",
-    "quantize_per_tensor_dynamic",
-    "quantize_per_channel",
-)
-_NESTED = (
-    "_nested_tensor_from_tensor_list",
-    "_nested_from_padded",
-    "_nested_view_from_buffer",
-)
-_MKLDNN = ("to_mkldnn",)
-
-
-_PADDING = "src_key_padding_mask"
 
 
 class _WouldNest(NotSimulated):
@@ -347,10 +345,6 @@ def _unless_on_device(
         return original(self, *args, **options)
 
     return checked
-
-
-# While the simulator is on there is no other GPU that has the second name.
-_SIMULATED = (NAME, "cuda")
 
 
 def compiling(torch: Any) -> Iterator[tuple[Any, str, Any]]:

@@ -37,8 +37,22 @@ if TYPE_CHECKING:
 # One backward pass unwinds through a handful of guards at once. The slots are used
 # in turn and emptied at the end of the pass.
 _SLOTS = 256
-
 _Slot = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+NAME = "sim"
+MODULE = f"torch.{NAME}"
+# What torch itself asks of a device module, wherever it goes through all of them.
+_WORDS_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "is_available": lambda: False,
+        "is_initialized": lambda: False,
+        "device_count": lambda: 0,
+        "current_device": lambda: 0,
+        "manual_seed_all": lambda _: None,
+        "_is_in_bad_fork": lambda: False,
+        "get_amp_supported_dtype": list,
+        "synchronize": lambda *_: None,
+    }
+)
 
 
 class SetAside:
@@ -96,10 +110,6 @@ def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
         raise error
 
     return run
-
-
-NAME = "sim"
-MODULE = f"torch.{NAME}"
 
 
 class SimulatedModule(types.ModuleType):
@@ -238,18 +248,3 @@ def _no_storage() -> DeviceError:
         "a storage cannot be made by hand on the simulated GPU",
         'make a tensor there, torch.empty(n, device="sim"), and take its storage',
     )
-
-
-# What torch itself asks of a device module, wherever it goes through all of them.
-_WORDS_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
-    {
-        "is_available": lambda: False,
-        "is_initialized": lambda: False,
-        "device_count": lambda: 0,
-        "current_device": lambda: 0,
-        "manual_seed_all": lambda _: None,
-        "_is_in_bad_fork": lambda: False,
-        "get_amp_supported_dtype": list,
-        "synchronize": lambda *_: None,
-    }
-)

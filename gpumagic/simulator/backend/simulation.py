@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
+_POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 
 
 class _Pass:
@@ -227,9 +228,6 @@ def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
     for each in said:
         known = isinstance(each, str)
         yield each.replace(f"{NAME}:", f"{simulation.word}:") if known else each
-
-
-_POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 
 
 class Simulation:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.work import Work
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
+_NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"
 
 
 class Stream(torch.Stream):
@@ -219,9 +220,6 @@ def numbered(device: Any, word: str) -> int:
     if index is None:
         raise ValueError(_NO_DEVICE.format(device))
     return index
-
-
-_NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"
 
 
 class Event(torch.Event):

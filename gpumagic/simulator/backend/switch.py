@@ -53,6 +53,12 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
+_KEY = "PrivateUse1"
+# Others are names for bits, which nothing can be copied to.
+_TYPES_COPIED = re.compile(
+    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
+).match
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -93,9 +99,6 @@ def make_classes(simulation: Simulation) -> Classes:
         own = generator.on(gpu.index, RandomState()).manual_seed(seed)
         simulation.generators[gpu.index] = own
     return Classes(any_stream, any_event, stream, event, generator)
-
-
-_KEY = "PrivateUse1"
 
 
 class Switch:
@@ -372,12 +375,6 @@ def _accelerator(words: Words) -> dict[str, Any]:
             "supported_dtypes": types
         },
     }
-
-
-# Others are names for bits, which nothing can be copied to.
-_TYPES_COPIED = re.compile(
-    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
-).match
 
 
 def _of_the_accelerator(words: Words, answer: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,13 +55,13 @@ _TYPES = {
     "complex64": (_COMPLEX, 64),
     "complex128": (_COMPLEX, 128),
 }
-
 Make: TypeAlias = (
     "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
 )
 _Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
 # The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
+Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class _Forms(threading.local):
@@ -154,9 +154,6 @@ class Maker:
         form = structure, fill, ctypes.c_void_p(fixed)
         self._forms.by_kind[which] = form
         return form
-
-
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
