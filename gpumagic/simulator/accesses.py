@@ -194,7 +194,7 @@ def _cured_by_waits(
     return races
 
 
-class Ghost(NamedTuple):
+class FormerAccess(NamedTuple):
     """An access of memory that was given back, at its address."""
 
     writes: bool
@@ -202,38 +202,40 @@ class Ghost(NamedTuple):
     access: Access
 
 
-class Ghosts(dict[int, list[Ghost]]):
+class FormerAccesses(dict[int, list[FormerAccess]]):
     """What may disturb the next owner, by the stream whose pool the memory is in."""
 
     __slots__ = ()
 
-    def add(self, pool: int, ghosts: Iterable[Ghost]) -> None:
+    def add(self, pool: int, former: Iterable[FormerAccess]) -> None:
         """Keep them, and forget the pool's oldest where they are too many."""
         kept = self.setdefault(pool, [])
-        kept += ghosts
+        kept += former
         del kept[:-_MOST]
 
-    def haunt(self, accesses: Accesses, address: int, pool: int) -> None:
+    def hand_on(self, accesses: Accesses, address: int, pool: int) -> None:
         """Hand a pool's old accesses at this address on to the new storage."""
         end = address + accesses.size_bytes
         elsewhere = []
         # Cut to the same bytes, two accesses of a stream are one: the later.
-        ghosts = sorted(self.pop(pool, ()), key=lambda ghost: ghost.access[0])
-        for writes, span, (number, place, _) in ghosts:
+        former = sorted(self.pop(pool, ()), key=lambda each: each.access[0])
+        for writes, span, (number, place, _) in former:
             stream, low, high, layout = span
             if low < end and address < high:
                 kept = accesses.writes if writes else accesses.reads
                 kept[moved(span, address, end, -address)] = number, place, True
                 accesses.stream = SEVERAL
             elsewhere += [
-                Ghost(writes, (stream, *rest, layout), (number, place, True))
+                FormerAccess(writes, (stream, *rest, layout), (number, place, True))
                 for rest in ((low, min(high, address)), (max(low, end), high))
                 if rest[0] < rest[1]
             ]
         if elsewhere:
             self[pool] = elsewhere
 
-    def lay_to_rest(self, pool: int, owner: Sequence[int], host: Sequence[int]) -> None:
+    def forget_ordered(
+        self, pool: int, owner: Sequence[int], host: Sequence[int]
+    ) -> None:
         """Forget what can disturb nobody any more, wherever the pool is used next.
 
         Args:
@@ -244,10 +246,10 @@ class Ghosts(dict[int, list[Ghost]]):
             host: The clock of the host.
         """
         left = [
-            ghost
-            for ghost in self[pool]
-            if ghost.access[0] > owner[ghost.span[0]]
-            and ghost.access[0] > host[ghost.span[0]]
+            each
+            for each in self[pool]
+            if each.access[0] > owner[each.span[0]]
+            and each.access[0] > host[each.span[0]]
         ]
         if left:
             self[pool] = left

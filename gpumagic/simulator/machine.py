@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.scheduler import WaitObserver
     from gpumagic.simulator.simulated_gpu import SimulatedStream
-    from gpumagic.simulator.work import Work
 
 
 @dataclass(frozen=True)
-class MachineWords(Record):
+class MachineRequest(Record):
     """What `gpumagic.simulate` was called with.
 
     Attributes:
@@ -44,7 +44,7 @@ class MachineWords(Record):
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
 
-        >>> MachineWords("4xh100", as_cuda=True).anew("3")
+        >>> MachineRequest("4xh100", as_cuda=True).anew("3")
         '%gpu_select 3 --simulate 4xh100 --as-cuda'
 
         Args:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.simulator.work import (
+from gpumagic.simulator.engines import (
     FULL_SHARE,
     Engine,
     Engines,

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel, Direction
-from gpumagic.simulator.work import CopyName, Engine
+from gpumagic.simulator.engines import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.engines import Stream, Work
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.work import Stream, Work
 
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SpanKind, Trace, TraceSpan
+from gpumagic.simulator.engines import CopyName, Engine
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
-from gpumagic.simulator.work import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.devices.tracing import Tracing
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.work import Stream, Work
+    from gpumagic.simulator.engines import Stream, Work
 
 _HOST = MOST_GPUS  # a number of a process that no device has
 

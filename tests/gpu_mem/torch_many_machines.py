@@ -9,8 +9,8 @@ import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.holdings import Sources, find_holdings
 from gpumagic.gpu_mem.oom_errors import oom_within
-from gpumagic.simulator.backend import foresight
-from gpumagic.simulator.backend.foresight import HostMemoryFull
+from gpumagic.simulator.backend import host_memory
+from gpumagic.simulator.backend.host_memory import HostMemoryFull
 
 MIB = 1 << 20
 
@@ -42,7 +42,7 @@ def test_memory_of_a_machine_that_is_off_is_nobodys():
 
 def test_a_tensor_that_ram_refuses_leaves_nothing_in_the_cache(monkeypatch):
     """The device has as much reserved as before, and is named in the error."""
-    monkeypatch.setattr(foresight, "available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 30)
     with gpumagic.simulate("2xh100"):
         torch.ones(1, device="sim:1")
         runtime = open_runtime("sim")
@@ -59,7 +59,7 @@ def test_a_tensor_that_ram_refuses_leaves_nothing_in_the_cache(monkeypatch):
 
 def test_one_that_the_device_cannot_hold_is_still_its_own_error(monkeypatch):
     """What the simulated GPU itself has no room for is told as it tells it."""
-    monkeypatch.setattr(foresight, "available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 30)
     with (
         gpumagic.simulate("h100", memory="4GiB"),
         pytest.raises(torch.OutOfMemoryError, match="GPU 0 has a total capacity"),

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 
 NOT_PERMITTED = "operation not permitted when stream is capturing"
 

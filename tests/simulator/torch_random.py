@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gpumagic.simulator.backend import call, foresight, generators
+from gpumagic.simulator.backend import call, generators, host_memory
 
 pytestmark = pytest.mark.usefixtures("box")
 
@@ -55,11 +55,11 @@ SAMPLERS = {
 def test_large_outputs_of_random_numbers_are_foreseen(name, given, monkeypatch):
     """Looking at sizes needs no source of random numbers, and takes none."""
     seen = []
-    found = foresight.bytes_by_shapes
-    monkeypatch.setattr(foresight, "WATCHED_BYTES", 1)
+    found = host_memory.bytes_by_shapes
+    monkeypatch.setattr(host_memory, "WATCHED_BYTES", 1)
     monkeypatch.setattr(call, "may_be_large", lambda *_: True)
     monkeypatch.setattr(
-        foresight, "bytes_by_shapes", lambda *given: seen.append(found(*given)) or 0
+        host_memory, "bytes_by_shapes", lambda *given: seen.append(found(*given)) or 0
     )
     torch.manual_seed(3)
     generator = torch.Generator("sim").manual_seed(3) if given else None

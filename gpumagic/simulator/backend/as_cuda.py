@@ -18,12 +18,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_names import cuda_names
-from gpumagic.simulator.backend.as_cuda_private import private_words
+from gpumagic.simulator.backend.as_cuda_private import private_names
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
 from gpumagic.simulator.backend.autocast import autocast_for_cuda
 from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
-from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.stand_ins import StandIns
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.torch_sim import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 CUDA = "cuda"
 _FACTORIES = (
@@ -61,26 +60,24 @@ class EitherName(str):
 def answer_to_cuda(simulation: Simulation) -> None:
     """Let a simulation take both names for its own; before its kernels are made."""
     simulation.device_type = EitherName(NAME)
-    simulation.word = CUDA
+    simulation.shown_type = CUDA
     make_capturable(simulation.machine)
-    ledger = Ledger(simulation)  # the one before has the tracker's methods at hand
-    simulation.launch, simulation.place = ledger.launch, ledger.place
-    simulation.books = ledger.open
+    simulation.keep_books()  # those before have the tracker's methods at hand
 
 
 @contextlib.contextmanager
-def standing_in(simulation: Simulation, words: Words) -> Any:
+def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
     """While this is entered, code that says "cuda" runs on the simulation.
 
     Args:
         simulation: The one that is on, and answers to both names.
 
-        words: What it offers.
+        torch_sim: What it offers.
     """
     torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
-        graphs = Graphs(simulation, words)
+        graphs = Graphs(simulation, torch_sim)
         undo.callback(graphs.abandon)
         undo.callback(_forget_default_device, torch)
         _put_factories(torch, names, undo)
@@ -88,8 +85,8 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
         for target, name, replacement in (
             *cuda_tensors(torch, names),
             *autocast_for_cuda(torch, names),
-            *private_words(simulation, words),  # some are answered below
-            *cuda_names(simulation, words, graphs),
+            *private_names(simulation, torch_sim),  # some are answered below
+            *cuda_names(simulation, torch_sim, graphs),
         ):
             stand_ins.put(target, name, replacement)
         # The parameters of lazy modules know by identity what may be done with them.

@@ -1,4 +1,4 @@
-"""`torch.cuda` while it is simulated: its words, answered or refused by name.
+"""`torch.cuda` while it is simulated: each of its names answered, or refused.
 
 The simulated GPU transforms without plans. So the caches keep what they are set to,
 and never hold anything.
@@ -11,7 +11,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_private import memory_words
+from gpumagic.simulator.backend.as_cuda_private import memory_names
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.streams import index_of
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.graphs import Graphs
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.torch_sim import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
-# Written in Python on top of the words that are replaced.
+# Written in Python on top of the names that are replaced.
 _HOLDS_AS_IT_IS = frozenset(
     (
         "is_tf32_supported",
@@ -46,18 +46,18 @@ _PLANS_BY_DEFAULT = 4096
 
 
 def cuda_names(
-    simulation: Simulation, words: Words, graphs: Graphs
+    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
     torch = simulation.torch
     offered = {
-        **words.as_mapping(),
-        **_Others(simulation, words).as_mapping(),
+        **torch_sim.as_mapping(),
+        **_Others(simulation, torch_sim).as_mapping(),
         **graphs.as_mapping(),
         **dict(tensor_types(torch)),
     }
     yield from _over_modules(offered)
-    yield from memory_words(simulation, words)
+    yield from memory_names(simulation, torch_sim)
     yield from graphs.elsewhere()
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
@@ -92,7 +92,7 @@ class SimulatedVersion(str):
 
 
 def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
-    """Each public word of `torch.cuda`, wherever torch keeps it."""
+    """Each public name of `torch.cuda`, wherever torch keeps it."""
     for suffix in _MODULES:
         module = sys.modules[f"torch.cuda{suffix}"]
         for name, value in tuple(vars(module).items()):
@@ -127,12 +127,12 @@ def _refused_class(name: str, original: type, offered: dict[str, Any]) -> type:
 
 
 class _Others:
-    """Words of `torch.cuda` that other devices do not have."""
+    """Functions of `torch.cuda` that other devices do not have."""
 
-    def __init__(self, simulation: Simulation, words: Words) -> None:
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
-        self._words = words
+        self._torch_sim = torch_sim
 
     def as_mapping(self) -> dict[str, Any]:
         """All of them by name."""
@@ -145,14 +145,14 @@ class _Others:
         return {
             **own,
             "_sleep": self._sleep,
-            "device_of": _device_of(self._words.device_class),
+            "device_of": _device_of(self._torch_sim.device_class),
             "default_generators": tuple(simulation.generators.values()),
             "_initialized": True,
         }
 
     def get_arch_list(self) -> list[str]:
         """The architectures that kernels are there for: that of the GPU."""
-        major, minor = self._words.get_device_capability()
+        major, minor = self._torch_sim.get_device_capability()
         return [f"sm_{major}{minor}"]
 
     def get_allocator_backend(self) -> str:
@@ -164,13 +164,13 @@ class _Others:
 
     def get_rng_state_all(self) -> list[Any]:
         """The states of the random numbers of all GPUs."""
-        count = self._words.device_count()
-        return [self._words.get_rng_state(index) for index in range(count)]
+        count = self._torch_sim.device_count()
+        return [self._torch_sim.get_rng_state(index) for index in range(count)]
 
     def set_rng_state_all(self, new_states: Any) -> None:
         """Put back the states of the random numbers of all GPUs."""
         for index, state in enumerate(new_states):
-            self._words.set_rng_state(state, index)
+            self._torch_sim.set_rng_state(state, index)
 
     def seed(self) -> None:
         """Seed the current GPU with a number that nobody knows."""
@@ -179,7 +179,7 @@ class _Others:
     def seed_all(self) -> None:
         """Seed all GPUs with one number that nobody knows."""
         self.seed()
-        self._words.manual_seed_all(self._words.initial_seed())
+        self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
 
     def _sleep(self, cycles: int) -> None:
         simulation = self._simulation
@@ -285,7 +285,7 @@ class PlanCaches:
         vars(self).update(_simulation=simulation, _caches={})
 
     def __getitem__(self, device: Any) -> PlanCache:
-        gpu = self._simulation.gpu(index_of(device, self._simulation.word))
+        gpu = self._simulation.gpu(index_of(device, self._simulation.shown_type))
         cache: PlanCache = self._caches.setdefault(gpu.index, PlanCache())
         return cache
 

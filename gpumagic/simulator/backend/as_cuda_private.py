@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_snapshot import Calls
     from gpumagic.simulator.backend.as_cuda_tensors import Replacement
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.torch_sim import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 _MOST_ENTRIES = 1 << 20
 _OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
@@ -77,12 +77,12 @@ _WITHOUT_A_DRIVER = (
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
-def memory_words(
-    simulation: Simulation, words: Words
+def memory_names(
+    simulation: Simulation, torch_sim: TorchSim
 ) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own: object, name, replacement."""
     torch = simulation.torch
-    memory, history = torch.cuda.memory, History(simulation, words)
+    memory, history = torch.cuda.memory, History(simulation, torch_sim)
     yield memory, "_record_memory_history", history.record
     yield memory, "_snapshot", history.snapshot
     yield memory, "_dump_snapshot", history.dump
@@ -98,9 +98,9 @@ def memory_words(
 class History:
     """The record of allocations, and the snapshot that shows it."""
 
-    def __init__(self, simulation: Simulation, words: Words) -> None:
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
-        self._words = words
+        self._torch_sim = torch_sim
         self._calls = CallsOfBlocks(simulation)
 
     def record(self, enabled: Any = "all", *args: Any, **options: Any) -> None:
@@ -147,7 +147,7 @@ class History:
         clear_history: bool = False,
         **__: Any,
     ) -> None:
-        """With the words of the first versions."""
+        """With the parameters of the first versions."""
         context = Context.STATE if record_context else Context.NEVER
         if trace_alloc_record_context:
             context = Context.ALLOC
@@ -156,7 +156,7 @@ class History:
         self._switch(recording if enabled else None, clear=clear_history)
 
     def _switch(self, recording: Recording | None, *, clear: bool) -> None:
-        self._words.init()
+        self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
                 gpu.allocator.record_history(recording, clear=clear)
@@ -165,7 +165,7 @@ class History:
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""
-        segments = self._words.memory_snapshot()
+        segments = self._torch_sim.memory_snapshot()
         with self._simulation.books():
             gpus = tuple(self._simulation.machine.gpus)
             traces = [gpu.allocator.history for gpu in gpus]
@@ -186,7 +186,7 @@ class History:
         """Where what begins at an address was allocated; None if that is not known."""
         found = (
             block["frames"]
-            for segment in self._words.memory_snapshot()
+            for segment in self._torch_sim.memory_snapshot()
             for block in segment["blocks"]
             if block["address"] == data_ptr and block["state"] == "active_allocated"
         )
@@ -212,7 +212,7 @@ class CallsOfBlocks:
         if block is not None and action != "alloc":
             last = action == "free_completed"
             marks = (self._deaths.pop if last else self._deaths.get)(block, None)
-        return functools.partial(_in_words, marks or _calls_here())
+        return functools.partial(_frames, marks or _calls_here())
 
     def follow(self, following: bool) -> None:
         """Note the ends of tensors from now on, or do no more."""
@@ -258,7 +258,7 @@ def _calls_here() -> tuple[PlaceMark, ...]:
     return tuple(found)
 
 
-def _in_words(marks: tuple[PlaceMark, ...]) -> list[dict[str, Any]]:
+def _frames(marks: tuple[PlaceMark, ...]) -> list[dict[str, Any]]:
     return [dict(_frame(mark)) for mark in marks]
 
 
@@ -289,10 +289,10 @@ def _settings(simulation: Simulation) -> Callable[[str], None]:
     return _set_allocator_settings
 
 
-def private_words(simulation: Simulation, words: Words) -> Iterator[Replacement]:
+def private_names(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
     core = simulation.torch._C
-    answers = _answers(simulation, words)
+    answers = _answers(simulation, torch_sim)
     for name, value in tuple(vars(core).items()):
         if not name.startswith(_PREFIX) or not isinstance(value, _FUNCTIONS):
             continue
@@ -310,7 +310,9 @@ def _refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def _answers(simulation: Simulation, words: Words) -> dict[str, Callable[..., Any]]:
+def _answers(
+    simulation: Simulation, torch_sim: TorchSim
+) -> dict[str, Callable[..., Any]]:
     """Those that Python code of torch, and of others, calls past `torch.cuda`."""
 
     def ids(stream: Any) -> tuple[int, int, int]:
@@ -319,25 +321,27 @@ def _answers(simulation: Simulation, words: Words) -> dict[str, Callable[..., An
     def set_stream(stream_id: int, device_index: int, device_type: int = _CUDA) -> None:
         del device_type
         stream = simulation.torch.cuda.Stream
-        words.set_stream(stream(stream_id=stream_id, device_index=device_index))
+        torch_sim.set_stream(stream(stream_id=stream_id, device_index=device_index))
 
     def exchange(device: int) -> int:
-        before = words.current_device()
+        before = torch_sim.current_device()
         if device >= 0:
-            words.set_device(device)
+            torch_sim.set_device(device)
         return before
 
     return {
-        "getDevice": words.current_device,
-        "setDevice": words.set_device,
+        "getDevice": torch_sim.current_device,
+        "setDevice": torch_sim.set_device,
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
-        "synchronize": words.synchronize,
-        "emptyCache": words.empty_cache,
-        "resetPeakMemoryStats": words.reset_peak_memory_stats,
-        "resetAccumulatedMemoryStats": words.reset_accumulated_memory_stats,
-        "getCurrentStream": lambda device: ids(words.current_stream(device)),
-        "getDefaultStream": lambda device: ids(words.default_stream(device)),
-        "getCurrentRawStream": lambda device: words.current_stream(device).cuda_stream,
+        "synchronize": torch_sim.synchronize,
+        "emptyCache": torch_sim.empty_cache,
+        "resetPeakMemoryStats": torch_sim.reset_peak_memory_stats,
+        "resetAccumulatedMemoryStats": torch_sim.reset_accumulated_memory_stats,
+        "getCurrentStream": lambda device: ids(torch_sim.current_stream(device)),
+        "getDefaultStream": lambda device: ids(torch_sim.default_stream(device)),
+        "getCurrentRawStream": lambda device: (
+            torch_sim.current_stream(device).cuda_stream
+        ),
         "setStream": set_stream,
     }

@@ -219,5 +219,5 @@ def _last_sizes(asked: Asked) -> str:
 
 
 def _short(dtype: str) -> str:
-    words = {_HALF: "Half", _BFLOAT16: "BFloat16", _SINGLE: "Float"}
-    return words.get(dtype, dtype.removeprefix("torch.").capitalize())
+    names = {_HALF: "Half", _BFLOAT16: "BFloat16", _SINGLE: "Float"}
+    return names.get(dtype, dtype.removeprefix("torch.").capitalize())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.foresight import foresee, may_be_large
+from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Call:
 
     @property
     def _word(self) -> str:
-        return self._simulation.word
+        return self._simulation.shown_type
 
     def _refuse_mixing(self, other: str) -> None:
         __tracebackhide__ = True
@@ -238,7 +238,7 @@ class General:
             return operation.rule_with_mask(call.indices)
         dense = all(layout is None for *_, layout in call.reads)
         if operation.by_shape or not dense:
-            word = self._simulation.words.get(dtype, "fp32")
+            word = self._simulation.dtype_words.get(dtype, "fp32")
             return operation.rule_by_shape(inner, word, dense=dense)
         return operation.rule
 

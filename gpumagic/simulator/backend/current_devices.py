@@ -72,10 +72,9 @@ class Devices:
             index = self.here.device
         if 0 <= index < len(machine.gpus):
             return machine.gpus[index]
-        there = len(machine.gpus)
+        there, asked = len(machine.gpus), f"{self._simulation.shown_type}:{index}"
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal\n{self._simulation.word}:{index} was "
-            f"asked for; this process sees {there} simulated "
+            f"CUDA error: invalid device ordinal\n{asked} was asked for; this process sees {there} simulated "
             f"GPU{'' if there == 1 else 's'} (numbered from 0)"
         )
 

@@ -146,7 +146,7 @@ class Generator(torch.Generator):
         """Where the numbers are wanted."""
         if self.state is None:
             return super().device
-        return torch.device(self._simulation.word, self._index)
+        return torch.device(self._simulation.shown_type, self._index)
 
     def _source(self, of_torch: Any) -> Any:
         return self.state or of_torch
@@ -248,7 +248,7 @@ def _telling_generators(
         if given is not None and simulation.own_generator(given) is not None:
             where = _where(args, options)
             if where.type == "cpu":
-                raise wrong_generator(where.type, simulation.word)
+                raise wrong_generator(where.type, simulation.shown_type)
         return draw(*args, **options)
 
     return call

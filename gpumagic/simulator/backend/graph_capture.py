@@ -10,17 +10,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.work import FULL_SHARE, Work
+from gpumagic.simulator.engines import FULL_SHARE, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.engines import Engine, Stream
     from gpumagic.simulator.hazards import Mark, Operand, Tracker
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.scheduler import Scheduler
     from gpumagic.simulator.simulated_gpu import SimulatedStream
-    from gpumagic.simulator.work import Engine, Stream
 
 _UNCAPTURED = "CUDA error: dependency created on uncaptured work in another stream"
 _OTHER_CAPTURE = "CUDA error: attempted to merge separate capture sequences"

@@ -11,7 +11,7 @@ from gpumagic.simulator.backend.graph_capture import Nodes
 from gpumagic.simulator.backend.graph_classes import graph_classes
 from gpumagic.simulator.backend.graph_values import Values
 from gpumagic.simulator.backend.operations import operator_mode
-from gpumagic.simulator.backend.races_told import warn_at
+from gpumagic.simulator.backend.race_warnings import warn_at
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.streams import index_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.backend.generators import RandomState
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.torch_sim import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _EMPTY = (
@@ -120,7 +120,7 @@ def _use_mem_pool(simulation: Simulation) -> Any:
     def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
         """Take the memory of this thread's tensors from a pool."""
         thread = threading.get_ident()
-        allocator = simulation.gpu(index_of(device, simulation.word)).allocator
+        allocator = simulation.gpu(index_of(device, simulation.shown_type)).allocator
         with simulation.books():
             allocator.divert(pool.id, lambda _: threading.get_ident() == thread)
         try:
@@ -139,18 +139,18 @@ class Graphs:
     Args:
         simulation: The one that is on.
 
-        words: What it offers.
+        torch_sim: What it offers.
     """
 
-    def __init__(self, simulation: Simulation, words: Words) -> None:
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
-        self._words = words
+        self._torch_sim = torch_sim
         self._pools = PoolNames()
         self._stream: Any = None
         self._capture: Capture | None = None
 
     def as_mapping(self) -> dict[str, Any]:
-        """The words of `torch.cuda` that are about graphs."""
+        """The names of `torch.cuda` that are about graphs."""
         classes = graph_classes(self)
         return {
             "CUDAGraph": classes["CUDAGraph"],
@@ -186,13 +186,13 @@ class Graphs:
     def stream_for_capture(self) -> Any:
         """The stream that graphs are captured on where none is named."""
         if self._stream is None:
-            self._stream = self._words.as_mapping()["Stream"]()
+            self._stream = self._torch_sim.as_mapping()["Stream"]()
         return self._stream
 
     def prepare(self) -> None:
         """Let the device finish, and give back what no tensor uses."""
-        self._words.synchronize()
-        self._words.empty_cache()
+        self._torch_sim.synchronize()
+        self._torch_sim.empty_cache()
 
     def require_none(self) -> None:
         """Say that there can be one capture at a time, if there is one."""

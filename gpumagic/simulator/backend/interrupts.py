@@ -1,12 +1,12 @@
 """Delivers Ctrl-C while the simulator is on: always, and never in the wrong place.
 
 Two places are wrong. Inside torch's C++ an exception from a signal handler ends the
-process (see `guard.py`). Inside the books of the simulator, between two entries
+process (see `registration.py`). Inside the books of the simulator, between two entries
 that belong together, it would leave them wrong.
 
 So the handler raises nothing. It is a C function without bytecode that asks the
 interpreter to raise KeyboardInterrupt at the next bytecode of the main thread, which
-no C++ runs; see `at_once.py` for Pythons where that would be one too late. While the
+no C++ runs, but for Pythons where that would be one too late (below). While the
 books are written, the address on that request is one at which nobody lives; the
 request comes back as undelivered, and is sent again afterwards.
 

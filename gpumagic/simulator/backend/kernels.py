@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, count_flops, give_generator
-from gpumagic.simulator.backend.foresight import WATCHED_BYTES, foresee, may_be_large
+from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
 from gpumagic.simulator.backend.operations import COMMON, INDICES, Operation
 from gpumagic.simulator.backend.refusals import not_simulated
 
@@ -102,7 +102,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
     shaped, counted = operation.by_shape, operation.flops is not None
     halves = (simulation.torch.float16, simulation.torch.bfloat16)
-    recording, words = simulation.torch.is_grad_enabled, simulation.words
+    recording = simulation.torch.is_grad_enabled
+    dtype_words = simulation.dtype_words
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
         __tracebackhide__ = True
@@ -163,7 +164,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         elif formula:
             flops = count_flops(formula, inner, {}, result, tensor)
         if by_shape or not dense:
-            rule = operation.rule_by_shape(inner, words[dtype], dense=dense)
+            rule = operation.rule_by_shape(inner, dtype_words[dtype], dense=dense)
         recorded = needs_grad and not options and recording()
         fresh: Sequence[Any] = (result,)
         if several:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.cuda_alone import made_of_others
+from gpumagic.simulator.backend.cuda_only import made_of_others
 from gpumagic.simulator.backend.precision import Precision
 from gpumagic.simulator.operators import (
     Kind,
@@ -256,7 +256,7 @@ class Operation:
         Args:
             twins: Its arguments, in their order.
 
-            word: The type that it computes in.
+            word: That of the type that it computes in, as costs go by it.
 
             dense: Whether each operand lies in one piece.
         """

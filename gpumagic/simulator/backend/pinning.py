@@ -381,15 +381,15 @@ def same_bits(torch: Any, one: Any, other: Any) -> bool:
     """Whether two tensors of one type and shape have the same bytes."""
     if one.dtype.is_complex:
         one, other = torch.view_as_real(one), torch.view_as_real(other)
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    word = words[one.element_size()]
-    if _in_long_words(one) and _in_long_words(other):  # three times as fast as bytes
-        one, other, word = one.view(-1), other.view(-1), torch.int64
-    return bool(torch.equal(one.view(word), other.view(word)))
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    integer = integers[one.element_size()]
+    if _in_eights(one) and _in_eights(other):  # three times as fast as bytes
+        one, other, integer = one.view(-1), other.view(-1), torch.int64
+    return bool(torch.equal(one.view(integer), other.view(integer)))
 
 
-def _in_long_words(tensor: Any) -> bool:
-    """Whether a tensor's bytes are whole words of eight, one behind the other."""
+def _in_eights(tensor: Any) -> bool:
+    """Whether a tensor's bytes come in whole eights, one behind the other."""
     item = tensor.element_size()
     begin, end = tensor.storage_offset() * item, tensor.numel() * item
     return bool(tensor.is_contiguous() and begin % 8 == end % 8 == 0)

@@ -14,8 +14,8 @@ constant and, before that, moves a pending exception out of the way into a slot.
 the cure, a signal handler that never raises, is in `interrupts.py`.
 
 torch lets one device be registered from Python, once, under one name. So as little
-as possible hangs on that: the module is a shell that answers with the words of the
-simulation that is on, and a shell without words when none is.
+as possible hangs on that: the module is a shell that answers with the names of the
+simulation that is on, and a shell without names when none is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Slot = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 NAME = "sim"
 MODULE = f"torch.{NAME}"
 # What torch itself asks of a device module, wherever it goes through all of them.
-_WORDS_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
+_NAMES_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
     {
         "is_available": lambda: False,
         "is_initialized": lambda: False,
@@ -129,15 +129,15 @@ class SimulatedModule(types.ModuleType):
     def __init__(self, set_aside: SetAside) -> None:
         super().__init__(MODULE, "The simulated GPU of gpumagic, as torch knows it.")
         self._set_aside = set_aside
-        self._words: Mapping[str, Any] = _WORDS_WHEN_OFF
+        self._names: Mapping[str, Any] = _NAMES_WHEN_OFF
         self._refusal: Any = None
         # What torch may read as long as any simulated tensor lives.
         self.kept: list[bytearray] = []
 
-    def speak(self, box: Any, words: Mapping[str, Any] | None) -> None:
-        """Answer with these words from now on; None: the simulator is off."""
+    def offer(self, box: Any, names: Mapping[str, Any] | None) -> None:
+        """Offer these names from now on; None: the simulator is off."""
         self.simulated_box = box
-        self._words = _WORDS_WHEN_OFF if words is None else words
+        self._names = _NAMES_WHEN_OFF if names is None else names
 
     def refuse_operations(
         self, torch: Any, refusal: Callable[..., Any] | None = None
@@ -159,21 +159,21 @@ class SimulatedModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._words[name]
+            return self._names[name]
         except KeyError:
             raise AttributeError(
                 f"module {MODULE!r} has no attribute {name!r}"
             ) from None
 
     def __dir__(self) -> list[str]:
-        return sorted(self._words)
+        return sorted(self._names)
 
 
 def registered() -> SimulatedModule | None:
     """`torch.sim`, if this process has registered it; torch need not be loaded."""
     module: Any = sys.modules.get(MODULE)
     # By what it can do: after a reload its class is another one of the same name.
-    return module if hasattr(module, "speak") else None
+    return module if hasattr(module, "offer") else None
 
 
 def register(torch: Any) -> SimulatedModule:
@@ -185,7 +185,7 @@ def register(torch: Any) -> SimulatedModule:
     private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
 
     class Guard(torch._C._acc.DeviceGuard):
-        """The device's guard; `guard.py` says why it looks like this."""
+        """The device's guard; the head of this file says why it looks like this."""
 
         type_ = set_aside.answering(private_use_1)
 

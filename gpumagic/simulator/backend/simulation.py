@@ -15,13 +15,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.places import Places
+from gpumagic.simulator.backend.books import Books
 from gpumagic.simulator.backend.current_devices import Devices
-from gpumagic.simulator.backend.foresight import HostMemory
 from gpumagic.simulator.backend.generators import wrong_generator
-from gpumagic.simulator.backend.ledger import Ledger
+from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
-from gpumagic.simulator.backend.races_told import RacesTold
+from gpumagic.simulator.backend.race_warnings import RaceWarnings
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
@@ -227,7 +227,7 @@ def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
     """What torch's engine says of devices, with the name that the user knows."""
     for each in said:
         known = isinstance(each, str)
-        yield each.replace(f"{NAME}:", f"{simulation.word}:") if known else each
+        yield each.replace(f"{NAME}:", f"{simulation.shown_type}:") if known else each
 
 
 class Simulation:
@@ -271,7 +271,7 @@ class Simulation:
 
         generators: One for each GPU, by its index; `make_classes` makes them.
 
-        word: What messages call the device: "sim", or "cuda" where it stands in.
+        shown_type: What messages call the device: "sim", or "cuda" where it stands in.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class Simulation:
         self.torch = torch
         self.machine = machine
         self.latch = latch
-        self.device_type = self.word = device_type
+        self.device_type = self.shown_type = device_type
         self.label = label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
@@ -301,14 +301,14 @@ class Simulation:
         self.generators: dict[int, Generator] = {}
         # Made for the device, by the address of torch's own; some may have died.
         self.own_generators: dict[int, weakref.ref[Any]] = {}
-        self.words = {
+        self.dtype_words = {
             each: dtype_word(str(each).removeprefix("torch."), tf32=False)
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
         self.tracking = hazards != "off"
         self.poisons = hazards == "poison"
-        told = RacesTold(self)
+        told = RaceWarnings(self)
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
         self.memory_full: list[Callable[[int, int, int, int], object]] = []
@@ -320,8 +320,7 @@ class Simulation:
         self.polling = Polling(self)
         self.on = True
         self.side_streams = False  # whether any was ever used
-        ledger = Ledger(self)
-        self.launch, self.place, self.books = ledger.launch, ledger.place, ledger.open
+        self.keep_books()
 
     def end(self) -> None:
         """It is switched off: its tensors and streams are of no more use."""
@@ -348,10 +347,15 @@ class Simulation:
         """
         own = self.generators[gpu] if given is None else self.own_generator(given)
         if own is None or own.state is None:
-            raise wrong_generator(self.word, given.device.type)
+            raise wrong_generator(self.shown_type, given.device.type)
         return own.state
 
     # ------------------------------------------------------------------ books
+
+    def keep_books(self) -> None:
+        """Keep books of the machine as it is; anew where its parts were exchanged."""
+        books = Books(self)
+        self.launch, self.place, self.books = books.launch, books.place, books.open
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""

@@ -16,9 +16,9 @@ from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
-    from gpumagic.simulator.work import Work
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
 _NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"
@@ -46,7 +46,7 @@ class Stream(torch.Stream):
         if "stream_id" in kwargs:
             gpu = simulation.gpu(kwargs["device_index"])
             return cls.of(gpu.streams[kwargs["stream_id"]])
-        gpu = simulation.gpu(index_of(device, simulation.word))
+        gpu = simulation.gpu(index_of(device, simulation.shown_type))
         with simulation.books():
             stream = gpu.new_stream(priority)
         return cls.of(stream)
@@ -76,7 +76,7 @@ class Stream(torch.Stream):
     @property
     def device(self) -> Any:
         """The GPU that it belongs to."""
-        return torch.device(self._simulation.word, self._simulated.gpu.index)
+        return torch.device(self._simulation.shown_type, self._simulated.gpu.index)
 
     @property
     def cuda_stream(self) -> int:
@@ -140,7 +140,7 @@ class Stream(torch.Stream):
     def __repr__(self) -> str:
         simulation = self._simulation
         which = f"{name_of(self._simulated)}, {simulation.label}"
-        return f"<torch.{simulation.word}.Stream: {which}>"
+        return f"<torch.{simulation.shown_type}.Stream: {which}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a stream of the simulator cannot be pickled")
@@ -155,7 +155,7 @@ def own_stream(simulation: Simulation, stream: Any) -> SimulatedStream:
     if getattr(stream, "_simulation", None) is not simulation:
         raise DeviceError(
             f"{stream!r} is no stream of the simulated machine that is on",
-            f"make one: torch.{simulation.word}.Stream()",
+            f"make one: torch.{simulation.shown_type}.Stream()",
         )
     simulated: SimulatedStream = stream._simulated
     return simulated
@@ -173,7 +173,8 @@ def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
     if not simulation.on:
         raise DeviceError(
             "this stream belongs to a simulated machine that was switched off",
-            f"make one on the machine that is on: torch.{simulation.word}.Stream()",
+            "make one on the machine that is on: "
+            f"torch.{simulation.shown_type}.Stream()",
         )
     here = simulation.here
     simulation.side_streams = True
@@ -184,13 +185,13 @@ def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
         here.streams[stream.gpu] = stream
 
 
-def index_of(device: Any, word: str) -> int | None:
+def index_of(device: Any, shown_type: str) -> int | None:
     """The number in whatever names a device; None is the current one.
 
     Args:
         device: A number, a name, a device, or a block with a device.
 
-        word: What the user calls the simulated device: "sim", or "cuda".
+        shown_type: What the user calls the simulated device: "sim", or "cuda".
 
     Raises:
         ValueError: It names another device, or nothing, in CUDA's words.
@@ -200,8 +201,8 @@ def index_of(device: Any, word: str) -> int | None:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type not in {NAME, word}:
-            raise ValueError(f"Expected a {word} device, but got: {device}")
+        if device.type not in {NAME, shown_type}:
+            raise ValueError(f"Expected a {shown_type} device, but got: {device}")
         index: int | None = device.index
     else:
         index = getattr(device, "idx", None)
@@ -210,13 +211,13 @@ def index_of(device: Any, word: str) -> int | None:
     return index
 
 
-def numbered(device: Any, word: str) -> int:
+def numbered(device: Any, shown_type: str) -> int:
     """The same, where a device has to be named.
 
     Raises:
         ValueError: It is not, or names another device, in CUDA's words.
     """
-    index = index_of(device, word)
+    index = index_of(device, shown_type)
     if index is None:
         raise ValueError(_NO_DEVICE.format(device))
     return index
@@ -278,7 +279,7 @@ class Event(torch.Event):
     def device(self) -> Any:
         """The GPU where it was recorded; before that the first."""
         index = 0 if self._gpu is None else self._gpu.index
-        return torch.device(self._simulation.word, index)
+        return torch.device(self._simulation.shown_type, index)
 
     def record(self, stream: Any = None) -> None:
         """Mark the end of all that a stream was given so far."""
@@ -360,7 +361,9 @@ class Event(torch.Event):
 
     def __repr__(self) -> str:
         simulation = self._simulation
-        return f"<torch.{simulation.word}.Event: {id(self):#x}, {simulation.label}>"
+        return (
+            f"<torch.{simulation.shown_type}.Event: {id(self):#x}, {simulation.label}>"
+        )
 
 
 class EventOfDevice:
@@ -388,5 +391,5 @@ class EventOfDevice:
         return (
             None
             if self._gpu is None
-            else torch.device(self._simulation.word, self._gpu.index)
+            else torch.device(self._simulation.shown_type, self._gpu.index)
         )

@@ -44,7 +44,7 @@ from gpumagic.simulator.backend.simulation import finishing
 from gpumagic.simulator.backend.stand_ins import ClassOfBoth, StandIns
 from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
-from gpumagic.simulator.backend.torch_sim import Words, device_index
+from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
 from gpumagic.simulator.backend.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Switch:
         self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
-    def on(self, box: Any, *, as_cuda: bool) -> Words:
+    def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
         """Put everything in; if anything fails, nothing is.
 
         Args:
@@ -137,14 +137,14 @@ class Switch:
             undo.callback(flights.end_all)
             undo.callback(self._weights.clear)
             classes = make_classes(simulation)
-            words = Words(simulation, classes)
+            torch_sim = TorchSim(simulation, classes)
             self._module.allow_operations()
             undo.callback(self._module.refuse_operations, torch)
             self._register_kernels(undo, flights)
             stand_ins = StandIns(torch, undo)
-            for target, replacements in self._replacements(classes, words):
+            for target, replacements in self._replacements(classes, torch_sim):
                 stand_ins.put_known(target, replacements)
-            for target, name, replacement in several_gpus(simulation, words):
+            for target, name, replacement in several_gpus(simulation, torch_sim):
                 stand_ins.put(target, name, replacement)
             stand_ins.follow()
             refused_collectives(torch, undo)
@@ -154,14 +154,14 @@ class Switch:
             self._restore_saved(undo)
             self._module.make_storage = self._storage
             undo.callback(setattr, self._module, "make_storage", None)
-            self._module.speak(box, words.as_mapping())
-            undo.callback(self._module.speak, None, None)
+            self._module.offer(box, torch_sim.as_mapping())
+            undo.callback(self._module.offer, None, None)
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import standing_in
 
-                undo.enter_context(standing_in(simulation, words))
+                undo.enter_context(standing_in(simulation, torch_sim))
             self._undo = undo.pop_all()
-        return words
+        return torch_sim
 
     def off(self) -> None:
         """Take everything out again."""
@@ -175,15 +175,15 @@ class Switch:
         self._module.refuse_operations(self._torch, refuse_in_child)
 
     def _replacements(
-        self, classes: Classes, words: Words
+        self, classes: Classes, torch_sim: TorchSim
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What to put in the place of torch's own: where, and what by name."""
         simulation, torch = self._simulation, self._torch
         yield torch, classes.of_torch()
-        accelerator = _accelerator(words)
+        accelerator = _accelerator(torch_sim)
         yield torch.accelerator, accelerator
         yield torch.accelerator.memory, accelerator
-        started = words.is_initialized
+        started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
         drawing, methods = drawing_functions(simulation), drawing_methods(simulation)
         yield torch, {**drawing, **pinning_factories(torch, drawing)}
@@ -342,7 +342,7 @@ class _Library:
         library.impl(name, key, kernel)
 
 
-def _accelerator(words: Words) -> dict[str, Any]:
+def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
     """Torch's generic functions, which would ask C++ that knows nothing."""
     of_a_device: Iterable[str] = (
         "synchronize",
@@ -355,21 +355,23 @@ def _accelerator(words: Words) -> dict[str, Any]:
         "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     )
-    select = _of_the_accelerator(words, words.set_device)
-    types = {each for each in words._simulation.words if _TYPES_COPIED(str(each))}
+    select = _of_the_accelerator(torch_sim, torch_sim.set_device)
+    types = {
+        each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
+    }
     return {
         **{
-            name: _of_the_accelerator(words, getattr(words, name))
+            name: _of_the_accelerator(torch_sim, getattr(torch_sim, name))
             for name in of_a_device
         },
-        "set_stream": words.set_stream,
-        "empty_cache": words.empty_cache,
-        "current_device_index": words.current_device,
-        "current_device_idx": words.current_device,
+        "set_stream": torch_sim.set_stream,
+        "empty_cache": torch_sim.empty_cache,
+        "current_device_index": torch_sim.current_device,
+        "current_device_idx": torch_sim.current_device,
         "set_device_index": select,
         "set_device_idx": select,
-        "device_index": device_index(words),
-        "get_memory_info": _of_the_accelerator(words, words.mem_get_info),
+        "device_index": device_index(torch_sim),
+        "get_memory_info": _of_the_accelerator(torch_sim, torch_sim.mem_get_info),
         "empty_host_cache": lambda: None,
         "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
             "supported_dtypes": types
@@ -377,17 +379,20 @@ def _accelerator(words: Words) -> dict[str, Any]:
     }
 
 
-def _of_the_accelerator(words: Words, answer: Callable[..., Any]) -> Callable[..., Any]:
+def _of_the_accelerator(
+    torch_sim: TorchSim, answer: Callable[..., Any]
+) -> Callable[..., Any]:
     """An answer for a device; in torch's words, where that is of another kind."""
-    simulation = words._simulation
+    simulation = torch_sim._simulation
     of_torch = simulation.torch.device
 
     def run(device: Any = None) -> Any:
         if isinstance(device, (str, of_torch)):
             kind = of_torch(device).type
-            if kind not in {simulation.device_type, simulation.word}:
+            if kind not in {simulation.device_type, simulation.shown_type}:
+                shown = simulation.shown_type
                 raise ValueError(
-                    f"{kind} doesn't match the current accelerator {simulation.word}."
+                    f"{kind} doesn't match the current accelerator {shown}."
                 )
         return answer(device)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
-from gpumagic.simulator.work import Engine
+from gpumagic.simulator.engines import Engine
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.in_flight import Flights

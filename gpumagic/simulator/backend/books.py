@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
+if TYPE_CHECKING:
     TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
@@ -38,7 +39,7 @@ _IN_WORDS = {
 }
 
 
-class Ledger:
+class Books:
     """Enters what happens.
 
     Attributes:
@@ -117,7 +118,7 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
             raise simulation.out_of_memory(gpu, full) from None
-        if tracker.ghosts or tracker.vacancies:
+        if tracker.former or tracker.vacancies:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
@@ -154,12 +155,12 @@ def _make_return_memory(simulation: Simulation) -> Callable[[], None]:
     return return_memory
 
 
-def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C901, PLR0915
+def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901, PLR0915
     """The entry of an operation, with all that it needs within reach.
 
     Every operation comes this way, so that a look into an object less counts.
     """
-    lock, tensor_of, return_memory = ledger.lock, ledger.tensor_of, ledger.return_memory
+    lock, tensor_of, return_memory = books.lock, books.tensor_of, books.return_memory
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
     # What `hold` and `deliver` do, without the calls.
     address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
@@ -169,7 +170,8 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
     own = simulation.here
-    task, words = simulation.torch._C._current_graph_task_id, simulation.words
+    task = simulation.torch._C._current_graph_task_id
+    dtype_words = simulation.dtype_words
 
     def launch(  # noqa: C901, PLR0912
         gpu: SimulatedGpu,
@@ -227,7 +229,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
             simulation.stream(gpu) if simulation.side_streams else gpu.default_stream
         )
         rule = rule or operation.rule
-        word = words.get(dtype, "fp32")
+        word = dtype_words.get(dtype, "fp32")
         if operation.rounds and word == "fp32" and simulation.may_round(rule.kind):
             word = "tf32"
         extra_ns = 0

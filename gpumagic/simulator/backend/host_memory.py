@@ -86,7 +86,7 @@ def _no_room(
     """What is said where it has not, but the simulated GPU has."""
     where = f"the {simulation.label}"
     if gpu is not None:
-        where = f"{simulation.word}:{gpu.index}, a {simulation.label},"
+        where = f"{simulation.shown_type}:{gpu.index}, a {simulation.label},"
     return HostMemoryFull(
         f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
         f"this machine's RAM, of which {bytes_text(available_bytes())} is left",
