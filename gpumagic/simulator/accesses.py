@@ -236,15 +236,7 @@ class FormerAccesses(dict[int, list[FormerAccess]]):
     def forget_ordered(
         self, pool: int, owner: Sequence[int], host: Sequence[int]
     ) -> None:
-        """Forget what can disturb nobody any more, wherever the pool is used next.
-
-        Args:
-            pool: Whose memory it is.
-
-            owner: The clock of the pool's own stream.
-
-            host: The clock of the host.
-        """
+        """Forget what can disturb nobody any more, wherever the pool is used next."""
         left = [
             each
             for each in self[pool]

@@ -209,15 +209,7 @@ class History:
 def snapshot_of(
     device: int, heads: Iterable[Block], history: History
 ) -> list[dict[str, Any]]:
-    """The segments that begin with these blocks, by address.
-
-    Args:
-        device: The number of the device.
-
-        heads: The first block of each segment.
-
-        history: Knows where what is there was allocated.
-    """
+    """The segments that begin with these blocks, by address."""
     ordered = sorted(heads, key=lambda head: head.address)
     return [_segment(device, head, history) for head in ordered]
 

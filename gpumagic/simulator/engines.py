@@ -48,13 +48,7 @@ class Engine(enum.IntEnum):
 
 
 class CopyName(str):
-    """What a copy is called, in the words of NVIDIA's traces, and how much it moves.
-
-    Args:
-        name: Such as `Memcpy HtoD (Pinned -> Device)`.
-
-        nbytes: How much.
-    """
+    """What a copy is called, in the words of NVIDIA's traces, and how much it moves."""
 
     __slots__ = ("nbytes",)
 

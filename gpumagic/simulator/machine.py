@@ -132,13 +132,7 @@ class Machine:
         return self.scheduler.wait_observers
 
     def synchronize(self, gpu: SimulatedGpu, what: str = "synchronize()") -> None:
-        """The host waits until a GPU is idle.
-
-        Args:
-            gpu: Which one.
-
-            what: What made it wait, for those who observe.
-        """
+        """The host waits until a GPU is idle."""
         gpu.start()
         began_ns = self.scheduler.now_ns
         self.scheduler.elapse(gpu.costs.host.synchronize_device_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
+T = TypeVar("T")
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ARRIVE = "_arrive"  # where copies from the host come by
 _TAKEN, _GIVEN_BACK = "alloc", "free_requested"
@@ -223,27 +224,16 @@ class _Noted(NamedTuple):
 class MemoryWatch:
     """A recorder of the memory of all GPUs of a machine.
 
-    A tensor that dies gives its memory back with the next operation, as one books it;
-    the line is where it has died.
-
-    Args:
-        box: The machine.
+    Memory is given back at the line where the tensor has died.
     """
 
     def __init__(self, box: Box) -> None:
-        simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
-        if simulation is None or not box.is_on:
-            raise DeviceError(
-                f"the {box.label} was switched off",
-                'gpumagic.simulate("h100") switches one on',
-            )
-        self._simulation: Simulation = simulation
-        self._gpus = simulation.machine.all_gpus
+        self._simulation = _simulation_of(box)
+        self._gpus = self._simulation.machine.all_gpus
         self._observers: list[Callable[[str, Block], object]] = []
         self._noted: dict[SimulatedGpu, list[_Noted]] = {}
         self._partial = False
-        self._alive: dict[Block, weakref.ref[Any]] = {}
-        self._deaths: dict[Block, _Mark] = {}
+        self._deaths = StorageDeaths(self._simulation, self._here)
 
     def start(self) -> None:
         """Record from now on."""
@@ -253,19 +243,14 @@ class MemoryWatch:
             observer = functools.partial(self._note, gpu)
             self._observers.append(observer)
             gpu.allocator.observe(observer)
-        for life in tuple(self._simulation.tensors.lives.values()):
-            if life.block is not None:
-                self._follow(life(), life.block)
-        self._simulation.births.append(self._born)
+        self._deaths.begin()
 
     def stop(self) -> MemoryTrace:
         """End it, and tell what was seen."""
         self._simulation.give_back()
         for gpu, observer in zip(self._gpus, self._observers, strict=True):
             gpu.allocator.ignore(observer)
-        self._simulation.births.remove(self._born)
-        self._alive.clear()
-        self._deaths.clear()
+        self._deaths.end()
         spot_of = functools.cache(_spot_of)
         used = self._simulation.machine.gpus  # those that this process sees
         events = {gpu.index: _events(self._noted[gpu], spot_of) for gpu in used}
@@ -286,26 +271,54 @@ class MemoryWatch:
         if len(noted) >= _MOST_EVENTS:
             self._partial = True
             return
-        mark = (None if taken else self._deaths.pop(block, None)) or self._here()
+        mark = (None if taken else self._deaths.marks.pop(block, None)) or self._here()
         noted.append(_Noted(taken, block.address, block.size, mark))
+
+    def _here(self) -> _Mark:
+        task = self._simulation.torch._C._current_graph_task_id()  # noqa: SLF001
+        return _Mark(self._simulation.places.here(), task != _NO_TASK)
+
+
+class StorageDeaths(Generic[T]):
+    """Notes where tensors die, until their memory is given back.
+
+    That is with the next operation, as one books it. A tensor's death is its storage's.
+
+    Attributes:
+        marks: What was answered when the storage of a block died.
+    """
+
+    def __init__(self, simulation: Simulation, where: Callable[[], T]) -> None:
+        self._simulation = simulation
+        self._where = where
+        self._alive: dict[Block, weakref.ref[Any]] = {}
+        self.marks: dict[Block, T] = {}
+
+    def begin(self) -> None:
+        """Follow all tensors that there are, and those to come."""
+        self._simulation.births.append(self._born)
+        for life in tuple(self._simulation.tensors.lives.values()):
+            storage = life()
+            if life.block is not None and storage is not None:
+                self._follow(storage, life.block)
+
+    def end(self) -> None:
+        """Follow no more, and forget."""
+        self._simulation.births.remove(self._born)
+        self._alive.clear()
+        self.marks.clear()
 
     def _born(self, tensor: Any, block: Block) -> None:
         self._follow(tensor.untyped_storage(), block)
 
     def _follow(self, storage: Any, block: Block) -> None:
-        if storage is not None:
-            died = functools.partial(self._died, block)
-            self._alive[block] = weakref.ref(storage, died)
+        died = functools.partial(self._died, block)
+        self._alive[block] = weakref.ref(storage, died)
 
     def _died(self, block: Block, reference: object) -> None:
-        """A storage is gone; its block is given back when somebody next looks."""
         if self._alive.get(block) is reference:
             del self._alive[block]
-            self._deaths[block] = self._here()
-
-    def _here(self) -> _Mark:
-        task = self._simulation.torch._C._current_graph_task_id()  # noqa: SLF001
-        return _Mark(self._simulation.places.here(), task != _NO_TASK)
+            self.marks[block] = self._where()
 
 
 def _events(

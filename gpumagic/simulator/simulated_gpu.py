@@ -40,13 +40,7 @@ _DIRECTIONS = {
 
 
 class DriverCalls:
-    """What the allocator asks of the driver of one GPU, in time.
-
-    Args:
-        machine: Whose clock goes on, and whose work is waited for.
-
-        gpu: Which one.
-    """
+    """What the allocator asks of the driver of one GPU, in time."""
 
     __slots__ = ("_gpu", "_machine")
 

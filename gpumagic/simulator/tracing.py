@@ -49,11 +49,7 @@ def trace(box: Box) -> Iterator[Tracing]:
 
 
 class SimulatedTracing:
-    """A `Tracing` of the simulated machine.
-
-    Args:
-        box: The machine.
-    """
+    """A `Tracing` of the simulated machine."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -175,13 +171,7 @@ class SimulatedTracing:
 
 
 class _Works(list["Work"]):
-    """What the engines do, for two readers.
-
-    Args:
-        ours: The list of this trace.
-
-        recorded: The list of `box.record()`, if there is one.
-    """
+    """What the engines do, for two readers."""
 
     def __init__(self, ours: list[Work], recorded: list[Work] | None) -> None:
         super().__init__()
@@ -193,13 +183,7 @@ class _Works(list["Work"]):
 
 
 def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:
-    """Devices become processes, streams and threads of the host become threads.
-
-    Args:
-        trace: What was seen.
-
-        label: What all of it is labelled with.
-    """
+    """Devices become processes, streams and threads of the host become threads."""
     lanes = sorted({_lane(span) for span in trace.spans})
     return {
         "displayTimeUnit": "ns",

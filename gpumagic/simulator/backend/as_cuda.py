@@ -24,10 +24,10 @@ from gpumagic.simulator.backend.autocast import autocast_for_cuda
 from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.registration import NAME, lies_there
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
@@ -67,13 +67,7 @@ def answer_to_cuda(simulation: Simulation) -> None:
 
 @contextlib.contextmanager
 def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
-    """While this is entered, code that says "cuda" runs on the simulation.
-
-    Args:
-        simulation: The one that is on, and answers to both names.
-
-        torch_sim: What it offers.
-    """
+    """While this is entered, code that says "cuda" runs on the simulation."""
     torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
@@ -99,11 +93,7 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
 
 
 class Names:
-    """Translates between what the user calls a device and what torch knows.
-
-    Args:
-        simulation: The one that is on.
-    """
+    """Translates between what the user calls a device and what torch knows."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -200,8 +190,7 @@ def _forget_default_device(torch: Any) -> None:
         torch.set_default_device(None)
 
 
-@contextlib.contextmanager
-def saved_as_cuda(torch: Any) -> Iterator[None]:
+def saved_as_cuda(torch: Any) -> contextlib.AbstractContextManager[None]:
     """While this is entered, simulated tensors are saved and loaded as CUDA's."""
     serialization = torch.serialization
 
@@ -215,10 +204,4 @@ def saved_as_cuda(torch: Any) -> Iterator[None]:
         where = location.replace("cuda", NAME, 1)
         return serialization.default_restore_location(saved, where)
 
-    serialization.register_package(_BEFORE_TORCHS_OWN, tag, restore)
-    registry = serialization._package_registry
-    entry = next(each for each in registry if each[2] is restore)
-    try:
-        yield
-    finally:
-        registry.remove(entry)
+    return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_private import memory_names
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
-from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.refusals import not_simulated, refusing
 from gpumagic.simulator.backend.streams import index_of
+from gpumagic.simulator.backend.torch_sim import TorchSim, public_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.graphs import Graphs
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
 # Written in Python on top of the names that are replaced.
@@ -101,7 +101,7 @@ def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
             elif name in _CLASSES_REFUSED:
                 yield module, name, _refused_class(name, value, offered)
             elif _must_be_refused(name, value):
-                yield module, name, _refusing(name)
+                yield module, name, refusing(f"torch.cuda.{name}", _WAY_ON)
 
 
 def _must_be_refused(name: str, value: Any) -> bool:
@@ -111,17 +111,10 @@ def _must_be_refused(name: str, value: Any) -> bool:
     return is_function and value.__module__.startswith("torch.cuda")
 
 
-def _refusing(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise not_simulated(f"torch.cuda.{name}", _WAY_ON)
-
-    return refuse
-
-
 def _refused_class(name: str, original: type, offered: dict[str, Any]) -> type:
     """One that can be asked for as a class, and makes nothing."""
     bases = [offered.get(each.__name__) for each in original.__bases__]
-    refuse = _refusing(name)
+    refuse = refusing(f"torch.cuda.{name}", _WAY_ON)
     parents = (bases[0] or original,)
     return type(name, parents, {"__new__": refuse, "__init__": refuse})
 
@@ -136,14 +129,9 @@ class _Others:
 
     def as_mapping(self) -> dict[str, Any]:
         """All of them by name."""
-        own = {
-            name: getattr(self, name)
-            for name in dir(type(self))
-            if not name.startswith("_") and name != "as_mapping"
-        }
         simulation = self._simulation
         return {
-            **own,
+            **public_methods(self),
             "_sleep": self._sleep,
             "device_of": _device_of(self._torch_sim.device_class),
             "default_generators": tuple(simulation.generators.values()),

@@ -10,7 +10,6 @@ import functools
 import pickle
 import sys
 import types
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.report.places import Place
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.allocator_snapshot import Context, Recording
-from gpumagic.simulator.backend.refusals import NotSimulated, not_simulated
+from gpumagic.simulator.backend.refusals import NotSimulated, refusing
+from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -194,16 +194,10 @@ class History:
 
 
 class CallsOfBlocks:
-    """The calls that led to an allocation, or to the end of a tensor.
-
-    A tensor that dies gives its memory back with the next operation; what called for
-    its end is noted when it dies.
-    """
+    """The calls that led to an allocation, or to the end of a tensor."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._alive: dict[Block, weakref.ref[Any]] = {}
-        self._deaths: dict[Block, tuple[PlaceMark, ...]] = {}
+        self._deaths = StorageDeaths(simulation, _calls_here)
         self._following = False
 
     def gather(self, action: str, block: Block | None) -> Calls:
@@ -211,37 +205,15 @@ class CallsOfBlocks:
         marks: tuple[PlaceMark, ...] | None = None
         if block is not None and action != "alloc":
             last = action == "free_completed"
-            marks = (self._deaths.pop if last else self._deaths.get)(block, None)
+            deaths = self._deaths.marks
+            marks = (deaths.pop if last else deaths.get)(block, None)
         return functools.partial(_frames, marks or _calls_here())
 
     def follow(self, following: bool) -> None:
         """Note the ends of tensors from now on, or do no more."""
-        if following == self._following:
-            return
-        self._following = following
-        births = self._simulation.births
-        if not following:
-            births.remove(self._born)
-            self._alive.clear()
-            self._deaths.clear()
-            return
-        births.append(self._born)
-        for life in tuple(self._simulation.tensors.lives.values()):
-            storage = life()
-            if life.block is not None and storage is not None:
-                self._watch(storage, life.block)
-
-    def _born(self, tensor: Any, block: Block) -> None:
-        self._watch(tensor.untyped_storage(), block)
-
-    def _watch(self, storage: Any, block: Block) -> None:
-        died = functools.partial(self._died, block)
-        self._alive[block] = weakref.ref(storage, died)
-
-    def _died(self, block: Block, reference: object) -> None:
-        if self._alive.get(block) is reference:
-            del self._alive[block]
-            self._deaths[block] = _calls_here()
+        if following != self._following:
+            self._following = following
+            (self._deaths.begin if following else self._deaths.end)()
 
 
 def _calls_here() -> tuple[PlaceMark, ...]:
@@ -300,14 +272,7 @@ def private_names(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Repla
         if short in answers:
             yield core, name, answers[short]
         elif not short.startswith(_WITHOUT_A_DRIVER):
-            yield core, name, _refusing(name)
-
-
-def _refusing(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise not_simulated(f"torch._C.{name}", _WAY_ON)
-
-    return refuse
+            yield core, name, refusing(f"torch._C.{name}", _WAY_ON)
 
 
 def _answers(

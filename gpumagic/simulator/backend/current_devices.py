@@ -74,8 +74,9 @@ class Devices:
             return machine.gpus[index]
         there, asked = len(machine.gpus), f"{self._simulation.shown_type}:{index}"
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal\n{asked} was asked for; this process sees {there} simulated "
-            f"GPU{'' if there == 1 else 's'} (numbered from 0)"
+            f"CUDA error: invalid device ordinal\n{asked} was asked for; "
+            f"this process sees {there} simulated GPU{'' if there == 1 else 's'} "
+            "(numbered from 0)"
         )
 
     def _initialise(self) -> None:
@@ -163,9 +164,6 @@ class Threading(types.ModuleType):
 
     Threads begin when the first of them is waited for, so that all take part. All
     else is that module's own.
-
-    Args:
-        here: What each thread has of its own.
     """
 
     def __init__(self, here: Here) -> None:

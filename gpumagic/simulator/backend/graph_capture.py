@@ -56,13 +56,7 @@ class CapturedMark(Work):
 
 
 class CapturingScheduler:
-    """Stands in for the scheduler during a capture.
-
-    Args:
-        scheduler: The one it stands in for.
-
-        nodes: Where it writes down what is submitted.
-    """
+    """Stands in for the scheduler during a capture."""
 
     def __init__(self, scheduler: Scheduler, nodes: Nodes) -> None:
         self._scheduler = scheduler
@@ -178,9 +172,6 @@ class CapturingTracker:
 
     It takes the tracker's place from the beginning: whoever enters every operation
     has its methods at hand, and does not ask anew which object is there.
-
-    Args:
-        tracker: The one that follows what is not captured.
 
     Attributes:
         nodes: Where it writes down who touches what, during a capture.

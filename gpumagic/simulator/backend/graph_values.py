@@ -55,9 +55,6 @@ class Values:
 
     Attributes:
         inputs: What it has used and not made.
-
-    Args:
-        simulation: The one that is captured.
     """
 
     def __init__(self, simulation: Simulation) -> None:

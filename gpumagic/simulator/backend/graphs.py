@@ -134,13 +134,7 @@ def _use_mem_pool(simulation: Simulation) -> Any:
 
 
 class Graphs:
-    """The graphs of one simulation; at most one is being captured.
-
-    Args:
-        simulation: The one that is on.
-
-        torch_sim: What it offers.
-    """
+    """The graphs of one simulation; at most one is being captured."""
 
     def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
@@ -266,15 +260,7 @@ class Graphs:
 
 
 class Capture:
-    """One capture: its numbers, its nodes and its memory.
-
-    Args:
-        simulation: The one that is captured.
-
-        origin: Where the capture begins.
-
-        pool: Where its memory comes from.
-    """
+    """One capture: its numbers, its nodes and its memory."""
 
     def __init__(
         self, simulation: Simulation, origin: SimulatedStream, pool: PoolId

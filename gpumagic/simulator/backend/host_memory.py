@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
+    Shape = Sequence[int]
+
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
@@ -93,10 +95,6 @@ def _no_room(
         'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
         'memory="2GiB"), runs out of memory sooner than the machine',
     )
-
-
-if TYPE_CHECKING:
-    Shape = Sequence[int]
 
 
 def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:

@@ -191,11 +191,6 @@ class Watch:
 
     Attributes:
         notice: Tells it of a Ctrl-C; a C function, as the handler may call no other.
-
-    Args:
-        interrupts: What the main thread is to be interrupted with.
-
-        off_limits: Folders whose code may be in C++ that must not be interrupted.
     """
 
     def __init__(self, interrupts: Interrupts, off_limits: tuple[str, ...]) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
-if TYPE_CHECKING:
     Kernel = Callable[..., Any]
 
 # Sizes multiplied up to here make no large output: for an operator that takes no sizes

@@ -26,6 +26,12 @@ _NO_CUDA_HINT = (
     f'say device="{NAME}", which is the simulated GPU; or let "cuda" mean it: '
     'gpumagic.simulate("h100", as_cuda=True)'
 )
+# What is refused in several places: what there is not, and the way on.
+_NO_SPARSE = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
+_NO_NESTED = (
+    "nested tensors in the strided layout",
+    "say layout=torch.jagged when you make it",
+)
 _SPARSE = (
     "_to_sparse",
     "_to_sparse.sparse_dim",
@@ -117,23 +123,18 @@ def _usable_gpu(torch: Any) -> None:
 
 def refused_kernels() -> dict[str, Callable[..., Any]]:
     """Operators that would fail obscurely, with the words that they fail with."""
-    sparse = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
     quantised = (
         "quantised tensors",
         "quantise on the CPU, or use bfloat16 or float8 tensors",
     )
     mkldnn = "MKL-DNN tensors", "they are for the CPU: move the tensor there first"
-    nested = (
-        "nested tensors in the strided layout",
-        "say layout=torch.jagged when you make it",
-    )
     return {
-        name: _refusing(*what)
+        name: refusing(*what)
         for what, names in (
-            (sparse, _SPARSE),
+            (_NO_SPARSE, _SPARSE),
             (quantised, _QUANTISED),
             (mkldnn, _MKLDNN),
-            (nested, _NESTED),
+            (_NO_NESTED, _NESTED),
         )
         for name in names
     }
@@ -141,17 +142,12 @@ def refused_kernels() -> dict[str, Callable[..., Any]]:
 
 def refused_layouts() -> dict[str, Callable[..., Any]]:
     """Keys under which no operator works, each with what says so."""
-    sparse = _refusing(
-        "sparse tensors", "keep the tensor dense, or move it to the CPU first"
-    )
+    sparse = refusing(*_NO_SPARSE)
     return {
         "SparsePrivateUse1": sparse,
         "SparseCsrPrivateUse1": sparse,
-        "NestedTensorPrivateUse1": _refusing(
-            "nested tensors in the strided layout",
-            "say layout=torch.jagged when you make it",
-        ),
-        "QuantizedPrivateUse1": _refusing(
+        "NestedTensorPrivateUse1": refusing(*_NO_NESTED),
+        "QuantizedPrivateUse1": refusing(
             "quantised tensors", "quantise on the CPU, or use bfloat16 or float8"
         ),
     }
@@ -162,10 +158,8 @@ class _WouldNest(NotSimulated):
 
 
 def _would_nest(*_: Any, **__: Any) -> Any:
-    raise _WouldNest(
-        "the simulator has no nested tensors in the strided layout",
-        "say layout=torch.jagged when you make it",
-    )
+    what, way_on = _NO_NESTED
+    raise _WouldNest(f"the simulator has no {what}", way_on)
 
 
 class PaddedEncoders(threading.local):
@@ -215,13 +209,6 @@ class PaddedEncoders(threading.local):
 
     def _left_aligned(self, _: Any, mask: Any) -> bool:
         return self._inside and bool((mask[:, 1:] <= mask[:, :-1]).all())
-
-
-def _refusing(what: str, way_on: str) -> Callable[..., Any]:
-    def kernel(*_: Any, **__: Any) -> Any:
-        raise not_simulated(what, way_on)
-
-    return kernel
 
 
 def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
@@ -308,6 +295,15 @@ def not_simulated(what: str, way_on: str) -> NotSimulated:
     return NotSimulated(f"the simulator has no {what}", way_on)
 
 
+def refusing(what: str, way_on: str) -> Callable[..., Any]:
+    """A function, or the kernel of an operator, that says so whenever it is called."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise not_simulated(what, way_on)
+
+    return refuse
+
+
 def lost_by_fork(*_: Any, **__: Any) -> RuntimeError:
     """What CUDA says in a child of a process that had started it."""
     return RuntimeError(
@@ -369,13 +365,10 @@ def _refusing_to_compile(name: str, backend: Callable[..., Any]) -> Callable[...
             return backend(*args, **options)
 
         # Said when it runs: torch would wrap what is raised while it compiles.
-        def refuse(*_: Any) -> Any:
-            raise not_simulated(
-                f"torch.compile with the {name} backend",
-                'say torch.compile(f, backend="eager") here, or "aot_eager"',
-            )
-
-        return refuse
+        return refusing(
+            f"torch.compile with the {name} backend",
+            'say torch.compile(f, backend="eager") here, or "aot_eager"',
+        )
 
     return compile_graph
 

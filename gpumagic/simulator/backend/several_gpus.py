@@ -14,7 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.current_devices import Threading
-from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.refusals import not_simulated, refusing
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def several_gpus(
 
 
 class Copies:
-    """Spreads tensors over GPUs, and collects them.
-
-    Args:
-        simulation: The one that is on.
-    """
+    """Spreads tensors over GPUs, and collects them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -330,11 +326,7 @@ def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
         warnings.simplefilter("ignore")  # torch has kernels of its own
         for name in names:
             short = name.removeprefix(prefix).strip("_")
-            library.impl(name.removeprefix(prefix), _refusing(short), key)
-
-
-def _refusing(short: str) -> Callable[..., Any]:
-    def kernel(*_: Any, **__: Any) -> Any:
-        raise not_simulated(f"torch.distributed over its GPUs ({short})", _ONE_PROCESS)
-
-    return kernel
+            refuse = refusing(
+                f"torch.distributed over its GPUs ({short})", _ONE_PROCESS
+            )
+            library.impl(name.removeprefix(prefix), refuse, key)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
-from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
+from gpumagic.simulator.backend.attention import attention_kernels
+from gpumagic.simulator.backend.attention_choice import attention_entry
 from gpumagic.simulator.backend.autocast import KEY, CastWeights, autocast_kernels
 from gpumagic.simulator.backend.generators import (
     Generator,
@@ -41,7 +42,11 @@ from gpumagic.simulator.backend.refusals import (
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.stand_ins import ClassOfBoth, StandIns
+from gpumagic.simulator.backend.stand_ins import (
+    ClassOfBoth,
+    StandIns,
+    saving_and_loading,
+)
 from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
@@ -102,13 +107,7 @@ def make_classes(simulation: Simulation) -> Classes:
 
 
 class Switch:
-    """One simulation, put into torch; `off` takes it out.
-
-    Args:
-        simulation: What is put in.
-
-        module: `torch.sim`.
-    """
+    """One simulation, put into torch; `off` takes it out."""
 
     def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
         self._simulation = simulation
@@ -119,13 +118,7 @@ class Switch:
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
-        """Put everything in; if anything fails, nothing is.
-
-        Args:
-            box: The machine, as the user holds it.
-
-            as_cuda: Whether code that says "cuda" runs on it.
-        """
+        """Put everything in; if anything fails, nothing is."""
         simulation, torch = self._simulation, self._torch
         with contextlib.ExitStack() as undo:
             if as_cuda:
@@ -290,10 +283,7 @@ class Switch:
         def no_tag(_: Any) -> None:
             return None
 
-        serialization.register_package(5, no_tag, restore)
-        registry = serialization._package_registry
-        entry = next(each for each in registry if each[2] is restore)
-        undo.callback(registry.remove, entry)
+        undo.enter_context(saving_and_loading(self._torch, 5, no_tag, restore))
 
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 class TorchSim:
-    """The functions of the module; every public method is one of them.
-
-    Args:
-        simulation: The one that is on.
-
-        classes: Its Stream, Event and Generator.
-    """
+    """The functions of the module; every public method is one of them."""
 
     def __init__(self, simulation: Simulation, classes: Classes) -> None:
         self._simulation = simulation
@@ -42,13 +36,8 @@ class TorchSim:
 
     def as_mapping(self) -> dict[str, Any]:
         """All that the module offers, by name."""
-        own = {
-            name: getattr(self, name)
-            for name in dir(type(self))
-            if not name.startswith("_") and name != "as_mapping"
-        }
         return {
-            **own,
+            **public_methods(self),
             "Stream": self._classes.stream,
             "StreamContext": self._stream_block,
             "Event": self._classes.event,
@@ -290,6 +279,12 @@ class TorchSim:
 
     def _is_in_bad_fork(self) -> bool:
         return self._simulation.machine.started and os.getpid() != self._pid
+
+
+def public_methods(offering: object) -> dict[str, Any]:
+    """What an object offers as functions, by name; its `as_mapping` is none of them."""
+    names = (name for name in dir(type(offering)) if name[0] != "_")
+    return {name: getattr(offering, name) for name in names if name != "as_mapping"}
 
 
 class DeviceProperties:
