@@ -30,7 +30,12 @@ from gpumagic.simulator.allocator_settings import (
     SMALLEST_BLOCK_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import History, Recording, snapshot_of
+from gpumagic.simulator.allocator_snapshot import (
+    History,
+    Recording,
+    snapshot_of,
+    verify,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -306,8 +311,6 @@ class CachingAllocator:
 
     def verify(self) -> None:
         """Raise AssertionError where blocks, lists and counters disagree."""
-        from gpumagic.simulator.allocator_snapshot import verify
-
         pools = self._small, self._large, *self._private.halves()
         verify(pools, self._memory.heads, self._held.awaited(), self.counters)
 

@@ -1,4 +1,4 @@
-"""What an allocator holds and did, in the shape of torch's snapshot; its own check."""
+"""Shows what an allocator holds and did, as torch's snapshot does, and checks it."""
 
 from __future__ import annotations
 

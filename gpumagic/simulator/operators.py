@@ -2,9 +2,8 @@
 
 A rule says in which proportion an operator moves bytes and computes; the rates are
 the device's. The bytes given to a rule count every operand that is read and every
-result that is written once each. `operator_table` holds the rules with the names
-they belong to; here is how a name finds its rule. Resolve a name once and keep the
-rule: the search takes some microseconds.
+result that is written once each. `TABLE` holds the rules with the names they belong to.
+Resolve a name once and keep the rule: the search takes some microseconds.
 
 Names are without namespace, without the underscore of in-place operators and without
 `_foreach_`. A word may end or begin with a star; a word with a dot names one overload.

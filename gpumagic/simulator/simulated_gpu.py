@@ -39,7 +39,7 @@ _DIRECTIONS = {
 }
 
 
-class DriverCalls:
+class TimedDriverCalls:
     """What the allocator asks of the driver of one GPU, in time."""
 
     __slots__ = ("_gpu", "_machine")
@@ -146,7 +146,7 @@ class SimulatedGpu:
             number,
             model.memory_bytes,
             context_bytes=lambda: self.context_bytes,
-            driver=DriverCalls(machine, self),
+            driver=TimedDriverCalls(machine, self),
             settings=settings,
             processes=lambda: [(pid, used) for pid, used in others],
             now_us=lambda: machine.scheduler.now_ns // 1000,

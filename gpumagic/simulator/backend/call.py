@@ -1,4 +1,4 @@
-"""One call of an operator: its arguments turned into their twins, computed, booked."""
+"""Calls an operator: turns its arguments into their twins, computes, enters it."""
 
 from __future__ import annotations
 

@@ -26,6 +26,13 @@ So where the interpreter itself runs the handler, between two instructions, the 
 raises, as Python's own does. It can tell, still without bytecode: the interpreter takes
 the mark of a pending signal away before it runs handlers. C code that runs them, such
 as torch's, leaves it there.
+
+That mark is read out of CPython's thread state by its offset (`_marks_of_this_thread`),
+on 3.13 and later alone, and never written. A handler that only noted the signal, for a
+kernel of ours to deliver when it leaves, could not do without: torch's C++ runs
+handlers between kernels as well, and code of the user's that calls none would be
+interrupted an instruction late, as `torch_interrupt_handling.py` says it must not be.
+Where the state is laid out in another way, nothing is read and all is requested.
 """
 
 from __future__ import annotations

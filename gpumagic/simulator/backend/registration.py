@@ -1,4 +1,4 @@
-"""What stays until the process ends: the device's name, its guard, `torch.sim`.
+"""Registers the device with torch until the process ends: name, guard, `torch.sim`.
 
 torch's C++ asks a device guard written in Python for its `type()` from places that
 must not throw: at every recorded operation, and around every node of a backward
