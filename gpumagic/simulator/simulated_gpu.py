@@ -39,69 +39,6 @@ _DIRECTIONS = {
 }
 
 
-class TimedDriverCalls:
-    """What the allocator asks of the driver of one GPU, in time."""
-
-    __slots__ = ("_gpu", "_machine")
-
-    def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
-        self._machine = machine
-        self._gpu = gpu
-
-    def malloc(self, nbytes: int) -> None:
-        """cudaMalloc: takes time, waits for nothing."""
-        self._gpu.start()
-        self._machine.scheduler.elapse(self._gpu.costs.malloc_ns(nbytes))
-
-    def free(self, nbytes: int) -> None:
-        """cudaFree: waits for the whole device."""
-        began_ns = self._machine.scheduler.now_ns
-        self._machine.scheduler.wait_for_device(self._gpu.number)
-        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
-        self._machine.scheduler.host_waited("cudaFree", began_ns)
-
-    def record(self, stream: int) -> Any:
-        """An event behind the work of a stream."""
-        return self._machine.scheduler.record(self._gpu.streams[stream].queue)
-
-    def done(self, event: Any) -> bool:
-        """Whether the device has passed an event."""
-        return self._machine.scheduler.done(event)
-
-    def wait(self, event: Any) -> None:
-        """The host waits for an event, before memory can go back to the driver."""
-        began_ns = self._machine.scheduler.now_ns
-        self._machine.scheduler.wait_for(event)
-        self._machine.scheduler.host_waited(
-            "freeing memory that another stream used", began_ns
-        )
-
-
-class SimulatedStream:
-    """One stream, as each part of the engine knows it.
-
-    Attributes:
-        gpu: The GPU that it runs on.
-
-        number: What torch calls its id; 0 is the default stream.
-
-        queue: Its work, in the scheduler.
-
-        order: Its place in the order of accesses, in the tracker.
-    """
-
-    __slots__ = ("gpu", "number", "order", "priority", "queue")
-
-    def __init__(
-        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
-    ) -> None:
-        self.gpu = gpu
-        self.number = number
-        self.priority = priority
-        self.queue = queue
-        self.order = order
-
-
 class SimulatedGpu:
     """One GPU of the machine.
 
@@ -318,3 +255,66 @@ class SimulatedGpu:
             _, block = self.workspaces.popitem()
             if block is not None:
                 self.allocator.free(block)
+
+
+class SimulatedStream:
+    """One stream, as each part of the engine knows it.
+
+    Attributes:
+        gpu: The GPU that it runs on.
+
+        number: What torch calls its id; 0 is the default stream.
+
+        queue: Its work, in the scheduler.
+
+        order: Its place in the order of accesses, in the tracker.
+    """
+
+    __slots__ = ("gpu", "number", "order", "priority", "queue")
+
+    def __init__(
+        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
+    ) -> None:
+        self.gpu = gpu
+        self.number = number
+        self.priority = priority
+        self.queue = queue
+        self.order = order
+
+
+class TimedDriverCalls:
+    """What the allocator asks of the driver of one GPU, in time."""
+
+    __slots__ = ("_gpu", "_machine")
+
+    def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
+        self._machine = machine
+        self._gpu = gpu
+
+    def malloc(self, nbytes: int) -> None:
+        """cudaMalloc: takes time, waits for nothing."""
+        self._gpu.start()
+        self._machine.scheduler.elapse(self._gpu.costs.malloc_ns(nbytes))
+
+    def free(self, nbytes: int) -> None:
+        """cudaFree: waits for the whole device."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for_device(self._gpu.number)
+        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+        self._machine.scheduler.host_waited("cudaFree", began_ns)
+
+    def record(self, stream: int) -> Any:
+        """An event behind the work of a stream."""
+        return self._machine.scheduler.record(self._gpu.streams[stream].queue)
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has passed an event."""
+        return self._machine.scheduler.done(event)
+
+    def wait(self, event: Any) -> None:
+        """The host waits for an event, before memory can go back to the driver."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for(event)
+        self._machine.scheduler.host_waited(
+            "freeing memory that another stream used", began_ns
+        )

@@ -1,5 +1,9 @@
 """Registers the device with torch until the process ends: name, guard, `torch.sim`.
 
+torch lets one device be registered from Python, once, under one name. So as little
+as possible hangs on that: the module is a shell that answers with the names of the
+simulation that is on, and a shell without names when none is.
+
 torch's C++ asks a device guard written in Python for its `type()` from places that
 must not throw: at every recorded operation, and around every node of a backward
 pass. If an exception is pending there, or is raised there, the process ends.
@@ -12,10 +16,6 @@ So `type_` here is a chain of C iterators: no bytecode runs in it. It answers a
 constant and, before that, moves a pending exception out of the way into a slot.
 `restoring` puts it back where torch's Python side can raise it. The other half of
 the cure, a signal handler that never raises, is in `interrupts.py`.
-
-torch lets one device be registered from Python, once, under one name. So as little
-as possible hangs on that: the module is a shell that answers with the names of the
-simulation that is on, and a shell without names when none is.
 """
 
 from __future__ import annotations
@@ -55,61 +55,38 @@ _NAMES_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
 )
 
 
-class SetAside:
-    """Exceptions that were pending when the guard was asked."""
-
-    def __init__(self) -> None:
-        self._slots: list[_Slot] = [
-            (ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p())
-            for _ in range(_SLOTS)
-        ]
-        self._restore = ctypes.pythonapi["PyErr_Restore"]
-        self._restore.argtypes = [ctypes.c_void_p] * 3
-        self._restore.restype = None
-
-    def answering(self, constant: Any) -> Callable[[], Any]:
-        """A callable without bytecode: sets a pending exception aside, answers."""
-        fetch = ctypes.pythonapi["PyErr_Fetch"]
-        fetch.restype = None
-        targets = [tuple(map(ctypes.byref, slot)) for slot in self._slots]
-        fetched = itertools.starmap(fetch, itertools.cycle(targets))
-        answers = zip(itertools.repeat(constant), fetched, strict=False)
-        return map(operator.itemgetter(0), answers).__next__
-
-    def take(self) -> BaseException | None:
-        """The first exception that was set aside; forgets them all."""
-        found = None
-        for slot in self._slots:
-            if slot[0].value:
-                found = found or self._raised(slot)
-        return found
-
-    def _raised(self, slot: _Slot) -> BaseException | None:
-        pending = [pointer.value for pointer in slot]
-        for pointer in slot:
-            pointer.value = None
-        try:
-            self._restore(*pending)
-        except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
-            return error
-        return None
+def registered() -> SimulatedModule | None:
+    """`torch.sim`, if this process has registered it; torch need not be loaded."""
+    module: Any = sys.modules.get(MODULE)
+    # By what it can do: after a reload its class is another one of the same name.
+    return module if hasattr(module, "offer") else None
 
 
-def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
-    """A backward pass that raises what a hook has raised in it."""
+def register(torch: Any) -> SimulatedModule:
+    """Register the device, or find it registered."""
+    module = registered()
+    if module is not None:
+        return module
+    set_aside = SetAside()
+    private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
 
-    @functools.wraps(run_backward)
-    def run(*arguments: Any, **options: Any) -> Any:
-        try:
-            return run_backward(*arguments, **options)
-        except SystemError:  # "returned NULL without setting an exception"
-            error = set_aside.take()
-            if error is None:
-                raise
-        # Out here, so that it keeps its own cause and context.
-        raise error
+    class Guard(torch._C._acc.DeviceGuard):
+        """The device's guard; the head of this file says why it looks like this."""
 
-    return run
+        type_ = set_aside.answering(private_use_1)
+
+    module = SimulatedModule(set_aside)
+    torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+        NAME, module, device_guard=Guard()
+    )
+    autograd = torch.autograd
+    autograd._engine_run_backward = restoring(
+        autograd._engine_run_backward,
+        set_aside,
+    )
+    _fence_storages(torch, module)
+    os.register_at_fork(after_in_child=module.forked)
+    return module
 
 
 class SimulatedModule(types.ModuleType):
@@ -169,40 +146,6 @@ class SimulatedModule(types.ModuleType):
         return sorted(self._names)
 
 
-def registered() -> SimulatedModule | None:
-    """`torch.sim`, if this process has registered it; torch need not be loaded."""
-    module: Any = sys.modules.get(MODULE)
-    # By what it can do: after a reload its class is another one of the same name.
-    return module if hasattr(module, "offer") else None
-
-
-def register(torch: Any) -> SimulatedModule:
-    """Register the device, or find it registered."""
-    module = registered()
-    if module is not None:
-        return module
-    set_aside = SetAside()
-    private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
-
-    class Guard(torch._C._acc.DeviceGuard):
-        """The device's guard; the head of this file says why it looks like this."""
-
-        type_ = set_aside.answering(private_use_1)
-
-    module = SimulatedModule(set_aside)
-    torch.utils.backend_registration._setup_privateuseone_for_python_backend(
-        NAME, module, device_guard=Guard()
-    )
-    autograd = torch.autograd
-    autograd._engine_run_backward = restoring(
-        autograd._engine_run_backward,
-        set_aside,
-    )
-    _fence_storages(torch, module)
-    os.register_at_fork(after_in_child=module.forked)
-    return module
-
-
 def lies_there(storage: Any) -> bool:
     """Whether a storage is the simulated device's, whatever name that goes by."""
     torch = sys.modules["torch"]
@@ -248,3 +191,60 @@ def _no_storage() -> DeviceError:
         "a storage cannot be made by hand on the simulated GPU",
         'make a tensor there, torch.empty(n, device="sim"), and take its storage',
     )
+
+
+class SetAside:
+    """Exceptions that were pending when the guard was asked."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = [
+            (ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p())
+            for _ in range(_SLOTS)
+        ]
+        self._restore = ctypes.pythonapi["PyErr_Restore"]
+        self._restore.argtypes = [ctypes.c_void_p] * 3
+        self._restore.restype = None
+
+    def answering(self, constant: Any) -> Callable[[], Any]:
+        """A callable without bytecode: sets a pending exception aside, answers."""
+        fetch = ctypes.pythonapi["PyErr_Fetch"]
+        fetch.restype = None
+        targets = [tuple(map(ctypes.byref, slot)) for slot in self._slots]
+        fetched = itertools.starmap(fetch, itertools.cycle(targets))
+        answers = zip(itertools.repeat(constant), fetched, strict=False)
+        return map(operator.itemgetter(0), answers).__next__
+
+    def take(self) -> BaseException | None:
+        """The first exception that was set aside; forgets them all."""
+        found = None
+        for slot in self._slots:
+            if slot[0].value:
+                found = found or self._raised(slot)
+        return found
+
+    def _raised(self, slot: _Slot) -> BaseException | None:
+        pending = [pointer.value for pointer in slot]
+        for pointer in slot:
+            pointer.value = None
+        try:
+            self._restore(*pending)
+        except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
+            return error
+        return None
+
+
+def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
+    """A backward pass that raises what a hook has raised in it."""
+
+    @functools.wraps(run_backward)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return run_backward(*arguments, **options)
+        except SystemError:  # "returned NULL without setting an exception"
+            error = set_aside.take()
+            if error is None:
+                raise
+        # Out here, so that it keeps its own cause and context.
+        raise error
+
+    return run

@@ -65,47 +65,6 @@ _TYPES_COPIED = re.compile(
 ).match
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Those of one simulation.
-
-    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
-    subclass of the general one, `torch.Stream`.
-    """
-
-    any_stream: type
-    any_event: type
-    stream: type
-    event: type
-    generator: type
-
-    def of_torch(self) -> dict[str, type]:
-        """What torch itself offers, by name."""
-        return {
-            "Stream": self.any_stream,
-            "Event": self.any_event,
-            "Generator": self.generator,
-        }
-
-
-def make_classes(simulation: Simulation) -> Classes:
-    """Stream, Event and Generator of one simulation, and a generator for each GPU."""
-    shared = {"_simulation": simulation}
-    of_module = {"__module__": f"torch.{simulation.device_type}"}
-    any_event: Any = type("Event", (Event,), dict(shared))
-    event = type("Event", (EventOfDevice, any_event), dict(of_module))
-    streams = {**shared, "_event": event, "_objects": {}}
-    any_stream: Any = type("Stream", (Stream,), streams)
-    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
-    kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
-    generator = kind("Generator", (Generator,), {**shared, **of_module})
-    seed = simulation.torch.initial_seed()
-    for gpu in simulation.machine.all_gpus:
-        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
-        simulation.generators[gpu.index] = own
-    return Classes(any_stream, any_event, stream, event, generator)
-
-
 class Switch:
     """One simulation, put into torch; `off` takes it out."""
 
@@ -296,18 +255,6 @@ class Switch:
         return storage
 
 
-def new_tensor(torch: Any) -> Callable[..., Any]:
-    """`new_tensor`, for which torch's C++ would take the current device."""
-    original = torch.Tensor.new_tensor
-
-    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
-        if options.get("device") is None:
-            options["device"] = self.device
-        return original(self, data, **options)
-
-    return new_tensor
-
-
 class _Library:
     """Kernels that are in force until they are taken out.
 
@@ -330,6 +277,59 @@ class _Library:
         if library is None:
             library = self._by_key[key] = self._make("IMPL", "aten", key, "", 0)
         library.impl(name, key, kernel)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Those of one simulation.
+
+    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
+    subclass of the general one, `torch.Stream`.
+    """
+
+    any_stream: type
+    any_event: type
+    stream: type
+    event: type
+    generator: type
+
+    def of_torch(self) -> dict[str, type]:
+        """What torch itself offers, by name."""
+        return {
+            "Stream": self.any_stream,
+            "Event": self.any_event,
+            "Generator": self.generator,
+        }
+
+
+def make_classes(simulation: Simulation) -> Classes:
+    """Stream, Event and Generator of one simulation, and a generator for each GPU."""
+    shared = {"_simulation": simulation}
+    of_module = {"__module__": f"torch.{simulation.device_type}"}
+    any_event: Any = type("Event", (Event,), dict(shared))
+    event = type("Event", (EventOfDevice, any_event), dict(of_module))
+    streams = {**shared, "_event": event, "_objects": {}}
+    any_stream: Any = type("Stream", (Stream,), streams)
+    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
+    kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
+    generator = kind("Generator", (Generator,), {**shared, **of_module})
+    seed = simulation.torch.initial_seed()
+    for gpu in simulation.machine.all_gpus:
+        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
+        simulation.generators[gpu.index] = own
+    return Classes(any_stream, any_event, stream, event, generator)
+
+
+def new_tensor(torch: Any) -> Callable[..., Any]:
+    """`new_tensor`, for which torch's C++ would take the current device."""
+    original = torch.Tensor.new_tensor
+
+    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
+        if options.get("device") is None:
+            options["device"] = self.device
+        return original(self, data, **options)
+
+    return new_tensor
 
 
 def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:

@@ -1,10 +1,5 @@
 """Simulated device tensors: real torch tensors over the memory of a CPU tensor.
 
-DLPack hands a tensor over as a C structure: pointer, device, type, sizes, strides.
-One structure is kept for each kind of tensor, filled but for the pointer, the sizes
-and the strides, and for each thread: another may run between filling and handing
-over. torch reads a structure again when the storage dies, so none is ever given up.
-
 A tensor on `sim:1` is a plain `torch.Tensor`. Its storage points at the memory of a
 CPU tensor, its *twin*, on which the numbers are computed. Views of it, parameters,
 gradients and pickling are torch's own work; none of them needs a copy or a subclass.
@@ -62,169 +57,6 @@ _Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
 # The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
 Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
-
-
-class _Forms(threading.local):
-    """The structures of this thread, by kind."""
-
-    def __init__(self, on_new_thread: Callable[[], object]) -> None:
-        self.by_kind: dict[_Kind, _Form] = {}
-        on_new_thread()
-
-
-class Maker:
-    """Makes tensors.
-
-    Attributes:
-        types: What DLPack calls the types of torch; some have no name there.
-
-        make: Makes a tensor over the memory at a host address, of a kind of device
-            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
-
-    Args:
-        torch: The torch module itself.
-
-        kept: Where the structures are kept, until the process ends.
-
-        on_new_thread: Called in each thread before its first tensor.
-    """
-
-    def __init__(
-        self, torch: Any, kept: list[bytearray], on_new_thread: Callable[[], object]
-    ) -> None:
-        self.types = {
-            getattr(torch, name): bits << 8 | code | _LANES
-            for name, (code, bits) in _TYPES.items()
-        }
-        self._kept = kept
-        self._forms = _Forms(on_new_thread)
-        self._take = torch._C._from_dlpack
-        self._capsule = ctypes.pythonapi["PyCapsule_New"]
-        self._capsule.restype = ctypes.py_object
-        self._capsule.argtypes = [ctypes.c_void_p] * 3  # the cheapest to convert
-        self._word = ctypes.create_string_buffer(b"dltensor")
-        self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
-
-    def _maker(self, name: ctypes.c_void_p) -> Make:
-        """What makes a tensor, with all that it needs within reach."""
-        forms, new_form, capsule = self._forms, self._new_form, self._capsule
-        take = self._take
-
-        def make(
-            pointer: int,
-            kind: int,
-            index: int,
-            type_: int,
-            size: tuple[int, ...],
-            stride: tuple[int, ...],
-        ) -> Any:
-            which = kind, index, type_, len(size)
-            form = forms.by_kind.get(which) or new_form(which)
-            structure, fill, address = form
-            fill(structure, 0, *size, *stride, pointer)
-            return take(capsule(address, name, None))
-
-        return make
-
-    def _new_form(self, which: _Kind) -> _Form:
-        kind, index, type_, dimensions = which
-        # Sizes and strides lie in front, so that the pointer follows them.
-        sizes_bytes = 8 * dimensions
-        structure = bytearray(2 * sizes_bytes + _FIXED.size)
-        sizes = ctypes.addressof(
-            (ctypes.c_char * len(structure)).from_buffer(structure)
-        )
-        strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
-        _FIXED.pack_into(
-            structure,
-            2 * sizes_bytes,
-            0,
-            kind,
-            index,
-            dimensions,
-            type_,
-            sizes,
-            strides,
-            0,
-            0,
-            0,
-        )
-        fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
-        self._kept.append(structure)
-        form = structure, fill, ctypes.c_void_p(fixed)
-        self._forms.by_kind[which] = form
-        return form
-
-
-def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
-    """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
-
-    Moving a module is such an assignment to each parameter, which so stays the object
-    that it was, with its hooks and attributes. torch asks first whether both are made
-    of one class in C++. Its list of devices for which dense tensors are leaves out
-    those that are registered from Python, though they are no different.
-    """
-    keys_of, key = torch._C._dispatch_keys, torch._C.DispatchKey
-    dense = key.CPU, key.PrivateUse1
-
-    def kernel(tensor: Any, other: Any) -> bool:
-        return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
-
-    return kernel
-
-
-class Memory:
-    """What a simulated storage is made of.
-
-    Attributes:
-        twin: The CPU tensor with the numbers.
-
-        plain: Whether every tensor on this storage has the geometry of the twin.
-
-        gpu: The simulated GPU that it lies on.
-
-        accesses: Who has read and written it.
-
-        whole: All of it, as the tracker wants what is read or written.
-
-        life: What is to be given back at its end; None where nothing is.
-    """
-
-    __slots__ = ("accesses", "gpu", "life", "plain", "twin", "whole")
-
-    twin: Any
-    plain: bool
-    gpu: SimulatedGpu
-    accesses: Accesses
-    whole: Operand
-    life: Life | None
-
-
-class GoneGpu:
-    """In the place of the GPU of a machine that was switched off.
-
-    Attributes:
-        gone: Tells it from a GPU, of which everything else can be asked.
-    """
-
-    gone = True
-
-    def __getattr__(self, name: str) -> Any:
-        raise DeviceError(
-            "this tensor lies on a simulated machine that was switched off",
-            "make it again on the one that is on",
-        )
-
-
-class Life(weakref.ref[Any]):
-    """Dies with a storage, and knows what is to be given back then."""
-
-    __slots__ = ("accesses", "block", "recorded", "stream")
-
-    accesses: Accesses
-    block: Any
-    recorded: tuple[int, ...]  # the orders of other streams that it was marked for
-    stream: SimulatedStream
 
 
 class Tensors:
@@ -411,3 +243,171 @@ class Tensors:
             twin.size(),
             twin.stride(),
         )
+
+
+class Memory:
+    """What a simulated storage is made of.
+
+    Attributes:
+        twin: The CPU tensor with the numbers.
+
+        plain: Whether every tensor on this storage has the geometry of the twin.
+
+        gpu: The simulated GPU that it lies on.
+
+        accesses: Who has read and written it.
+
+        whole: All of it, as the tracker wants what is read or written.
+
+        life: What is to be given back at its end; None where nothing is.
+    """
+
+    __slots__ = ("accesses", "gpu", "life", "plain", "twin", "whole")
+
+    twin: Any
+    plain: bool
+    gpu: SimulatedGpu
+    accesses: Accesses
+    whole: Operand
+    life: Life | None
+
+
+class Life(weakref.ref[Any]):
+    """Dies with a storage, and knows what is to be given back then."""
+
+    __slots__ = ("accesses", "block", "recorded", "stream")
+
+    accesses: Accesses
+    block: Any
+    recorded: tuple[int, ...]  # the orders of other streams that it was marked for
+    stream: SimulatedStream
+
+
+class GoneGpu:
+    """In the place of the GPU of a machine that was switched off.
+
+    Attributes:
+        gone: Tells it from a GPU, of which everything else can be asked.
+    """
+
+    gone = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise DeviceError(
+            "this tensor lies on a simulated machine that was switched off",
+            "make it again on the one that is on",
+        )
+
+
+def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
+    """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
+
+    Moving a module is such an assignment to each parameter, which so stays the object
+    that it was, with its hooks and attributes. torch asks first whether both are made
+    of one class in C++. Its list of devices for which dense tensors are leaves out
+    those that are registered from Python, though they are no different.
+    """
+    keys_of, key = torch._C._dispatch_keys, torch._C.DispatchKey
+    dense = key.CPU, key.PrivateUse1
+
+    def kernel(tensor: Any, other: Any) -> bool:
+        return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
+
+    return kernel
+
+
+class Maker:
+    """Makes tensors by DLPack.
+
+    That hands a tensor over as a C structure: pointer, device, type, sizes, strides.
+    One structure is kept for each kind of tensor, filled but for the pointer, the sizes
+    and the strides, and for each thread: another may run between filling and handing
+    over. torch reads a structure again when the storage dies, so none is ever given up.
+
+    Attributes:
+        types: What DLPack calls the types of torch; some have no name there.
+
+        make: Makes a tensor over the memory at a host address, of a kind of device
+            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
+
+    Args:
+        torch: The torch module itself.
+
+        kept: Where the structures are kept, until the process ends.
+
+        on_new_thread: Called in each thread before its first tensor.
+    """
+
+    def __init__(
+        self, torch: Any, kept: list[bytearray], on_new_thread: Callable[[], object]
+    ) -> None:
+        self.types = {
+            getattr(torch, name): bits << 8 | code | _LANES
+            for name, (code, bits) in _TYPES.items()
+        }
+        self._kept = kept
+        self._forms = _Forms(on_new_thread)
+        self._take = torch._C._from_dlpack
+        self._capsule = ctypes.pythonapi["PyCapsule_New"]
+        self._capsule.restype = ctypes.py_object
+        self._capsule.argtypes = [ctypes.c_void_p] * 3  # the cheapest to convert
+        self._word = ctypes.create_string_buffer(b"dltensor")
+        self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
+
+    def _maker(self, name: ctypes.c_void_p) -> Make:
+        """What makes a tensor, with all that it needs within reach."""
+        forms, new_form, capsule = self._forms, self._new_form, self._capsule
+        take = self._take
+
+        def make(
+            pointer: int,
+            kind: int,
+            index: int,
+            type_: int,
+            size: tuple[int, ...],
+            stride: tuple[int, ...],
+        ) -> Any:
+            which = kind, index, type_, len(size)
+            form = forms.by_kind.get(which) or new_form(which)
+            structure, fill, address = form
+            fill(structure, 0, *size, *stride, pointer)
+            return take(capsule(address, name, None))
+
+        return make
+
+    def _new_form(self, which: _Kind) -> _Form:
+        kind, index, type_, dimensions = which
+        # Sizes and strides lie in front, so that the pointer follows them.
+        sizes_bytes = 8 * dimensions
+        structure = bytearray(2 * sizes_bytes + _FIXED.size)
+        sizes = ctypes.addressof(
+            (ctypes.c_char * len(structure)).from_buffer(structure)
+        )
+        strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
+        _FIXED.pack_into(
+            structure,
+            2 * sizes_bytes,
+            0,
+            kind,
+            index,
+            dimensions,
+            type_,
+            sizes,
+            strides,
+            0,
+            0,
+            0,
+        )
+        fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
+        self._kept.append(structure)
+        form = structure, fill, ctypes.c_void_p(fixed)
+        self._forms.by_kind[which] = form
+        return form
+
+
+class _Forms(threading.local):
+    """The structures of this thread, by kind."""
+
+    def __init__(self, on_new_thread: Callable[[], object]) -> None:
+        self.by_kind: dict[_Kind, _Form] = {}
+        on_new_thread()
