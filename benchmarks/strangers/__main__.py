@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +29,7 @@ from benchmarks.strangers.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _NOWHERE = Path("no checkouts")
 _PARTS = ("programs", "notebooks", "tests")
@@ -46,8 +49,13 @@ def main() -> None:
         "--only", default="", help="programs or tests with this in them"
     )
     parser.add_argument("--part", choices=_PARTS, action="append", help="not all three")
+    parser.add_argument(
+        "--again",
+        action="append",
+        help="PyTorch's tests with this in them alone, kept beside the others' results",
+    )
     options = parser.parse_args()
-    parts = options.part or _PARTS
+    parts = ("tests",) if options.again else options.part or _PARTS
     import_first((*_FIRST, *_FOR_PACKAGES, *_FOR_TESTS, "ipykernel.kernelapp"))
     sources = (options.sources or _NOWHERE).resolve()
     programs = [*_programs(sources, options.only)] if {*parts} != {"tests"} else []
@@ -58,7 +66,7 @@ def main() -> None:
             print("  ".join(f"{key}: {each}" for key, each in found[-1].items()))
             _keep(f"strangers_{part}", options.only, {"programs": found})
     if "tests" in parts and options.pytorch:
-        _torch_tests(options.pytorch.resolve() / "test", options.only)
+        _torch_tests(options.pytorch.resolve() / "test", options.only, options.again)
     if not options.only:
         print(f"  -> {write_table()}")
 
@@ -112,12 +120,16 @@ def _outcome(program: Program, device: str, sources: Path) -> Outcome:
     return Outcome.read(said) if said else Outcome(error=error)
 
 
-def _torch_tests(tests: Path, only: str) -> None:
+def _torch_tests(tests: Path, only: str, again: Sequence[str] | None) -> None:
     version = (tests.parent / "version.txt").read_text(encoding="utf-8").strip()
-    outcomes: dict[str, str] = {}
-    failures: dict[str, str] = {}
-    for file in FILES:
-        names = [each for each in tests_of(tests, file) if only in f"{file}.{each}"]
+    outcomes, failures = _found_before(version) if again else ({}, {})
+    wanted = again or (only,)
+    for file in _files_with(wanted):
+        names = [
+            each
+            for each in tests_of(tests, file)
+            if any(text in f"{file}.{each}" for text in wanted)
+        ]
 
         def tell(ran: Ran, file: str = file) -> None:
             name = f"{file}.{ran.test}"
@@ -138,11 +150,38 @@ def _torch_tests(tests: Path, only: str) -> None:
     print(counted(outcomes))
 
 
+def _files_with(wanted: Sequence[str]) -> Sequence[str]:
+    """The files that need to be read: all, unless each text names one."""
+    named = {text.partition(".")[0] for text in wanted}
+    return [each for each in FILES if each in named or not named <= {*FILES}]
+
+
+def _found_before(version: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What became of all tests so far, and what those said that failed.
+
+    Raises:
+        SystemExit: That was with another torch, or of other tests.
+    """
+    path = RESULTS / "strangers_torch_tests.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    theirs = found["environment"]["versions"]["torch"], found["tests_of"]
+    ours = importlib.metadata.version("torch"), version
+    if theirs != ours:
+        sys.exit(f"the others are of torch {theirs[0]} and tests {theirs[1]}; run all")
+    return found["outcomes"], found["failures"]
+
+
 def _keep(name: str, only: str, found: dict[str, Any]) -> None:
     """Results of everything are kept; those of a part are only shown."""
     if not only:
-        versions = {each: importlib.metadata.version(each) for each in _VERSIONS}
-        write_measurement(RESULTS, name, {"packages": versions, **found})
+        write_measurement(RESULTS, name, {"packages": dict(_versions()), **found})
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    """Those of packages that are installed; PyTorch's tests need none."""
+    for each in _VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield each, importlib.metadata.version(each)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,12 @@ _FRAMES = "wants torch's own functions among the frames; a record begins at the 
 _SEGMENT = "supposes that there is a segment already"
 _TOO_LARGE = "computes for minutes on a CPU what a GPU does in no time"
 _PINNED = "pinned memory comes from this machine's allocator, with other addresses"
-_GENERATOR = "random numbers are those of the CPU's generator, which has no offset"
+_GENERATOR = "random numbers are those of a CPU's generator, which goes to no offset"
 _TURNS = "threads wait for the simulated clock one after the other"
 _ANYWHERE = "does the same where nothing is simulated"
 _SPARSE = "sparse tensors are refused"
+_NESTED = "nested tensors in the strided layout are refused"
+_CUDNN = "wants cuDNN's own operator by name; recurrent networks run cell by cell"
 _EXPANDABLE = "expandable segments are refused"
 
 KNOWN: tuple[Known, ...] = (
@@ -51,6 +53,7 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda.*.test_cublas_allow_*", THE_TESTS, _OLDER),
     Known("test_cuda.*.test_float32_matmul_precision_get_set", THE_TESTS, _OLDER),
     Known("test_cuda.*.test_cublas_workspace_*", BEYOND, "cuBLAS's own settings"),
+    Known("test_cuda.*.test_autocast_rnn", BEYOND, _CUDNN),
     Known("test_cuda.*.test_cudart_register", BEYOND, _NO_DRIVER),
     Known("test_cuda.*.test_cuda_module_loading_env", BEYOND, _NO_DRIVER),
     Known("test_cuda.*.test_clock_speed", BEYOND, _NO_DRIVER),
@@ -80,6 +83,9 @@ KNOWN: tuple[Known, ...] = (
     Known("test_dataloader.*.test_get_worker_info", THE_TESTS, _ANYWHERE),
     Known("test_dataloader.*.test_segfault", THE_TESTS, _ANYWHERE),
     Known("test_dataloader.*.test_multiprocessing_*", BEYOND, _ANOTHER_PYTHON),
+    Known("test_dataloader.*.test_nested_tensor_*_cpu", BEYOND, _ANOTHER_PYTHON),
+    Known("test_dataloader.*.test_nested_tensor_*_cuda", BEYOND, _NESTED),
+    Known("test_dataloader.*.test_out_of_order_index_ds", THE_TESTS, _OLDER),
     Known("test_dataloader.*.test_shuffler_iterdatapipe", BEYOND, _ANOTHER_PYTHON),
     Known("test_cuda_multigpu.*.test_rng_state_offset", BEYOND, _GENERATOR),
     Known("test_cuda_multigpu.*.test_stream_event_nogil", BEYOND, _TURNS),

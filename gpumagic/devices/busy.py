@@ -71,7 +71,7 @@ class Busy:
             self._rate = amount * 1e9 / max(runtime.now_ns() - began_ns, 1)
 
     def _submit_simulated(self, seconds: float) -> None:
-        from gpumagic.simulator.work import FULL_SHARE, Engine
+        from gpumagic.simulator.engines import FULL_SHARE, Engine
 
         box = simulated_box()
         stream = self._runtime.current_stream(self._device)

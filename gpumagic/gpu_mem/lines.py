@@ -125,7 +125,7 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
 
 
 def _of_the_simulator() -> Chosen:
-    from gpumagic.simulator.memory_watch import MemoryWatch
+    from gpumagic.simulator.observing import MemoryWatch
 
     return Chosen(MemoryWatch(simulated_box()))  # type: ignore[arg-type]
 

@@ -14,29 +14,34 @@ from gpumagic.simulator.allocator_blocks import (
     SHARED,
     Block,
     FreeBlocks,
+    HeldBlocks,
     Pool,
+    PrivatePools,
 )
 from gpumagic.simulator.allocator_counters import Counters
-from gpumagic.simulator.allocator_held import HeldBlocks
-from gpumagic.simulator.allocator_history import History, Recording
-from gpumagic.simulator.allocator_pools import PrivatePools
-from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
+from gpumagic.simulator.allocator_segments import (
+    BEYOND_ANY_DEVICE,
+    DeviceMemory,
+    DriverCalls,
+    OutOfSimulatedMemory,
+)
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
     SMALLEST_BLOCK_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import snapshot_of
-from gpumagic.simulator.out_of_memory import (
-    BEYOND_ANY_DEVICE,
-    OutOfSimulatedMemory,
+from gpumagic.simulator.allocator_snapshot import (
+    History,
+    Recording,
+    snapshot_of,
+    verify,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
-    from gpumagic.simulator.allocator_pools import PoolId
 
 __all__ = [
     "AllocatorSettings",
@@ -306,8 +311,6 @@ class CachingAllocator:
 
     def verify(self) -> None:
         """Raise AssertionError where blocks, lists and counters disagree."""
-        from gpumagic.simulator.allocator_verification import verify
-
         pools = self._small, self._large, *self._private.halves()
         verify(pools, self._memory.heads, self._held.awaited(), self.counters)
 

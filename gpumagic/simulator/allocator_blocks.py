@@ -1,9 +1,10 @@
-"""The pieces that simulated memory is cut into, and the lists of the free ones."""
+"""The pieces that simulated memory is cut into: free, in pools, or freed but in use."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
@@ -11,19 +12,19 @@ from gpumagic.simulator.allocator_settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gpumagic.simulator.allocator_counters import Tally
+    from gpumagic.simulator.allocator_counters import Counters, Tally
+    from gpumagic.simulator.allocator_segments import DriverCalls
 
 # The states as torch spells them in a memory snapshot.
 ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"  # freed, while another stream may still use it
 INACTIVE = "inactive"
-
 SHARED = (0, 0)  # the identity of what no private pool owns
-
 # A free block is found by size, then by address: both in one number.
 _SIZE_SHIFT = 56
+PoolId: TypeAlias = "tuple[int, int]"
 
 
 class Block:
@@ -75,9 +76,10 @@ class Block:
 
     def split_off(self, size: int) -> Block:
         """Keep the front of this size; the rest as a free block of its own."""
-        rest = Block(self.address + size, self.size - size, self.stream, self.pool)
+        pool = self.pool
+        rest = Block(self.address + size, self.size - size, self.stream, pool)
         rest.requested = self.requested
-        rest.free_since = self.pool.searches
+        rest.free_since = pool.searches
         rest.previous = self
         rest.next = following = self.next
         if following is not None:
@@ -86,11 +88,8 @@ class Block:
         self.size = size
         return rest
 
-    def absorb_next(self) -> None:
-        """Take over the next block's room; that block is no more."""
-        gone = self.next
-        if gone is None:
-            return
+    def absorb(self, gone: Block) -> None:
+        """Take over the room of the next block, which is no more."""
         self.size += gone.size
         self.next = following = gone.next
         if following is not None:
@@ -128,7 +127,7 @@ class FreeBlocks:
 
     def replace_at(self, position: int, block: Block) -> None:
         """Put a block, new or of another size, in the place of the one there."""
-        keys = self.keys
+        keys, blocks = self.keys, self.blocks
         key = block.size << _SIZE_SHIFT | block.address
         above = position + 1
         # Mostly the order stays, and nothing has to move.
@@ -136,10 +135,12 @@ class FreeBlocks:
             above == len(keys) or key < keys[above]
         ):
             keys[position] = key
-            self.blocks[position] = block
-            return
-        self.remove_at(position)
-        self.add(block)
+            blocks[position] = block
+        else:
+            del keys[position], blocks[position]
+            position = bisect_left(keys, key)
+            keys.insert(position, key)
+            blocks.insert(position, block)
 
 
 class Pool:
@@ -181,21 +182,21 @@ class Pool:
         if following is not None and following.state is INACTIVE:
             position = free.find(following)
             number, nbytes = -1, -following.size
-            block.absorb_next()
+            block.absorb(following)
         if previous is not None and previous.state is INACTIVE:
             if position >= 0:
                 free.remove_at(position)
             position = free.find(previous)
             number, nbytes = number - 1, nbytes - previous.size
             previous.requested = block.requested
-            previous.absorb_next()
-            block = previous
+            previous.absorb(block)
+            block, previous = previous, previous.previous
         block.free_since = self.searches
         if position >= 0:
             free.replace_at(position, block)
         else:
             free.add(block)
-        if block.next is not None or block.previous is not None:
+        if previous is not None or block.next is not None:
             return number + 1, nbytes + block.size
         return number, nbytes
 
@@ -212,3 +213,152 @@ class Pool:
         """All free blocks by stream, size and address."""
         for stream in sorted(self.free_by_stream):
             yield from self.free_by_stream[stream].blocks
+
+
+class HeldBlocks:
+    """Blocks that lie still until the device has passed an event on every stream.
+
+    Args:
+        driver: Whom to ask for events.
+
+        let_go: What to do with a block that waits for nothing any more.
+    """
+
+    def __init__(self, driver: DriverCalls, let_go: Callable[[Block], None]) -> None:
+        # Events in the order of their stream, with the block that waits for each.
+        self.queues: dict[int, deque[tuple[Any, Block]]] = {}
+        # Freed while no event may be made, with the streams to make one for each.
+        self._deferred: list[tuple[Block, list[int]]] = []
+        self._driver = driver
+        self._let_go = let_go
+
+    def hold(self, block: Block, streams: list[int]) -> None:
+        """Keep a block until all these streams have done what they have now."""
+        block.state, block.uses = PENDING, None
+        block.pending_events = len(streams)
+        self._await(block, streams)
+
+    def defer(self, block: Block, streams: list[int]) -> None:
+        """Likewise, but the events are made later: now a capture would swallow them."""
+        block.state, block.uses = PENDING, None
+        block.pending_events = len(streams)
+        self._deferred.append((block, streams))
+
+    def hold_deferred(self) -> None:
+        """Make the events that had to wait for the end of all captures."""
+        while self._deferred:
+            self._await(*self._deferred.pop(0))
+
+    def awaited(self) -> Iterator[Block]:
+        """Each block that is held, once for each of its events."""
+        for queue in self.queues.values():
+            yield from (block for _, block in queue)
+        for block, streams in self._deferred:
+            yield from [block] * len(streams)
+
+    def let_go_of_done(self) -> None:
+        """Look at each stream's oldest events, up to one the device has not passed."""
+        for stream, queue in list(self.queues.items()):
+            while queue and self._driver.done(queue[0][0]):
+                self._count_event(queue.popleft()[1])
+            if not queue:
+                del self.queues[stream]
+
+    def wait_for_all(self) -> None:
+        """The host waits for every event; nothing is held afterwards."""
+        for queue in self.queues.values():
+            for event, block in queue:
+                self._driver.wait(event)
+                self._count_event(block)
+        self.queues.clear()
+
+    def _await(self, block: Block, streams: list[int]) -> None:
+        for stream in streams:
+            queue = self.queues.setdefault(stream, deque())
+            queue.append((self._driver.record(stream), block))
+
+    def _count_event(self, block: Block) -> None:
+        block.pending_events -= 1
+        if not block.pending_events:
+            self._let_go(block)
+
+
+class PrivatePool:
+    """The small and the large half of a pool of its own, and how many use it."""
+
+    __slots__ = ("large", "small", "uses")
+
+    def __init__(self, identity: PoolId, counters: Counters) -> None:
+        self.small = Pool("small", counters.small, identity)
+        self.large = Pool("large", counters.large, identity)
+        self.uses = 0
+
+    @property
+    def halves(self) -> tuple[Pool, Pool]:
+        """Both, the large one first, as torch goes through them."""
+        return self.large, self.small
+
+
+class PrivatePools:
+    """All private pools of an allocator, and what is diverted to them just now.
+
+    Attributes:
+        diverted: Which pool takes what is asked for on which streams; the latest
+            comes last, and goes first.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._pools: dict[PoolId, PrivatePool] = {}
+        self.diverted: list[tuple[PrivatePool, Callable[[int], bool]]] = []
+
+    def keep(self, identity: PoolId) -> PrivatePool:
+        """The pool of this name, new if there is none; it has one user more."""
+        pool = self._pools.get(identity)
+        if pool is None:
+            pool = self._pools[identity] = PrivatePool(identity, self._counters)
+        pool.uses += 1
+        return pool
+
+    def release(self, identity: PoolId) -> None:
+        """One user less; without any, its memory may go back to the driver.
+
+        Nothing is moved here: this may be called by a collection of garbage, in the
+        middle of anything.
+        """
+        pool = self._pools.get(identity)
+        if pool is not None:
+            pool.uses -= 1
+
+    def uses(self, identity: PoolId) -> int:
+        """How many use a pool."""
+        pool = self._pools.get(identity)
+        return pool.uses if pool is not None else 0
+
+    def half_for(self, plain: Pool, stream: int) -> Pool:
+        """Where a request on a stream goes that would else go to this half."""
+        for pool, accepts in reversed(self.diverted):
+            if accepts(stream):
+                return pool.small if plain.name == "small" else pool.large
+        return plain
+
+    def released(self) -> Iterator[Pool]:
+        """The halves of pools that nobody uses any more."""
+        for pool in tuple(self._pools.values()):
+            if not pool.uses:
+                yield from pool.halves
+
+    def forget_empty(self, in_use: set[PoolId]) -> None:
+        """Forget the pools that nobody uses and that have no segments."""
+        for identity, pool in tuple(self._pools.items()):
+            if not pool.uses and identity not in in_use:
+                del self._pools[identity]
+
+    def halves(self) -> Iterator[Pool]:
+        """The halves of all pools."""
+        for pool in tuple(self._pools.values()):
+            yield from pool.halves
+
+    def idle_bytes(self) -> int:
+        """What lies unused in private pools."""
+        return sum(block.size for half in self.halves() for block in half.free_blocks())

@@ -189,7 +189,11 @@ class Tally:
             count.note_peak(now)
         if splits:
             self.inactive_split.shift(splits)
-        if split_bytes:
+        if split_bytes < 0:  # mostly: it is taken out of a part
+            count = self.inactive_split_bytes
+            count.current += split_bytes
+            count.freed -= split_bytes
+        elif split_bytes:
             self.inactive_split_bytes.shift(split_bytes)
         if self.active is not None:
             self._shift_active(1, size)

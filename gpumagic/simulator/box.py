@@ -12,8 +12,7 @@ from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine
-from gpumagic.simulator.machine_words import MachineWords
+from gpumagic.simulator.machine import Machine, MachineRequest
 from gpumagic.simulator.models import parse_request
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
-    from gpumagic.simulator.work import Work
 
 HAZARDS = ("report", "poison", "off")
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
@@ -73,7 +72,7 @@ class Box:
             [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
         )
         self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
-        self._words = MachineWords(
+        self._request = MachineRequest(
             f"{count}x{model.key}" if count > 1 else model.key,
             memory=memory,
             hazards=hazards,
@@ -145,7 +144,7 @@ class Box:
         Args:
             request: The choice, as `%gpu_select` takes it.
         """
-        return dataclasses.replace(self._words, as_cuda=self.as_cuda).anew(request)
+        return dataclasses.replace(self._request, as_cuda=self.as_cuda).anew(request)
 
     # -------------------------------------------------------------- its figures
 
@@ -255,7 +254,7 @@ class Box:
         return SimulationReport(
             label=self.label,
             on=self.is_on,
-            device_type=self._simulation.word if self._simulation else None,
+            device_type=self._simulation.shown_type if self._simulation else None,
             started=self.machine.started,
             visible=len(self.driver.latch.visible()),
             time_s=self.time_s,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpumagic.report.record import Record
-from gpumagic.simulator.work import FULL_SHARE
+from gpumagic.simulator.engines import FULL_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +140,7 @@ class CostModel:
 
         Args:
             rule: What `operators` found for the operator and its shapes.
-            dtype: The word of the type in which it computes.
+            dtype: The word for the type in which it computes.
             flops: Its floating-point operations; ignored unless the rule uses them.
             bytes_: Its operands' and results' bytes, each counted once.
         """

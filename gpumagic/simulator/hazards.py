@@ -19,12 +19,14 @@ from gpumagic.simulator.accesses import (
     NOBODY,
     SEVERAL,
     Accesses,
+    FormerAccess,
+    FormerAccesses,
     Operand,
+    merge,
     moved,
+    races_of,
     trim,
 )
-from gpumagic.simulator.conflicts import merge, races_of
-from gpumagic.simulator.ghosts import Ghost, Ghosts
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class Tracker:
     loses its oldest accesses: a race can be missed, none is made up.
 
     Attributes:
-        ghosts: The accesses of memory that was given back too early.
+        former: The accesses of memory that was given back too early.
 
         vacancies: By address, who used it last, of the stream it was allocated for.
 
@@ -63,7 +65,7 @@ class Tracker:
         "_clocks",
         "_number",
         "after_host_waits",
-        "ghosts",
+        "former",
         "vacancies",
     )
 
@@ -72,7 +74,7 @@ class Tracker:
         self._number = 0
         self._alone = NOBODY  # the only stream that has operated so far
         self.after_host_waits: list[Callable[[], object]] = []
-        self.ghosts = Ghosts()
+        self.former = FormerAccesses()
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
     # ------------------------------------------------------------------ order
@@ -112,8 +114,8 @@ class Tracker:
     def _host_waits(self, *clocks: Sequence[int]) -> None:
         for clock in clocks:
             merge(self._clocks[HOST], clock)
-        for pool in tuple(self.ghosts):
-            self._lay_to_rest(pool)
+        for pool in tuple(self.former):
+            self._forget_ordered(pool)
         for tell in self.after_host_waits:
             tell()
 
@@ -162,8 +164,9 @@ class Tracker:
             kept = accesses.writes
             if layout is None and low <= 0 and high >= accesses.size_bytes:
                 # Whoever comes after this write comes after all before it as well.
-                accesses.reads.clear()
-                kept.clear()
+                if accesses.stream != NOBODY:  # else it is new
+                    accesses.reads.clear()
+                    kept.clear()
                 accesses.stream = stream
             elif accesses.stream != stream:
                 accesses.join(stream)
@@ -208,12 +211,12 @@ class Tracker:
                 self._clocks[each] for each in (HOST, stream, *recorded_streams)
             ]
             left = [
-                Ghost(writes, moved(span, 0, size, address), access)
+                FormerAccess(writes, moved(span, 0, size, address), access)
                 for writes, span, access in accesses.kept()
                 if all(access[0] > clock[span[0]] for clock in covering)
             ]
             if left:
-                self.ghosts.add(stream, left)
+                self.former.add(stream, left)
         self.forget(accesses)
 
     def reused(self, address: int, size: int, stream: int) -> Accesses:
@@ -221,9 +224,9 @@ class Tracker:
         accesses = Accesses(size)
         if address in self.vacancies:
             self._move_in(accesses, address, stream)
-        if stream in self.ghosts:
-            self._lay_to_rest(stream)
-            self.ghosts.haunt(accesses, address, stream)
+        if stream in self.former:
+            self._forget_ordered(stream)
+            self.former.hand_on(accesses, address, stream)
         return accesses
 
     def vacated(self, accesses: Accesses, address: int, stream: int) -> None:
@@ -247,5 +250,5 @@ class Tracker:
             accesses.writes[span] = number, place, False
             accesses.stream = stream
 
-    def _lay_to_rest(self, pool: int) -> None:
-        self.ghosts.lay_to_rest(pool, self._clocks[pool], self._clocks[HOST])
+    def _forget_ordered(self, pool: int) -> None:
+        self.former.forget_ordered(pool, self._clocks[pool], self._clocks[HOST])

@@ -1,16 +1,19 @@
-"""What one torch operator costs: the rule by its name, and its variants by shape.
+"""What one torch operator costs: the rules, and which operators go by each.
 
 A rule says in which proportion an operator moves bytes and computes; the rates are
 the device's. The bytes given to a rule count every operand that is read and every
-result that is written once each. `operator_table` holds the rules with the names
-they belong to; here is how a name finds its rule. Resolve a name once and keep the
-rule: the search takes some microseconds.
+result that is written once each. `TABLE` holds the rules with the names they belong to.
+Resolve a name once and keep the rule: the search takes some microseconds.
+
+Names are without namespace, without the underscore of in-place operators and without
+`_foreach_`. A word may end or begin with a star; a word with a dot names one overload.
+What no line holds is costed by its bytes and marked as unmodelled.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpumagic.simulator.costs import HostCosts
@@ -114,8 +117,6 @@ def rule_for(op_name: str) -> Rule:
     Args:
         op_name: Such as "aten::addmm.out" or "aten::_foreach_add_.List".
     """
-    from gpumagic.simulator.operator_table import TABLE, UNKNOWN
-
     namespace, separator, rest = op_name.rpartition("::")
     if separator and namespace != "aten":
         return UNKNOWN
@@ -173,3 +174,276 @@ def dtype_word(dtype: str, *, tf32: bool) -> str:
 def _functional(name: str) -> str:
     """The name without the underscore of an operator that works in place."""
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One rule with the names that go by it."""
+
+    rule: Rule
+    reason: str
+    names: frozenset[str]
+    prefixes: tuple[str, ...]
+    suffixes: tuple[str, ...]
+
+    def holds(self, name: str) -> bool:
+        """Whether this operator goes by the rule."""
+        return (
+            name in self.names
+            or name.startswith(self.prefixes)
+            or name.endswith(self.suffixes)
+        )
+
+
+def _entry(rule: Rule, reason: str, words: str) -> Entry:
+    listed = words.split()
+    return Entry(
+        rule,
+        reason,
+        frozenset(word for word in listed if "*" not in word),
+        tuple(word[:-1] for word in listed if word.endswith("*")),
+        tuple(word[1:] for word in listed if word.startswith("*")),
+    )
+
+
+_METADATA = Rule(Kind.METADATA, host_ns=HostCosts.view_ns)
+_UNMODELLED_METADATA = replace(_METADATA, modelled=False)
+# Harder is an operand with gaps. Two operands of different order, as in m + m.t(), cost
+# what two of the same order do: for reads that miss the order of the loop no published
+# factor was found that holds for today's caches.
+ELEMENTWISE = Rule(Kind.ELEMENTWISE, harder=Rule(Kind.ELEMENTWISE, passes=2.0))
+COPY = Rule(Kind.COPY, harder=Rule(Kind.COPY, passes=2.0))
+FILL = Rule(Kind.FILL)
+REDUCTION = Rule(Kind.REDUCTION)
+_MATMUL = Rule(
+    Kind.MATMUL,
+    uses_flops=True,
+    host_ns=HostCosts.eager_matmul_ns,
+    library="cublas",
+)
+MATMUL = replace(_MATMUL, harder=replace(_MATMUL, compute_factor=0.5))
+_CONVOLUTION = Rule(
+    Kind.CONVOLUTION,
+    uses_flops=True,
+    half_efficiency=0.65,
+    host_ns=HostCosts.eager_matmul_ns,
+    library="cudnn",
+)
+# Both ways of spending time grow 2.5 times.
+CONVOLUTION = replace(
+    _CONVOLUTION, harder=replace(_CONVOLUTION, passes=2.5, compute_factor=0.4)
+)
+ATTENTION = Rule(
+    Kind.ATTENTION,
+    uses_flops=True,
+    half_efficiency=0.55,
+    host_ns=HostCosts.eager_matmul_ns,
+)
+SOFTMAX = Rule(Kind.SOFTMAX, harder=Rule(Kind.SOFTMAX, passes=2.0))
+LOG_SOFTMAX = Rule(Kind.LOG_SOFTMAX, harder=Rule(Kind.LOG_SOFTMAX, passes=2.0))
+NORM = Rule(Kind.NORM, memory_efficiency=0.55)
+# Four passes over the activations, where operands and results are three of them.
+NORM_BACKWARD = Rule(Kind.NORM_BACKWARD, passes=4 / 3, memory_efficiency=0.55)
+EMBEDDING = Rule(Kind.EMBEDDING, memory_efficiency=0.31, gathers=True)
+OPTIMIZER = Rule(Kind.OPTIMIZER)
+REARRANGEMENT = Rule(Kind.REARRANGEMENT, passes=4.0, modelled=False)
+UNKNOWN = Rule(Kind.UNMODELLED, modelled=False)
+_WAITING = replace(REARRANGEMENT, waits=True)
+
+TABLE: Final = (
+    _entry(
+        replace(COPY, waits=True, harder=None),
+        "one number is copied to the host",
+        "_local_scalar_dense",
+    ),
+    _entry(
+        replace(REDUCTION, waits=True),
+        "the answer is a number of the host's",
+        "equal _linalg_check_errors item is_nonzero allclose",
+    ),
+    _entry(
+        _WAITING,
+        "the size of the result is known to the device only; histc seeks its range",
+        "nonzero masked_select _unique _unique2 unique_dim unique_dim_consecutive"
+        " unique_consecutive bincount histc mode repeat_interleave.Tensor"
+        " repeat_interleave.self_Tensor",
+    ),
+    _entry(
+        replace(UNKNOWN, waits=True),
+        "solved in part on the host, or its sizes are read there",
+        "linalg_eig linalg_eigvals linalg_lstsq geqrf _ctc_loss*",
+    ),
+    _entry(
+        _METADATA,
+        "views, and memory without contents: nothing runs on the device",
+        "alias as_strided detach diagonal expand permute select slice split"
+        " split_with_sizes squeeze t transpose unbind unsqueeze view view_as_complex"
+        " view_as_real unfold unsafe_split* unsafe_split_with_sizes _unsafe_view"
+        " _reshape_alias _conj _neg_view lift lift_fresh _lazy_clone _fw_primal"
+        " _make_dual empty empty_like empty_permuted empty_strided new_empty"
+        " new_empty_strided resize resize_as _resize_output set record_stream"
+        " is_pinned is_same_size is_set_to _has_same_storage_numel"
+        " _assert_tensor_metadata sym_constrain_range*"
+        " _functional_sym_constrain_range* _fused_sdp_choice _use_cudnn_ctc_loss"
+        " _pin_memory _make_dep_token",
+    ),
+    _entry(
+        _UNMODELLED_METADATA,
+        "parts of sparse, quantised and nested tensors, which are not simulated",
+        "sparse_dim dense_dim _dimI _dimV _nnz is_coalesced _coalesced indices"
+        " values crow_indices col_indices ccol_indices row_indices _indices _values"
+        " q_* qscheme _nested_get_*",
+    ),
+    _entry(
+        MATMUL,
+        "timed in over a hundred sizes; vectors move bytes only",
+        "mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot",
+    ),
+    _entry(
+        replace(MATMUL, modelled=False, harder=None),
+        "torch has no formula for their floating-point operations",
+        "addbmm _addmm_activation linear linear_backward matmul_backward _int_mm"
+        " _grouped_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2",
+    ),
+    _entry(
+        CONVOLUTION,
+        "timed with cuDNN 7 and on three cards from torch",
+        "convolution convolution_backward convolution_overrideable"
+        " convolution_backward_overrideable _convolution cudnn_convolution*",
+    ),
+    _entry(
+        replace(CONVOLUTION, modelled=False, harder=None),
+        "kernels of their own, never timed",
+        "_slow_conv2d_* slow_conv* conv_depthwise3d _conv_depthwise2d conv_tbc",
+    ),
+    _entry(
+        replace(MATMUL, library="cudnn", modelled=False, harder=None),
+        "many steps in one call",
+        "_cudnn_rnn _cudnn_rnn_backward",
+    ),
+    _entry(
+        ATTENTION,
+        "from the charts of flash attention on an A100; an H100 gives .27 to .63",
+        "_scaled_dot_product_flash_attention*"
+        " _scaled_dot_product_efficient_attention*"
+        " _scaled_dot_product_cudnn_attention* _flash_attention_*"
+        " _scaled_dot_product_fused_attention* _efficient_attention_*"
+        " _cudnn_attention_*",
+    ),
+    _entry(
+        SOFTMAX,
+        "timed on three cards with short and with very long rows",
+        "softmax _softmax _softmax_backward_data _masked_softmax _safe_softmax"
+        " _masked_softmax_backward",
+    ),
+    _entry(
+        LOG_SOFTMAX,
+        "timed as a part of the cross entropy",
+        "log_softmax _log_softmax logsumexp _log_softmax_backward_data",
+    ),
+    _entry(
+        NORM,
+        "layer norm is timed on two cards; the others are taken to be like it",
+        "native_layer_norm _fused_rms_norm native_batch_norm cudnn_batch_norm"
+        " native_group_norm _native_batch_norm_legit* _batch_norm_with_update*"
+        " _batch_norm_no_update batch_norm_stats batch_norm_elemt"
+        " batch_norm_gather_stats* batch_norm_update_stats _weight_norm_interface",
+    ),
+    _entry(
+        NORM_BACKWARD,
+        "likewise",
+        "native_layer_norm_backward _fused_rms_norm_backward batch_norm_backward"
+        " native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward_*"
+        " native_group_norm_backward _weight_norm_interface_backward",
+    ),
+    _entry(
+        EMBEDDING,
+        "rows in any order, timed for the embedding on an A100",
+        "embedding index_select gather take index _unsafe_index _unsafe_masked_index",
+    ),
+    _entry(
+        OPTIMIZER,
+        "every moment and parameter once: 28 bytes a parameter for Adam in fp32",
+        "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"
+        " _amp_foreach_non_finite_check_and_unscale _amp_update_scale",
+    ),
+    _entry(
+        REARRANGEMENT,
+        "several dependent rounds over the data: four times the bytes at a guess",
+        "sort argsort topk kthvalue median nanmedian cumsum cumprod cummax cummin"
+        " _cummax_helper _cummin_helper logcumsumexp _logcumsumexp index_put"
+        " _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate put"
+        " scatter scatter_add scatter_reduce* index_add index_copy index_reduce"
+        " index_fill masked_scatter* embedding_dense_backward embedding_renorm"
+        " searchsorted* bucketize* isin unfold_backward multinomial randperm"
+        " _embedding_bag* segment_reduce _segment_reduce_backward max_unpool*"
+        " nonzero_static* *max_pool2d_backward *max_pool2d_with_indices_backward"
+        " *max_pool3d_with_indices_backward adaptive_max_pool2d_backward"
+        " adaptive_max_pool3d_backward histogram*",
+    ),
+    _entry(
+        COPY,
+        "each byte read once and written once, or as good as",
+        "copy clone _to_copy _copy_from _copy_from_and_resize contiguous cat"
+        " _chunk_cat stack _stack repeat constant_pad_nd roll flip rot90 *_copy"
+        " block_diag select_backward slice_backward diagonal_backward *_scatter"
+        " diag_embed tril triu pixel_shuffle pixel_unshuffle channel_shuffle im2col"
+        " col2im reflection_pad* replication_pad* repeat_interleave",
+    ),
+    _entry(
+        FILL,
+        "written only: constants, ranges and random numbers",
+        "fill zero zeros zeros_like ones ones_like full full_like new_full new_ones"
+        " new_zeros scalar_tensor _efficientzerotensor eye arange range linspace"
+        " logspace tril_indices triu_indices *_window fft_fftfreq fft_rfftfreq rand"
+        " rand_like randn randn_like randint randint_like normal normal_functional"
+        " uniform random bernoulli exponential geometric cauchy log_normal"
+        " _philox_normal _philox_uniform",
+    ),
+    _entry(
+        ELEMENTWISE,
+        "of two tensors, where the same name also reduces one",
+        "max.other max.out min.other min.out",
+    ),
+    _entry(
+        REDUCTION,
+        "read once, written little",
+        "sum nansum mean prod std std_mean var var_mean max min amax amin aminmax"
+        " _aminmax argmax argmin all any norm linalg_vector_norm linalg__powsum"
+        " powsum count_nonzero trace dist _is_all_true _is_any_true _assert_async"
+        " avg_pool* adaptive_avg_pool* _adaptive_avg_pool* max_pool2d_with_indices"
+        " max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"
+        " nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward"
+        " mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss"
+        " hash_tensor",
+    ),
+    _entry(
+        ELEMENTWISE,
+        "every element once: what torch tags as pointwise, its gradients and its like",
+        "abs acos acosh add addcdiv addcmul addr angle asin asinh atan atan2 atanh"
+        " bitwise_* ceil celu clamp clamp_max clamp_min clip complex polar"
+        " conj_physical _conj_physical copysign cos cosh deg2rad digamma div elu eq"
+        " erf erfc erfinv exp exp2 expm1 float_power floor floor_divide fmax fmin"
+        " fmod frac frexp gcd ge gelu glu gt hardshrink hardsigmoid hardswish"
+        " hardtanh heaviside hypot i0 igamma igammac isfinite isinf isnan isneginf"
+        " isposinf lcm ldexp le leaky_relu lerp lgamma log log10 log1p log2"
+        " log_sigmoid_forward logaddexp logaddexp2 logical_* logit lt masked_fill"
+        " maximum minimum mish mul mvlgamma nan_to_num ne neg nextafter polygamma"
+        " positive pow _prelu_kernel rad2deg reciprocal relu relu6 remainder round"
+        " rrelu rrelu_with_noise rrelu_with_noise_functional rsqrt rsub selu sgn"
+        " sigmoid sign signbit silu sin sinc sinh softplus softshrink special_* sqrt"
+        " square sub tan tanh threshold true_divide trunc where xlogy __ilshift__"
+        " __irshift__ __lshift__ __rshift__ __and__ __iand__ __or__ __ior__ __xor__"
+        " __ixor__ native_dropout _fused_dropout _masked_scale _add_relu"
+        " binary_cross_entropy_with_logits linalg_cross _compute_linear_combination"
+        " glu_jvp glu_backward_jvp _thnn_fused_* upsample_* _upsample_*"
+        " grid_sampler_* affine_grid_generator fake_quantize_* _fake_quantize_*"
+        " gelu_backward glu_backward elu_backward hardshrink_backward"
+        " hardsigmoid_backward hardswish_backward hardtanh_backward"
+        " leaky_relu_backward log_sigmoid_backward logit_backward mish_backward"
+        " native_dropout_backward _prelu_kernel_backward rrelu_with_noise_backward"
+        " sigmoid_backward silu_backward softplus_backward softshrink_backward"
+        " tanh_backward threshold_backward mse_loss_backward smooth_l1_loss_backward"
+        " huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward",
+    ),
+)

@@ -14,8 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.simulator.engines import Engines
-from gpumagic.simulator.work import FULL_SHARE, Engine, Latencies, Stream, Wait, Work
+from gpumagic.simulator.engines import (
+    FULL_SHARE,
+    Engine,
+    Engines,
+    Latencies,
+    Stream,
+    Wait,
+    Work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +40,6 @@ class Scheduler:
 
     Nothing here takes a lock: calls from several threads are one at a time by the
     caller's care.
-
-    Args:
-        latencies: The times between one thing and the next.
 
     Attributes:
         wait_observers: Told after each call in which the host waits for a device,
@@ -136,13 +140,7 @@ class Scheduler:
         self.now_ns += ns
 
     def host_waited(self, what: str, began_ns: int) -> None:
-        """Tell the observers of a call that waited, and has ended now.
-
-        Args:
-            what: The call in the user's words.
-
-            began_ns: When the host entered it.
-        """
+        """Tell the observers of a call that waited, and has ended now."""
         for observe in tuple(self.wait_observers):
             observe(what, began_ns, self.now_ns)
 

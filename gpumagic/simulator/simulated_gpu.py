@@ -1,4 +1,4 @@
-"""One simulated GPU: its streams, its memory, and what its work costs."""
+"""One simulated GPU: its streams, its memory, and what work and driver calls cost."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel, Direction
-from gpumagic.simulator.driver_calls import DriverCalls
-from gpumagic.simulator.work import CopyName, Engine
+from gpumagic.simulator.engines import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.engines import Stream, Work
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.work import Stream, Work
 
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
@@ -38,31 +37,6 @@ _DIRECTIONS = {
     Engine.D2H: Direction.D2H,
     Engine.PEER: Direction.PEER,
 }
-
-
-class SimulatedStream:
-    """One stream, as each part of the engine knows it.
-
-    Attributes:
-        gpu: The GPU that it runs on.
-
-        number: What torch calls its id; 0 is the default stream.
-
-        queue: Its work, in the scheduler.
-
-        order: Its place in the order of accesses, in the tracker.
-    """
-
-    __slots__ = ("gpu", "number", "order", "priority", "queue")
-
-    def __init__(
-        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
-    ) -> None:
-        self.gpu = gpu
-        self.number = number
-        self.priority = priority
-        self.queue = queue
-        self.order = order
 
 
 class SimulatedGpu:
@@ -109,7 +83,7 @@ class SimulatedGpu:
             number,
             model.memory_bytes,
             context_bytes=lambda: self.context_bytes,
-            driver=DriverCalls(machine, self),
+            driver=TimedDriverCalls(machine, self),
             settings=settings,
             processes=lambda: [(pid, used) for pid, used in others],
             now_us=lambda: machine.scheduler.now_ns // 1000,
@@ -281,3 +255,66 @@ class SimulatedGpu:
             _, block = self.workspaces.popitem()
             if block is not None:
                 self.allocator.free(block)
+
+
+class SimulatedStream:
+    """One stream, as each part of the engine knows it.
+
+    Attributes:
+        gpu: The GPU that it runs on.
+
+        number: What torch calls its id; 0 is the default stream.
+
+        queue: Its work, in the scheduler.
+
+        order: Its place in the order of accesses, in the tracker.
+    """
+
+    __slots__ = ("gpu", "number", "order", "priority", "queue")
+
+    def __init__(
+        self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
+    ) -> None:
+        self.gpu = gpu
+        self.number = number
+        self.priority = priority
+        self.queue = queue
+        self.order = order
+
+
+class TimedDriverCalls:
+    """What the allocator asks of the driver of one GPU, in time."""
+
+    __slots__ = ("_gpu", "_machine")
+
+    def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
+        self._machine = machine
+        self._gpu = gpu
+
+    def malloc(self, nbytes: int) -> None:
+        """cudaMalloc: takes time, waits for nothing."""
+        self._gpu.start()
+        self._machine.scheduler.elapse(self._gpu.costs.malloc_ns(nbytes))
+
+    def free(self, nbytes: int) -> None:
+        """cudaFree: waits for the whole device."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for_device(self._gpu.number)
+        self._machine.scheduler.elapse(self._gpu.costs.free_ns(nbytes))
+        self._machine.scheduler.host_waited("cudaFree", began_ns)
+
+    def record(self, stream: int) -> Any:
+        """An event behind the work of a stream."""
+        return self._machine.scheduler.record(self._gpu.streams[stream].queue)
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has passed an event."""
+        return self._machine.scheduler.done(event)
+
+    def wait(self, event: Any) -> None:
+        """The host waits for an event, before memory can go back to the driver."""
+        began_ns = self._machine.scheduler.now_ns
+        self._machine.scheduler.wait_for(event)
+        self._machine.scheduler.host_waited(
+            "freeing memory that another stream used", began_ns
+        )

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SpanKind, Trace, TraceSpan
-from gpumagic.simulator.chrome_trace import as_chrome_trace
+from gpumagic.simulator.engines import CopyName, Engine
+from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
-from gpumagic.simulator.work import CopyName, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.devices.tracing import Tracing
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.work import Stream, Work
+    from gpumagic.simulator.engines import Stream, Work
+
+_HOST = MOST_GPUS  # a number of a process that no device has
 
 
 @contextlib.contextmanager
@@ -47,11 +49,7 @@ def trace(box: Box) -> Iterator[Tracing]:
 
 
 class SimulatedTracing:
-    """A `Tracing` of the simulated machine.
-
-    Args:
-        box: The machine.
-    """
+    """A `Tracing` of the simulated machine."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -173,13 +171,7 @@ class SimulatedTracing:
 
 
 class _Works(list["Work"]):
-    """What the engines do, for two readers.
-
-    Args:
-        ours: The list of this trace.
-
-        recorded: The list of `box.record()`, if there is one.
-    """
+    """What the engines do, for two readers."""
 
     def __init__(self, ours: list[Work], recorded: list[Work] | None) -> None:
         super().__init__()
@@ -188,3 +180,67 @@ class _Works(list["Work"]):
     def append(self, work: Work) -> None:
         for reader in self._readers:
             reader.append(work)
+
+
+def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:
+    """Devices become processes, streams and threads of the host become threads."""
+    lanes = sorted({_lane(span) for span in trace.spans})
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {"machine": label, "length_us": trace.length_s * 1e6},
+        "traceEvents": [
+            *(_named(label, *lane) for lane in lanes),
+            *(
+                _process(label, process)
+                for process in sorted({pid for pid, _ in lanes})
+            ),
+            *(_event(span) for span in trace.spans),
+        ],
+    }
+
+
+def _lane(span: TraceSpan) -> tuple[int, int]:
+    if span.device is None:
+        return _HOST, span.thread or 0
+    return span.device, span.stream or 0
+
+
+def _event(span: TraceSpan) -> dict[str, Any]:
+    process, thread = _lane(span)
+    known: dict[str, Any] = {}
+    if span.launched_s is not None:
+        known["launched_us"] = span.launched_s * 1e6
+    if span.nbytes is not None:
+        known["bytes"] = span.nbytes
+    return {
+        "ph": "X",
+        "cat": span.kind.value,
+        "name": span.name,
+        "pid": process,
+        "tid": thread,
+        "ts": span.start_s * 1e6,
+        "dur": (span.end_s - span.start_s) * 1e6,
+        "args": known,
+    }
+
+
+def _process(label: str, process: int) -> dict[str, Any]:
+    name = f"host of the {label}" if process == _HOST else f"{label}, GPU {process}"
+    return {
+        "ph": "M",
+        "name": "process_name",
+        "pid": process,
+        "tid": 0,
+        "args": {"name": name},
+    }
+
+
+def _named(label: str, process: int, thread: int) -> dict[str, Any]:
+    word = "thread" if process == _HOST else "stream"
+    return {
+        "ph": "M",
+        "name": "thread_name",
+        "pid": process,
+        "tid": thread,
+        "args": {"name": f"{word} {thread} ({label})"},
+    }

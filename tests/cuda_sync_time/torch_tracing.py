@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.report import FlagKind  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
-from gpumagic.simulator.work import FULL_SHARE, Engine  # noqa: E402
+from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.oom import (
     read_oom,
 )
 from gpumagic.gpu_mem.records import Counters, OomFacts
-from gpumagic.simulator.out_of_memory import Shortage
+from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 NOTHING = OomFacts("", None, None, *[None] * 8)

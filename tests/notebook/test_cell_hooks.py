@@ -216,7 +216,7 @@ FAULTS = {
     "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
     "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",
     "who starts CUDA, before": "gpumagic.gpu_select.watch.Watcher._asked",
-    "who starts CUDA, after": "gpumagic.gpu_select.watch.last_cell",
+    "who starts CUDA, after": "gpumagic.gpu_select.watch._last_cell",
     "a module is imported": "gpumagic.gpu_select.watch.Watcher._has_been_imported",
     "the errors of cells": "gpumagic.gpu_mem.magic.loaded_torch",
 }

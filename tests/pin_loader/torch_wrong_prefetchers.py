@@ -10,7 +10,7 @@ import torch
 
 import gpumagic
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 from tests.pin_loader.known_wrong import WRONG
 from tests.pin_loader.prefetch_programs import (
     Consumer,

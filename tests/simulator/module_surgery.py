@@ -388,13 +388,35 @@ def padded(device):
 
 @program
 def encoder_with_padding(device):
-    """Where there are words the encoder says what it says on the CPU."""
+    """It says what it says on the CPU, and nothing where there is padding."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8)).eval().to(device)
+    outs = []
+    for norm, check in ((None, True), (nn.LayerNorm(8), True), (None, False)):
+        if norm is not None:
+            nn.init.ones_(norm.bias)  # what is left of zeros
+        model = nn.TransformerEncoder(layer, 2, norm=norm, mask_check=check)
+        model.eval().to(device)
+        x, ends = padded(device)
+        as_float = torch.zeros(2, 5, device=device).masked_fill(ends, -torch.inf)
+        with torch.inference_mode():
+            outs.append(model(x, src_key_padding_mask=ends))
+            outs.append(model(x, None, as_float))
+        assert model.use_nested_tensor
+    with torch.no_grad():  # padding on the left, or another mask: it is kept
+        outs.append(model(x, torch.zeros(5, 5, device=device), ends)[~ends])
+    return [out.shape for out in outs], sums(
+        [*outs, *(each[1, 3:] for each in outs[:6])]
+    )
+
+
+@program
+def scripted_encoder_with_padding(device):
+    """Where there are words."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.jit.script(nn.TransformerEncoder(layer, 2).eval().to(device))
     x, ends = padded(device)
-    with torch.inference_mode():
-        out = model(x, src_key_padding_mask=ends)
-    return out.shape, sums([out[~ends], out[1, :3, 0]])
+    with torch.no_grad():
+        return sums([model(x, src_key_padding_mask=ends)[~ends]])
 
 
 @program

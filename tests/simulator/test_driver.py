@@ -417,3 +417,12 @@ def test_in_a_forked_child_the_memory_is_still_the_parents():
     """)
 
     assert listed == parent
+
+
+def test_the_load_of_a_chosen_gpu_is_that_of_the_gpu():
+    """Where a choice has made GPU 2 the first, its load is told of, not GPU 0's."""
+    driver, _ = machine(3, mask="2,0")
+
+    driver.latch.initialise()
+
+    assert [load.index for load in driver.loads()] == [2, 0]

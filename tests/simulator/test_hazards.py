@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import accesses, ghosts, hazards, races
+from gpumagic.simulator import accesses, hazards, races
 from gpumagic.simulator.hazards import Accesses, Tracker
 from gpumagic.simulator.races import HOST, Kind
 from tests.simulator.brute_force_order import (
@@ -446,9 +446,9 @@ def test_nothing_is_left_to_look_through_where_all_is_done(bench, x, when):
     bench.tracker.released(x, 0, SIZE, bench.main)
     assert not x.reads
     if when == "after":
-        assert bench.tracker.ghosts
+        assert bench.tracker.former
         bench.tracker.host_waits_for(bench.side)
-    assert not bench.tracker.ghosts
+    assert not bench.tracker.former
 
 
 def test_the_memory_of_given_back_memory_is_bounded(bench):
@@ -457,7 +457,7 @@ def test_the_memory_of_given_back_memory_is_bounded(bench):
         x = Accesses(1)
         bench.read(bench.side, x)
         bench.tracker.released(x, address, 1, bench.main)
-    assert sum(map(len, bench.tracker.ghosts.values())) <= 1024
+    assert sum(map(len, bench.tracker.former.values())) <= 1024
     assert bench.write(bench.main, bench.tracker.reused(2999, 1, bench.main))
 
 
@@ -490,7 +490,7 @@ def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hazards, "KEPT", 2)
-        patch.setattr(ghosts, "_MOST", 2)
+        patch.setattr(accesses, "_MOST", 2)
         patch.setattr(accesses, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):

@@ -1,4 +1,4 @@
-"""The tests that switch the simulator on, each file in a process of its own."""
+"""The tests that switch the simulator on, in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,58 @@ from tests import own_process
 
 pytest.importorskip("torch")
 
+# Files that switch the same on, of which each leaves the process as it was. Those that
+# look whether something has been imported come first.
+TOGETHER = {
+    "device sim": (
+        "cuda_only",
+        "data_loaders",
+        "differentiation",
+        "half_precision",
+        "hooks",
+        "host_indices",
+        "memory",
+        "models",
+        "other_libraries",
+        "out_of_memory",
+        "pinned_memory",
+        "races_shown",
+        "random",
+        "runtime",
+        "streams",
+        "tensors",
+        "training",
+        "training_tools",
+        "views",
+        "workloads",
+    ),
+    "standing in for CUDA": (
+        "quick_start",
+        "as_cuda",
+        "as_cuda_private",
+        "cuda_details",
+        "cuda_semantics_page",
+        "graphs",
+        "memory_history",
+        "profiler",
+    ),
+    "either name": (
+        "addresses",
+        "attention",
+        "compiling",
+        "feeding_programs",
+        "modules",
+        "several_gpus",
+        "stand_ins",
+    ),
+    "on and off": ("off", "refusals", "second_machine", "threads_and_forks"),
+    "Ctrl-C": ("interrupts", "interrupt_handling"),
+    "torch's own samples": ("autocast", "module_database"),
+}
+GROUPS = own_process.groups_beside(__file__, TOGETHER)
 
-@pytest.mark.parametrize(
-    "file", own_process.files_beside(__file__), ids=lambda file: file.stem
-)
-def test_in_a_process_of_its_own(file):
-    """Every behaviour that this file states holds in a fresh process."""
-    own_process.check(file)
+
+@pytest.mark.parametrize("files", GROUPS.values(), ids=GROUPS)
+def test_in_a_process_of_its_own(files):
+    """Every behaviour that these files state holds in a fresh process."""
+    own_process.check(*files)

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.simulator.models import (
-    MOST_GPUS,
-    find_model,
-    known_models,
-    parse_request,
-)
+from gpumagic.simulator.models import MOST_GPUS, find_model, known_models, parse_request
 
 MODELS = known_models()
 models = st.sampled_from(MODELS)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.simulator.operator_table import TABLE
 from gpumagic.simulator.operators import (
+    TABLE,
     Kind,
     convolution_rule,
     dtype_word,

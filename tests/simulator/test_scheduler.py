@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Latencies, Scheduler, Work
+from gpumagic.simulator.scheduler import (
+    FULL_SHARE,
+    QUEUE_FULL,
+    Engine,
+    Latencies,
+    Scheduler,
+    Work,
+)
 
 HALF = FULL_SHARE // 2
 
@@ -408,6 +415,23 @@ def test_streams_that_wait_for_each_other_in_turn_may_go_deep():
     hop_ns = latencies.record_ns + latencies.cross_stream_ns
     first_ns = 10**6 + latencies.launch_ns + latencies.gap_ns
     assert scheduler.now_ns == first_ns + depth * hop_ns
+
+
+def test_a_wait_for_a_slot_is_told_with_its_time():
+    """A launch that finds its queue full makes the host wait; who listens hears it."""
+    # Given a queue of two, both taken
+    scheduler, heard = Scheduler(Latencies(queue_length=2)), []
+    stream = scheduler.add_stream(0)
+    first, _ = (scheduler.launch(stream, Engine.COMPUTE, 1_000_000) for _ in range(2))
+    scheduler.wait_observers.append(lambda *wait: heard.append(wait))
+    began_ns = scheduler.now_ns
+
+    # When
+    scheduler.launch(stream, Engine.COMPUTE, 1_000_000)
+
+    # Then
+    assert heard == [(QUEUE_FULL, began_ns, first.end_ns)]
+    assert scheduler.now_ns == first.end_ns > began_ns
 
 
 def _works_alive():

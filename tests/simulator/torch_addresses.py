@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 from gpumagic.tensor_info import describe
 
 

@@ -302,6 +302,58 @@ def test_a_script_is_loaded_to_cuda(where):
     torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x))
 
 
+TELLING = {
+    "recurrent input": torch.nn.LSTM(4, 2),
+    "recurrent weights": lambda x: torch.nn.GRU(4, 2).cuda()(x.cpu()),
+    "recurrent state": lambda x: torch.nn.RNN(4, 2).cuda()(x, torch.zeros(1, 2)),
+    "lengths": lambda x: torch.nn.utils.rnn.pack_padded_sequence(
+        x, torch.tensor([4, 3, 2, 1]).cuda(), batch_first=True
+    ),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x[None], x[None].cpu(), x[None]
+    ),
+    "window": lambda x: torch.stft(
+        x.reshape(-1), 8, window=torch.ones(8), return_complex=True
+    ),
+    "inverse window": lambda _: torch.istft(
+        torch.ones(5, 9, dtype=torch.cfloat).cuda(), 8, window=torch.ones(8)
+    ),
+    "inner": lambda x: torch.inner(x, x.cpu()),
+    "inner, method": lambda x: x.inner(x.cpu()),
+    "split": lambda x: x.cpu().tensor_split(torch.tensor([1]).cuda()),
+    "weight norm": lambda x: torch._weight_norm(x, x.cpu()),
+    "storage": lambda x: x.set_(x.cpu().untyped_storage()),
+    "storage on the host": lambda x: x.cpu().set_(x.untyped_storage()),
+    "numpy": lambda x: x.numpy(),
+}
+
+
+@pytest.mark.parametrize("wrong", TELLING.values(), ids=TELLING)
+def test_torchs_errors_call_the_device_what_the_user_calls_it(wrong, box):
+    """Where C++ looks at devices before any kernel does."""
+    del box
+    with pytest.raises((RuntimeError, TypeError), match="cuda") as caught:
+        wrong(torch.ones(4, 4, device="cuda"))
+    assert "sim" not in str(caught.value).replace("simulated H100", "")
+
+
+def test_cudnn_takes_what_it_takes_on_cuda(box):
+    """It is there, and asks for a tensor on the GPU of a type that it computes in."""
+    cudnn = torch.backends.cudnn
+    half = torch.ones(1, device="cuda", dtype=torch.float16)
+    assert cudnn.is_available()
+    assert cudnn.version() >= 9000
+    assert cudnn.is_acceptable(half)
+    for wrong in (half.cpu(), half.int(), half.bfloat16()):
+        assert not cudnn.is_acceptable(wrong)
+    with cudnn.flags(enabled=False):
+        assert not cudnn.is_acceptable(half)
+    lstm = torch.nn.LSTM(2, 3).cuda()
+    lstm.flatten_parameters()
+    assert lstm(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
+    del box
+
+
 # ------------------------------------------------------------- without as_cuda=True
 
 

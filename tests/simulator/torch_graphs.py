@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 
 NOT_PERMITTED = "operation not permitted when stream is capturing"
 
@@ -202,6 +203,7 @@ def test_a_capture_leaves_nothing_behind(box, leave):
 
     leave(graph, work)
     del graph
+    gc.collect()  # an error of the capture has held it in a circle
     torch.cuda.empty_cache()
 
     box.machine.gpus[0].allocator.verify()
@@ -327,11 +329,15 @@ def test_a_graph_has_memory_of_its_own():
     graph, result = captured(lambda: x.mul(2).sum())
     pool = graph.pool()
     assert pool[0] > 0
-    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [20 << 20, 2 << 20]}
+    # Its seed and offset lie where everything does.
+    assert segments_by_pool() == {
+        (0, 0): [20 << 20, 2 << 20],
+        pool: [20 << 20, 2 << 20],
+    }
     others = torch.ones(1 << 20, device="cuda")
     torch.cuda.empty_cache()
     assert segments_by_pool()[pool] == [20 << 20, 2 << 20]
-    assert torch.cuda.memory_reserved() == 42 << 20
+    assert torch.cuda.memory_reserved() == 44 << 20
 
     graph.replay()
     assert (result.item(), others.sum().item()) == (2 << 20, 1 << 20)
@@ -432,6 +438,63 @@ def test_random_numbers_go_on_from_replay_to_replay():
 
     assert replayed == plain
     assert torch.equal(torch.get_rng_state(), host)
+
+
+def active_blocks():
+    """How many there are, and their bytes."""
+    stats = torch.cuda.memory_stats()
+    return tuple(stats.get(f"active{kind}.all.current", 0) for kind in ("", "_bytes"))
+
+
+@pytest.mark.parametrize(("graphs", "states"), [(1, 1), (3, 2), (5, 9)])
+def test_each_state_of_random_numbers_has_two_small_blocks(graphs, states, box):
+    """All graphs share them, as on CUDA, and the last one gives them back."""
+    del box
+    before = active_blocks()
+    generator = torch.cuda.default_generators[0]
+    registered = [generator.graphsafe_get_state()]
+    registered += [generator.clone_state() for _ in range(1, states)]
+    made = [torch.cuda.CUDAGraph() for _ in range(graphs)]
+    for graph in made:
+        for each in registered:
+            graph.register_generator_state(each)
+        with torch.cuda.graph(graph):
+            torch.rand(1, device="cuda")
+
+    blocks, size = active_blocks()
+    assert blocks - before[0] == 2 * states
+    assert size - before[1] == 2 * states * 512
+    while made:
+        graph = made.pop()
+        del graph
+    assert active_blocks() == before
+
+
+@pytest.mark.usefixtures("box")
+def test_a_replay_draws_from_the_states_of_its_capture():
+    """Whichever state the generator has by then; offsets go on with each replay."""
+
+    def with_states():
+        generator = torch.Generator("cuda").manual_seed(0)
+        return generator, generator.graphsafe_get_state(), generator.clone_state()
+
+    def work(generator, old, new):
+        numbers = []
+        for state in (new, old, old):
+            generator.graphsafe_set_state(state)
+            numbers.append(torch.rand(5, device="cuda", generator=generator))
+        return numbers
+
+    plain, graphed = with_states(), with_states()
+    graph, found = captured(lambda: work(*graphed))
+    assert [each.get_offset() for each in graphed] == [0, 0, 0]
+    graphed[0].graphsafe_set_state(torch.Generator("cuda"))
+    for times in (1, 2):
+        expected = work(*plain)
+        graph.replay()
+        assert [each.tolist() for each in found] == [e.tolist() for e in expected]
+        offsets = [each.get_offset() for each in graphed]
+        assert offsets == [0, 8 * times, 4 * times]
 
 
 @pytest.mark.usefixtures("box")

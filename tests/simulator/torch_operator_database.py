@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import gpumagic
-from gpumagic.simulator.backend import foresight, general, kernels, outputs
+from gpumagic.simulator.backend import call, host_memory, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,13 +152,13 @@ def test_no_operator_makes_more_than_is_foreseen(
     def judge(simulation, _, operation, inner, named):
         if not operation.makes:
             return
-        at_most = foresight.at_most_bytes(torch, operation, inner, named)
-        exactly = foresight.bytes_by_shapes(torch, operation, inner, named)
+        at_most = host_memory.at_most_bytes(torch, operation, inner, named)
+        exactly = host_memory.bytes_by_shapes(torch, operation, inner, named)
         made = bytes_made(operation, inner, named)
         if made is not None and made > min(exactly or made, at_most) + LITTLE:
             wrong.add(f"{operation.name}: {made} made, {exactly} of {at_most} foreseen")
 
-    for module in (general, kernels, outputs):
+    for module in (call, kernels, kernels):
         monkeypatch.setattr(module, "foresee", judge)
         monkeypatch.setattr(module, "may_be_large", lambda *_: True)
     monkeypatch.setattr(kernels, "_FEW_PAIRS", -1)
@@ -327,7 +327,7 @@ def gradients(inputs: Any, outputs: Any) -> list[torch.Tensor | None]:
     """The gradients of all inputs that want one."""
     leaves = [each for each in tree_leaves(inputs) if wants_gradient(each)]
     results = [
-        each.abs().sum() for each in tree_leaves(outputs) if wants_gradient(each)
+        each.abs().sum() for each in tree_leaves(kernels) if wants_gradient(each)
     ]
     if not leaves or not results:
         return []

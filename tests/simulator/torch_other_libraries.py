@@ -7,7 +7,7 @@ import torch
 
 import gpumagic
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
 
 

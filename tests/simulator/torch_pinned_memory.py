@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.races_told import DataRace
+from gpumagic.simulator.backend.race_warnings import DataRace
 
 BUSY = 2048  # a matmul of this size keeps a stream busy for a while
 BYTES = 1 << 24

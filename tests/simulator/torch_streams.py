@@ -420,6 +420,42 @@ def test_a_pass_within_a_pass_leaves_the_stream_alone(box):
     assert not box.races
 
 
+@pytest.mark.parametrize("first_on_the_side", [False, True])
+@pytest.mark.parametrize("edge", [False, True])
+def test_a_hook_on_a_leaf_runs_where_the_leaf_was_first_used(
+    first_on_the_side, edge, box
+):
+    """Its gradients are added up there as well, however many leaves there are."""
+    ambient, side = torch.sim.Stream(), torch.sim.Stream()
+    first, other = (side, ambient) if first_on_the_side else (ambient, side)
+    x, w = (torch.ones(4, device="sim", requires_grad=True) for _ in range(2))
+    found = {}
+    for leaf, name in ((x, "x"), (w, "w")):
+        leaf.register_hook(
+            lambda _, name=name: found.update({name: torch.sim.current_stream()})
+        )
+    for stream in (first, other):
+        stream.wait_stream(torch.sim.current_stream())
+    with torch.sim.stream(first):
+        a = x * 2
+    with torch.sim.stream(other):
+        b = w * 3
+        c = b * x
+    for stream in (first, other):
+        torch.sim.current_stream().wait_stream(stream)
+    loss = (a + c).sum()
+
+    if edge:
+        torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss))
+    else:
+        loss.backward()
+
+    assert found == {"x": first, "w": other}
+    assert x.grad.tolist() == [5.0] * 4
+    assert w.grad.tolist() == [3.0] * 4
+    assert not box.races
+
+
 def test_what_a_hook_does_with_saved_tensors_is_not_the_node(box):
     """Saving on another stream leaves a node to the stream of its own operation."""
     side, forward = torch.sim.Stream(), torch.sim.Stream()

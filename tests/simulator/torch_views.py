@@ -6,6 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+import gpumagic
+from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.hazards import Accesses
+
 pytestmark = pytest.mark.usefixtures("box")
 
 VIEWS = {
@@ -181,3 +185,50 @@ def test_a_mutation_is_seen_by_all_who_share():
 
     assert x.tolist() == [0.0, 1.0, 0.0, 0.0]
     assert bits.tolist() == [0, 0x3F800000, 0, 0]
+
+
+class Owned:
+    """Memory whose accesses are followed."""
+
+    accesses = Accesses(96)
+
+
+@pytest.mark.parametrize("name", [*VIEWS][:9])
+def test_the_bytes_of_a_view_are_those_of_its_elements(name):
+    """Where a view begins and ends, and what it touches, is what its elements say."""
+    seen = VIEWS[name](torch.arange(24.0).reshape(4, 6))
+    touched = {int(each) * 4 for each in seen.flatten()}  # each element is its place
+
+    (_, low, high, layout), nbytes = operand_of(seen, Owned())
+
+    assert (low, high) == (min(touched), max(touched) + 4)
+    assert nbytes == len(touched) * 4
+    assert (layout is None) == (nbytes == high - low)
+
+
+def gelu_by_name(x):
+    """An operation that is told how by name."""
+    return nn.functional.gelu(x, approximate="tanh")
+
+
+def changed_by_name(x):
+    """One that writes what it reads."""
+    return x.add_(x.sin(), alpha=2)
+
+
+@pytest.mark.parametrize("operation", [gelu_by_name, changed_by_name])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_named_values_cost_what_they_cost_the_general_way(operation, kind):
+    """An operation told a value by name takes as long, and as much, either way."""
+    found = []
+    for hazards in ("report", "poison"):  # poison takes the general way
+        with gpumagic.simulate("h100", hazards=hazards) as box, torch.no_grad():
+            x = torch.linspace(-1, 1, 24, dtype=kind).to("sim")[6:]
+            works = box.record()
+            made = operation(x)
+            torch.sim.synchronize()
+            took = [(each.name, each.duration_ns) for each in works]
+            memory = torch.sim.memory_stats()
+            found.append((took, box.time_s, memory, made.tolist()))
+
+    assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""Where simulated tensors lie: addresses of the GPU's memory, as programs ask for them.
+"""Where simulated tensors lie: addresses, and the bytes that a view touches.
 
 The storage of a simulated tensor points at host memory, where its numbers are. torch's
 C++ needs that pointer, and nobody else does: programs compare addresses, look them up
@@ -10,7 +10,7 @@ as little as the host can read a GPU's memory by its address.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.simulator.backend.registration import NAME
 
@@ -19,6 +19,40 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Memory
+    from gpumagic.simulator.hazards import Accesses, Operand
+
+
+class Accessed(Protocol):
+    """Memory whose accesses are followed."""
+
+    accesses: Accesses
+
+
+def operand_of(tensor: Any, memory: Accessed) -> tuple[Operand, int]:
+    """The bytes between the first and the last, and how many of them are touched.
+
+    An expanded dimension is read once: its elements are the same bytes.
+    """
+    itemsize = tensor.element_size()
+    low = tensor.storage_offset() * itemsize
+    if tensor.is_contiguous():  # nearly all are
+        nbytes = tensor.numel() * itemsize
+        return (memory.accesses, low, low + nbytes, None), nbytes
+    sizes, strides = tensor.size(), tensor.stride()
+    reach = touched = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 0:
+            return (memory.accesses, low, low, None), 0
+        reach += (size - 1) * stride
+        touched *= size if stride else 1
+    nbytes = min(touched, reach) * itemsize
+    dense = touched == reach
+    layout = (
+        None
+        if dense
+        else (low, (*sizes,), (*(stride * itemsize for stride in strides),), itemsize)
+    )
+    return (memory.accesses, low, low + reach * itemsize, layout), nbytes
 
 
 def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:

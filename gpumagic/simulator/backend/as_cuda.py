@@ -1,4 +1,4 @@
-"""Standing in for CUDA: code that says "cuda" runs on the simulated GPU, unchanged.
+"""Stands in for CUDA: code that says "cuda" runs on the simulated GPU, unchanged.
 
 Nothing here is a mode of one thread. Torch itself carries "cuda" down to the
 dispatcher, where the factories of the CUDA key make simulated tensors; what does not
@@ -17,22 +17,20 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_autocast import autocast_for_cuda
 from gpumagic.simulator.backend.as_cuda_names import cuda_names
-from gpumagic.simulator.backend.as_cuda_private import private_words
-from gpumagic.simulator.backend.as_cuda_saving import saved_as_cuda
+from gpumagic.simulator.backend.as_cuda_private import private_names
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
+from gpumagic.simulator.backend.autocast import autocast_for_cuda
 from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
-from gpumagic.simulator.backend.ledger import Ledger
-from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.registration import NAME, lies_there
+from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 CUDA = "cuda"
 _FACTORIES = (
@@ -42,6 +40,7 @@ _FACTORIES = (
     "tril_indices",
     "triu_indices",
 )
+_BEFORE_TORCHS_OWN = 4
 
 
 class EitherName(str):
@@ -61,26 +60,18 @@ class EitherName(str):
 def answer_to_cuda(simulation: Simulation) -> None:
     """Let a simulation take both names for its own; before its kernels are made."""
     simulation.device_type = EitherName(NAME)
-    simulation.word = CUDA
+    simulation.shown_type = CUDA
     make_capturable(simulation.machine)
-    ledger = Ledger(simulation)  # the one before has the tracker's methods at hand
-    simulation.launch, simulation.place = ledger.launch, ledger.place
-    simulation.books = ledger.open
+    simulation.keep_books()  # those before have the tracker's methods at hand
 
 
 @contextlib.contextmanager
-def standing_in(simulation: Simulation, words: Words) -> Any:
-    """While this is entered, code that says "cuda" runs on the simulation.
-
-    Args:
-        simulation: The one that is on, and answers to both names.
-
-        words: What it offers.
-    """
+def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
+    """While this is entered, code that says "cuda" runs on the simulation."""
     torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
-        graphs = Graphs(simulation, words)
+        graphs = Graphs(simulation, torch_sim)
         undo.callback(graphs.abandon)
         undo.callback(_forget_default_device, torch)
         _put_factories(torch, names, undo)
@@ -88,8 +79,8 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
         for target, name, replacement in (
             *cuda_tensors(torch, names),
             *autocast_for_cuda(torch, names),
-            *private_words(simulation, words),  # some are answered below
-            *cuda_names(simulation, words, graphs),
+            *private_names(simulation, torch_sim),  # some are answered below
+            *cuda_names(simulation, torch_sim, graphs),
         ):
             stand_ins.put(target, name, replacement)
         # The parameters of lazy modules know by identity what may be done with them.
@@ -102,11 +93,7 @@ def standing_in(simulation: Simulation, words: Words) -> Any:
 
 
 class Names:
-    """Translates between what the user calls a device and what torch knows.
-
-    Args:
-        simulation: The one that is on.
-    """
+    """Translates between what the user calls a device and what torch knows."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -201,3 +188,20 @@ def _forget_default_device(torch: Any) -> None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
+
+
+def saved_as_cuda(torch: Any) -> contextlib.AbstractContextManager[None]:
+    """While this is entered, simulated tensors are saved and loaded as CUDA's."""
+    serialization = torch.serialization
+
+    def tag(storage: Any) -> str | None:
+        return str(storage.device) if lies_there(storage) else None
+
+    def restore(saved: Any, location: str) -> Any:
+        if location != "cuda" and not location.startswith("cuda:"):
+            return None
+        serialization._validate_device(location, "cuda")
+        where = location.replace("cuda", NAME, 1)
+        return serialization.default_restore_location(saved, where)
+
+    return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)

@@ -1,4 +1,8 @@
-"""`torch.cuda` while it is simulated: its words, answered or refused by name."""
+"""`torch.cuda` while it is simulated: each of its names answered, or refused.
+
+The simulated GPU transforms without plans. So the caches keep what they are set to,
+and never hold anything.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_memory import memory_words
-from gpumagic.simulator.backend.as_cuda_plans import plan_caches
+from gpumagic.simulator.backend.as_cuda_private import memory_names
 from gpumagic.simulator.backend.as_cuda_tensors import Replacement, tensor_types
-from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.refusals import not_simulated, refusing
+from gpumagic.simulator.backend.streams import index_of
+from gpumagic.simulator.backend.torch_sim import TorchSim, public_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.graphs import Graphs
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
 
 _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
-# Written in Python on top of the words that are replaced.
+# Written in Python on top of the names that are replaced.
 _HOLDS_AS_IT_IS = frozenset(
     (
         "is_tf32_supported",
@@ -35,21 +39,25 @@ _HOLDS_AS_IT_IS = frozenset(
     )
 )
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
+_CLASSES_REFUSED = frozenset(
+    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
+)
+_PLANS_BY_DEFAULT = 4096
 
 
 def cuda_names(
-    simulation: Simulation, words: Words, graphs: Graphs
+    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
     torch = simulation.torch
     offered = {
-        **words.as_mapping(),
-        **_Others(simulation, words).as_mapping(),
+        **torch_sim.as_mapping(),
+        **_Others(simulation, torch_sim).as_mapping(),
         **graphs.as_mapping(),
         **dict(tensor_types(torch)),
     }
     yield from _over_modules(offered)
-    yield from memory_words(simulation, words)
+    yield from memory_names(simulation, torch_sim)
     yield from graphs.elsewhere()
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
@@ -84,7 +92,7 @@ class SimulatedVersion(str):
 
 
 def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
-    """Each public word of `torch.cuda`, wherever torch keeps it."""
+    """Each public name of `torch.cuda`, wherever torch keeps it."""
     for suffix in _MODULES:
         module = sys.modules[f"torch.cuda{suffix}"]
         for name, value in tuple(vars(module).items()):
@@ -93,7 +101,7 @@ def _over_modules(offered: dict[str, Any]) -> Iterator[Replacement]:
             elif name in _CLASSES_REFUSED:
                 yield module, name, _refused_class(name, value, offered)
             elif _must_be_refused(name, value):
-                yield module, name, _refusing(name)
+                yield module, name, refusing(f"torch.cuda.{name}", _WAY_ON)
 
 
 def _must_be_refused(name: str, value: Any) -> bool:
@@ -103,53 +111,36 @@ def _must_be_refused(name: str, value: Any) -> bool:
     return is_function and value.__module__.startswith("torch.cuda")
 
 
-_CLASSES_REFUSED = frozenset(
-    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
-)
-
-
-def _refusing(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise not_simulated(f"torch.cuda.{name}", _WAY_ON)
-
-    return refuse
-
-
 def _refused_class(name: str, original: type, offered: dict[str, Any]) -> type:
     """One that can be asked for as a class, and makes nothing."""
     bases = [offered.get(each.__name__) for each in original.__bases__]
-    refuse = _refusing(name)
+    refuse = refusing(f"torch.cuda.{name}", _WAY_ON)
     parents = (bases[0] or original,)
     return type(name, parents, {"__new__": refuse, "__init__": refuse})
 
 
 class _Others:
-    """Words of `torch.cuda` that other devices do not have."""
+    """Functions of `torch.cuda` that other devices do not have."""
 
-    def __init__(self, simulation: Simulation, words: Words) -> None:
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
-        self._words = words
+        self._torch_sim = torch_sim
 
     def as_mapping(self) -> dict[str, Any]:
         """All of them by name."""
-        own = {
-            name: getattr(self, name)
-            for name in dir(type(self))
-            if not name.startswith("_") and name != "as_mapping"
-        }
         simulation = self._simulation
         return {
-            **own,
+            **public_methods(self),
             "_sleep": self._sleep,
-            "device_of": _device_of(self._words.device_class),
+            "device_of": _device_of(self._torch_sim.device_class),
             "default_generators": tuple(simulation.generators.values()),
             "_initialized": True,
         }
 
     def get_arch_list(self) -> list[str]:
         """The architectures that kernels are there for: that of the GPU."""
-        major, minor = self._words.get_device_capability()
+        major, minor = self._torch_sim.get_device_capability()
         return [f"sm_{major}{minor}"]
 
     def get_allocator_backend(self) -> str:
@@ -161,13 +152,13 @@ class _Others:
 
     def get_rng_state_all(self) -> list[Any]:
         """The states of the random numbers of all GPUs."""
-        count = self._words.device_count()
-        return [self._words.get_rng_state(index) for index in range(count)]
+        count = self._torch_sim.device_count()
+        return [self._torch_sim.get_rng_state(index) for index in range(count)]
 
     def set_rng_state_all(self, new_states: Any) -> None:
         """Put back the states of the random numbers of all GPUs."""
         for index, state in enumerate(new_states):
-            self._words.set_rng_state(state, index)
+            self._torch_sim.set_rng_state(state, index)
 
     def seed(self) -> None:
         """Seed the current GPU with a number that nobody knows."""
@@ -176,7 +167,7 @@ class _Others:
     def seed_all(self) -> None:
         """Seed all GPUs with one number that nobody knows."""
         self.seed()
-        self._words.manual_seed_all(self._words.initial_seed())
+        self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
 
     def _sleep(self, cycles: int) -> None:
         simulation = self._simulation
@@ -260,3 +251,41 @@ def _clear_workspaces(simulation: Simulation) -> Callable[[], None]:
                 gpu.clear_workspaces()
 
     return clear
+
+
+class PlanCache:
+    """The cache of one GPU: as many plans as it may hold, and none in it."""
+
+    size = 0
+
+    def __init__(self) -> None:
+        self.max_size = _PLANS_BY_DEFAULT
+
+    def clear(self) -> None:
+        """Nothing is in it."""
+
+
+class PlanCaches:
+    """The caches by device; without one, that of the current GPU."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        # Past our own `__setattr__`, which hands everything on.
+        vars(self).update(_simulation=simulation, _caches={})
+
+    def __getitem__(self, device: Any) -> PlanCache:
+        gpu = self._simulation.gpu(index_of(device, self._simulation.shown_type))
+        cache: PlanCache = self._caches.setdefault(gpu.index, PlanCache())
+        return cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self[None], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self[None], name, value)
+
+
+def plan_caches(simulation: Simulation) -> Any:
+    """What to put in the place of torch's own, whose class it has."""
+    own = type(simulation.torch.backends.cuda.cufft_plan_cache)
+    looks = {"__module__": own.__module__, "__doc__": own.__doc__}
+    return type(own.__name__, (PlanCaches, own), looks)(simulation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.registration import NAME, lies_there
@@ -28,6 +29,9 @@ _ASKING = (
     "sparse_bsc_tensor",
 )
 
+_OURS_IN_TEXTS = re.compile(rf"\b{NAME}(?=:\d| DeviceType)").sub
+_VERSION_OF_CUDNN = 92400  # where torch has none: that of torch today
+
 
 def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     """What to put in the place of torch's own: object, name, replacement."""
@@ -50,8 +54,9 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield tensor, "to", _to(torch, names)
     yield tensor, "cuda", _cuda(torch, names)
     yield tensor, "type", _type(torch, names)
-    for name in ("numpy", "__array__"):
-        yield tensor, name, _saying_cuda(getattr(tensor, name))
+    for where, telling in _telling_devices(torch):
+        for name in telling:
+            yield where, name, _saying_cuda(getattr(where, name))
     for name in ("_make_subclass", "_make_wrapper_subclass"):
         yield tensor, name, _made_in_cpp(getattr(tensor, name), names)
     fake = torch._subclasses.fake_tensor.FakeTensor
@@ -61,7 +66,23 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield storage, "clone", _clone(torch, storage.clone)
     yield storage, "device", _shown_device(torch._C.StorageBase.device.__get__, names)
     yield storage, "__new__", _naming_device(storage.__new__, names)
-    yield torch.backends.cudnn, "is_acceptable", lambda _: False
+    yield from _cudnn(torch)
+
+
+def _cudnn(torch: Any) -> Iterator[Replacement]:
+    """There is cuDNN, as far as anybody asks; no operator of its own is called."""
+    cudnn = torch.backends.cudnn
+
+    def is_acceptable(tensor: Any) -> bool:
+        enabled = torch._C._get_cudnn_enabled() and tensor.is_cuda
+        return bool(enabled and tensor.dtype in cudnn.CUDNN_TENSOR_DTYPES)
+
+    yield cudnn, "is_acceptable", is_acceptable
+    yield cudnn, "is_available", lambda: True
+    if cudnn.version() is None:
+        yield cudnn, "version", lambda: _VERSION_OF_CUDNN
+    # Else recurrent networks would lay out their weights by one of its operators.
+    yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False
 
 
 def _shown_device(device_of: Callable[[Any], Any], names: Names) -> property:
@@ -188,17 +209,32 @@ def _clone(torch: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
     return clone
 
 
-def _saying_cuda(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose errors name the device as the user did."""
+def _telling_devices(torch: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Functions that look at devices in torch's C++, and tell of them in errors."""
+    recurrent = ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pack_padded_sequence")
+    yield torch._VF, (*recurrent, "stft")
+    yield torch, ("istft", "inner", "tensor_split", "_weight_norm")
+    yield torch.nn.functional, ("scaled_dot_product_attention",)
+    yield torch.Tensor, ("numpy", "__array__", "set_", "inner", "tensor_split")
 
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
+
+def _saying_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose errors name the device as the user did."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         try:
-            return method(self, *args, **options)
-        except TypeError as error:
-            raise TypeError(str(error).replace(f"{NAME}:", "cuda:")) from None
+            return function(*args, **options)
+        except (RuntimeError, TypeError) as error:
+            error.args = tuple(map(_in_words_of_cuda, error.args))
+            raise
 
     return call
+
+
+def _in_words_of_cuda(said: Any) -> Any:
+    return _OURS_IN_TEXTS("cuda", said) if isinstance(said, str) else said
 
 
 def _naming_device(factory: Callable[..., Any], names: Names) -> Callable[..., Any]:

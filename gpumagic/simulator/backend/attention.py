@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.attention_choice import Asked, Backend, choose
+from gpumagic.simulator.backend.attention_choice import FUSED, Entry
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.operations import Operation
 
@@ -23,151 +23,20 @@ if TYPE_CHECKING:
     Kernel = Callable[..., Any]
 
 _PAIRS_AT_ONCE = 1 << 22  # 16 MiB in single precision
-_FUSED = "_scaled_dot_product_{}_attention"
-
-
-def attention_entry(simulation: Simulation) -> dict[str, Kernel]:
-    """What stands in for the decision that torch has compiled for CUDA alone."""
-    return {"scaled_dot_product_attention": _Entry(simulation)}
 
 
 def attention_kernels(simulation: Simulation) -> dict[str, Kernel]:
     """The fused kernels by the names of their operators."""
-    kernels: dict[str, Kernel] = {"_fused_sdp_choice": _Entry(simulation).choice}
+    kernels: dict[str, Kernel] = {"_fused_sdp_choice": Entry(simulation).choice}
     for name, forward in (
         ("flash", _Flash),
         ("efficient", _Efficient),
         ("cudnn", _Cudnn),
     ):
-        fused = _FUSED.format(name)
+        fused = FUSED.format(name)
         kernels[fused] = forward(simulation, fused)
         kernels[f"{fused}_backward"] = _Backward(simulation, f"{fused}_backward")
     return kernels
-
-
-class _Entry:
-    """`scaled_dot_product_attention`: chooses a kernel, and prepares its arguments."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        torch = self._torch = simulation.torch
-        ops = torch.ops.aten
-        self._composed = ops.scaled_dot_product_attention.default.decompose
-        self._flash = getattr(ops, _FUSED.format("flash")).default
-        self._efficient = getattr(ops, _FUSED.format("efficient")).default
-        self._cudnn = getattr(ops, _FUSED.format("cudnn")).default
-
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        """Run it; torch's own C++ composes the math kernel, and tells of errors."""
-        __tracebackhide__ = True
-        given = (query, key, value, attn_mask, dropout_p, is_causal)
-        backend = Backend.MATH
-        if self._valid(*given):
-            backend = self.choice(*given, scale=scale, enable_gqa=enable_gqa)
-        if backend is Backend.MATH:
-            return self._composed(*given, scale=scale, enable_gqa=enable_gqa)
-        if backend is Backend.FLASH:
-            return self._padded(query, key, value, dropout_p, is_causal, scale)
-        bias = self._bias(attn_mask, query, key)
-        needs_grad = self._needs_grad(query, key, value, bias)
-        kernel = self._cudnn if backend is Backend.CUDNN else self._efficient
-        return kernel(
-            query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
-        )[0]
-
-    def choice(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Backend:
-        """The kernel that torch would take on CUDA."""
-        del scale
-        __tracebackhide__ = True
-        gpu = self._simulation.gpu(query.device.index)
-        asked = Asked(
-            query,
-            key,
-            value,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            enable_gqa,
-            self._needs_grad(query, key, value, attn_mask),
-            gpu.costs.model.compute_capability,
-        )
-        return choose(self._torch._C, asked)
-
-    def _valid(
-        self, query: Any, key: Any, value: Any, mask: Any, _: float, is_causal: bool
-    ) -> bool:
-        """Whether there is nothing that torch would refuse."""
-        given = [query, key, value, *([] if mask is None else [mask])]
-        if any(each.device != query.device or each.dim() < 2 for each in given):
-            return False
-        if mask is None:
-            return True
-        boolean = mask.dtype is self._torch.bool
-        wanted = (*query.shape[:-1], key.size(-2))
-        return (
-            not is_causal
-            and (boolean or mask.dtype is query.dtype)
-            and mask.dim() <= len(wanted)
-            and all(
-                size in {1, full}
-                for size, full in zip(mask.shape[::-1], wanted[::-1], strict=False)
-            )
-        )
-
-    def _needs_grad(self, *tensors: Any) -> bool:
-        if not self._torch.is_grad_enabled():
-            return False
-        return any(each is not None and each.requires_grad for each in tensors)
-
-    def _padded(
-        self, query: Any, key: Any, value: Any, dropout: float, causal: bool, scale: Any
-    ) -> Any:
-        """Flash attention, which wants heads that are multiples of eight."""
-        size = query.size(-1)
-        if scale is None:
-            scale = size**-0.5
-        if size % 8:
-            pad = self._torch.nn.functional.pad
-            query, key, value = (
-                pad(each, (0, -size % 8)) for each in (query, key, value)
-            )
-        out = self._flash(query, key, value, dropout, causal, scale=scale)[0]
-        return out[..., :size] if size % 8 else out
-
-    def _bias(self, mask: Any, query: Any, key: Any) -> Any:
-        """A mask as what is added to each score, aligned and as large as them all."""
-        if mask is None:
-            return None
-        torch = self._torch
-        if mask.dtype is torch.bool:
-            nothing = torch.zeros((), dtype=query.dtype, device=query.device)
-            mask = torch.where(mask, nothing, -torch.inf)
-        size = mask.size(-1)
-        if size % 8 and size > 1:
-            mask = torch.nn.functional.pad(mask, (0, -size % 8))[..., :size]
-        return mask.expand(*query.shape[:-1], key.size(-2))
 
 
 class _Fused:
@@ -211,7 +80,7 @@ class _Fused:
                 if simulation.reads_too_early(gpu, found):
                     twins[name] = simulation.poisoned(twins[name])
         if twins["dropout_p"] and "philox_seed" not in twins:
-            own = simulation.generators[gpu.index]
+            own = simulation.random_state(gpu.index).draw()
             twins["philox_seed"] = torch.randint(1 << 62, (), generator=own)
         pairs = _Pairs.of(torch, twins)
         tensors = [each for each in given.values() if isinstance(each, torch.Tensor)]

@@ -6,13 +6,17 @@ that `linear` casts as a whole.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-KEY = "AutocastPrivateUse1"
+    from gpumagic.simulator.backend.as_cuda import Names
+    from gpumagic.simulator.backend.as_cuda_tensors import Replacement
 
+KEY = "AutocastPrivateUse1"
 LOWER = (
     "_convolution",
     "_convolution.deprecated",
@@ -24,6 +28,8 @@ LOWER = (
     "conv_transpose2d.input",
     "conv_transpose3d.input",
     "convolution",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
     "prelu",
     "addmm",
     "addmv",
@@ -142,13 +148,67 @@ WIDEST = (
     "tensordot",
     "scatter_add",
 )
+_SWITCHES = (
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "is_autocast_enabled",
+)
+
+
+class CastWeights:
+    """The weights that were cast in the autocast block that is open, as torch has it.
+
+    They are cast at their first use, with gradients whatever the mode, and kept until
+    the outermost block ends; torch's own store cannot be reached from Python.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._casts: dict[tuple[int, Any], tuple[weakref.ref[Any], Any]] = {}
+
+    def cast(self, weight: Any, dtype: Any) -> Any:
+        """A weight in a narrower type: cast now, or before."""
+        key = id(weight), dtype
+        known, cast = self._casts.get(key, (None, None))
+        if known is None or known() is not weight:
+            with self._torch.enable_grad():
+                cast = weight.to(dtype)
+            self._casts[key] = weakref.ref(weight), cast
+        return cast
+
+    def keeps(self, value: Any) -> bool:
+        """Whether this is a weight, and what it is cast to may be kept."""
+        torch = self._torch
+        return (
+            value.dtype is torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and not value._is_view()
+            and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
+        )
+
+    def clear(self) -> None:
+        """The block is over."""
+        self._casts.clear()
+
+    def clearing(self) -> Callable[[], None]:
+        """What clears torch's own store, and this one."""
+        of_torch, clear = self._torch.clear_autocast_cache, self.clear
+
+        def clear_autocast_cache() -> None:
+            clear()
+            of_torch()
+
+        return clear_autocast_cache
 
 
 def autocast_kernels(
-    torch: Any, device_type: str
+    torch: Any, device_type: str, weights: CastWeights
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Each operator that casts, by name, with its kernel."""
-    policies = _Policies(torch, device_type)
+    policies = _Policies(torch, device_type, weights)
     for names, policy in (
         (LOWER, policies.lower),
         (FLOAT32, policies.float32),
@@ -168,9 +228,10 @@ def autocast_kernels(
 class _Policies:
     """What is done with the arguments of an operator before it runs."""
 
-    def __init__(self, torch: Any, device_type: str) -> None:
+    def __init__(self, torch: Any, device_type: str, weights: CastWeights) -> None:
         self._torch = torch
         self._device_type = device_type
+        self._weights = weights
 
     def outside(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """A kernel beneath which nothing casts any more."""
@@ -246,6 +307,8 @@ class _Policies:
 
     def _cast(self, value: Any, dtype: Any) -> Any:
         if self._eligible(value):
+            if dtype is self._half and self._weights.keeps(value):
+                return self._weights.cast(value, dtype)
             return value.to(dtype)
         if isinstance(value, (list, tuple)):
             return type(value)(self._cast(each, dtype) for each in value)
@@ -281,3 +344,39 @@ def _unsafe(*_: Any, **__: Any) -> Any:
         "autocast.\nUse binary_cross_entropy_with_logits or BCEWithLogitsLoss, which "
         "are safe"
     )
+
+
+def autocast_for_cuda(torch: Any, names: Names) -> Iterator[Replacement]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    for name in _SWITCHES:
+        yield torch, name, _switch(getattr(torch, name), names)
+    get, set_ = torch.get_autocast_dtype, torch.set_autocast_dtype
+    ours = names.type_of("cuda")
+    yield torch, "get_autocast_gpu_dtype", lambda: get(ours)
+    yield torch, "set_autocast_gpu_dtype", lambda dtype: set_(ours, dtype)
+    autocast = torch.amp.autocast_mode.autocast
+    yield autocast, "__init__", _block(autocast.__init__, names)
+
+
+def _switch(switch: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    """One of torch's switches, which without a device is that of CUDA."""
+
+    @functools.wraps(switch)
+    def ask(*args: Any, **options: Any) -> Any:
+        if "device_type" in options:
+            options["device_type"] = names.type_of(options["device_type"])
+        elif not args or isinstance(args[0], bool):
+            args = (names.type_of("cuda"), *args)
+        else:
+            args = (names.type_of(args[0]), *args[1:])
+        return switch(*args, **options)
+
+    return ask
+
+
+def _block(init: Callable[..., None], names: Names) -> Callable[..., None]:
+    @functools.wraps(init)
+    def begin(self: Any, device_type: Any, *args: Any, **options: Any) -> None:
+        init(self, names.type_of(device_type), *args, **options)
+
+    return begin

@@ -16,6 +16,7 @@ from gpumagic.simulator.backend.recurrent import CELLS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.simulator.backend.generators import RandomState
     from gpumagic.simulator.backend.simulation import Simulation
 
 _HOST_ARGUMENTS_READ = ("copy_", "_to_copy")  # at each replay; else once, at capture
@@ -54,9 +55,6 @@ class Values:
 
     Attributes:
         inputs: What it has used and not made.
-
-    Args:
-        simulation: The one that is captured.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -67,9 +65,9 @@ class Values:
         self._made: dict[int, Any] = {}
         self.inputs: dict[int, Input] = {}
         self._watching = True
-        self._random = [
-            (each, each.get_state()) for each in simulation.generators.values()
-        ]
+        self._random: dict[RandomState, Any] = {}  # what each was like before
+        for gpu in simulation.generators:
+            self._keep_random(simulation.random_state(gpu))
 
     def watch(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
         """Compute one operator as ever, and write it down."""
@@ -77,7 +75,6 @@ class Values:
 
         if not self._watching:  # another thread has ended it
             return func(*args, **options)
-        self._keep_generator(options.get("generator"))
         inner, inner_options = self._twins(func, args, options)
         leaves = _pytree.tree_leaves((args, options))
         given = self._storages(leaves)
@@ -86,6 +83,7 @@ class Values:
         written = self._written(func, args, options)
         for each in written:
             self._keep(each)
+        random = self._random_given(options)
         result = func(*args, **options)
         results = _pytree.tree_leaves(result)
         fresh = [
@@ -102,7 +100,7 @@ class Values:
         ours = any(self._is_ours(each) for _, each in fresh) or bool(given)
         if ours and (fresh or written) and name not in _NO_NUMBERS:
             targets = tuple((place, self._twin(each)) for place, each in fresh)
-            compute = self._replayed(func, name, results)
+            compute = self._replayed(func, name, results, random)
             self._steps.append(Step(compute, inner, inner_options, targets))
         return result
 
@@ -113,8 +111,8 @@ class Values:
             now.copy_(before)
         for each in self._made.values():
             each.zero_()
-        for generator, state in self._random:
-            generator.set_state(state)
+        for random, state in self._random.items():
+            random.set_state(state)
         self._random.clear()
         self._before.clear()
         self._made.clear()
@@ -162,9 +160,18 @@ class Values:
             found += value if isinstance(value, (list, tuple)) else [value]
         return [each for each in found if each is not None]
 
-    def _keep_generator(self, generator: Any) -> None:
-        if generator is not None and all(generator is not it for it, _ in self._random):
-            self._random.append((generator, generator.get_state()))
+    def _random_given(self, options: dict[str, Any]) -> RandomState | None:
+        """What a generator of the device that is given draws from now."""
+        given = options.get("generator")
+        own = None if given is None else self._simulation.own_generator(given)
+        if own is None or own.state is None:
+            return None
+        self._keep_random(own.state)
+        return own.state
+
+    def _keep_random(self, state: RandomState) -> None:
+        if state not in self._random:
+            self._random[state] = state.get_state()
 
     def _note_input(self, tensor: Any) -> None:
         key, life = self._cdata(tensor), self._simulation.tensors.claimed(tensor).life
@@ -182,35 +189,39 @@ class Values:
 
     # ---------------------------------------------------------------- computing
 
-    def _replayed(self, func: Any, name: str, results: list[Any]) -> Callable[..., Any]:
+    def _replayed(
+        self, func: Any, name: str, results: list[Any], random: RandomState | None
+    ) -> Callable[..., Any]:
         """What to run on twins in the place of an operator."""
         own = self._own(name)
         if own is not None:
             return own
-        generators = self._simulation.generators
-        named = [each.name for each in func._schema.arguments]
+        takes = {each.name: each.kwarg_only for each in func._schema.arguments}
         seeded = self._torch.Tag.nondeterministic_seeded in func.tags
-        if not seeded and "generator" not in named:
+        if not seeded and "generator" not in takes:
             return func  # type: ignore[no-any-return]
-        index = next(
-            (each.get_device() for each in results if self._is_ours(each)),
-            self._simulation.here.device,
-        )
-        return self._drawing(func, generators[max(index, 0)])
+        if random is None:
+            ours = (each.get_device() for each in results if self._is_ours(each))
+            gpu = next(ours, self._simulation.here.device)
+            random = self._simulation.random_state(max(gpu, 0))
+        return self._drawing(func, random, by_name=takes.get("generator", False))
 
-    def _drawing(self, func: Any, generator: Any) -> Callable[..., Any]:
-        """Let an operator take its random numbers from those of the GPU."""
+    def _drawing(
+        self, func: Any, random: RandomState, *, by_name: bool
+    ) -> Callable[..., Any]:
+        """Let an operator take its random numbers from where it did at capture."""
         default = self._torch.default_generator
 
         def compute(*args: Any, **options: Any) -> Any:
-            if options.get("generator") is not None:
-                return func(*args, **options)
+            source = random.draw()
+            if by_name:
+                return func(*args, **{**options, "generator": source})
             host = default.get_state()
-            default.set_state(generator.get_state())
+            default.set_state(source.get_state())
             try:
                 return func(*args, **options)
             finally:
-                generator.set_state(default.get_state())
+                source.set_state(default.get_state())
                 default.set_state(host)
 
         return compute
@@ -219,8 +230,8 @@ class Values:
         """Operators that the CPU computes otherwise, or not at all."""
         torch = self._torch
         if name == "native_dropout":
-            generator = self._simulation.generators[self._simulation.here.device]
-            return lambda *args: _dropout(torch, generator, *args)
+            random = self._simulation.random_state(self._simulation.here.device)
+            return lambda *args: _dropout(torch, random, *args)
         cell = CELLS.get(name)
         return None if cell is None else lambda *args: cell(torch, *args)
 
@@ -261,12 +272,12 @@ def _compute(step: Step) -> None:
 
 
 def _dropout(
-    torch: Any, generator: Any, source: Any, probability: float, train: Any
+    torch: Any, random: RandomState, source: Any, probability: float, train: Any
 ) -> tuple[Any, Any]:
     if train is False:
         return source.clone(), torch.ones_like(source, dtype=torch.bool)
     kept = 1 - probability
     mask = torch.empty_like(source)
-    mask.bernoulli_(kept, generator=generator)
+    mask.bernoulli_(kept, generator=random.draw())
     scale = 1 / kept if kept else 0.0
     return source * mask * scale, mask.bool()

@@ -1,24 +1,27 @@
-"""CUDA graphs: work that is captured once and replayed at the price of one launch."""
+"""CUDA graphs: work captured once and replayed at the price of one launch."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.graph_nodes import Nodes
-from gpumagic.simulator.backend.graph_pools import PoolNames, memory_pools
+from gpumagic.simulator.backend.graph_capture import Nodes
+from gpumagic.simulator.backend.graph_classes import graph_classes
 from gpumagic.simulator.backend.graph_values import Values
-from gpumagic.simulator.backend.graph_words import graph_classes
-from gpumagic.simulator.backend.operator_mode import operator_mode
-from gpumagic.simulator.backend.races_told import warn_at
+from gpumagic.simulator.backend.operations import operator_mode
+from gpumagic.simulator.backend.race_warnings import warn_at
 from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.streams import index_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.simulator.allocator_pools import PoolId
+    from gpumagic.simulator.allocator_blocks import PoolId
+    from gpumagic.simulator.backend.generators import RandomState
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _EMPTY = (
@@ -28,23 +31,17 @@ _EMPTY = (
 
 
 class Graphs:
-    """The graphs of one simulation; at most one is being captured.
+    """The graphs of one simulation; at most one is being captured."""
 
-    Args:
-        simulation: The one that is on.
-
-        words: What it offers.
-    """
-
-    def __init__(self, simulation: Simulation, words: Words) -> None:
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
-        self._words = words
+        self._torch_sim = torch_sim
         self._pools = PoolNames()
         self._stream: Any = None
         self._capture: Capture | None = None
 
     def as_mapping(self) -> dict[str, Any]:
-        """The words of `torch.cuda` that are about graphs."""
+        """The names of `torch.cuda` that are about graphs."""
         classes = graph_classes(self)
         return {
             "CUDAGraph": classes["CUDAGraph"],
@@ -80,13 +77,24 @@ class Graphs:
     def stream_for_capture(self) -> Any:
         """The stream that graphs are captured on where none is named."""
         if self._stream is None:
-            self._stream = self._words.as_mapping()["Stream"]()
+            self._stream = self._torch_sim.as_mapping()["Stream"]()
         return self._stream
 
     def prepare(self) -> None:
         """Let the device finish, and give back what no tensor uses."""
-        self._words.synchronize()
-        self._words.empty_cache()
+        self._torch_sim.synchronize()
+        self._torch_sim.empty_cache()
+
+    def require_none(self) -> None:
+        """Say that there can be one capture at a time, if there is one."""
+        if self._capture is not None:
+            raise RuntimeError(
+                self._simulation.says("only one capture may be underway in a process")
+            )
+
+    def random_state(self, generator: Any) -> RandomState:
+        """What a generator draws from now; None is that of the current GPU."""
+        return self._simulation.random_state(self._simulation.here.device, generator)
 
     def begin(self, pool: PoolId | None) -> None:
         """Capture the work of this thread from now on.
@@ -95,10 +103,7 @@ class Graphs:
             pool: Where its memory comes from; None is a pool of its own.
         """
         simulation = self._simulation
-        if self._capture is not None:
-            raise RuntimeError(
-                simulation.says("only one capture may be underway in a process")
-            )
+        self.require_none()
         gpu = simulation.gpu()
         stream = simulation.stream(gpu)
         if stream is gpu.default_stream:
@@ -152,15 +157,7 @@ class Graphs:
 
 
 class Capture:
-    """One capture: its numbers, its nodes and its memory.
-
-    Args:
-        simulation: The one that is captured.
-
-        origin: Where the capture begins.
-
-        pool: Where its memory comes from.
-    """
+    """One capture: its numbers, its nodes and its memory."""
 
     def __init__(
         self, simulation: Simulation, origin: SimulatedStream, pool: PoolId
@@ -257,3 +254,106 @@ def _watching(values: Values) -> Any:
             return values.watch(func, args, kwargs or {})
 
     return Watching()
+
+
+class PoolNames:
+    """Names for pools, as torch makes them: those of users begin with 0."""
+
+    def __init__(self) -> None:
+        self._graphs = itertools.count(1)
+        self._users = itertools.count(1)
+
+    def for_graph(self) -> PoolId:
+        """The name of a pool that a graph has for itself."""
+        return next(self._graphs), 0
+
+    def for_user(self) -> PoolId:
+        """The name of a pool that somebody has asked for."""
+        return 0, next(self._users)
+
+
+def memory_pools(simulation: Simulation, names: PoolNames) -> dict[str, Any]:
+    """`torch.cuda.MemPool` and `torch.cuda.use_mem_pool`."""
+    return {
+        "MemPool": _pool_class(simulation, names),
+        "use_mem_pool": _use_mem_pool(simulation),
+    }
+
+
+def _pool_class(simulation: Simulation, names: PoolNames) -> type:
+    class MemPool:
+        """Memory that serves what is made in a block of `use_mem_pool`, and no more.
+
+        Args:
+            allocator: Of the user's own; there is no memory that it could hand out.
+
+            use_on_oom: Whether others may have it when memory has run out.
+
+            no_split: Whether its segments are handed out whole.
+        """
+
+        def __init__(
+            self,
+            allocator: Any = None,
+            use_on_oom: bool = False,
+            no_split: bool = False,
+        ) -> None:
+            for asked, what in (
+                (allocator, "memory pools with an allocator of their own"),
+                (use_on_oom, "memory pools with use_on_oom=True"),
+                (no_split, "memory pools with no_split=True"),
+            ):
+                if asked:
+                    raise not_simulated(what, "torch.cuda.MemPool() works")
+            self._pool = names.for_user()
+            self._gpu = simulation.gpu()
+            self._gpu.allocator.keep_pool(self._pool)
+
+        def __del__(self) -> None:
+            if hasattr(self, "_gpu"):
+                self._gpu.allocator.release_pool(self._pool)
+
+        @property
+        def id(self) -> PoolId:
+            """Its name, as it stands in snapshots."""
+            return self._pool
+
+        @property
+        def allocator(self) -> None:
+            """The user's own allocator: none."""
+
+        def use_count(self) -> int:
+            """How many use it: this object, graphs and blocks that are open."""
+            return self._gpu.allocator.pool_uses(self._pool)
+
+        def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+            """Its segments."""
+            del include_traces
+            with simulation.books():
+                return [
+                    segment
+                    for gpu in simulation.machine.gpus
+                    for segment in gpu.allocator.memory_snapshot(self._pool)
+                ]
+
+    MemPool.__qualname__ = MemPool.__name__
+    MemPool.__module__ = "torch.cuda.memory"
+    return MemPool
+
+
+def _use_mem_pool(simulation: Simulation) -> Any:
+    @contextlib.contextmanager
+    def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
+        """Take the memory of this thread's tensors from a pool."""
+        thread = threading.get_ident()
+        allocator = simulation.gpu(index_of(device, simulation.shown_type)).allocator
+        with simulation.books():
+            allocator.divert(pool.id, lambda _: threading.get_ident() == thread)
+        try:
+            yield
+        finally:
+            with simulation.books():
+                allocator.end_diversion(pool.id)
+                allocator.release_pool(pool.id)
+
+    return use_mem_pool

@@ -45,6 +45,8 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         "_efficientzerotensor": memory.zeros,
         "record_stream": memory.record_stream,
         "native_dropout": _dropout(simulation),
+        "cudnn_convolution": _convolution(simulation),
+        "cudnn_convolution_transpose": _transposed_convolution(simulation),
         **{name: _geometry(simulation, name) for name in _GEOMETRY},
     }
 
@@ -56,24 +58,23 @@ def _geometry(simulation: Simulation, name: str) -> Callable[..., Any]:
     core = simulation.torch._C
     on_cpu = core.DispatchKeySet(core.DispatchKey.CPU)
     tensor = simulation.torch.Tensor
-    takes_storage = base == "set_"
 
     def kernel(*args: Any, **options: Any) -> Any:
-        _no_longer_plain(args[0].untyped_storage())
-        if takes_storage and len(args) > 1:
-            source = args[1]
-            _no_longer_plain(
-                source.untyped_storage() if isinstance(source, tensor) else source
-            )
+        memory = getattr(args[0].untyped_storage(), "_gpumagic", None)
+        if memory is not None:
+            memory.plain = False
         return redispatch(on_cpu, *args, **options)
 
-    return kernel
+    def with_source(*args: Any, **options: Any) -> Any:
+        if len(args) > 1:
+            source = args[1]
+            storage = source.untyped_storage() if isinstance(source, tensor) else source
+            memory = getattr(storage, "_gpumagic", None)
+            if memory is not None:
+                memory.plain = False
+        return kernel(*args, **options)
 
-
-def _no_longer_plain(storage: Any) -> None:
-    memory = getattr(storage, "_gpumagic", None)
-    if memory is not None:
-        memory.plain = False
+    return with_source if base == "set_" else kernel
 
 
 class _Memory:
@@ -185,25 +186,58 @@ class _Memory:
         return int(nbytes)
 
 
+def _convolution(simulation: Simulation) -> Callable[..., Any]:
+    """By cuDNN's own name: the convolution that it is."""
+    convolution = simulation.torch.ops.aten.convolution.default
+
+    def kernel(
+        source: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int,
+        *_: bool,
+    ) -> Any:  # fmt: skip
+        none = [0] * len(padding)
+        return convolution(
+            source, weight, None, stride, padding, dilation, False, none, groups
+        )
+
+    return kernel
+
+
+def _transposed_convolution(simulation: Simulation) -> Callable[..., Any]:
+    """Likewise the transposed one."""
+    convolution = simulation.torch.ops.aten.convolution.default
+
+    def kernel(
+        source: Any, weight: Any, padding: Any, output_padding: Any, stride: Any,
+        dilation: Any, groups: int, *_: bool,
+    ) -> Any:  # fmt: skip
+        return convolution(
+            source, weight, None, stride, padding, dilation, True, output_padding,
+            groups,
+        )  # fmt: skip
+
+    return kernel
+
+
 def _dropout(simulation: Simulation) -> Callable[..., Any]:
     """Dropout as CUDA's, in one kernel, with the random numbers of the GPU."""
     torch = simulation.torch
     operation = Operation(torch, "aten::native_dropout")
 
-    def kernel(source: Any, probability: float, train: Any) -> Any:
-        memory = simulation.tensors.claimed(source)
-        gpu, twin = memory.gpu, simulation.tensors.twin_of(source)
+    def kernel(given: Any, probability: float, train: Any) -> Any:
+        memory = simulation.tensors.claimed(given)
+        gpu, twin = memory.gpu, simulation.tensors.twin_of(given)
         if train is False:
             twins = (twin.clone(), torch.ones_like(twin, dtype=torch.bool))
         else:
             kept = 1 - probability
             mask = torch.empty_like(twin)
-            mask.bernoulli_(kept, generator=simulation.generators[gpu.index])
+            source = simulation.random_state(gpu.index).draw()
+            mask.bernoulli_(kept, generator=source)
             scale = 1 / kept if kept else 0.0
             twins = (twin * mask * scale, mask.bool())
-        reads = [(memory.accesses, 0, memory.nbytes, None)]
+        nbytes = memory.whole[2]
         outputs, _ = simulation.launch(
-            gpu, operation, twins, reads, [], memory.nbytes, dtype=twin.dtype
+            gpu, operation, twins, [memory.whole], [], nbytes, dtype=twin.dtype
         )
         return (*outputs,)
 

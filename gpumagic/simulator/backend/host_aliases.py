@@ -12,7 +12,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.operator_mode import operator_mode
+from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.pinning import pinned_buffer
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ _GENERATIONS = 3  # of Python's garbage collector, the youngest first
 
 
 class Aliases:
-    """The watched tensors of one simulation.
-
-    Args:
-        torch: The torch module itself.
-
-        flights: Told of what the host does.
-    """
+    """The watched tensors of one simulation."""
 
     def __init__(self, torch: Any, flights: Flights) -> None:
         self._torch = torch

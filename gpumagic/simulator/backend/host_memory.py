@@ -1,21 +1,39 @@
-"""What the simulated memory really lies in: this machine's RAM, which has an end."""
+"""How large an output will be, before this machine's RAM is asked to hold it.
+
+What a simulated GPU has room for may be more than there is. An operating system that
+runs out of memory ends a process without a word, so large outputs are foreseen. A
+formula gives what an output is at most, which is little for nearly all; for the others
+torch's meta device, which knows shapes and no numbers, runs the operator.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.host import available_bytes
 from gpumagic.errors import DeviceError
 from gpumagic.report.units import bytes_text
-from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from gpumagic.simulator.backend.operations import OF_THEIR_INPUTS_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
+
+    Shape = Sequence[int]
 
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
+_SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
+_LARGE_NUMBER = 1 << 20  # an argument that may be a size
+_WIDEST_ITEM_BYTES = 16
+_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
+_ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
 
 
 class HostMemoryFull(DeviceError):
@@ -70,10 +88,132 @@ def _no_room(
     """What is said where it has not, but the simulated GPU has."""
     where = f"the {simulation.label}"
     if gpu is not None:
-        where = f"{simulation.word}:{gpu.index}, a {simulation.label},"
+        where = f"{simulation.shown_type}:{gpu.index}, a {simulation.label},"
     return HostMemoryFull(
         f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
         f"this machine's RAM, of which {bytes_text(available_bytes())} is left",
         'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
         'memory="2GiB"), runs out of memory sooner than the machine',
     )
+
+
+def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:
+    """Whether an operator with these arguments deserves a look."""
+    return nbytes > _SMALL_BYTES or any(map(_is_large, args))
+
+
+def foresee(
+    simulation: Simulation,
+    gpu: SimulatedGpu,
+    operation: Operation,
+    inner: Sequence[Any],
+    named: dict[str, Any],
+) -> None:
+    """Refuse an operation whose output the RAM of this machine cannot hold.
+
+    Raises:
+        OutOfMemoryError: The simulated GPU could not hold it either.
+        HostMemoryFull: It says what there is and how to go on.
+    """
+    __tracebackhide__ = True
+    if at_most_bytes(simulation.torch, operation, inner, named) >= WATCHED_BYTES:
+        exactly = bytes_by_shapes(simulation.torch, operation, inner, named)
+        simulation.foresee(exactly, gpu)
+
+
+def at_most_bytes(
+    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
+) -> int:
+    """What is never less than an operation makes, found without running anything."""
+    if not operation.makes:
+        return 0
+    tensor = torch.Tensor
+    if operation.pointwise:
+        given = (*inner, *named.values()) if named else inner
+        shapes = [each.shape for each in given if isinstance(each, tensor)]
+        return _WIDEST_ITEM_BYTES * _broadcast_elements(shapes)
+    if operation.is_product:
+        rows, columns = [each.shape for each in inner if isinstance(each, tensor)][-2:]
+        return int(_WIDEST_ITEM_BYTES * math.prod(rows[:-1]) * columns[-1])
+    kind, values = operation.rule.kind, (*inner, *named.values())
+    shapes = [each.shape for each in _flat(values) if isinstance(each, tensor)]
+    if operation.over_lists:
+        elements = sum(map(_broadcast_elements, _side_by_side(inner, tensor)))
+    elif kind in OF_THEIR_INPUTS_SIZE or operation.name in _JOINING:
+        elements = sum(map(math.prod, shapes))
+    elif operation.name in _ON_A_DIAGONAL:
+        length = sum(max(1, math.prod(shape)) for shape in shapes)
+        elements = (length * _numbers_multiplied(values)) ** 2
+    else:  # no output is larger than all sizes multiplied
+        tensors = math.prod(max(1, math.prod(shape)) for shape in shapes)
+        elements = tensors * _numbers_multiplied(values)
+    return _WIDEST_ITEM_BYTES * operation.makes * elements
+
+
+def bytes_by_shapes(
+    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
+) -> int:
+    """What an operator makes, run where there are no numbers; 0 if that cannot be."""
+
+    def shape_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to("meta")
+        if isinstance(value, list):
+            return [shape_of(each) for each in value]
+        if isinstance(value, torch._C.Generator):  # also those made before ours
+            return None
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    try:
+        made = operation.call(
+            *map(shape_of, inner),
+            **{key: shape_of(each) for key, each in named.items()},
+        )
+    except (RuntimeError, NotImplementedError, ValueError, AssertionError):
+        return 0  # its size depends on numbers, or it is an error torch will tell
+    made = made if isinstance(made, (list, tuple)) else (made,)
+    return sum(each.nbytes for each in _flat(made) if isinstance(each, torch.Tensor))
+
+
+def _is_large(value: Any) -> bool:
+    if type(value) is list:
+        return (
+            bool(value)
+            and isinstance(value[0], (int, float))
+            and _numbers_multiplied(value) > _SMALL_BYTES
+        )
+    return type(value) in (int, float) and abs(value) > _LARGE_NUMBER
+
+
+def _flat(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+def _side_by_side(values: Sequence[Any], tensor: Any) -> Iterator[list[Shape]]:
+    """The shapes that belong together, where lists are gone through index by index."""
+    lists = [each for each in values if isinstance(each, list)]
+    alone = [each.shape for each in values if isinstance(each, tensor)]
+    for row in zip(*(each for each in lists if each), strict=False):
+        yield [*alone, *(each.shape for each in row if isinstance(each, tensor))]
+
+
+def _broadcast_elements(shapes: Sequence[Shape]) -> int:
+    first = shapes[0] if shapes else ()
+    if shapes.count(first) == len(shapes):
+        return math.prod(first)
+    longest = max(map(len, shapes))
+    padded = [(1,) * (longest - len(shape)) + (*shape,) for shape in shapes]
+    return math.prod(map(max, zip(*padded, strict=True)))
+
+
+def _numbers_multiplied(values: Sequence[Any]) -> int:
+    """A number may be a factor, or be added to a size at either end."""
+    product = 1
+    for value in _flat(values):
+        if type(value) in (int, float) and math.isfinite(value):
+            product *= math.ceil(abs(value)) + 1
+    return product

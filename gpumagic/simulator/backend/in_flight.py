@@ -13,15 +13,15 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.flight import (
+from gpumagic.simulator.backend.host_aliases import Aliases
+from gpumagic.simulator.backend.pinning import (
     Flight,
     Stretch,
+    pinned_buffer,
     read_as_arrays,
     same_bits,
     span_of,
 )
-from gpumagic.simulator.backend.host_aliases import Aliases
-from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:

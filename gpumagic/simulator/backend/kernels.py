@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.foresight import foresee, may_be_large
-from gpumagic.simulator.backend.general import General, count_flops
-from gpumagic.simulator.backend.host_memory import WATCHED_BYTES
-from gpumagic.simulator.backend.operations import COMMON, Operation
-from gpumagic.simulator.backend.outputs import IntoOutputs
+from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.backend.call import Call, General, count_flops, give_generator
+from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
+from gpumagic.simulator.backend.operations import COMMON, INDICES, Operation
 from gpumagic.simulator.backend.refusals import not_simulated
-from gpumagic.simulator.backend.spans import operand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
     Kernel = Callable[..., Any]
 
@@ -90,17 +89,20 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     """What `General` does, three times as fast, for the calls that are nearly all.
 
     Those are: simulated tensors and plain values in, tensors out. It is the one
-    path that each operation takes, so it is not cut into calls.
+    path that each operation takes, so it is not cut into calls. What is named is told
+    as `General` tells it.
     """
     tensor, call, formula = simulation.torch.Tensor, operation.call, operation.flops
+    values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
     by_sizes, is_product = operation.takes_sizes, operation.is_product
     several = operation.several
     few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
-    shaped = operation.by_shape
+    shaped, counted = operation.by_shape, operation.flops is not None
     halves = (simulation.torch.float16, simulation.torch.bfloat16)
-    recording, words = simulation.torch.is_grad_enabled, simulation.words
+    recording = simulation.torch.is_grad_enabled
+    dtype_words = simulation.dtype_words
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
         __tracebackhide__ = True
@@ -109,7 +111,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         reads: list[Operand] = []
         inner = []
         for each in args:
-            if type(each) is tensor or isinstance(each, tensor):
+            kind = type(each)
+            if kind is tensor or (kind not in values and isinstance(each, tensor)):
                 try:
                     memory = each.untyped_storage()._gpumagic
                 except AttributeError:
@@ -122,31 +125,37 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                         return general(*args, **options)
                     gpu = memory.gpu
                 if memory.plain:
-                    extent = memory.nbytes
-                    reads.append((memory.accesses, 0, extent, None))
-                    twin = memory.twin
+                    operand, twin = memory.whole, memory.twin
+                    nbytes += operand[2]
                 else:
                     operand, extent = operand_of(each, memory)
                     dense = dense and operand[3] is None
-                    reads.append(operand)
                     twin = view_of_twin(each, memory.twin)
+                    nbytes += extent
+                reads.append(operand)
                 inner.append(twin)
                 elements *= twin.numel()
-                nbytes += extent
                 needs_grad = needs_grad or each.requires_grad
-            elif type(each) is list and not (each and isinstance(each[0], int)):
+            elif kind is list and not (each and isinstance(each[0], int)):
                 return general(*args, **options)
             else:
                 inner.append(each)
-        if options or gpu is None:
+        if gpu is None or (
+            options and (counted or not values.issuperset(map(type, options.values())))
+        ):
             return general(*args, **options)
+        if is_product:  # the two matrices; what is added to them makes it no larger
+            elements = inner[-2].numel() * inner[-1].numel()
         if elements > few or (by_sizes and may_be_large(0, args)):
             foresee(simulation, gpu, operation, inner, options)
         try:
-            result = call(*inner)
+            result = call(*inner, **options) if options else call(*inner)
         except NotImplementedError as lacking:
             result = operation.after(lacking, inner, options)
-        dtype = inner[0].dtype if several else result.dtype
+        if options:
+            dtype = next(each.dtype for each in inner if isinstance(each, tensor))
+        else:
+            dtype = inner[0].dtype if several else result.dtype
         flops, rule, by_shape = 0.0, None, shaped
         if is_product:  # as torch's own formula has it, at a tenth of its cost
             flops = 2.0 * result.numel() * inner[-1].size(-2)
@@ -154,8 +163,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         elif formula:
             flops = count_flops(formula, inner, {}, result, tensor)
         if by_shape or not dense:
-            rule = operation.rule_by_shape(inner, words[dtype], dense=dense)
-        recorded = needs_grad and recording()
+            rule = operation.rule_by_shape(inner, dtype_words[dtype], dense=dense)
+        recorded = needs_grad and not options and recording()
         fresh: Sequence[Any] = (result,)
         if several:
             fresh = [each for each in result if each is not None]
@@ -183,3 +192,99 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         return args[0] if in_place else outputs[0]
 
     return run
+
+
+class IntoOutputs:
+    """An operator that writes into tensors it is given for that alone.
+
+    It computes into fresh tensors and then hands over: a CPU kernel may resize what
+    it writes into, and a resized twin would leave the simulated tensor dangling.
+    """
+
+    __slots__ = ("_operation", "_simulation", "_tensor")
+
+    def __init__(self, simulation: Simulation, operation: Operation) -> None:
+        self._simulation = simulation
+        self._operation = operation
+        self._tensor = simulation.torch.Tensor
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Run it; the arguments are those that torch hands to a kernel."""
+        simulation, operation = self._simulation, self._operation
+        targets = {name: options.pop(name) for name in operation.outs}
+        call = Call(simulation)
+        inner = [self._inner(call, each, where) for where, each in enumerate(args)]
+        named = {key: self._inner(call, each, key) for key, each in options.items()}
+        inputs, read_bytes = list(call.reads), call.nbytes
+        for target in targets.values():
+            call.twins(_as_list(target), "out")
+        gpu = call.gpu
+        if gpu is None:
+            return operation.call(*inner, **named, **targets)
+        call.require_one_device()
+        if operation.takes_generator:
+            give_generator(simulation, operation, gpu, inner, named)
+        results = {name: self._fresh(target) for name, target in targets.items()}
+        if call.expanded or may_be_large(call.nbytes, args):
+            foresee(simulation, gpu, operation, inner, {**named, **results})
+        operation.run(inner, {**named, **results})
+        written_bytes = call.nbytes - read_bytes
+        simulation.launch(
+            gpu,
+            operation,
+            (),
+            inputs,
+            call.found["out"],
+            read_bytes,
+            written_bytes,
+            *self._work(inner, named, next(iter(results.values()))),
+        )
+        for target, result in _pairs(targets, results):
+            self._hand_over(gpu, target, result)
+        if operation.silent:
+            return None
+        given = (*targets.values(),)
+        return given[0] if len(given) == 1 else given
+
+    def _work(
+        self, inner: list[Any], named: dict[str, Any], result: Any
+    ) -> tuple[float, Any]:
+        """Its floating point operations, and the type that it computes in."""
+        formula = self._operation.flops
+        if formula is None or not isinstance(result, self._tensor):
+            return 0, getattr(result, "dtype", None)
+        return count_flops(formula, inner, named, result, self._tensor), result.dtype
+
+    def _inner(self, call: Call, value: Any, where: int | str) -> Any:
+        if isinstance(value, self._tensor):
+            return call.twin(value, where)
+        if where == INDICES and self._operation.mixes:
+            return call.twins_of_indices(value, where)
+        return call.twins(value, where) if type(value) is list else value
+
+    def _fresh(self, target: Any) -> Any:
+        empty = self._simulation.torch.empty
+        if isinstance(target, list):
+            # Operators with a list of outputs do not resize them, but compare.
+            return [
+                empty(each.shape, dtype=each.dtype, device="cpu") for each in target
+            ]
+        return empty(0, dtype=target.dtype, device="cpu")
+
+    def _hand_over(self, gpu: SimulatedGpu, target: Any, result: Any) -> None:
+        """Give it its numbers, in its own memory if they fit in it."""
+        simulation = self._simulation
+        if target.shape == result.shape:
+            simulation.tensors.twin_of(target).copy_(result)
+            return
+        storage = simulation.place(result, gpu).untyped_storage()
+        simulation.tensors.rebind(target, storage, 0, result.size(), result.stride())
+
+
+def _pairs(targets: dict[str, Any], results: dict[str, Any]) -> Iterator[Any]:
+    for name, target in targets.items():
+        yield from zip(_as_list(target), _as_list(results[name]), strict=True)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.cuda_alone import made_of_others
+from gpumagic.simulator.backend.cuda_only import made_of_others
 from gpumagic.simulator.backend.precision import Precision
 from gpumagic.simulator.operators import (
     Kind,
@@ -95,14 +95,20 @@ COMMON = {
     "aten::add.Tensor": "add",
     "aten::add_.Tensor": "add_",
     "aten::addmm": "addmm",
+    "aten::bmm": "bmm",
     "aten::div.Tensor": "div",
     "aten::exp": "exp",
     "aten::mm": "mm",
     "aten::mul.Tensor": "mul",
     "aten::mul_.Tensor": "mul_",
+    "aten::neg": "neg",
+    "aten::pow.Tensor_Scalar": "pow",
     "aten::relu": "relu",
     "aten::sigmoid": "sigmoid",
     "aten::sub.Tensor": "sub",
+    "aten::sub_.Tensor": "sub_",
+    "aten::sum": "sum",
+    "aten::sum.dim_IntList": "sum",
     "aten::tanh": "tanh",
 }
 MASKS = ("torch.bool", "torch.uint8")
@@ -250,7 +256,7 @@ class Operation:
         Args:
             twins: Its arguments, in their order.
 
-            word: The type that it computes in.
+            word: That of the type that it computes in, as costs go by it.
 
             dense: Whether each operand lies in one piece.
         """
@@ -345,3 +351,22 @@ def _flop_formula(packet: Any) -> Callable[..., int] | None:
     # The registered one maps over trees of arguments, at ten times the cost.
     plain: Callable[..., int] | None = getattr(formula, "__wrapped__", formula)
     return plain
+
+
+def operator_mode() -> type:
+    """A class to derive a mode from, whose first call imports nothing.
+
+    torch keeps torch.compile out of every other mode's code. For that it imports
+    torch._dynamo and sympy at the first call, which takes seconds; nothing is compiled
+    for a simulated GPU.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class OperatorMode(TorchDispatchMode):
+        """Not guarded from torch.compile."""
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+    return OperatorMode

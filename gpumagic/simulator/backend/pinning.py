@@ -1,4 +1,4 @@
-"""Pinned memory: CPU tensors whose storage carries a mark, and nothing else.
+"""Pinned memory: CPU tensors whose storage carries a mark, and copies of them.
 
 torch offers no way to supply an allocator of pinned memory from Python. But the
 operators that pin, and that ask for it, are ordinary ones: kernels for them on the
@@ -12,17 +12,46 @@ import threading
 import weakref
 from collections import Counter, deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.simulator.backend.spans import operand_of
+from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.hazards import Accesses
+from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
-    from gpumagic.simulator.backend.flight import Flight
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.hazards import Mark, Operand
+    from gpumagic.simulator.races import Bytes
+
+# The factories that can be asked for pinned memory.
+_FACTORIES = (
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
+# And the methods of a tensor that can.
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
 class PinnedBuffer:
@@ -177,44 +206,23 @@ def contiguous_strides(size: Any) -> tuple[int, ...]:
     return (*reversed(strides),)
 
 
-# The factories that can be asked for pinned memory.
-_FACTORIES = (
-    "arange",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "logspace",
-    "ones",
-    "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "tensor",
-    "zeros",
-    "zeros_like",
-)
-
-
-def pinning_factories(torch: Any) -> dict[str, Callable[..., Any]]:
+def pinning_factories(
+    torch: Any, others: Mapping[str, Callable[..., Any]]
+) -> dict[str, Callable[..., Any]]:
     """Factories that pin what they make if they are asked to, by name.
 
     torch's own ask C++ for an allocator that cannot be supplied. Replacing the
     kernels beneath them would cost every CPU operation that needs new memory several
     microseconds; this costs a factory that is called from Python a fifth of one.
+
+    Args:
+        torch: Where they are.
+
+        others: What else takes the place of some of them, and makes what is pinned.
     """
-    return {name: _pinning(getattr(torch, name)) for name in _FACTORIES}
-
-
-# And the methods of a tensor that can.
-_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+    return {
+        name: _pinning(others.get(name) or getattr(torch, name)) for name in _FACTORIES
+    }
 
 
 def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:
@@ -229,3 +237,159 @@ def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
         return made.pin_memory() if pin_memory else made
 
     return make
+
+
+class Stretch(NamedTuple):
+    """The geometry of a tensor, to be laid over a storage again."""
+
+    dtype: Any
+    offset: int
+    size: Any
+    stride: Any
+
+    @classmethod
+    def of(cls, tensor: Any) -> Stretch:
+        """That of this tensor."""
+        return cls(
+            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+
+    def on(self, storage: Any, torch: Any) -> Any:
+        """A tensor of this geometry on a storage of the CPU."""
+        empty = torch.empty(0, dtype=self.dtype, device="cpu")
+        return empty.set_(storage, self.offset, self.size, self.stride)
+
+
+class Flight:
+    """One copy under way; it lives as long as the pinned memory does.
+
+    Attributes:
+        order: The stream that carries it out, in the tracker.
+
+        mark: Where it stands in that stream.
+
+        place: Where the user asked for it.
+
+        span: Its bytes of the pinned memory.
+
+        stretch: Its geometry there.
+
+        arriving: What will be in the pinned memory once it has come, where readers
+            that come too early are given poison.
+
+        arrives: Whether it writes the pinned memory.
+
+        expected: What is there as long as the host leaves it alone; None where
+            there was no room to remember it, or enough is known.
+
+        told: Whether its user knows that it is not waited for.
+
+        target: The device's storage that it is sent to, and the geometry there.
+
+        arrays: The numpy arrays of it that were made meanwhile, and where.
+    """
+
+    __slots__ = (
+        "arrays",
+        "arrives",
+        "arriving",
+        "expected",
+        "mark",
+        "order",
+        "place",
+        "span",
+        "stretch",
+        "target",
+        "told",
+    )
+
+    def __init__(
+        self,
+        order: int,
+        mark: Mark,
+        place: PlaceMark | None,
+        span: Bytes,
+        stretch: Stretch,
+        *,
+        arrives: bool,
+    ) -> None:
+        self.order = order
+        self.mark = mark
+        self.place = place
+        self.span = span
+        self.stretch = stretch
+        self.arrives = arrives
+        self.arriving: Any = None
+        self.expected: Any = None
+        self.told = False
+        self.target: tuple[weakref.ref[Any], Stretch] | None = None
+        self.arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = []
+
+    def meets(self, span: Bytes) -> bool:
+        """Whether it has a byte in common with these."""
+        return (
+            self.span[0] < span[1]
+            and span[0] < self.span[1]
+            and overlap(self.span, span)
+        )
+
+    def race(
+        self, place: PlaceMark | None, span: Bytes, *, writes: bool, found: bool = False
+    ) -> Race:
+        """What it is to touch its memory before it is done.
+
+        Args:
+            place: Where that was done, or noticed.
+
+            span: What was touched.
+
+            writes: Whether it was written.
+
+            found: Whether only the change was found, not who has made it.
+        """
+        kind = Kind.WRITE_AFTER_READ
+        if found:
+            kind = Kind.CHANGED_UNSEEN
+        elif self.arrives:
+            kind = Kind.WRITE_AFTER_WRITE if writes else Kind.READ_AFTER_WRITE
+        return Race(
+            kind=kind,
+            earlier_stream=self.order,
+            earlier_place=self.place,
+            earlier_writes=self.arrives,
+            later_stream=HOST,
+            later_place=place,
+            later_writes=writes,
+            low=max(self.span[0], span[0]),
+            high=min(self.span[1], span[1]),
+        )
+
+
+def span_of(tensor: Any, buffer: PinnedBuffer) -> Bytes:
+    """The bytes of a tensor on pinned memory."""
+    return operand_of(tensor, buffer)[0][1:]
+
+
+def read_as_arrays(flight: Flight) -> Iterator[Race]:
+    """Reads by arrays that were made and let go before anything was there."""
+    places = [place for reference, place in flight.arrays if reference() is None]
+    for place in places[:1]:
+        yield flight.race(place, flight.span, writes=False)
+
+
+def same_bits(torch: Any, one: Any, other: Any) -> bool:
+    """Whether two tensors of one type and shape have the same bytes."""
+    if one.dtype.is_complex:
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    integer = integers[one.element_size()]
+    if _in_eights(one) and _in_eights(other):  # three times as fast as bytes
+        one, other, integer = one.view(-1), other.view(-1), torch.int64
+    return bool(torch.equal(one.view(integer), other.view(integer)))
+
+
+def _in_eights(tensor: Any) -> bool:
+    """Whether a tensor's bytes come in whole eights, one behind the other."""
+    item = tensor.element_size()
+    begin, end = tensor.storage_offset() * item, tensor.numel() * item
+    return bool(tensor.is_contiguous() and begin % 8 == end % 8 == 0)

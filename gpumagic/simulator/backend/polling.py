@@ -35,11 +35,7 @@ class _Asked(threading.local):
 
 
 class Polling:
-    """Asks for a program of the user's whether something is done.
-
-    Args:
-        simulation: The simulation that is on.
-    """
+    """Asks for a program of the user's whether something is done."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -53,11 +49,6 @@ class Polling:
         """Whether something is done, after what the question costs the host.
 
         To be called with the books held.
-
-        Args:
-            is_done: The question, put to the scheduler.
-
-            cost_ns: What it costs.
         """
         scheduler, asked = self._scheduler, self._asked
         if not is_done() and self._pauses():

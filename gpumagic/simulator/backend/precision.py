@@ -44,11 +44,7 @@ _TRANSFORMS = tuple(
 
 
 class Precision:
-    """Runs operators in wider types than they are given.
-
-    Args:
-        torch: The torch module itself.
-    """
+    """Runs operators in wider types than they are given."""
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor

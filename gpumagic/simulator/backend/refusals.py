@@ -1,10 +1,15 @@
-"""What the simulator does not do, each refused by name with a way on."""
+"""What the simulator does not do, each refused by name with a way on.
+
+Backends that make kernels of their own for a GPU are refused by name once they are to
+do so for the simulated one; for the CPU they do what they always do.
+"""
 
 from __future__ import annotations
 
 import functools
 import platform
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
@@ -13,13 +18,43 @@ from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import contextlib
+    from collections.abc import Callable, Iterator, Sequence
 
 _OLDEST_TORCH = (2, 10)
 _NO_CUDA_HINT = (
     f'say device="{NAME}", which is the simulated GPU; or let "cuda" mean it: '
     'gpumagic.simulate("h100", as_cuda=True)'
 )
+# What is refused in several places: what there is not, and the way on.
+_NO_SPARSE = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
+_NO_NESTED = (
+    "nested tensors in the strided layout",
+    "say layout=torch.jagged when you make it",
+)
+_SPARSE = (
+    "_to_sparse",
+    "_to_sparse.sparse_dim",
+    "_to_sparse_csr",
+    "_to_sparse_csc",
+    "_to_sparse_bsr",
+    "_to_sparse_bsc",
+)
+_QUANTISED = (
+    "quantize_per_tensor",
+    "quantize_per_tensor.tensor_qparams",
+    "quantize_per_tensor_dynamic",
+    "quantize_per_channel",
+)
+_NESTED = (
+    "_nested_tensor_from_tensor_list",
+    "_nested_from_padded",
+    "_nested_view_from_buffer",
+)
+_MKLDNN = ("to_mkldnn",)
+_PADDING = "src_key_padding_mask"
+# While the simulator is on there is no other GPU that has the second name.
+_SIMULATED = (NAME, "cuda")
 
 
 class NotSimulated(DeviceError, NotImplementedError):
@@ -88,86 +123,92 @@ def _usable_gpu(torch: Any) -> None:
 
 def refused_kernels() -> dict[str, Callable[..., Any]]:
     """Operators that would fail obscurely, with the words that they fail with."""
-    sparse = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
     quantised = (
         "quantised tensors",
         "quantise on the CPU, or use bfloat16 or float8 tensors",
     )
     mkldnn = "MKL-DNN tensors", "they are for the CPU: move the tensor there first"
-    nested = (
-        "nested tensors in the strided layout",
-        "say layout=torch.jagged when you make it",
-    )
-    encoder = (
-        "nested tensors in the strided layout",
-        "leave mask_check=True, so that nn.TransformerEncoder works with padding",
-    )
     return {
-        **{
-            name: _refusing(*what)
-            for what, names in (
-                (sparse, _SPARSE),
-                (quantised, _QUANTISED),
-                (mkldnn, _MKLDNN),
-                (nested, _NESTED),
-                (encoder, ("_nested_tensor_from_mask",)),
-            )
-            for name in names
-        },
-        "_nested_tensor_from_mask_left_aligned": _keep_padding,
+        name: refusing(*what)
+        for what, names in (
+            (_NO_SPARSE, _SPARSE),
+            (quantised, _QUANTISED),
+            (mkldnn, _MKLDNN),
+            (_NO_NESTED, _NESTED),
+        )
+        for name in names
     }
 
 
 def refused_layouts() -> dict[str, Callable[..., Any]]:
     """Keys under which no operator works, each with what says so."""
-    sparse = _refusing(
-        "sparse tensors", "keep the tensor dense, or move it to the CPU first"
-    )
+    sparse = refusing(*_NO_SPARSE)
     return {
         "SparsePrivateUse1": sparse,
         "SparseCsrPrivateUse1": sparse,
-        "NestedTensorPrivateUse1": _refusing(
-            "nested tensors in the strided layout",
-            "say layout=torch.jagged when you make it",
-        ),
-        "QuantizedPrivateUse1": _refusing(
+        "NestedTensorPrivateUse1": refusing(*_NO_NESTED),
+        "QuantizedPrivateUse1": refusing(
             "quantised tensors", "quantise on the CPU, or use bfloat16 or float8"
         ),
     }
 
 
-_SPARSE = (
-    "_to_sparse",
-    "_to_sparse.sparse_dim",
-    "_to_sparse_csr",
-    "_to_sparse_csc",
-    "_to_sparse_bsr",
-    "_to_sparse_bsc",
-)
-_QUANTISED = (
-    "quantize_per_tensor",
-    "quantize_per_tensor.tensor_qparams",
-    "quantize_per_tensor_dynamic",
-    "quantize_per_channel",
-)
-_NESTED = (
-    "_nested_tensor_from_tensor_list",
-    "_nested_from_padded",
-    "_nested_view_from_buffer",
-)
-_MKLDNN = ("to_mkldnn",)
+class _WouldNest(NotSimulated):
+    """A nested tensor is about to be made of a padded one."""
 
 
-def _keep_padding(*_: Any) -> bool:
-    """What nn.TransformerEncoder asks before it makes a nested tensor of its input."""
-    return False
+def _would_nest(*_: Any, **__: Any) -> Any:
+    what, way_on = _NO_NESTED
+    raise _WouldNest(f"the simulator has no {what}", way_on)
 
 
-def _refusing(what: str, way_on: str) -> Callable[..., Any]:
-    def kernel(*_: Any, **__: Any) -> Any:
-        raise not_simulated(what, way_on)
+class PaddedEncoders(threading.local):
+    """`nn.TransformerEncoder` with padding, in no_grad.
 
-    return kernel
+    torch takes the padding out of its input, in a nested tensor, and puts zeros back.
+    Here it stays through all layers, and zeros are put there in the end. TorchScript
+    does neither, and is told that padding is nowhere that it could be taken out.
+    """
+
+    def __init__(self) -> None:
+        self._inside = False
+
+    def kernels(self) -> dict[str, Callable[..., Any]]:
+        """What torch asks before it takes the padding out, and how it does."""
+        return {
+            "_nested_tensor_from_mask_left_aligned": self._left_aligned,
+            "_nested_tensor_from_mask": _would_nest,
+        }
+
+    def put_in(self, torch: Any, undo: contextlib.ExitStack) -> None:
+        """Let encoders be called so; what other modules inherit stays as it is."""
+        run = torch.nn.Module.__call__
+
+        @functools.wraps(run)
+        def call(encoder: Any, *args: Any, **options: Any) -> Any:
+            outer, self._inside = self._inside, True
+            try:
+                return run(encoder, *args, **options)
+            except _WouldNest:
+                pass  # once more, with its padding
+            finally:
+                self._inside = outer
+            try:
+                encoder.use_nested_tensor = False
+                made = run(encoder, *args, **options)
+            finally:
+                encoder.use_nested_tensor = True
+            given = dict(zip(("src", "mask", _PADDING), args, strict=False))
+            is_padding = {**given, **options}[_PADDING] != 0  # -inf where it is float
+            zeros = made.new_zeros(made.shape[-1])
+            at_padding = zeros if encoder.norm is None else encoder.norm(zeros)
+            return made.where(~is_padding[..., None], at_padding)
+
+        undo.callback(delattr, torch.nn.TransformerEncoder, "__call__")
+        torch.nn.TransformerEncoder.__call__ = call
+
+    def _left_aligned(self, _: Any, mask: Any) -> bool:
+        return self._inside and bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 
 def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
@@ -254,6 +295,15 @@ def not_simulated(what: str, way_on: str) -> NotSimulated:
     return NotSimulated(f"the simulator has no {what}", way_on)
 
 
+def refusing(what: str, way_on: str) -> Callable[..., Any]:
+    """A function, or the kernel of an operator, that says so whenever it is called."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise not_simulated(what, way_on)
+
+    return refuse
+
+
 def lost_by_fork(*_: Any, **__: Any) -> RuntimeError:
     """What CUDA says in a child of a process that had started it."""
     return RuntimeError(
@@ -291,3 +341,54 @@ def _unless_on_device(
         return original(self, *args, **options)
 
     return checked
+
+
+def compiling(torch: Any) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    plain = torch.compile
+    inductor = torch._TorchCompileInductorWrapper
+    yield inductor, "__call__", _refusing_to_compile("inductor", inductor.__call__)
+
+    def compile_here(*args: Any, **options: Any) -> Any:
+        _keep_out_of_our_code()
+        if options.get("backend") == "cudagraphs":
+            options["backend"] = _refusing_to_compile("cudagraphs", _cudagraphs)
+        return plain(*args, **options)
+
+    yield torch, "compile", compile_here
+
+
+def _refusing_to_compile(name: str, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_graph(*args: Any, **options: Any) -> Any:
+        graph, examples = args[-2:]
+        if not _is_simulated(graph, examples):
+            return backend(*args, **options)
+
+        # Said when it runs: torch would wrap what is raised while it compiles.
+        return refusing(
+            f"torch.compile with the {name} backend",
+            'say torch.compile(f, backend="eager") here, or "aot_eager"',
+        )
+
+    return compile_graph
+
+
+def _cudagraphs(graph: Any, examples: Sequence[Any], **options: Any) -> Any:
+    from torch._dynamo.backends.registry import lookup_backend
+
+    return lookup_backend("cudagraphs")(graph, examples, **options)
+
+
+def _is_simulated(graph: Any, examples: Sequence[Any]) -> bool:
+    made = (node.meta.get("example_value") for node in graph.graph.nodes)
+    values = (*examples, *graph.parameters(), *graph.buffers(), *made)
+    devices = (getattr(each, "device", None) for each in values)
+    return any(getattr(each, "type", None) in _SIMULATED for each in devices)
+
+
+@functools.cache
+def _keep_out_of_our_code() -> None:
+    """Let torch compile the user's functions, and not the kernels that they end in."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.add(__name__.partition(".")[0])

@@ -1,25 +1,92 @@
-"""What stays until the process ends: the device's name, its guard, `torch.sim`.
+"""Registers the device with torch until the process ends: name, guard, `torch.sim`.
 
 torch lets one device be registered from Python, once, under one name. So as little
-as possible hangs on that: the module is a shell that answers with the words of the
-simulation that is on, and a shell without words when none is.
+as possible hangs on that: the module is a shell that answers with the names of the
+simulation that is on, and a shell without names when none is.
+
+torch's C++ asks a device guard written in Python for its `type()` from places that
+must not throw: at every recorded operation, and around every node of a backward
+pass. If an exception is pending there, or is raised there, the process ends.
+
+Two things would do that. A hook of the user that raises leaves its exception
+pending while torch unwinds through the guard. And looking up a Python method runs
+signal handlers, of which the usual one raises KeyboardInterrupt.
+
+So `type_` here is a chain of C iterators: no bytecode runs in it. It answers a
+constant and, before that, moves a pending exception out of the way into a slot.
+`restoring` puts it back where torch's Python side can raise it. The other half of
+the cure, a signal handler that never raises, is in `interrupts.py`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import itertools
+import operator
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.backend.guard import SetAside, restoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# One backward pass unwinds through a handful of guards at once. The slots are used
+# in turn and emptied at the end of the pass.
+_SLOTS = 256
+_Slot = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 NAME = "sim"
 MODULE = f"torch.{NAME}"
+# What torch itself asks of a device module, wherever it goes through all of them.
+_NAMES_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "is_available": lambda: False,
+        "is_initialized": lambda: False,
+        "device_count": lambda: 0,
+        "current_device": lambda: 0,
+        "manual_seed_all": lambda _: None,
+        "_is_in_bad_fork": lambda: False,
+        "get_amp_supported_dtype": list,
+        "synchronize": lambda *_: None,
+    }
+)
+
+
+def registered() -> SimulatedModule | None:
+    """`torch.sim`, if this process has registered it; torch need not be loaded."""
+    module: Any = sys.modules.get(MODULE)
+    # By what it can do: after a reload its class is another one of the same name.
+    return module if hasattr(module, "offer") else None
+
+
+def register(torch: Any) -> SimulatedModule:
+    """Register the device, or find it registered."""
+    module = registered()
+    if module is not None:
+        return module
+    set_aside = SetAside()
+    private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
+
+    class Guard(torch._C._acc.DeviceGuard):
+        """The device's guard; the head of this file says why it looks like this."""
+
+        type_ = set_aside.answering(private_use_1)
+
+    module = SimulatedModule(set_aside)
+    torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+        NAME, module, device_guard=Guard()
+    )
+    autograd = torch.autograd
+    autograd._engine_run_backward = restoring(
+        autograd._engine_run_backward,
+        set_aside,
+    )
+    _fence_storages(torch, module)
+    os.register_at_fork(after_in_child=module.forked)
+    return module
 
 
 class SimulatedModule(types.ModuleType):
@@ -39,15 +106,15 @@ class SimulatedModule(types.ModuleType):
     def __init__(self, set_aside: SetAside) -> None:
         super().__init__(MODULE, "The simulated GPU of gpumagic, as torch knows it.")
         self._set_aside = set_aside
-        self._words: Mapping[str, Any] = _WORDS_WHEN_OFF
+        self._names: Mapping[str, Any] = _NAMES_WHEN_OFF
         self._refusal: Any = None
         # What torch may read as long as any simulated tensor lives.
         self.kept: list[bytearray] = []
 
-    def speak(self, box: Any, words: Mapping[str, Any] | None) -> None:
-        """Answer with these words from now on; None: the simulator is off."""
+    def offer(self, box: Any, names: Mapping[str, Any] | None) -> None:
+        """Offer these names from now on; None: the simulator is off."""
         self.simulated_box = box
-        self._words = _WORDS_WHEN_OFF if words is None else words
+        self._names = _NAMES_WHEN_OFF if names is None else names
 
     def refuse_operations(
         self, torch: Any, refusal: Callable[..., Any] | None = None
@@ -69,48 +136,14 @@ class SimulatedModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._words[name]
+            return self._names[name]
         except KeyError:
             raise AttributeError(
                 f"module {MODULE!r} has no attribute {name!r}"
             ) from None
 
     def __dir__(self) -> list[str]:
-        return sorted(self._words)
-
-
-def registered() -> SimulatedModule | None:
-    """`torch.sim`, if this process has registered it; torch need not be loaded."""
-    module: Any = sys.modules.get(MODULE)
-    # By what it can do: after a reload its class is another one of the same name.
-    return module if hasattr(module, "speak") else None
-
-
-def register(torch: Any) -> SimulatedModule:
-    """Register the device, or find it registered."""
-    module = registered()
-    if module is not None:
-        return module
-    set_aside = SetAside()
-    private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
-
-    class Guard(torch._C._acc.DeviceGuard):
-        """The device's guard; `guard.py` says why it looks like this."""
-
-        type_ = set_aside.answering(private_use_1)
-
-    module = SimulatedModule(set_aside)
-    torch.utils.backend_registration._setup_privateuseone_for_python_backend(
-        NAME, module, device_guard=Guard()
-    )
-    autograd = torch.autograd
-    autograd._engine_run_backward = restoring(
-        autograd._engine_run_backward,
-        set_aside,
-    )
-    _fence_storages(torch, module)
-    os.register_at_fork(after_in_child=module.forked)
-    return module
+        return sorted(self._names)
 
 
 def lies_there(storage: Any) -> bool:
@@ -160,16 +193,58 @@ def _no_storage() -> DeviceError:
     )
 
 
-# What torch itself asks of a device module, wherever it goes through all of them.
-_WORDS_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
-    {
-        "is_available": lambda: False,
-        "is_initialized": lambda: False,
-        "device_count": lambda: 0,
-        "current_device": lambda: 0,
-        "manual_seed_all": lambda _: None,
-        "_is_in_bad_fork": lambda: False,
-        "get_amp_supported_dtype": list,
-        "synchronize": lambda *_: None,
-    }
-)
+class SetAside:
+    """Exceptions that were pending when the guard was asked."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = [
+            (ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p())
+            for _ in range(_SLOTS)
+        ]
+        self._restore = ctypes.pythonapi["PyErr_Restore"]
+        self._restore.argtypes = [ctypes.c_void_p] * 3
+        self._restore.restype = None
+
+    def answering(self, constant: Any) -> Callable[[], Any]:
+        """A callable without bytecode: sets a pending exception aside, answers."""
+        fetch = ctypes.pythonapi["PyErr_Fetch"]
+        fetch.restype = None
+        targets = [tuple(map(ctypes.byref, slot)) for slot in self._slots]
+        fetched = itertools.starmap(fetch, itertools.cycle(targets))
+        answers = zip(itertools.repeat(constant), fetched, strict=False)
+        return map(operator.itemgetter(0), answers).__next__
+
+    def take(self) -> BaseException | None:
+        """The first exception that was set aside; forgets them all."""
+        found = None
+        for slot in self._slots:
+            if slot[0].value:
+                found = found or self._raised(slot)
+        return found
+
+    def _raised(self, slot: _Slot) -> BaseException | None:
+        pending = [pointer.value for pointer in slot]
+        for pointer in slot:
+            pointer.value = None
+        try:
+            self._restore(*pending)
+        except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
+            return error
+        return None
+
+
+def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
+    """A backward pass that raises what a hook has raised in it."""
+
+    @functools.wraps(run_backward)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return run_backward(*arguments, **options)
+        except SystemError:  # "returned NULL without setting an exception"
+            error = set_aside.take()
+            if error is None:
+                raise
+        # Out here, so that it keeps its own cause and context.
+        raise error
+
+    return run

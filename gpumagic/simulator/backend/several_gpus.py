@@ -13,23 +13,23 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.current_devices import Threading
+from gpumagic.simulator.backend.refusals import not_simulated, refusing
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.turns import Threading
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.words import Words
+    from gpumagic.simulator.backend.torch_sim import TorchSim
 
 _CPU = -1  # where torch numbers GPUs
 _ONE_PROCESS = "nn.DataParallel works in one process; or keep what is sent on the CPU"
 
 
 def several_gpus(
-    simulation: Simulation, words: Words
+    simulation: Simulation, torch_sim: TorchSim
 ) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
     torch = simulation.torch
@@ -40,18 +40,14 @@ def several_gpus(
         yield torch._C, f"_{name}", getattr(copies, name)
     yield torch.cuda.nccl, "is_available", _no_nccl
     functions = torch.nn.parallel._functions
-    yield functions, "_get_stream", _copying_streams(simulation, words)
+    yield functions, "_get_stream", _copying_streams(simulation, torch_sim)
     replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
     yield replicas, "threading", Threading(simulation.here)
     yield from _processes(torch)
 
 
 class Copies:
-    """Spreads tensors over GPUs, and collects them.
-
-    Args:
-        simulation: The one that is on.
-    """
+    """Spreads tensors over GPUs, and collects them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -216,8 +212,9 @@ class Copies:
     def _require_gpu(self, tensor: Any, which: str, place: int) -> None:
         if tensor.get_device() == _CPU:
             index = f"{which} tensor" if which == "output" else "tensor"
+            shown = self._simulation.shown_type.upper()
             raise RuntimeError(
-                f"Expected all {which} tensors to be {self._simulation.word.upper()} "
+                f"Expected all {which} tensors to be {shown} "
                 f"tensors, but {index} at index {place} has device '{tensor.device}'"
             )
 
@@ -256,7 +253,9 @@ def _no_nccl(tensors: Any) -> bool:
     return False
 
 
-def _copying_streams(simulation: Simulation, words: Words) -> Callable[[Any], Any]:
+def _copying_streams(
+    simulation: Simulation, torch_sim: TorchSim
+) -> Callable[[Any], Any]:
     """The streams on which batches are scattered, for as long as this machine is on."""
     made: dict[int, Any] = {}
 
@@ -265,7 +264,7 @@ def _copying_streams(simulation: Simulation, words: Words) -> Callable[[Any], An
             return None
         index = simulation.gpu(device.index).index
         if index not in made:
-            made[index] = words.as_mapping()["Stream"](index)
+            made[index] = torch_sim.as_mapping()["Stream"](index)
         return made[index]
 
     return get_stream
@@ -326,12 +325,8 @@ def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch has kernels of its own
         for name in names:
-            word = name.removeprefix(prefix).strip("_")
-            library.impl(name.removeprefix(prefix), _refusing(word), key)
-
-
-def _refusing(word: str) -> Callable[..., Any]:
-    def kernel(*_: Any, **__: Any) -> Any:
-        raise not_simulated(f"torch.distributed over its GPUs ({word})", _ONE_PROCESS)
-
-    return kernel
+            short = name.removeprefix(prefix).strip("_")
+            refuse = refusing(
+                f"torch.distributed over its GPUs ({short})", _ONE_PROCESS
+            )
+            library.impl(name.removeprefix(prefix), refuse, key)

@@ -1,34 +1,43 @@
-"""One simulation: the machine, torch's tensors on it, and the books between them."""
+"""One simulation: the machine, torch's tensors on it, backward passes, the books.
+
+Kernels, streams and whatever stands in for torch's own are given the simulation, and
+find there what they need of each other.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.places import Places
-from gpumagic.simulator.backend.backward import BackwardStreams
-from gpumagic.simulator.backend.devices import Devices
+from gpumagic.simulator.backend.books import Books
+from gpumagic.simulator.backend.current_devices import Devices
+from gpumagic.simulator.backend.generators import wrong_generator
 from gpumagic.simulator.backend.host_memory import HostMemory
-from gpumagic.simulator.backend.ledger import Ledger
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
-from gpumagic.simulator.backend.races_told import RacesTold
+from gpumagic.simulator.backend.race_warnings import RaceWarnings
+from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+    from gpumagic.simulator.backend.generators import Generator, RandomState
     from gpumagic.simulator.backend.interrupts import Interrupts
+    from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.latch import Latch
     from gpumagic.simulator.machine import Machine
-    from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
+_REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
+_OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 
 
@@ -71,9 +80,9 @@ class Simulation:
 
         resets: What those who care put round each reset of an allocator's counters.
 
-        generators: One for each GPU, by its index.
+        generators: One for each GPU, by its index; `make_classes` makes them.
 
-        word: What messages call the device: "sim", or "cuda" where it stands in.
+        shown_type: What messages call the device: "sim", or "cuda" where it stands in.
     """
 
     def __init__(
@@ -91,7 +100,7 @@ class Simulation:
         self.torch = torch
         self.machine = machine
         self.latch = latch
-        self.device_type = self.word = device_type
+        self.device_type = self.shown_type = device_type
         self.label = label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
@@ -100,20 +109,17 @@ class Simulation:
         self.tensors = Tensors(torch, device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
-        self.generators = {
-            gpu.index: torch.Generator().manual_seed(torch.initial_seed())
-            for gpu in machine.all_gpus
-        }
+        self.generators: dict[int, Generator] = {}
         # Made for the device, by the address of torch's own; some may have died.
         self.own_generators: dict[int, weakref.ref[Any]] = {}
-        self.words = {
+        self.dtype_words = {
             each: dtype_word(str(each).removeprefix("torch."), tf32=False)
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
         self.tracking = hazards != "off"
         self.poisons = hazards == "poison"
-        told = RacesTold(self)
+        told = RaceWarnings(self)
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
         self.memory_full: list[Callable[[int, int, int, int], object]] = []
@@ -125,8 +131,7 @@ class Simulation:
         self.polling = Polling(self)
         self.on = True
         self.side_streams = False  # whether any was ever used
-        ledger = Ledger(self)
-        self.launch, self.place, self.books = ledger.launch, ledger.place, ledger.open
+        self.keep_books()
 
     def end(self) -> None:
         """It is switched off: its tensors and streams are of no more use."""
@@ -139,13 +144,29 @@ class Simulation:
             return gpu.default_stream
         return self.backward.stream_for(gpu)
 
-    def is_own_generator(self, given: Any) -> bool:
-        """Whether a source of random numbers was made for the device."""
+    def own_generator(self, given: Any) -> Generator | None:
+        """The source of random numbers that was made for the device, if this is one."""
         # By its address: torch wraps it anew, and the wrapper knows the CPU only.
         made = self.own_generators.get(given._cdata)
-        return made is not None and made() is not None
+        return None if made is None else made()
+
+    def random_state(self, gpu: int, given: Any = None) -> RandomState:
+        """What numbers come from on a GPU, unless a generator of the device is given.
+
+        Raises:
+            RuntimeError: What is given is of another device.
+        """
+        own = self.generators[gpu] if given is None else self.own_generator(given)
+        if own is None or own.state is None:
+            raise wrong_generator(self.shown_type, given.device.type)
+        return own.state
 
     # ------------------------------------------------------------------ books
+
+    def keep_books(self) -> None:
+        """Keep books of the machine as it is; anew where its parts were exchanged."""
+        books = Books(self)
+        self.launch, self.place, self.books = books.launch, books.place, books.open
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""
@@ -196,3 +217,196 @@ class Simulation:
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
         return f"{text} [{self.label}]"
+
+
+class BackwardStreams:
+    """Remembers the streams of forward operations; in use once there are several.
+
+    A node runs where its forward operation ran, and waits for those before it: that
+    stream is the current one in it, for its hooks and for whatever a custom function
+    does. What belongs to a leaf, its hooks and the sum of its gradients, runs where the
+    leaf was first used.
+    When the pass is over, the caller's streams wait for all that took part, and are the
+    current ones again. So a whole backward pass orders with its surroundings like one
+    operation.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._core = simulation.torch._C
+        self._count = simulation.torch._C._autograd._get_sequence_nr
+        self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
+        self._thread = _Thread()
+
+    def stream_for(self, gpu: SimulatedGpu) -> SimulatedStream:
+        """Where work on a GPU goes, in this thread and now."""
+        here, thread = self._simulation.here, self._thread
+        if thread.inside is not None:
+            node = self._core._current_autograd_node()
+            if node is not None:
+                self._enter(thread.inside, node, gpu)
+        current = here.streams.get(gpu, gpu.default_stream)
+        if self._count() != thread.numbered:
+            self._remember(current)
+        return current
+
+    def start(self, roots: Sequence[Any]) -> _Pass | None:
+        """A pass begins at these tensors; answers with the one that it is part of."""
+        outer = self._thread.inside
+        self._thread.inside = _Pass(dict(self._simulation.here.streams), roots)
+        return outer
+
+    def finish(self, outer: _Pass | None) -> None:
+        """It is over: its caller's streams are current again, and wait for it."""
+        here, inside = self._simulation.here, self._thread.inside
+        self._thread.inside = outer
+        if inside is None or not inside.used:
+            return
+        here.streams.clear()
+        here.streams.update(inside.callers)
+        for stream in inside.used:
+            self._wait(here.streams.get(stream.gpu, stream.gpu.default_stream), stream)
+
+    def _remember(self, stream: SimulatedStream) -> None:
+        """The nodes made since this thread was last looked at are of this stream."""
+        count, forward = self._count(), self._forward
+        first, self._thread.numbered = self._thread.numbered, count
+        if stream is stream.gpu.default_stream:
+            return
+        for number in range(max(first, count - _REMEMBERED), count):
+            forward[number] = stream
+        for _ in range(len(forward) - _REMEMBERED):
+            del forward[next(iter(forward))]
+
+    def _enter(self, inside: _Pass, node: Any, gpu: SimulatedGpu) -> None:
+        """Make the stream of a node's forward operation the current one in it."""
+        streams = self._simulation.here.streams
+        number: int = node._sequence_nr()
+        which: int | tuple[int, int] = number
+        if number == _OF_A_LEAF and self._forward:
+            leaf = _leaf_of(node)
+            number = self._first_use(inside, leaf)
+            which = leaf, number
+        if inside.node != which:
+            inside.node = which
+            inside.entered.clear()
+            streams.clear()
+            stream = self._forward.get(number)
+            if stream is not None:
+                streams[stream.gpu] = stream
+        if gpu not in inside.entered:
+            inside.entered.add(gpu)
+            stream = streams.get(gpu, gpu.default_stream)
+            callers = inside.callers.get(gpu, gpu.default_stream)
+            self._wait(stream, inside.last or callers)
+            inside.last = stream
+            inside.used[stream] = None
+
+    def _first_use(self, inside: _Pass, leaf: int) -> int:
+        if inside.first_uses is None:
+            inside.first_uses = _first_uses(inside.roots)
+        return inside.first_uses.get(leaf, _OF_A_LEAF)
+
+    def _wait(self, stream: SimulatedStream, other: SimulatedStream) -> None:
+        if stream is not other:
+            with self._simulation.books():
+                self._simulation.machine.wait(stream, other)
+
+
+class _Pass:
+    """A backward pass that a thread is in.
+
+    Attributes:
+        callers: The current streams of whoever began it.
+
+        roots: What it began at.
+
+        first_uses: The number of the first node that used each leaf, by the leaf's
+            identity; None as long as nobody has asked.
+
+        node: The number of the node that it is in, or the leaf and that number.
+
+        entered: The GPUs that this node has used.
+
+        last: The stream of the node before.
+
+        used: The streams of all nodes so far.
+    """
+
+    __slots__ = (
+        "callers",
+        "entered",
+        "first_uses",
+        "last",
+        "node",
+        "roots",
+        "used",
+    )
+
+    def __init__(
+        self, callers: dict[SimulatedGpu, SimulatedStream], roots: Sequence[Any]
+    ) -> None:
+        self.callers = callers
+        self.roots = roots
+        self.first_uses: dict[int, int] | None = None
+        self.node: int | tuple[int, int] | None = None
+        self.entered: set[SimulatedGpu] = set()
+        self.last: SimulatedStream | None = None
+        self.used: dict[SimulatedStream, None] = {}
+
+
+class _Thread(threading.local):
+    """The pass that a thread is in, and how many nodes it had made when last asked."""
+
+    inside: _Pass | None = None
+    numbered = 0
+
+
+def _first_uses(roots: Sequence[Any]) -> dict[int, int]:
+    """The number of the first node that used each leaf, by the leaf's identity."""
+    found: dict[int, int] = {}
+    nodes = (getattr(each, "node", None) or each.grad_fn for each in roots)
+    seen = {each for each in nodes if each is not None}
+    left = [*seen]
+    while left:
+        node = left.pop()
+        number = node._sequence_nr()
+        for each, _ in node.next_functions:
+            if each is None:
+                continue
+            if each._sequence_nr() == _OF_A_LEAF:
+                leaf = _leaf_of(each)
+                found[leaf] = min(found.get(leaf, number), number)
+            elif each not in seen:
+                seen.add(each)
+                left.append(each)
+    return found
+
+
+def _leaf_of(node: Any) -> int:
+    return id(getattr(node, "variable", None))
+
+
+def finishing(run_backward: Any, simulation: Simulation) -> Any:
+    """A backward pass that ends by ordering its streams with the caller's."""
+    import functools
+
+    @functools.wraps(run_backward)
+    def run(roots: Any, *arguments: Any, **options: Any) -> Any:
+        outer = simulation.backward.start(roots)
+        try:
+            return run_backward(roots, *arguments, **options)
+        except RuntimeError as error:
+            error.args = (*_in_words_of(simulation, error.args),)
+            raise
+        finally:
+            simulation.backward.finish(outer)
+
+    return run
+
+
+def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
+    """What torch's engine says of devices, with the name that the user knows."""
+    for each in said:
+        known = isinstance(each, str)
+        yield each.replace(f"{NAME}:", f"{simulation.shown_type}:") if known else each

@@ -12,6 +12,7 @@ is on the way out whatever was copied meanwhile, for much of torch is imported l
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -19,7 +20,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable, Iterator
 
 _ABSENT: Any = object()
@@ -30,13 +30,7 @@ _TABLES = ("torch._dynamo.variables.", "torch._dynamo.trace_rules")
 
 
 class StandIns:
-    """All that is put in at one time, and taken out together.
-
-    Args:
-        torch: Where.
-
-        undo: Takes everything out again, in the opposite order.
-    """
+    """All that is put in at one time, and taken out together."""
 
     def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
         self._torch = torch
@@ -206,6 +200,24 @@ def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **options)
 
     return call
+
+
+@contextlib.contextmanager
+def saving_and_loading(
+    torch: Any,
+    priority: int,
+    tag: Callable[[Any], str | None],
+    restore: Callable[[Any, str], Any],
+) -> Iterator[None]:
+    """While this is entered, torch asks these two where a storage lies, and puts it."""
+    serialization = torch.serialization
+    serialization.register_package(priority, tag, restore)
+    registry = serialization._package_registry
+    entry = next(each for each in registry if each[2] is restore)
+    try:
+        yield
+    finally:
+        registry.remove(entry)
 
 
 # ------------------------------------------------------------------------ copies

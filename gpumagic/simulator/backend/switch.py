@@ -1,20 +1,25 @@
-"""Switching on and off: all that is put into torch, and taken out again."""
+"""Switches on and off: all that is put into torch, and taken out again."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
-from gpumagic.simulator.backend.attention import attention_entry, attention_kernels
-from gpumagic.simulator.backend.autocast import KEY, autocast_kernels
-from gpumagic.simulator.backend.backward import finishing
-from gpumagic.simulator.backend.classes import make_classes
-from gpumagic.simulator.backend.compiling import compiling
+from gpumagic.simulator.backend.attention import attention_kernels
+from gpumagic.simulator.backend.attention_choice import attention_entry
+from gpumagic.simulator.backend.autocast import KEY, CastWeights, autocast_kernels
+from gpumagic.simulator.backend.generators import (
+    Generator,
+    RandomState,
+    drawing_functions,
+    drawing_methods,
+)
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import make_fallback, make_kernel
@@ -27,54 +32,52 @@ from gpumagic.simulator.backend.pinning import (
 from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
+    PaddedEncoders,
+    compiling,
     refuse_in_child,
     refused_everywhere,
     refused_kernels,
     refused_layouts,
 )
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.several_gpus import (
-    refused_collectives,
-    several_gpus,
+from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
+from gpumagic.simulator.backend.simulation import finishing
+from gpumagic.simulator.backend.stand_ins import (
+    ClassOfBoth,
+    StandIns,
+    saving_and_loading,
 )
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
+from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
 from gpumagic.simulator.backend.transfers import Transfers
-from gpumagic.simulator.backend.words import Words, device_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
 _KEY = "PrivateUse1"
+# Others are names for bits, which nothing can be copied to.
+_TYPES_COPIED = re.compile(
+    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
+).match
 
 
 class Switch:
-    """One simulation, put into torch; `off` takes it out.
-
-    Args:
-        simulation: What is put in.
-
-        module: `torch.sim`.
-    """
+    """One simulation, put into torch; `off` takes it out."""
 
     def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
         self._simulation = simulation
         self._torch = simulation.torch
         self._module = module
+        self._weights = CastWeights(simulation.torch)
+        self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
-    def on(self, box: Any, *, as_cuda: bool) -> Words:
-        """Put everything in; if anything fails, nothing is.
-
-        Args:
-            box: The machine, as the user holds it.
-
-            as_cuda: Whether code that says "cuda" runs on it.
-        """
+    def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
+        """Put everything in; if anything fails, nothing is."""
         simulation, torch = self._simulation, self._torch
         with contextlib.ExitStack() as undo:
             if as_cuda:
@@ -84,31 +87,33 @@ class Switch:
             flights = Flights(simulation)
             undo.callback(simulation.end)
             undo.callback(flights.end_all)
+            undo.callback(self._weights.clear)
             classes = make_classes(simulation)
-            words = Words(simulation, classes)
+            torch_sim = TorchSim(simulation, classes)
             self._module.allow_operations()
             undo.callback(self._module.refuse_operations, torch)
             self._register_kernels(undo, flights)
             stand_ins = StandIns(torch, undo)
-            for target, replacements in self._replacements(classes, words):
+            for target, replacements in self._replacements(classes, torch_sim):
                 stand_ins.put_known(target, replacements)
-            for target, name, replacement in several_gpus(simulation, words):
+            for target, name, replacement in several_gpus(simulation, torch_sim):
                 stand_ins.put(target, name, replacement)
             stand_ins.follow()
             refused_collectives(torch, undo)
+            self._encoders.put_in(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
             self._module.make_storage = self._storage
             undo.callback(setattr, self._module, "make_storage", None)
-            self._module.speak(box, words.as_mapping())
-            undo.callback(self._module.speak, None, None)
+            self._module.offer(box, torch_sim.as_mapping())
+            undo.callback(self._module.offer, None, None)
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import standing_in
 
-                undo.enter_context(standing_in(simulation, words))
+                undo.enter_context(standing_in(simulation, torch_sim))
             self._undo = undo.pop_all()
-        return words
+        return torch_sim
 
     def off(self) -> None:
         """Take everything out again."""
@@ -122,22 +127,24 @@ class Switch:
         self._module.refuse_operations(self._torch, refuse_in_child)
 
     def _replacements(
-        self, classes: Classes, words: Words
+        self, classes: Classes, torch_sim: TorchSim
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What to put in the place of torch's own: where, and what by name."""
         simulation, torch = self._simulation, self._torch
         yield torch, classes.of_torch()
-        accelerator = _accelerator(words)
+        accelerator = _accelerator(torch_sim)
         yield torch.accelerator, accelerator
         yield torch.accelerator.memory, accelerator
-        started = words.is_initialized
+        started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories(torch)
+        drawing, methods = drawing_functions(simulation), drawing_methods(simulation)
+        yield torch, {**drawing, **pinning_factories(torch, drawing)}
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        methods = {**pinning_methods(torch), "new_tensor": new_tensor(torch)}
-        yield torch.Tensor, methods
+        yield torch.Tensor, {**methods, **pinning_methods(torch)}
+        yield torch, {"clear_autocast_cache": self._weights.clearing()}
+        yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         for target, name, replacement in (
             *refused_everywhere(torch),
@@ -156,6 +163,7 @@ class Switch:
             **recurrent_cells(simulation),
             **attention_kernels(simulation),
             **refused_kernels(),
+            **self._encoders.kernels(),
             "copy_": transfers.copy_,
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
@@ -179,7 +187,9 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(torch, simulation.device_type):
+        for short, kernel in autocast_kernels(
+            torch, simulation.device_type, self._weights
+        ):
             library.put(short, kernel, KEY)
         self._others = torch.library.Library("_", "IMPL")
         undo.callback(self._others._destroy)
@@ -232,10 +242,7 @@ class Switch:
         def no_tag(_: Any) -> None:
             return None
 
-        serialization.register_package(5, no_tag, restore)
-        registry = serialization._package_registry
-        entry = next(each for each in registry if each[2] is restore)
-        undo.callback(registry.remove, entry)
+        undo.enter_context(saving_and_loading(self._torch, 5, no_tag, restore))
 
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""
@@ -246,18 +253,6 @@ class Switch:
         storage = simulation.place(twin, gpu).untyped_storage()
         storage._gpumagic.plain = False
         return storage
-
-
-def new_tensor(torch: Any) -> Callable[..., Any]:
-    """`new_tensor`, for which torch's C++ would take the current device."""
-    original = torch.Tensor.new_tensor
-
-    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
-        if options.get("device") is None:
-            options["device"] = self.device
-        return original(self, data, **options)
-
-    return new_tensor
 
 
 class _Library:
@@ -284,7 +279,60 @@ class _Library:
         library.impl(name, key, kernel)
 
 
-def _accelerator(words: Words) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Classes:
+    """Those of one simulation.
+
+    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
+    subclass of the general one, `torch.Stream`.
+    """
+
+    any_stream: type
+    any_event: type
+    stream: type
+    event: type
+    generator: type
+
+    def of_torch(self) -> dict[str, type]:
+        """What torch itself offers, by name."""
+        return {
+            "Stream": self.any_stream,
+            "Event": self.any_event,
+            "Generator": self.generator,
+        }
+
+
+def make_classes(simulation: Simulation) -> Classes:
+    """Stream, Event and Generator of one simulation, and a generator for each GPU."""
+    shared = {"_simulation": simulation}
+    of_module = {"__module__": f"torch.{simulation.device_type}"}
+    any_event: Any = type("Event", (Event,), dict(shared))
+    event = type("Event", (EventOfDevice, any_event), dict(of_module))
+    streams = {**shared, "_event": event, "_objects": {}}
+    any_stream: Any = type("Stream", (Stream,), streams)
+    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
+    kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
+    generator = kind("Generator", (Generator,), {**shared, **of_module})
+    seed = simulation.torch.initial_seed()
+    for gpu in simulation.machine.all_gpus:
+        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
+        simulation.generators[gpu.index] = own
+    return Classes(any_stream, any_event, stream, event, generator)
+
+
+def new_tensor(torch: Any) -> Callable[..., Any]:
+    """`new_tensor`, for which torch's C++ would take the current device."""
+    original = torch.Tensor.new_tensor
+
+    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
+        if options.get("device") is None:
+            options["device"] = self.device
+        return original(self, data, **options)
+
+    return new_tensor
+
+
+def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
     """Torch's generic functions, which would ask C++ that knows nothing."""
     of_a_device: Iterable[str] = (
         "synchronize",
@@ -297,21 +345,23 @@ def _accelerator(words: Words) -> dict[str, Any]:
         "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     )
-    select = _of_the_accelerator(words, words.set_device)
-    types = {each for each in words._simulation.words if _TYPES_COPIED(str(each))}
+    select = _of_the_accelerator(torch_sim, torch_sim.set_device)
+    types = {
+        each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
+    }
     return {
         **{
-            name: _of_the_accelerator(words, getattr(words, name))
+            name: _of_the_accelerator(torch_sim, getattr(torch_sim, name))
             for name in of_a_device
         },
-        "set_stream": words.set_stream,
-        "empty_cache": words.empty_cache,
-        "current_device_index": words.current_device,
-        "current_device_idx": words.current_device,
+        "set_stream": torch_sim.set_stream,
+        "empty_cache": torch_sim.empty_cache,
+        "current_device_index": torch_sim.current_device,
+        "current_device_idx": torch_sim.current_device,
         "set_device_index": select,
         "set_device_idx": select,
-        "device_index": device_index(words),
-        "get_memory_info": _of_the_accelerator(words, words.mem_get_info),
+        "device_index": device_index(torch_sim),
+        "get_memory_info": _of_the_accelerator(torch_sim, torch_sim.mem_get_info),
         "empty_host_cache": lambda: None,
         "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
             "supported_dtypes": types
@@ -319,23 +369,20 @@ def _accelerator(words: Words) -> dict[str, Any]:
     }
 
 
-# Others are names for bits, which nothing can be copied to.
-_TYPES_COPIED = re.compile(
-    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
-).match
-
-
-def _of_the_accelerator(words: Words, answer: Callable[..., Any]) -> Callable[..., Any]:
+def _of_the_accelerator(
+    torch_sim: TorchSim, answer: Callable[..., Any]
+) -> Callable[..., Any]:
     """An answer for a device; in torch's words, where that is of another kind."""
-    simulation = words._simulation
+    simulation = torch_sim._simulation
     of_torch = simulation.torch.device
 
     def run(device: Any = None) -> Any:
         if isinstance(device, (str, of_torch)):
             kind = of_torch(device).type
-            if kind not in {simulation.device_type, simulation.word}:
+            if kind not in {simulation.device_type, simulation.shown_type}:
+                shown = simulation.shown_type
                 raise ValueError(
-                    f"{kind} doesn't match the current accelerator {simulation.word}."
+                    f"{kind} doesn't match the current accelerator {shown}."
                 )
         return answer(device)
 

@@ -13,91 +13,50 @@ come in the middle of anything.
 from __future__ import annotations
 
 import collections
+import ctypes
+import struct
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.backend.dlpack import EXTENSION, HOST, Maker
 from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Accesses], Any]"
-
-
-def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
-    """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
-
-    Moving a module is such an assignment to each parameter, which so stays the object
-    that it was, with its hooks and attributes. torch asks first whether both are made
-    of one class in C++. Its list of devices for which dense tensors are leaves out
-    those that are registered from Python, though they are no different.
-    """
-    keys_of, key = torch._C._dispatch_keys, torch._C.DispatchKey
-    dense = key.CPU, key.PrivateUse1
-
-    def kernel(tensor: Any, other: Any) -> bool:
-        return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
-
-    return kernel
-
-
-class Memory:
-    """What a simulated storage is made of.
-
-    Attributes:
-        twin: The CPU tensor with the numbers.
-
-        plain: Whether every tensor on this storage has the geometry of the twin.
-
-        gpu: The simulated GPU that it lies on.
-
-        nbytes: The extent of the storage.
-
-        accesses: Who has read and written it.
-
-        life: What is to be given back at its end; None where nothing is.
-    """
-
-    __slots__ = ("accesses", "gpu", "life", "nbytes", "plain", "twin")
-
-    twin: Any
-    plain: bool
-    gpu: SimulatedGpu
-    nbytes: int
-    accesses: Accesses
-    life: Life | None
-
-
-class GoneGpu:
-    """In the place of the GPU of a machine that was switched off.
-
-    Attributes:
-        gone: Tells it from a GPU, of which everything else can be asked.
-    """
-
-    gone = True
-
-    def __getattr__(self, name: str) -> Any:
-        raise DeviceError(
-            "this tensor lies on a simulated machine that was switched off",
-            "make it again on the one that is on",
-        )
-
-
-class Life(weakref.ref[Any]):
-    """Dies with a storage, and knows what is to be given back then."""
-
-    __slots__ = ("accesses", "block", "recorded", "stream")
-
-    accesses: Accesses
-    block: Any
-    recorded: tuple[int, ...]  # the orders of other streams that it was marked for
-    stream: SimulatedStream
+HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
+_FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions
+_LANES = 1 << 16
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLPack's codes
+_TYPES = {
+    "float32": (_FLOAT, 32),
+    "float64": (_FLOAT, 64),
+    "float16": (_FLOAT, 16),
+    "bfloat16": (_BFLOAT, 16),
+    "int64": (_INT, 64),
+    "int32": (_INT, 32),
+    "int16": (_INT, 16),
+    "int8": (_INT, 8),
+    "uint8": (_UINT, 8),
+    "uint16": (_UINT, 16),
+    "uint32": (_UINT, 32),
+    "uint64": (_UINT, 64),
+    "bool": (_BOOL, 8),
+    "complex32": (_COMPLEX, 32),
+    "complex64": (_COMPLEX, 64),
+    "complex128": (_COMPLEX, 128),
+}
+Make: TypeAlias = (
+    "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
+)
+_Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
+# The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
+_Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
+Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class Tensors:
@@ -109,7 +68,7 @@ class Tensors:
         freed: Those that have died and were not given back yet.
 
         wrap: Makes a simulated tensor of a CPU tensor, which then belongs to it: on a
-            stream's GPU, in a block of memory (None for nothing), with its accesses.
+            stream's GPU, in a block of memory (None for nothing), which it is all of.
 
     Args:
         torch: The torch module itself.
@@ -151,17 +110,17 @@ class Tensors:
         """What wraps a CPU tensor, with all that it needs within reach."""
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
+        # The host's address: programs are told another, see `addresses`.
+        pointer_of = self._torch._C.TensorBase.data_ptr
 
-        def wrap(
-            twin: Any, stream: SimulatedStream, block: Any, accesses: Accesses
-        ) -> Any:
+        def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
             gpu = stream.gpu
             type_ = types.get(twin.dtype)
             if type_ is None or twin.storage_offset():
                 tensor = over_storage(twin, gpu.index)
             else:
                 tensor = make(
-                    twin.data_ptr(),
+                    pointer_of(twin),
                     EXTENSION,
                     gpu.index,
                     type_,
@@ -173,8 +132,8 @@ class Tensors:
             memory.twin = twin
             memory.plain = True
             memory.gpu = gpu
-            memory.nbytes = accesses.size_bytes
-            memory.accesses = accesses
+            memory.accesses = accesses = whole[0]
+            memory.whole = whole
             memory.life = life = Life(storage, died)
             storage._gpumagic = memory
             life.accesses = accesses
@@ -201,9 +160,9 @@ class Tensors:
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False
             memory.gpu = self._gpu(tensor.device.index)
-            memory.nbytes = nbytes
             owner = self._owner_of(pointer)
             memory.accesses = Accesses(nbytes) if owner is None else owner.accesses
+            memory.whole = memory.accesses, 0, nbytes, None
             memory.life = None if owner is None else owner.life
             storage._gpumagic = memory
         return memory
@@ -284,3 +243,171 @@ class Tensors:
             twin.size(),
             twin.stride(),
         )
+
+
+class Memory:
+    """What a simulated storage is made of.
+
+    Attributes:
+        twin: The CPU tensor with the numbers.
+
+        plain: Whether every tensor on this storage has the geometry of the twin.
+
+        gpu: The simulated GPU that it lies on.
+
+        accesses: Who has read and written it.
+
+        whole: All of it, as the tracker wants what is read or written.
+
+        life: What is to be given back at its end; None where nothing is.
+    """
+
+    __slots__ = ("accesses", "gpu", "life", "plain", "twin", "whole")
+
+    twin: Any
+    plain: bool
+    gpu: SimulatedGpu
+    accesses: Accesses
+    whole: Operand
+    life: Life | None
+
+
+class Life(weakref.ref[Any]):
+    """Dies with a storage, and knows what is to be given back then."""
+
+    __slots__ = ("accesses", "block", "recorded", "stream")
+
+    accesses: Accesses
+    block: Any
+    recorded: tuple[int, ...]  # the orders of other streams that it was marked for
+    stream: SimulatedStream
+
+
+class GoneGpu:
+    """In the place of the GPU of a machine that was switched off.
+
+    Attributes:
+        gone: Tells it from a GPU, of which everything else can be asked.
+    """
+
+    gone = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise DeviceError(
+            "this tensor lies on a simulated machine that was switched off",
+            "make it again on the one that is on",
+        )
+
+
+def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
+    """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
+
+    Moving a module is such an assignment to each parameter, which so stays the object
+    that it was, with its hooks and attributes. torch asks first whether both are made
+    of one class in C++. Its list of devices for which dense tensors are leaves out
+    those that are registered from Python, though they are no different.
+    """
+    keys_of, key = torch._C._dispatch_keys, torch._C.DispatchKey
+    dense = key.CPU, key.PrivateUse1
+
+    def kernel(tensor: Any, other: Any) -> bool:
+        return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
+
+    return kernel
+
+
+class Maker:
+    """Makes tensors by DLPack.
+
+    That hands a tensor over as a C structure: pointer, device, type, sizes, strides.
+    One structure is kept for each kind of tensor, filled but for the pointer, the sizes
+    and the strides, and for each thread: another may run between filling and handing
+    over. torch reads a structure again when the storage dies, so none is ever given up.
+
+    Attributes:
+        types: What DLPack calls the types of torch; some have no name there.
+
+        make: Makes a tensor over the memory at a host address, of a kind of device
+            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
+
+    Args:
+        torch: The torch module itself.
+
+        kept: Where the structures are kept, until the process ends.
+
+        on_new_thread: Called in each thread before its first tensor.
+    """
+
+    def __init__(
+        self, torch: Any, kept: list[bytearray], on_new_thread: Callable[[], object]
+    ) -> None:
+        self.types = {
+            getattr(torch, name): bits << 8 | code | _LANES
+            for name, (code, bits) in _TYPES.items()
+        }
+        self._kept = kept
+        self._forms = _Forms(on_new_thread)
+        self._take = torch._C._from_dlpack
+        self._capsule = ctypes.pythonapi["PyCapsule_New"]
+        self._capsule.restype = ctypes.py_object
+        self._capsule.argtypes = [ctypes.c_void_p] * 3  # the cheapest to convert
+        self._word = ctypes.create_string_buffer(b"dltensor")
+        self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
+
+    def _maker(self, name: ctypes.c_void_p) -> Make:
+        """What makes a tensor, with all that it needs within reach."""
+        forms, new_form, capsule = self._forms, self._new_form, self._capsule
+        take = self._take
+
+        def make(
+            pointer: int,
+            kind: int,
+            index: int,
+            type_: int,
+            size: tuple[int, ...],
+            stride: tuple[int, ...],
+        ) -> Any:
+            which = kind, index, type_, len(size)
+            form = forms.by_kind.get(which) or new_form(which)
+            structure, fill, address = form
+            fill(structure, 0, *size, *stride, pointer)
+            return take(capsule(address, name, None))
+
+        return make
+
+    def _new_form(self, which: _Kind) -> _Form:
+        kind, index, type_, dimensions = which
+        # Sizes and strides lie in front, so that the pointer follows them.
+        sizes_bytes = 8 * dimensions
+        structure = bytearray(2 * sizes_bytes + _FIXED.size)
+        sizes = ctypes.addressof(
+            (ctypes.c_char * len(structure)).from_buffer(structure)
+        )
+        strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
+        _FIXED.pack_into(
+            structure,
+            2 * sizes_bytes,
+            0,
+            kind,
+            index,
+            dimensions,
+            type_,
+            sizes,
+            strides,
+            0,
+            0,
+            0,
+        )
+        fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
+        self._kept.append(structure)
+        form = structure, fill, ctypes.c_void_p(fixed)
+        self._forms.by_kind[which] = form
+        return form
+
+
+class _Forms(threading.local):
+    """The structures of this thread, by kind."""
+
+    def __init__(self, on_new_thread: Callable[[], object]) -> None:
+        self.by_kind: dict[_Kind, _Form] = {}
+        on_new_thread()

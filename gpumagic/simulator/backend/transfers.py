@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
-from gpumagic.simulator.backend.spans import operand_of
-from gpumagic.simulator.work import Engine
+from gpumagic.simulator.engines import Engine
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.in_flight import Flights

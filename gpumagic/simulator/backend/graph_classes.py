@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.refusals import not_simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpumagic.simulator.backend.generators import RandomState, SeedAndOffset
     from gpumagic.simulator.backend.graphs import Capture, Graphs
 
 _CUDA, _ACCELERATOR = "torch.cuda.graphs", "torch.accelerator.graphs"
@@ -25,6 +29,7 @@ class CUDAGraph:
     _graphs: Graphs  # set in the subclass of each simulation
     _capture: Capture | None = None
     _watches_inputs = False
+    _random: Mapping[RandomState, SeedAndOffset] = types.MappingProxyType({})
 
     def __init__(self, keep_graph: bool = False) -> None:
         del keep_graph
@@ -49,6 +54,8 @@ class CUDAGraph:
                 f"Unknown capture error mode. Expected {', '.join(_ERROR_MODES[1:])}, "
                 f"got {capture_error_mode}"
             )
+        self._graphs.require_none()
+        self.register_generator_state(None)
         self._graphs.begin(pool)
         self._watches_inputs = check_input_liveness
 
@@ -61,7 +68,12 @@ class CUDAGraph:
         """Nothing is left to do."""
 
     def register_generator_state(self, generator: Any) -> None:
-        """Nothing is left to do: each generator goes on at each replay."""
+        """Take two small blocks for a generator, as long as this object lives.
+
+        They are all that it needs: each generator goes on at each replay.
+        """
+        state = self._graphs.random_state(generator)
+        self._random = {**self._random, state: state.blocks_for_graphs()}
 
     def replay(self) -> None:
         """Do the captured work once, on the current stream."""

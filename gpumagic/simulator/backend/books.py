@@ -11,9 +11,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.interrupts import NOBODY
 from gpumagic.simulator.hazards import Accesses
-from gpumagic.simulator.out_of_memory import OutOfSimulatedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-    TensorOf = Callable[..., tuple[Any, Accesses]]
+if TYPE_CHECKING:
+    TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
 _OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
@@ -38,7 +39,7 @@ _IN_WORDS = {
 }
 
 
-class Ledger:
+class Books:
     """Enters what happens.
 
     Attributes:
@@ -96,17 +97,20 @@ def _in_words(operator: str) -> str:
 
 
 def _make_tensor_of(simulation: Simulation) -> TensorOf:
-    """A CPU tensor as a simulated one, with memory; the books are held."""
+    """A CPU tensor as a simulated one, with memory, and all of that as an operand.
+
+    The books are held.
+    """
     tracker, wrap = simulation.machine.tracker, simulation.tensors.wrap
     births = simulation.births
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
-    ) -> tuple[Any, Accesses]:
+    ) -> tuple[Any, Operand]:
         __tracebackhide__ = True
         nbytes = twin.untyped_storage().nbytes()
         if not nbytes:
-            nothing = Accesses(0)
+            nothing = Accesses(0), 0, 0, None
             return wrap(twin, stream, None, nothing), nothing
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
@@ -114,15 +118,16 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
             raise simulation.out_of_memory(gpu, full) from None
-        if tracker.ghosts or tracker.vacancies:
+        if tracker.former or tracker.vacancies:
             accesses = tracker.reused(block.address, nbytes, stream.order)
         else:
             accesses = Accesses(nbytes)
-        tensor = wrap(twin, stream, block, accesses)
+        whole = accesses, 0, nbytes, None
+        tensor = wrap(twin, stream, block, whole)
         if births:
             for tell in tuple(births):
                 tell(tensor, block)
-        return tensor, accesses
+        return tensor, whole
 
     return tensor_of
 
@@ -150,12 +155,12 @@ def _make_return_memory(simulation: Simulation) -> Callable[[], None]:
     return return_memory
 
 
-def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C901, PLR0915
+def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901, PLR0915
     """The entry of an operation, with all that it needs within reach.
 
     Every operation comes this way, so that a look into an object less counts.
     """
-    lock, tensor_of, return_memory = ledger.lock, ledger.tensor_of, ledger.return_memory
+    lock, tensor_of, return_memory = books.lock, books.tensor_of, books.return_memory
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
     # What `hold` and `deliver` do, without the calls.
     address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
@@ -165,7 +170,8 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
     own = simulation.here
-    task, words = simulation.torch._C._current_graph_task_id, simulation.words
+    task = simulation.torch._C._current_graph_task_id
+    dtype_words = simulation.dtype_words
 
     def launch(  # noqa: C901, PLR0912
         gpu: SimulatedGpu,
@@ -223,7 +229,7 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
             simulation.stream(gpu) if simulation.side_streams else gpu.default_stream
         )
         rule = rule or operation.rule
-        word = words.get(dtype, "fp32")
+        word = dtype_words.get(dtype, "fp32")
         if operation.rounds and word == "fp32" and simulation.may_round(rule.kind):
             word = "tf32"
         extra_ns = 0
@@ -241,10 +247,9 @@ def _make_launch(simulation: Simulation, ledger: Ledger) -> Launch:  # noqa: C90
                 if rule.library:
                     gpu.need(rule.library, stream)
                 for twin in twins:
-                    tensor, accesses = tensor_of(twin, gpu, stream)
-                    nbytes = accesses.size_bytes
-                    written_bytes += nbytes
-                    writes.append((accesses, 0, nbytes, None))
+                    tensor, whole = tensor_of(twin, gpu, stream)
+                    written_bytes += whole[2]
+                    writes.append(whole)
                     outputs.append(tensor)
                 (gpu.launch if operation.launches else gpu.only_call)(
                     stream,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gpumagic.simulator import out_of_memory
+from gpumagic.simulator import allocator_segments
 from gpumagic.simulator.allocator import OutOfSimulatedMemory, Recording
 from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
 
@@ -68,7 +68,7 @@ def test_more_than_an_exabyte_is_refused_in_other_words():
 
 def test_sizes_are_written_as_torch_writes_them():
     """The module's own examples are true."""
-    assert doctest.testmod(out_of_memory).failed == 0
+    assert doctest.testmod(allocator_segments).failed == 0
 
 
 # ------------------------------------------------------------ figures

@@ -35,7 +35,7 @@ class Ticket(NamedTuple):
     later: _Line
 
 
-class RacesTold:
+class RaceWarnings:
     """The races of one simulation, as its user hears of them.
 
     Attributes:
@@ -75,7 +75,7 @@ class RacesTold:
         stream = next(streams)
         if stream.number:
             return _typed_for(stream) or f"<{name_of(stream)}>"
-        word = self._simulation.word
+        word = self._simulation.shown_type
         return f"torch.{word}.default_stream({stream.gpu.index or ''})"
 
     def _in_words(self, race: Race) -> str:

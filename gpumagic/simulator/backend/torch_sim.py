@@ -1,4 +1,4 @@
-"""What `torch.sim` offers: the words that teaching code says to `torch.cuda`."""
+"""What `torch.sim` offers: the functions of `torch.cuda` that programs use."""
 
 from __future__ import annotations
 
@@ -18,19 +18,13 @@ from gpumagic.simulator.driver import identity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.backend.classes import Classes
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.switch import Classes
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
-class Words:
-    """The functions of the module; every public method is a word.
-
-    Args:
-        simulation: The one that is on.
-
-        classes: Its Stream, Event and Generator.
-    """
+class TorchSim:
+    """The functions of the module; every public method is one of them."""
 
     def __init__(self, simulation: Simulation, classes: Classes) -> None:
         self._simulation = simulation
@@ -41,14 +35,9 @@ class Words:
         self._pid = os.getpid()
 
     def as_mapping(self) -> dict[str, Any]:
-        """All words by name."""
-        own = {
-            name: getattr(self, name)
-            for name in dir(type(self))
-            if not name.startswith("_") and name != "as_mapping"
-        }
+        """All that the module offers, by name."""
         return {
-            **own,
+            **public_methods(self),
             "Stream": self._classes.stream,
             "StreamContext": self._stream_block,
             "Event": self._classes.event,
@@ -83,7 +72,7 @@ class Words:
 
     def set_device(self, device: Any) -> None:
         """Send work to this GPU."""
-        index = numbered(device, self._simulation.word)
+        index = numbered(device, self._simulation.shown_type)
         if index >= 0:
             self._simulation.here.device = self._gpu(index).index
 
@@ -132,7 +121,7 @@ class Words:
         gpu = self._gpu(device)
         with self._simulation.books():
             self._simulation.machine.synchronize(
-                gpu, f"torch.{self._simulation.word}.synchronize()"
+                gpu, f"torch.{self._simulation.shown_type}.synchronize()"
             )
 
     # ----------------------------------------------------------------- memory
@@ -267,7 +256,7 @@ class Words:
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
             raise lost_by_fork()
-        return self._simulation.gpu(index_of(device, self._simulation.word))
+        return self._simulation.gpu(index_of(device, self._simulation.shown_type))
 
     def _ask(self, device: Any, question: Callable[[SimulatedGpu], Any]) -> Any:
         gpu = self._gpu(device)
@@ -284,12 +273,18 @@ class Words:
                 what(gpu)
 
     def _generator(self, device: Any) -> Any:
-        index = index_of(device, self._simulation.word)
+        index = index_of(device, self._simulation.shown_type)
         here = self._simulation.here.device
         return self._simulation.generators[here if index is None else index]
 
     def _is_in_bad_fork(self) -> bool:
         return self._simulation.machine.started and os.getpid() != self._pid
+
+
+def public_methods(offering: object) -> dict[str, Any]:
+    """What an object offers as functions, by name; its `as_mapping` is none of them."""
+    names = (name for name in dir(type(offering)) if name[0] != "_")
+    return {name: getattr(offering, name) for name in names if name != "as_mapping"}
 
 
 class DeviceProperties:
@@ -346,39 +341,39 @@ class Uuid:
         return hash(self._text)
 
 
-def _device_block(words: Words) -> type:
+def _device_block(torch_sim: TorchSim) -> type:
     """`torch.sim.device`: a block during which another GPU is the current one."""
 
     class device:  # noqa: N801
         """Send the work of a `with` block to this GPU; None changes nothing."""
 
         def __init__(self, device: Any) -> None:
-            found = index_of(device, words._simulation.word)
+            found = index_of(device, torch_sim._simulation.shown_type)
             self.idx = -1 if found is None else found
             self.prev_idx = -1
 
         def __enter__(self) -> None:
-            here = words._simulation.here
+            here = torch_sim._simulation.here
             self.prev_idx = here.device
-            words.set_device(self.idx)
+            torch_sim.set_device(self.idx)
 
         def __exit__(self, *_: object) -> None:
-            words._simulation.here.device = self.prev_idx
+            torch_sim._simulation.here.device = self.prev_idx
 
     return device
 
 
-def device_index(words: Words) -> type:
+def device_index(torch_sim: TorchSim) -> type:
     """`torch.accelerator.device_index`: the same for any kind of device."""
 
-    class device_index(words.device_class):  # type: ignore[name-defined]  # noqa: N801
+    class device_index(torch_sim.device_class):  # type: ignore[name-defined]  # noqa: N801
         def __init__(self, device: Any, /) -> None:
             super().__init__(device)
 
     return device_index
 
 
-def _stream_block(words: Words) -> type:
+def _stream_block(torch_sim: TorchSim) -> type:
     """`torch.sim.StreamContext`: a block whose work goes to a stream."""
 
     class StreamContext:
@@ -386,14 +381,14 @@ def _stream_block(words: Words) -> type:
 
         def __init__(self, stream: Any) -> None:
             self.stream = stream
-            self.idx = words._simulation.here.device
+            self.idx = torch_sim._simulation.here.device
             self.src_prev_stream = self.dst_prev_stream = None
 
         def __enter__(self) -> None:
             if self.stream is None:
                 return
-            self.src_prev_stream = words.current_stream()
-            self.dst_prev_stream = words.current_stream(self.stream.device)
+            self.src_prev_stream = torch_sim.current_stream()
+            self.dst_prev_stream = torch_sim.current_stream(self.stream.device)
             self.stream.__enter__()
 
         def __exit__(self, *raised: object) -> None:

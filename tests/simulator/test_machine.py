@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.box import Box
-from gpumagic.simulator.machine_words import MachineWords
+from gpumagic.simulator.machine import MachineRequest
 
 CALL = "gpumagic.simulate"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
@@ -37,7 +37,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 )
 def test_the_line_has_all_that_the_machine_was_made_with(words, line):
     """What the magic has no option for is said by the function."""
-    assert MachineWords("4xh100", **words).anew("3") == line
+    assert MachineRequest("4xh100", **words).anew("3") == line
 
 
 @pytest.mark.parametrize(
