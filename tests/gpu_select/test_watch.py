@@ -412,10 +412,10 @@ def test_is_available_starts_cuda_only_without_the_guard(guarded):
         pytest.skip("the installed torch is not built for CUDA")
     run = run_python(f"""
         import json, torch
-        from gpumagic.gpu_select.watch import Guard
+        from gpumagic.gpu_select.watch import GuardSwitch
         from gpumagic.notebook.session import Session
         if {guarded}:
-            Guard(Session()).install()
+            GuardSwitch(Session()).install()
         print(json.dumps(torch.cuda.is_available()))
     """)
     assert bool(run.cuinit_calls()) == (not guarded)
