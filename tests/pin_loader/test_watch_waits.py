@@ -7,6 +7,7 @@ import gc
 import multiprocessing.process
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_the_line_is_that_of_the_loop():
     (wait,) = loop_waits(watched(loop).loaders, {})
 
     assert wait.line.source == "for _ in enumerate(loader):"
-    assert wait.line.where.startswith("test_data_waits.py, line ")
+    assert wait.line.where.startswith(f"{Path(__file__).name}, line ")
 
 
 @pytest.mark.usefixtures("slow_starts")
