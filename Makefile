@@ -9,6 +9,13 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c con
 # release of the line in between.
 OLD_IPYTHONS := 7.34.0 8.37.0
 
+# What depends on IPython: all that runs in a shell, but not what only reads words.
+SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
+    --ignore=tests/notebook/test_magics.py --ignore=tests/notebook/test_session.py \
+    tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py \
+    tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_error_holders.py \
+    tests/gpu_mem/test_output_holders.py
+
 # The oldest torch that the README names, the one of constraints.txt and the newest; on
 # Linux the CUDA packages that come with one of them are some gigabytes.
 TORCHES := 2.4.0 2.13.0 2.14.1
@@ -46,7 +53,7 @@ unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on older IPythons
 
 ipython-%: .venv-ipython-%/.ready
-	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) tests/notebook tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_error_holders.py tests/gpu_mem/test_output_holders.py
+	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) $(SHELL_TESTS)
 
 torches: $(TORCHES:%=torch-%)  ## what depends on torch, on the oldest and newest torch; some gigabytes
 

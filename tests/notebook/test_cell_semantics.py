@@ -178,16 +178,22 @@ MAGICS = (
 ALWAYS_ON = "%cuda_sync_time on\n%gpu_mem on"
 
 
-def _run_both(see, magic) -> dict[str, tuple[Seen, Seen]]:
-    setup = ["%load_ext gpumagic", NEEDS_SETUP]
-    plain = _see(see, [*setup, "None"], [_plain(body) for body in CASES.values()])
+SETUP = ["%load_ext gpumagic", NEEDS_SETUP]
+
+
+def _plain_cells(see) -> list[Seen]:
+    return _see(see, [*SETUP, "None"], [_plain(body) for body in CASES.values()])
+
+
+def _beside_ours(see, magic, plain) -> dict[str, tuple[Seen, Seen]]:
+    """What is seen of each case: of the plain cell, and of ours."""
     if magic == ALWAYS_ON:
-        ours = _see(see, [*setup, ALWAYS_ON], [_plain(body) for body in CASES.values()])
+        ours = _see(see, [*SETUP, ALWAYS_ON], [_plain(body) for body in CASES.values()])
         assert sum(len(each.shown) for each in ours) > len(CASES) / 2
         ours = [_without_our_line(each) for each in ours]
     else:
         cells = [f"{magic}  # ours\n{body}" for body in CASES.values()]
-        ours = _see(see, [*setup, "None"], cells)
+        ours = _see(see, [*SETUP, "None"], cells)
     return dict(zip(CASES, zip(plain, ours, strict=True), strict=True))
 
 
@@ -210,16 +216,28 @@ def _plain(body: str) -> str:
     return body if body.startswith(("%%", ">>>")) else f"# plain\n{body}"
 
 
+@pytest.fixture(scope="module")
+def plain_in_terminal():
+    """Every case in a terminal IPython, as a plain cell."""
+    return _plain_cells(see_in_terminal)
+
+
 @pytest.fixture(scope="module", params=(*MAGICS, ALWAYS_ON))
-def in_terminal(request):
+def in_terminal(request, plain_in_terminal):
     """Every case in a terminal IPython, plain and ours."""
-    return _run_both(see_in_terminal, request.param)
+    return _beside_ours(see_in_terminal, request.param, plain_in_terminal)
+
+
+@pytest.fixture(scope="module")
+def plain_in_kernel():
+    """Every case in a Jupyter kernel, as a plain cell."""
+    return _plain_cells(see_in_kernel)
 
 
 @pytest.fixture(scope="module", params=(*MAGICS, ALWAYS_ON))
-def in_kernel(request):
+def in_kernel(request, plain_in_kernel):
     """Every case in a Jupyter kernel, plain and ours."""
-    return _run_both(see_in_kernel, request.param)
+    return _beside_ours(see_in_kernel, request.param, plain_in_kernel)
 
 
 @pytest.mark.parametrize("case", CASES)
