@@ -2,7 +2,7 @@
 
 What depends on torch most is run: the simulator's, the timing's and the memory's
 tests. `make torches` does so with each torch that the README names. Options are handed
-on to pytest. A file of tests that switch the simulator on counts as one.
+on to pytest. Tests that switch the simulator on count as one for each process.
 """
 
 from __future__ import annotations

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Table
-from gpumagic.report.units import bytes_text, count_text, part_text, seconds_text
+from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Property, Table
+from gpumagic.report.units import (
+    bytes_text,
+    count_text,
+    listed,
+    part_text,
+    seconds_text,
+)
 from gpumagic.simulator.report import RacesReport
 
 if TYPE_CHECKING:
@@ -54,7 +60,10 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
     )
     guessed = sorted({name for gpu in report.gpus for name in gpu.guessed})
     if guessed:
-        yield Note("note", f"times that are a guess: {_names(guessed)}")
+        names = listed(
+            [name.removeprefix("aten::") for name in guessed], ", ", _MOST_NAMES
+        )
+        yield Note("note", f"times that are a guess: {names}")
     if not report.on:
         yield Note(
             "note", "its tensors are of no more use", 'gpumagic.simulate("h100")'
@@ -62,39 +71,29 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
 
 
 def _gpus(report: SimulationReport) -> Table:
-    columns = (
-        Column("GPU"),
-        Column("Device"),
-        Column("Memory in use"),
-        Column("Tensors", number=True),
-        Column("Reserved", number=True),
-        Column("Streams", number=True),
-    )
-    rows = tuple(_row(gpu, report) for gpu in report.gpus)
-    return Table("The machine", columns, rows)
-
-
-def _row(
-    gpu: GpuState, report: SimulationReport
-) -> tuple[str, str, Meter, str, str, str]:
     unnamed = "hidden" if report.started else "not used yet"
-    return (
-        str(gpu.number),
-        unnamed if gpu.index is None else f"{report.device_type}:{gpu.index}",
-        Meter(
-            gpu.used_bytes / gpu.memory_bytes,
-            part_text(gpu.used_bytes, gpu.memory_bytes),
+
+    def device(gpu: GpuState) -> str:
+        return unnamed if gpu.index is None else f"{report.device_type}:{gpu.index}"
+
+    properties = (
+        Property(Column("GPU"), lambda gpu: str(gpu.number)),
+        Property(Column("Device"), device),
+        Property(Column("Memory in use"), _in_use),
+        Property(
+            Column("Tensors", number=True), lambda gpu: bytes_text(gpu.allocated_bytes)
         ),
-        bytes_text(gpu.allocated_bytes),
-        bytes_text(gpu.reserved_bytes),
-        str(gpu.streams),
+        Property(
+            Column("Reserved", number=True), lambda gpu: bytes_text(gpu.reserved_bytes)
+        ),
+        Property(Column("Streams", number=True), lambda gpu: str(gpu.streams)),
     )
+    return Table.of("The machine", properties, report.gpus)
 
 
-def _names(names: list[str]) -> str:
-    shown = [name.removeprefix("aten::") for name in names[:_MOST_NAMES]]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+def _in_use(gpu: GpuState) -> Meter:
+    share = gpu.used_bytes / gpu.memory_bytes
+    return Meter(share, part_text(gpu.used_bytes, gpu.memory_bytes))
 
 
 # ---------------------------------------------------------------- races
