@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.around_cell import AroundCell, Trouble, error_line
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.observers import SyncWatcher, Tracer
@@ -18,12 +17,14 @@ from gpumagic.cuda_sync_time.report import (
     Run,
     TimingReport,
 )
+from gpumagic.devices.around_cell import AroundCell, Trouble
+from gpumagic.errors import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.around_cell import Ended
     from gpumagic.cuda_sync_time.instruments import Instruments
+    from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import Code, SeenRace
 
 _TAIL_BEYOND_FLOOR_S = 50e-6

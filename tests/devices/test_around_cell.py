@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.cuda_sync_time import around_cell
-from gpumagic.cuda_sync_time.around_cell import AroundCell, Observer
+from gpumagic.devices import around_cell
+from gpumagic.devices.around_cell import AroundCell, Observer
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import GpuMagicError
 
