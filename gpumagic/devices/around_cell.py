@@ -19,6 +19,7 @@ from gpumagic.devices.waiting import (
     POLLS_IN_A_TRACE,
     NotInTime,
     is_capturing,
+    is_in_use,
     wait_for_all,
 )
 from gpumagic.errors import DeviceError, error_line, first_line
@@ -51,6 +52,40 @@ _UNWAITED = {
     Trouble.INTERRUPTED: _NOT_WAITED_FOR,
     Trouble.NOT_DRAINED: _NOT_WAITED_FOR,
 }
+
+
+class CellRuntime:
+    """What a cell runs on: found before it, and looked for again after it.
+
+    The cell may import torch, start a device, or switch a simulated machine on or off.
+
+    Attributes:
+        runtime: The one of the beginning; until then that of the CPU.
+
+    Args:
+        open_runtime: The best that there is now; nothing is started by it.
+    """
+
+    def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
+        self.runtime: Runtime = CpuRuntime()
+        self._open_runtime = open_runtime
+        self._machine: Any = None
+
+    def begin(self) -> Runtime:
+        """Find what there is before the cell."""
+        self.runtime, self._machine = self._open_runtime(), simulated_box()
+        return self.runtime
+
+    def now(self) -> Runtime:
+        """The same one, unless the cell may have come upon a better one."""
+        if self.same_machine and is_in_use(self.runtime):
+            return self.runtime
+        return self._open_runtime()
+
+    @property
+    def same_machine(self) -> bool:
+        """Whether no simulated machine has come or gone, which has its own clock."""
+        return simulated_box() is self._machine
 
 
 class Observer:
@@ -394,7 +429,7 @@ class Window:
         self, runtime: Runtime, *, waits: bool = True, traced: bool = False
     ) -> None:
         self.runtime = runtime
-        self.uses_device = runtime.kind != "cpu" and runtime.started()
+        self.uses_device = is_in_use(runtime)
         self.started_ns = 0
         self._waits = waits and self.uses_device
         self._most_polls = POLLS_IN_A_TRACE if traced else math.inf

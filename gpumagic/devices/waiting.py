@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
+from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 
@@ -102,10 +103,15 @@ def wait_for_all(
     return Waited(streams_ns, all_ns)
 
 
+def is_in_use(runtime: Runtime) -> bool:
+    """Whether there is a device that may be at work."""
+    return runtime.kind != CpuRuntime.kind and runtime.started()
+
+
 def is_capturing(runtime: Runtime) -> bool:
     """Whether a graph is being captured, so that nothing may be waited for."""
     torch = loaded_torch()
-    if torch is None or runtime.kind == "cpu" or not runtime.started():
+    if torch is None or not is_in_use(runtime):
         return False
     # Graphs of the simulated GPU are there for code that says "cuda".
     box = simulated_box() if runtime.simulated else None
