@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import Code, SeenRace
 
+_REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
 _TAIL_BEYOND_FLOOR_S = 50e-6
 _TAIL_TOLD = 0.02  # of the time
 
@@ -97,6 +98,8 @@ class OneRun:
             started_ns=started_ns, ended_ns=ended_ns, error=error
         )
         self.late_error = self._ended.late_error
+        if self.late_error is not None and self._ended.trouble is Trouble.ERROR_AT_END:
+            self.late_error.add_note(_REPORTED_LATE)
 
     def report(self, code: Code) -> TimingReport:
         """What came of it, once it has ended."""
@@ -143,7 +146,7 @@ class OneRun:
             backlog_s=self._around.backlog_s,
             events=tuple(DeviceTime(*each) for each in ended.device_times),
             uses_device=ended.uses_device,
-            simulated_in_s=ended.simulated_in_s,
+            simulated_in_s=ended.host_s if ended.found.simulated else None,
         )
 
     def _flags_of_waiting(self, ended: Ended) -> Iterator[Flag]:

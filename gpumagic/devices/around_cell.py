@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _BACKLOG_TOLD_S = 1e-3
 # Whoever sees an error, or has pressed Ctrl-C, wants the prompt back.
 _LONGEST_AFTER_ERROR_S = 2.0
-_REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
 _NOT_WAITED_FOR = "the devices were not waited for to the end"
 
 
@@ -84,8 +83,13 @@ class CellRuntime:
 
     @property
     def same_machine(self) -> bool:
-        """Whether no simulated machine has come or gone, which has its own clock."""
+        """Whether no simulated machine has come or gone."""
         return simulated_box() is self._machine
+
+    @property
+    def has_simulated_clock(self) -> bool:
+        """Whether a simulated machine's clock has been there all the time."""
+        return self.runtime.simulated and self.same_machine
 
 
 class Observer:
@@ -126,15 +130,17 @@ class Ended:
     Attributes:
         runtime: What it turned out to run on; that of the CPU where no device is used.
 
+        found: What there was to run on, be it used or not.
+
         elapsed_s: From all idle to all idle; after an error, until that was raised.
+
+        host_s: The same by the host's clock, where that of the device is simulated.
 
         naive_s: Until the code returned.
 
         tail_s: How long work ran on after the starting streams; None is unknown.
 
         device_times: By device, what events say of its starting stream.
-
-        simulated_in_s: What this machine took to simulate it.
 
         trouble: Why the end was not seen, with what was said of that.
 
@@ -144,11 +150,12 @@ class Ended:
     """
 
     runtime: Runtime
+    found: Runtime
     elapsed_s: float
+    host_s: float
     naive_s: float
     tail_s: float | None
     device_times: tuple[tuple[int, float | None], ...]
-    simulated_in_s: float | None
     trouble: Trouble | None
     said: str
     late_error: BaseException | None
@@ -164,8 +171,6 @@ class AroundCell:
     """What is done before a cell and after it.
 
     Attributes:
-        runtime: What the cell runs on, as far as that is known.
-
         backlog_s: The wait before it, for what earlier cells had queued; None where no
             device had been started.
 
@@ -180,20 +185,31 @@ class AroundCell:
             the cell may import torch or start a device.
 
         observers: They look on, those that trace first.
+
+        after_swap: What a cell is said to have run on that has switched a simulated
+            machine on or off; its time is the host's.
+
+        waits_after_error: Whether devices are waited for, for a short time, after the
+            code has raised an error.
     """
 
     def __init__(
-        self, open_runtime: Callable[[], Runtime], observers: Sequence[Observer] = ()
+        self,
+        open_runtime: Callable[[], Runtime],
+        observers: Sequence[Observer] = (),
+        *,
+        after_swap: Callable[[], Runtime] = CpuRuntime,
+        waits_after_error: bool = True,
     ) -> None:
-        self.runtime: Runtime = CpuRuntime()
         self.backlog_s: float | None = None
         self.has_backlog = self.began_capturing = False
         self.is_idle = True
-        self._open_runtime = open_runtime
+        self._ran_on = CellRuntime(open_runtime)
+        self._after_swap = after_swap
+        self._waits_after_error = waits_after_error
         self._observers = observers
         self._traced = any(each.traces for each in observers)
-        self._window = Window(self.runtime)
-        self._machine: Any = None
+        self._window = Window(self._ran_on.runtime)
         self._host_started_ns = 0
 
     def begin(self) -> None:
@@ -203,11 +219,11 @@ class AroundCell:
             GpuMagicError: The devices cannot be waited for, since an earlier cell has
                 broken them, or an observer cannot look on. Everything is as before.
         """
-        self.runtime, self._machine = self._open_runtime(), simulated_box()
+        runtime = self._ran_on.begin()
         with ExitStack() as undo:
             undo.callback(self._close)
             try:
-                self._make_ready()
+                self._make_ready(runtime)
             except RuntimeError as error:
                 raise _broken(error) from error
             undo.pop_all()
@@ -230,9 +246,10 @@ class AroundCell:
 
             error: What it has raised; it is not raised here.
         """
-        returned_ns, host_ns = self.runtime.now_ns(), time.perf_counter_ns()
+        returned_ns = self._ran_on.runtime.now_ns()
+        host_ns = time.perf_counter_ns()
         try:
-            if self.runtime.simulated and self._same_machine():
+            if self._ran_on.has_simulated_clock:
                 stamps = self._window.started_ns, returned_ns
             else:
                 stamps = started_ns or self._host_started_ns, ended_ns or host_ns
@@ -241,16 +258,16 @@ class AroundCell:
             self._close()
             self._window.forget()
 
-    def _make_ready(self) -> None:
+    def _make_ready(self, runtime: Runtime) -> None:
         for each in self._observers:
-            each.look_before(self.runtime)
-        self.began_capturing = is_capturing(self.runtime)
+            each.look_before(runtime)
+        self.began_capturing = is_capturing(runtime)
         self._window = Window(
-            self.runtime, waits=not self.began_capturing, traced=self._traced
+            runtime, waits=not self.began_capturing, traced=self._traced
         )
         self._drain()
         for each in self._observers:
-            each.start(self.runtime)
+            each.start(runtime)
             if each.traces:
                 self._window.drain()  # what the tracer has tried out
         self._window.prepare()
@@ -267,29 +284,26 @@ class AroundCell:
     def _conclude(
         self, started_ns: int, returned_ns: int, error: BaseException | None
     ) -> Ended:
-        window, ended_ns, last = (
-            self._window_at_end(started_ns),
-            returned_ns,
-            LastWait(),
-        )
+        window, last = self._window_at_end(started_ns), LastWait()
+        ended_ns = returned_ns
         if window.uses_device:
-            last = last_wait(window, error, self._code_ended)
+            last = self._last_wait(window, error)
             self.is_idle = last.waited is not None
             if error is None:  # else it is the time until the error
-                ended_ns = (
-                    last.waited.all_ns if last.waited else window.runtime.now_ns()
-                )
-        simulated_in_s = (time.perf_counter_ns() - self._host_started_ns) / 1e9
+                ended_ns = self._idle_ns(window, last)
+        host_s = (time.perf_counter_ns() - self._host_started_ns) / 1e9
         self._code_ended()
         for each in self._observers:
             each.all_idle(None if last.trouble is None else _UNWAITED.get(last.trouble))
+        elapsed_s = (ended_ns - started_ns) / 1e9
         ended = Ended(
-            runtime=self.runtime,
-            elapsed_s=(ended_ns - started_ns) / 1e9,
+            runtime=window.runtime if window.uses_device else CpuRuntime(),
+            found=window.runtime,
+            elapsed_s=elapsed_s,
+            host_s=host_s if self._ran_on.has_simulated_clock else elapsed_s,
             naive_s=(returned_ns - started_ns) / 1e9,
             tail_s=window.tail_s(last.waited) if error is None else None,
             device_times=window.device_times() if last.waited else (),
-            simulated_in_s=simulated_in_s if window.runtime.simulated else None,
             trouble=last.trouble,
             said=last.said,
             late_error=last.late_error,
@@ -297,27 +311,31 @@ class AroundCell:
         )
         window.forget()
         for each in self._observers:
-            each.look_after(self.runtime, idle=self.is_idle)
+            each.look_after(ended.runtime, idle=self.is_idle)
         return ended
 
     def _window_at_end(self, started_ns: int) -> Window:
         """The window as it was opened, or another where the cell has started a device.
 
         torch may have been imported only by the cell, or CUDA been started by it.
-        A simulated machine that came or went in between has a clock of its own,
-        which says nothing of this time: then the host's has to do.
         """
-        window = self._window
-        if not self._same_machine():
-            window = Window(CpuRuntime())
-        elif not window.uses_device:
-            window = Window(self._open_runtime(), traced=self._traced)
-            window.started_ns = started_ns
-        self.runtime = window.runtime if window.uses_device else CpuRuntime()
-        return window
+        if not self._ran_on.same_machine:
+            return Window(self._after_swap())
+        if self._window.uses_device:
+            return self._window
+        window = Window(self._ran_on.now(), traced=self._traced)
+        window.started_ns = started_ns
+        return window if window.uses_device else self._window
 
-    def _same_machine(self) -> bool:
-        return simulated_box() is self._machine
+    def _last_wait(self, window: Window, error: BaseException | None) -> LastWait:
+        if error is not None and not self._waits_after_error:
+            return LastWait(trouble=Trouble.NOT_DRAINED)
+        return last_wait(window, error, self._code_ended)
+
+    def _idle_ns(self, window: Window, last: LastWait) -> int:
+        if not self._ran_on.same_machine:
+            return time.perf_counter_ns()  # a simulated clock began in mid-cell
+        return last.waited.all_ns if last.waited else window.runtime.now_ns()
 
     def _code_ended(self) -> None:
         for each in self._observers:
@@ -380,7 +398,6 @@ def last_wait(
         said = first_line(failure)
         if error is not None:
             return LastWait(trouble=Trouble.NOT_DRAINED, said=said)
-        failure.add_note(_REPORTED_LATE)
         return LastWait(trouble=Trouble.ERROR_AT_END, said=said, late_error=failure)
 
 
