@@ -47,6 +47,115 @@ _THREAD_PAYS_S = 0.05
 _JOIN_S = 0.1  # Windows hears Ctrl-C only between such waits
 
 
+@dataclass
+class _Lane:
+    """The stream that a device's work went to at first, and the events on it.
+
+    The cell may choose another stream or device; the second event has to go where
+    the first one went.
+    """
+
+    device: int
+    stream: Any | None
+    start: Any | None = None
+    end: Any | None = None
+
+
+class Window:
+    """Opened when the devices in use are idle, closed when they are idle again.
+
+    Attributes:
+        uses_device: Whether there is a device that can be waited for.
+
+        started_ns: When it was opened, on the runtime's clock.
+
+    Args:
+        runtime: Whose devices are waited for; the CPU has none to wait for.
+
+        waits: Whether anything may be waited for at all.
+
+        traced: Whether a tracer notes what is asked of the devices meanwhile.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, waits: bool = True, traced: bool = False
+    ) -> None:
+        self.runtime = runtime
+        self.uses_device = is_in_use(runtime)
+        self.started_ns = 0
+        self._waits = waits and self.uses_device
+        self._most_polls = POLLS_IN_A_TRACE if traced else math.inf
+        self._lanes: list[_Lane] = []
+
+    def drain(self) -> float | None:
+        """Wait until the devices are idle: seconds, or None if none could be busy."""
+        if not self._waits:
+            return None
+        runtime = self.runtime
+        began_ns = runtime.now_ns()
+        marks = [runtime.record(lane.stream) for lane in self._find_lanes()]
+        waited = wait_for_all(
+            runtime, marks, since_ns=began_ns, most_polls=self._most_polls
+        )
+        return (waited.all_ns - began_ns) / 1e9
+
+    def prepare(self) -> None:
+        """Record the start events."""
+        if self._waits:
+            self._lanes = self._find_lanes()
+            for lane in self._lanes:
+                lane.start = self.runtime.record(lane.stream)
+
+    def open(self) -> None:
+        """Read the clock: what is timed runs from here on."""
+        self.started_ns = self.runtime.now_ns()
+
+    def mark_end(self) -> None:
+        """Record the end events, each behind its start."""
+        for lane in self._lanes:
+            if lane.start is not None:
+                lane.end = self.runtime.record(lane.stream)
+
+    def close(self, limit_s: float | None = None) -> Waited:
+        """Wait until all devices are idle again.
+
+        Raises:
+            NotInTime: The limit was reached.
+        """
+        return wait_for_all(
+            self.runtime,
+            [lane.end for lane in self._lanes],
+            since_ns=self.started_ns,
+            limit_s=limit_s,
+            most_polls=self._most_polls,
+        )
+
+    def tail_s(self, waited: Waited | None) -> float | None:
+        """How long work ran on after the starting streams; None if nobody knows."""
+        told = self._lanes and all(lane.end is not None for lane in self._lanes)
+        if waited is None or not told:
+            return None
+        return (waited.all_ns - waited.streams_ns) / 1e9
+
+    def device_times(self) -> tuple[tuple[int, float | None], ...]:
+        """What the events say, by device; ask once the devices are idle."""
+        return tuple(
+            (lane.device, self.runtime.elapsed_s(lane.start, lane.end))
+            for lane in self._lanes
+        )
+
+    def forget(self) -> None:
+        """Let go of streams and events."""
+        self._lanes.clear()
+
+    def _find_lanes(self) -> list[_Lane]:
+        runtime = self.runtime
+        return [
+            _Lane(device, runtime.current_stream(device))
+            for device in runtime.devices_in_use()
+        ]
+
+
 @dataclass(frozen=True)
 class Waited:
     """When what was waited for had ended, on the runtime's clock.
