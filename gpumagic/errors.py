@@ -72,6 +72,14 @@ def first_line(error: BaseException) -> str:
     return next(lines, type(error).__name__)
 
 
+def error_line(error: BaseException | None) -> str | None:
+    """An error as one line, "ValueError: text"; None if there is none."""
+    if error is None:
+        return None
+    text, name = first_line(error), type(error).__name__
+    return name if text == name else f"{name}: {text}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence offering the nearest known word, or the empty string."""
     import difflib

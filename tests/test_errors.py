@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 
-from gpumagic.errors import DeviceError, GpuMagicError, did_you_mean
+import pytest
+
+from gpumagic.errors import DeviceError, GpuMagicError, did_you_mean, error_line
 
 
 def test_an_error_is_its_two_lines():
@@ -28,6 +30,21 @@ def test_an_error_survives_a_process_border():
     error = GpuMagicError("a", "b")
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
         assert (twin.problem, twin.hint) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (None, None),
+        (ValueError("no good"), "ValueError: no good"),
+        (ValueError("\nfirst\nsecond"), "ValueError: first"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GpuMagicError("wrong", "do this"), "GpuMagicError: wrong"),
+    ],
+)
+def test_an_error_is_one_line(error, line):
+    """Its name and what it says first."""
+    assert error_line(error) == line
 
 
 def test_the_nearest_word_is_offered_and_a_far_one_is_not():

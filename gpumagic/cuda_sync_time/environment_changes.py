@@ -11,10 +11,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.around_cell import HELPER_NAME, Observer
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
+from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.waiting import HELPER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import tf32
-from gpumagic.cuda_sync_time.around_cell import error_line
 from gpumagic.devices import torch_private
+from gpumagic.errors import error_line
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:

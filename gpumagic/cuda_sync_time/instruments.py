@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.around_cell import Window, last_wait
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+from gpumagic.devices.around_cell import last_wait
 from gpumagic.devices.libcuda import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.waiting import Window
 from gpumagic.report import robust
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpumagic.cuda_sync_time.around_cell import Observer
 from gpumagic.cuda_sync_time.report import (
     Flag,
     FlagKind,
@@ -21,6 +20,7 @@ from gpumagic.cuda_sync_time.report import (
     SyncPoint,
     TopKernel,
 )
+from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, Window, seconds_busy

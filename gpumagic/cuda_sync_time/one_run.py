@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.around_cell import AroundCell, Trouble, error_line
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.observers import SyncWatcher, Tracer
@@ -18,14 +17,17 @@ from gpumagic.cuda_sync_time.report import (
     Run,
     TimingReport,
 )
+from gpumagic.devices.around_cell import AroundCell, Trouble
+from gpumagic.errors import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.around_cell import Ended
     from gpumagic.cuda_sync_time.instruments import Instruments
+    from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import Code, SeenRace
 
+_REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
 _TAIL_BEYOND_FLOOR_S = 50e-6
 _TAIL_TOLD = 0.02  # of the time
 
@@ -96,6 +98,8 @@ class OneRun:
             started_ns=started_ns, ended_ns=ended_ns, error=error
         )
         self.late_error = self._ended.late_error
+        if self.late_error is not None and self._ended.trouble is Trouble.ERROR_AT_END:
+            self.late_error.add_note(_REPORTED_LATE)
 
     def report(self, code: Code) -> TimingReport:
         """What came of it, once it has ended."""
@@ -142,7 +146,7 @@ class OneRun:
             backlog_s=self._around.backlog_s,
             events=tuple(DeviceTime(*each) for each in ended.device_times),
             uses_device=ended.uses_device,
-            simulated_in_s=ended.simulated_in_s,
+            simulated_in_s=ended.host_s if ended.found.simulated else None,
         )
 
     def _flags_of_waiting(self, ended: Ended) -> Iterator[Flag]:

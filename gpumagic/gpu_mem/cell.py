@@ -10,10 +10,12 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.around_cell import CellRuntime
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.memory_counters import watch_resets
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.errors import error_line
 from gpumagic.gpu_mem.counters import (
     badges_between,
     badges_of_allocator,
@@ -188,12 +190,10 @@ class CellRun:
         self.lines_partial = False
         self.setting = Setting(CpuRuntime.kind)
         self.kind = CpuRuntime.kind
-        self._open_runtime = open_runtime
+        self._ran_on = CellRuntime(open_runtime)
         self._wants_lines = lines
         self._host_bytes = host_bytes
         self._in_cell = in_cell
-        self._runtime: Runtime = CpuRuntime()
-        self._machine: Any = None
         self._marks: Any = None
         self._resets_seen = False
         self._watches = contextlib.ExitStack()
@@ -207,18 +207,17 @@ class CellRun:
 
     def begin(self) -> None:
         """Look, and start to record if that is wanted; never fails for want of it."""
-        self._runtime = self._open_runtime()
-        self._machine = simulated_box()
+        runtime, box = self._ran_on.begin(), simulated_box()
         self._resets_seen = self._watches.enter_context(
             watch_resets(self._stretches.over_a_reset)
         )
-        if self._runtime.simulated:
-            self._marks = self._machine.mark_peaks()
-        self._before = self._look(self._runtime)
-        if self._runtime.kind != CpuRuntime.kind:
+        if runtime.simulated and box is not None:
+            self._marks = box.mark_peaks()
+        self._before = self._look(runtime)
+        if runtime.kind != CpuRuntime.kind:
             self._stretches.begin(self._before)
         if self._recording is not None:
-            self._recording.start(self._runtime)
+            self._recording.start(runtime)
 
     def end(self, error: BaseException | None = None) -> None:
         """Look again; call it just once, also where `begin` was cut short.
@@ -227,20 +226,21 @@ class CellRun:
             error: What the code has raised; nothing of it is kept but words.
         """
         try:
-            runtime = self._runtime_at_end()
+            runtime = self._ran_on.now()
             self._after = self._look(runtime)
         finally:
             self._watches.close()
             if self._recording is not None:
                 self._recording.stop()
-        another_kind, box = runtime.kind != self._runtime.kind, simulated_box()
-        if another_kind or box is not self._machine:
+        another_kind = runtime.kind != self._ran_on.runtime.kind
+        if another_kind or not self._ran_on.same_machine:
             self._forget_beginning()
+        box = simulated_box()
         if runtime.simulated and box is not None:
             self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or files_of_running_cell()
         self.setting, self.kind = setting_of(runtime), runtime.kind
-        self.failed = _line_of(error)
+        self.failed = error_line(error)
         self._oom_device = _oom_device(error)
         self._check_whole()
 
@@ -294,7 +294,7 @@ class CellRun:
 
     def _forget_beginning(self) -> None:
         self._before, self._marks = {}, None
-        if self._runtime.kind != CpuRuntime.kind:
+        if self._ran_on.runtime.kind != CpuRuntime.kind:
             self._stretches = Stretches(self._look_again)
         if self._recording is not None:
             self._recording.forget()
@@ -310,16 +310,8 @@ class CellRun:
 
     def _look_again(self) -> dict[int, Counters]:
         """In the middle of the cell, where names are not searched for."""
-        runtime = self._runtime_at_end()
+        runtime = self._ran_on.now()
         return {} if runtime.kind == CpuRuntime.kind else self._look(runtime)
-
-    def _runtime_at_end(self) -> Runtime:
-        """The one of the beginning, unless the cell may have come upon a better one."""
-        runtime = self._runtime
-        same = simulated_box() is self._machine
-        if same and runtime.kind != CpuRuntime.kind and runtime.started():
-            return runtime
-        return self._open_runtime()
 
     def _change(self, device: int) -> DeviceChange:
         after = self._stretches.whole(self._after[device])
@@ -370,15 +362,6 @@ class CellRun:
 
 
 # -------------------------------------------------------------- the error that ended it
-
-
-def _line_of(error: BaseException | None) -> str | None:
-    """An error as one line, "ValueError: text"; None if there is none."""
-    if error is None:
-        return None
-    name = type(error).__name__
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{name}: {first}" if first else name
 
 
 def _oom_device(error: BaseException | None) -> int | None:

@@ -6,15 +6,15 @@ a cell may be awaited between them, or end in an error.
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.devices import torch_private
+from gpumagic.devices.around_cell import AroundCell, Observer
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.waiting import is_in_use
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
 from gpumagic.pin_loader.overlap import TracedCopies, traced_copies
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
@@ -34,13 +34,13 @@ from gpumagic.report.introspection import is_truly
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
     from gpumagic.pin_loader.watch_waits import SeenLoader
     from gpumagic.report.events import Code, SeenRace
 
-_PAUSE_S = 1e-3
 _ANEW = "run the cell again: by then it is there"
 _WITHOUT = "everything else in this report holds"
 _LONG_S = 120.0  # a trace of what takes longer has millions of entries
@@ -69,13 +69,17 @@ class WatchRun:
         only: str | None = None,
     ) -> None:
         self.late_error: BaseException | None = None
-        self._open_runtime = open_runtime
         self._names = names
         self._only = only
-        self._runtime: Runtime = CpuRuntime()
+        self._tracer = CopyTracer()
         self._watchers = Watchers()
-        self._machine: Any = None
-        self._device_ns = self._host_ns = 0
+        self._around = AroundCell(
+            open_runtime,
+            [self._tracer, self._watchers],
+            # The tensors of a machine that was switched off are gone.
+            after_swap=lambda: open_runtime() if simulated_box() else CpuRuntime(),
+            waits_after_error=False,
+        )
         self._findings: Findings | None = None
 
     def begin(self) -> None:
@@ -85,19 +89,7 @@ class WatchRun:
             DeviceError: The devices cannot be waited for, since an earlier cell has
                 broken them. Everything is as before.
         """
-        self._runtime, self._machine = self._open_runtime(), simulated_box()
-        with ExitStack() as undo:
-            undo.callback(self._watchers.close)
-            try:
-                wait_until_idle(self._runtime)
-                self._watchers.start_tracing(self._runtime)
-                wait_until_idle(self._runtime)  # what the tracer has tried out
-            except RuntimeError as error:
-                raise _broken(error) from error
-            self._watchers.start_watching(self._runtime)
-            undo.pop_all()
-        self._host_ns = time.perf_counter_ns()
-        self._device_ns = self._runtime.now_ns()
+        self._around.begin()
 
     def end(self, error: BaseException | None = None) -> None:
         """Wait until all devices are idle again, and look on no more.
@@ -108,28 +100,10 @@ class WatchRun:
         Args:
             error: What the code has raised.
         """
-        try:
-            begun, self._runtime = self._runtime, self._runtime_at_end()
-            if error is None:
-                self._wait()
-            host_ns, device_ns = time.perf_counter_ns(), self._runtime.now_ns()
-            self._watchers.stop_watching()
-            self._watchers.stop_tracing(self._runtime)
-        finally:
-            self._watchers.close()
-        host_s = elapsed_s = (host_ns - self._host_ns) / 1e9
-        if self._runtime.simulated and begun.simulated and self._same_machine():
-            elapsed_s = (device_ns - self._device_ns) / 1e9
+        ended = self._around.end(error=error)
+        self.late_error = ended.late_error
         self._findings = Findings(
-            self._watchers,
-            self._names(),
-            self._only,
-            Ended(
-                self._setting(),
-                elapsed_s,
-                host_s,
-                _error_line(error or self.late_error),
-            ),
+            self._tracer, self._watchers, self._names(), self._only, ended
         )
 
     def report(self, code: Code) -> WatchReport:
@@ -142,94 +116,6 @@ class WatchRun:
             raise RuntimeError("this run has not ended")
         return self._findings.report(code)
 
-    # ------------------------------------------------------------------ the end
-
-    def _runtime_at_end(self) -> Runtime:
-        """The runtime of the beginning, or that of a device the cell has started."""
-        if not self._same_machine():
-            # Its clock says nothing of this time, and its tensors are gone.
-            return self._open_runtime() if simulated_box() else CpuRuntime()
-        if self._runtime.kind != "cpu":
-            return self._runtime
-        found = self._open_runtime()
-        return found if found.started() else self._runtime
-
-    def _same_machine(self) -> bool:
-        return simulated_box() is self._machine
-
-    def _wait(self) -> None:
-        try:
-            wait_until_idle(self._runtime)
-        except (RuntimeError, KeyboardInterrupt) as failure:
-            self.late_error = failure
-
-    def _setting(self) -> Setting:
-        runtime, torch = self._runtime, loaded_torch()
-        device = name = None
-        try:
-            device = None if runtime.kind == "cpu" else runtime.current_device()
-            name = runtime.device_name(device or 0)
-        except RuntimeError:  # a device in error answers nothing any more
-            pass
-        version = getattr(torch, "__version__", None)
-        box = simulated_box() if runtime.simulated else None
-        return Setting(
-            kind=word_of(runtime.kind),
-            label=str(getattr(box, "label", "")),
-            device=device,
-            device_name=name,
-            torch_version=None if version is None else str(version),
-        )
-
-
-def _error_line(error: BaseException | None) -> str | None:
-    """An error as one line, "ValueError: text"; None if there is none."""
-    if error is None:
-        return None
-    text, name = first_line(error), type(error).__name__
-    return name if text == name else f"{name}: {text}"
-
-
-def _broken(error: BaseException) -> DeviceError:
-    return DeviceError(
-        f"an earlier cell has left an error on the device: {first_line(error)}",
-        "if that is still so when you run this again, restart the kernel: "
-        "CUDA does not recover from it",
-    )
-
-
-def wait_until_idle(runtime: Runtime) -> None:
-    """Wait until every device in use is idle; it starts none.
-
-    A wait in the driver is deaf to Ctrl-C. So the streams that work goes to now are
-    asked first, again and again; what runs on others is left to the driver.
-
-    Raises:
-        RuntimeError: A device is broken.
-    """
-    if runtime.kind == "cpu" or not runtime.started() or _is_capturing(runtime):
-        return
-    if not runtime.simulated:  # there a wait only moves a clock
-        marks = [
-            runtime.record(runtime.current_stream(device))
-            for device in runtime.devices_in_use()
-        ]
-        for mark in marks:
-            while not runtime.reached(mark):
-                time.sleep(_PAUSE_S)
-    runtime.synchronize()
-
-
-def _is_capturing(runtime: Runtime) -> bool:
-    """Whether a graph is being captured, so that nothing may be waited for."""
-    torch = loaded_torch()
-    if torch is None:
-        return False
-    # Graphs of the simulated GPU are there for code that says "cuda".
-    box = simulated_box() if runtime.simulated else None
-    kind = "cuda" if box is not None and box.as_cuda else runtime.kind
-    return torch_private.is_capturing(torch, kind)
-
 
 class Missing(NamedTuple):
     """Why there is no trace, and what to do."""
@@ -238,104 +124,60 @@ class Missing(NamedTuple):
     hint: str
 
 
-class Watchers:
-    """Looks at copies, waits for data, races, and the trace.
+class CopyTracer(Observer):
+    """Traces copies to a device and the kernels beside them.
 
     Attributes:
-        copies: What was copied to a device; None where nobody could look.
-
-        waits: What was waited for.
-
-        races: What the simulator has found.
-
-        remarks: What could not be looked at.
-
         untraced: Why there is no trace; None where there is one, or nothing to trace.
     """
 
-    def __init__(self) -> None:
-        self.copies: list[SeenCopy] | None = None
-        self.waits = SeenWaits()
-        self.races: list[SeenRace] = []
-        self.remarks: list[Remark] = []
-        self.untraced: Missing | None = None
-        self._watching = ExitStack()
-        self._tracer = ExitStack()
-        self._tracing: Tracing | None = None
-        self._saw_torch = False
+    traces = True
 
-    def start_tracing(self, runtime: Runtime) -> None:
+    def __init__(self) -> None:
+        self.untraced: Missing | None = None
+        self._trace = ExitStack()
+        self._tracing: Tracing | None = None
+
+    def start(self, runtime: Runtime) -> None:
         """Trace from now on; it may leave work on the device that is to be waited for.
 
         torch's own tracer would start the device, where that has not been done yet.
         """
-        if not (runtime.simulated or (runtime.kind != "cpu" and runtime.started())):
+        if not (runtime.simulated or is_in_use(runtime)):
             return
         try:
-            self._tracing = self._tracer.enter_context(runtime.trace())
+            self._tracing = self._trace.enter_context(runtime.trace())
         except DeviceError as error:
-            self.untraced = _untraced(error)
+            self.untraced = Missing(error.problem, _without_option(error.hint))
 
-    def start_watching(self, runtime: Runtime) -> None:
-        """Look on from now on."""
-        torch = loaded_torch()
-        if torch is None:
-            return
-        self._saw_torch = True
-        try:
-            watched = waits_watched(torch, _pinning_ns)
-            self.waits = self._watching.enter_context(watched)
-        except GpuMagicError as error:
-            self.remarks.append(Remark(error.problem, error.hint or ""))
-        if runtime.kind != "cpu":
-            self._watch_copies(torch, runtime)
+    def begin(self) -> None:
+        """What is traced from here on belongs to the cell."""
         if self._tracing is not None:
             self._tracing.begin()
 
-    def _watch_copies(self, torch: object, runtime: Runtime) -> None:
-        try:
-            watched = copies_watched(torch, runtime.kind)
-            self.copies = self._watching.enter_context(watched)
-        except DeviceError as error:
-            self.remarks.append(Remark(error.problem, error.hint or ""))
-        if not runtime.simulated:
-            return  # torch's own search for races makes each operation slow
-        with suppress(DeviceError):  # the user has said that none are looked for
-            self.races = self._watching.enter_context(runtime.watch_races())
-
-    def stop_watching(self) -> None:
-        """Look on no more: what follows is ours."""
-        self._watching.close()
-
-    def stop_tracing(self, runtime: Runtime) -> None:
-        """All devices are idle again: the trace ends here.
-
-        Args:
-            runtime: What the cell turned out to run on.
-        """
-        if not self._saw_torch and loaded_torch() is not None:
-            self.remarks.append(
-                Remark("this cell itself has imported torch: nobody looked on", _ANEW)
-            )
+    def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
+        """The trace ends here."""
         if self._tracing is None:
-            used = runtime.kind != "cpu" and runtime.started()
-            if used and self.untraced is None:
-                self.untraced = Missing(
-                    "this cell itself has started the device: there is no trace of it",
-                    _ANEW,
-                )
             return
         try:
-            with self._tracer:
+            with self._trace:
                 self._tracing.end()
         except RuntimeError as error:  # a broken device: the rest is true without it
             self._tracing = None
             self.untraced = Missing(f"the trace is lost: {first_line(error)}", _WITHOUT)
 
+    def look_after(self, runtime: Runtime, *, idle: bool) -> None:  # noqa: ARG002
+        """Note a device that was there too late to be traced."""
+        untold = self._tracing is None and self.untraced is None
+        if untold and is_in_use(runtime):
+            self.untraced = Missing(
+                "this cell itself has started the device: there is no trace of it",
+                _ANEW,
+            )
+
     def close(self) -> None:
-        """Let none of them run on, however the cell has ended."""
-        with self._tracer, self._watching:
-            pass
+        """Trace no more."""
+        self._trace.close()
 
     def traced(self) -> TracedCopies | None:
         """The sums of the trace; None where there is none."""
@@ -348,44 +190,85 @@ class Watchers:
         return traced_copies(trace)
 
 
-def _pinning_ns() -> int:
-    """How long the simulated machine has been pinning; 0 where there is none."""
-    return getattr(simulated_box(), "pinning_ns", 0)
-
-
-def _untraced(error: DeviceError) -> Missing:
-    return Missing(error.problem, _without_option(error.hint))
-
-
 def _without_option(hint: str | None) -> str:
     """A hint that is not about an option of another magic."""
     return _WITHOUT if hint is None or "--profile" in hint else hint
 
 
-class Ended(NamedTuple):
-    """How the cell has ended.
+class Watchers(Observer):
+    """Looks at copies, waits for data, and races.
 
     Attributes:
-        setting: Where it ran.
+        copies: What was copied to a device; None where nobody could look.
 
-        elapsed_s: How long, on the clock of the device.
+        waits: What was waited for.
 
-        host_s: How long, on the clock of this machine.
+        races: What the simulator has found.
 
-        failed: The error of the code, in one line.
+        remarks: What could not be looked at.
     """
 
-    setting: Setting
-    elapsed_s: float
-    host_s: float
-    failed: str | None = None
+    def __init__(self) -> None:
+        self.copies: list[SeenCopy] | None = None
+        self.waits = SeenWaits()
+        self.races: list[SeenRace] = []
+        self.remarks: list[Remark] = []
+        self._watching = ExitStack()
+        self._saw_torch = False
+
+    def start(self, runtime: Runtime) -> None:
+        """Look on from now on."""
+        torch = loaded_torch()
+        if torch is None:
+            return
+        self._saw_torch = True
+        try:
+            watched = waits_watched(torch, _pinning_ns)
+            self.waits = self._watching.enter_context(watched)
+        except GpuMagicError as error:
+            self.remarks.append(Remark(error.problem, error.hint or ""))
+        if runtime.kind != CpuRuntime.kind:
+            self._watch_copies(torch, runtime)
+
+    def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
+        """Look on no more: what follows is ours."""
+        self._watching.close()
+
+    def look_after(self, runtime: Runtime, *, idle: bool) -> None:  # noqa: ARG002
+        """Note a torch that was there too late to be watched."""
+        if not self._saw_torch and loaded_torch() is not None:
+            self.remarks.append(
+                Remark("this cell itself has imported torch: nobody looked on", _ANEW)
+            )
+
+    def close(self) -> None:
+        """Look on no more."""
+        self._watching.close()
+
+    def _watch_copies(self, torch: object, runtime: Runtime) -> None:
+        try:
+            watched = copies_watched(torch, runtime.kind)
+            self.copies = self._watching.enter_context(watched)
+        except DeviceError as error:
+            self.remarks.append(Remark(error.problem, error.hint or ""))
+        if not runtime.simulated:
+            return  # torch's own search for races makes each operation slow
+        with suppress(DeviceError):  # the user has said that none are looked for
+            self.races = self._watching.enter_context(runtime.watch_races())
+
+
+def _pinning_ns() -> int:
+    """How long the simulated machine has been pinning; 0 where there is none."""
+    return getattr(simulated_box(), "pinning_ns", 0)
 
 
 class Findings:
     """Everything that does not depend on what the code is called.
 
     Args:
-        watchers: What has looked on; no more of it is needed afterwards.
+        tracer: What has traced it; no more of it is needed afterwards.
+
+        watchers: What has looked on; nor of that.
 
         names: What the notebook calls its objects.
 
@@ -396,15 +279,17 @@ class Findings:
 
     def __init__(
         self,
+        tracer: CopyTracer,
         watchers: Watchers,
         names: Mapping[str, object],
         only: str | None,
         ended: Ended,
     ) -> None:
         self._ended = ended
+        self._setting = _setting_of(ended.found)
         self._copies = watchers.copies or []
-        self._traced = watchers.traced()
-        self._untraced = watchers.untraced
+        self._traced = tracer.traced()
+        self._untraced = tracer.untraced
         self._races = tuple(watchers.races)
         self._feeders = Feeders(watchers.waits.loaders, names)
         # Names are looked up now: what the cell has made may soon be gone.
@@ -415,7 +300,7 @@ class Findings:
             *wait_remarks(loaders, names, host_s=ended.host_s),
             *watchers.remarks,
             *_unseen(only, loaders, watchers.waits.elsewhere),
-            *_too_long(ended.host_s, ended.setting.kind),
+            *_too_long(ended.host_s, self._setting.kind),
         )
 
     def report(self, code: Code) -> WatchReport:
@@ -427,7 +312,7 @@ class Findings:
         traced, untraced = self._traced, self._untraced
         return WatchReport(
             code=code,
-            setting=self._ended.setting,
+            setting=self._setting,
             elapsed_s=self._ended.elapsed_s,
             host_s=self._ended.host_s,
             copies=copy_lines(self._copies),
@@ -447,7 +332,7 @@ class Findings:
     ) -> Iterator[Remark]:
         yield from copy_remarks(self._copies, self._feeders.of)
         waited_s: float | None = sum(wait.total_s for wait in self._waits)
-        if waited_s and self._ended.setting.label:
+        if waited_s and self._setting.label:
             waited_s = None  # a simulated device has another clock than its loader
         name = name_of(loaders[0], names) if loaders else None
         yield from sharing_remarks(
@@ -496,3 +381,21 @@ def _too_long(host_s: float, kind: str) -> Iterator[Remark]:
             "the trace of so long a cell takes much memory and time",
             "watch some hundred steps: itertools.islice(train_dl, 300)",
         )
+
+
+def _setting_of(runtime: Runtime) -> Setting:
+    device = name = None
+    try:
+        device = None if runtime.kind == "cpu" else runtime.current_device()
+        name = runtime.device_name(device or 0)
+    except RuntimeError:  # a device in error answers nothing any more
+        pass
+    version = getattr(loaded_torch(), "__version__", None)
+    box = simulated_box() if runtime.simulated else None
+    return Setting(
+        kind=word_of(runtime.kind),
+        label=str(getattr(box, "label", "")),
+        device=device,
+        device_name=name,
+        torch_version=None if version is None else str(version),
+    )

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
 from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.protocols import GpuLoad
-from tests.cuda_sync_time.standin_runtime import StandinDevice
+from gpumagic.devices.waiting import HELPER_NAME
+from tests.devices.standin_runtime import StandinDevice
 
 
 def quiet(**changes):

@@ -13,21 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import around_cell, instruments, view_run
-from gpumagic.cuda_sync_time.around_cell import (
-    HELPER_NAME,
-    POLLS_IN_A_TRACE,
-    error_line,
-)
+from gpumagic.cuda_sync_time import instruments, view_run
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.report.events import Code
-from tests.cuda_sync_time.standin_runtime import HostTime, StandinDevice
+from tests.devices.standin_runtime import HostTime, StandinDevice
 
 LONG_S = math.inf  # longer than anybody waits
 MAIN = threading.main_thread().name
@@ -52,9 +49,7 @@ class NoDriver:
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch):
     """The stand-in device is no business of a torch that other tests have imported."""
-    monkeypatch.setattr(
-        "gpumagic.cuda_sync_time.around_cell.loaded_torch", lambda: None
-    )
+    monkeypatch.setattr("gpumagic.devices.waiting.loaded_torch", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +64,8 @@ def hears_ctrl_c():
 def host(monkeypatch):
     """A time of the host that only this test, and who waits in it, lets pass."""
     host = HostTime()
-    for module in ("instruments", "around_cell"):
-        monkeypatch.setattr(f"gpumagic.cuda_sync_time.{module}.time", host)
+    for module in (instruments, around_cell, waiting):
+        monkeypatch.setattr(module, "time", host)
     return host
 
 
@@ -469,7 +464,7 @@ def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
 
 def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     """Neither before nor after: it would break the capture."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
+    monkeypatch.setattr("gpumagic.devices.around_cell.is_capturing", lambda _: 1)
     report = report_on(start())
 
     assert device.log == []
@@ -483,7 +478,7 @@ def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
 ):
     """The tracer would wait for the device at its end, which breaks a capture."""
     run = start(profile=True)
-    monkeypatch.setattr("gpumagic.cuda_sync_time.around_cell.is_capturing", lambda _: 1)
+    monkeypatch.setattr("gpumagic.devices.around_cell.is_capturing", lambda _: 1)
     report = report_on(run)
 
     assert "end" not in device.log
@@ -562,21 +557,6 @@ def test_what_fails_before_the_code_runs_leaves_no_observer(device):
     with pytest.raises(DeviceError, match="device-side assert"):
         run.begin()
     assert device.log.count("watch no more") == device.log.count("trace no more") == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (None, None),
-        (ValueError("no good"), "ValueError: no good"),
-        (ValueError("\nfirst\nsecond"), "ValueError: first"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
-        (GpuMagicError("wrong", "do this"), "GpuMagicError: wrong"),
-    ],
-)
-def test_an_error_is_one_line(error, line):
-    """Its name and what it says first."""
-    assert error_line(error) == line
 
 
 @dataclass

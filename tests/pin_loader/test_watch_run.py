@@ -195,7 +195,7 @@ def test_one_run_within_another_leaves_nothing():
 @pytest.fixture
 def no_capture(monkeypatch):
     """The stand-in device is no business of a torch that other tests have imported."""
-    monkeypatch.setattr("gpumagic.pin_loader.watch_run._is_capturing", lambda _: False)
+    monkeypatch.setattr("gpumagic.devices.around_cell.is_capturing", lambda _: False)
 
 
 class Device(CpuRuntime):

@@ -13,8 +13,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from gpumagic.cuda_sync_time.around_cell import HELPER_NAME
 from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.waiting import HELPER_NAME
 from gpumagic.report.events import SyncCall, Trace
 
 _PATIENCE_S = 300

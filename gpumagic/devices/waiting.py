@@ -1,0 +1,302 @@
+"""Waits until all devices are idle, lets Ctrl-C through, and reads the clock in time.
+
+A wait in the driver is deaf: Python meets a signal at its next bytecode, and the
+call comes to none until the device has done all that is queued. Three ways round it
+are taken, each where it costs least:
+
+- Events are polled. That is as exact as a wait, and each poll is a place for Ctrl-C.
+  After a while the polls are rarer, with pauses of a thousandth of what has passed:
+  nobody sees that, and the processor is free for threads of the user's.
+- All streams of a device cannot be polled: only the driver knows them. So the last
+  wait is the driver's own, and where it may take long a helper thread makes it. The
+  helper reads the clock itself, so that its being waited for adds nothing. After a
+  Ctrl-C it goes on waiting behind the scenes, and nobody asks how it ended.
+- Each poll of a CUDA event is a call that a tracer notes: many thousands in the time
+  of one long kernel, by which the trace would hold little else. So what is traced is
+  polled a few times, and then the helper waits for the events as well.
+- Starting a thread takes longer than a short run. Until one has lasted for a while
+  the last wait is made here: then Ctrl-C is deaf only to what runs on a side stream
+  after the starting stream has ended.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.devices import torch_private
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.torch_private import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumagic.devices.protocols import Runtime
+
+HELPER_NAME = "gpumagic-wait"
+POLLS_IN_A_TRACE = 100
+
+_POLLS_S = 0.05  # until then the shortest pause would be seen in the figure
+_SHORTEST_PAUSE_S = 50e-6  # the system rounds what is shorter up to this
+_PAUSE_SHARE = 1e-3
+_THREAD_PAYS_S = 0.05
+_JOIN_S = 0.1  # Windows hears Ctrl-C only between such waits
+
+
+@dataclass
+class _Lane:
+    """The stream that a device's work went to at first, and the events on it.
+
+    The cell may choose another stream or device; the second event has to go where
+    the first one went.
+    """
+
+    device: int
+    stream: Any | None
+    start: Any | None = None
+    end: Any | None = None
+
+
+class Window:
+    """Opened when the devices in use are idle, closed when they are idle again.
+
+    Attributes:
+        uses_device: Whether there is a device that can be waited for.
+
+        started_ns: When it was opened, on the runtime's clock.
+
+    Args:
+        runtime: Whose devices are waited for; the CPU has none to wait for.
+
+        waits: Whether anything may be waited for at all.
+
+        traced: Whether a tracer notes what is asked of the devices meanwhile.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, waits: bool = True, traced: bool = False
+    ) -> None:
+        self.runtime = runtime
+        self.uses_device = is_in_use(runtime)
+        self.started_ns = 0
+        self._waits = waits and self.uses_device
+        self._most_polls = POLLS_IN_A_TRACE if traced else math.inf
+        self._lanes: list[_Lane] = []
+
+    def drain(self) -> float | None:
+        """Wait until the devices are idle: seconds, or None if none could be busy."""
+        if not self._waits:
+            return None
+        runtime = self.runtime
+        began_ns = runtime.now_ns()
+        marks = [runtime.record(lane.stream) for lane in self._find_lanes()]
+        waited = wait_for_all(
+            runtime, marks, since_ns=began_ns, most_polls=self._most_polls
+        )
+        return (waited.all_ns - began_ns) / 1e9
+
+    def prepare(self) -> None:
+        """Record the start events."""
+        if self._waits:
+            self._lanes = self._find_lanes()
+            for lane in self._lanes:
+                lane.start = self.runtime.record(lane.stream)
+
+    def open(self) -> None:
+        """Read the clock: what is timed runs from here on."""
+        self.started_ns = self.runtime.now_ns()
+
+    def mark_end(self) -> None:
+        """Record the end events, each behind its start."""
+        for lane in self._lanes:
+            if lane.start is not None:
+                lane.end = self.runtime.record(lane.stream)
+
+    def close(self, limit_s: float | None = None) -> Waited:
+        """Wait until all devices are idle again.
+
+        Raises:
+            NotInTime: The limit was reached.
+        """
+        return wait_for_all(
+            self.runtime,
+            [lane.end for lane in self._lanes],
+            since_ns=self.started_ns,
+            limit_s=limit_s,
+            most_polls=self._most_polls,
+        )
+
+    def tail_s(self, waited: Waited | None) -> float | None:
+        """How long work ran on after the starting streams; None if nobody knows."""
+        told = self._lanes and all(lane.end is not None for lane in self._lanes)
+        if waited is None or not told:
+            return None
+        return (waited.all_ns - waited.streams_ns) / 1e9
+
+    def device_times(self) -> tuple[tuple[int, float | None], ...]:
+        """What the events say, by device; ask once the devices are idle."""
+        return tuple(
+            (lane.device, self.runtime.elapsed_s(lane.start, lane.end))
+            for lane in self._lanes
+        )
+
+    def forget(self) -> None:
+        """Let go of streams and events."""
+        self._lanes.clear()
+
+    def _find_lanes(self) -> list[_Lane]:
+        runtime = self.runtime
+        return [
+            _Lane(device, runtime.current_stream(device))
+            for device in runtime.devices_in_use()
+        ]
+
+
+@dataclass(frozen=True)
+class Waited:
+    """When what was waited for had ended, on the runtime's clock.
+
+    Attributes:
+        streams_ns: The streams that the events are on, up to the events.
+
+        all_ns: Everything on every device in use.
+    """
+
+    streams_ns: int
+    all_ns: int
+
+
+class NotInTime(Exception):
+    """A device is still at work after the longest wait that was allowed."""
+
+
+def wait_for_all(
+    runtime: Runtime,
+    events: Sequence[Any | None],
+    *,
+    since_ns: int,
+    limit_s: float | None = None,
+    most_polls: float = math.inf,
+) -> Waited:
+    """Wait for some events, and then until all devices in use are idle.
+
+    Args:
+        runtime: Whose devices are waited for.
+
+        events: Polled first; None stands for one that could not be recorded.
+
+        since_ns: When the run began, on the runtime's clock.
+
+        limit_s: The longest wait; None waits until it is over.
+
+        most_polls: How often the device may be asked whether it is there yet.
+
+    Raises:
+        NotInTime: The limit was reached.
+    """
+    if runtime.simulated:  # its waits move a clock, and take no time of ours
+        return _wait_at_once(runtime, events)
+    began = time.perf_counter()
+    if not _poll(runtime, events, began, limit_s, most_polls):
+        return _Helper(runtime, events).waited(_left_s(began, limit_s))
+    streams_ns = runtime.now_ns()
+    short = streams_ns - since_ns < _THREAD_PAYS_S * 1e9
+    if short and limit_s is None and all(each is not None for each in events):
+        runtime.synchronize()
+        return Waited(streams_ns, runtime.now_ns())
+    all_ns = _Helper(runtime).waited(_left_s(began, limit_s)).all_ns
+    return Waited(streams_ns, all_ns)
+
+
+def is_in_use(runtime: Runtime) -> bool:
+    """Whether there is a device that may be at work."""
+    return runtime.kind != CpuRuntime.kind and runtime.started()
+
+
+def is_capturing(runtime: Runtime) -> bool:
+    """Whether a graph is being captured, so that nothing may be waited for."""
+    torch = loaded_torch()
+    if torch is None or not is_in_use(runtime):
+        return False
+    # Graphs of the simulated GPU are there for code that says "cuda".
+    box = simulated_box() if runtime.simulated else None
+    stands_in = box is not None and box.as_cuda
+    return torch_private.is_capturing(torch, "cuda" if stands_in else runtime.kind)
+
+
+def _left_s(began: float, limit_s: float | None) -> float | None:
+    return None if limit_s is None else began + limit_s - time.perf_counter()
+
+
+def _wait_at_once(runtime: Runtime, events: Sequence[Any | None]) -> Waited:
+    for event in events:
+        runtime.wait(event)
+    streams_ns = runtime.now_ns()
+    runtime.synchronize()
+    return Waited(streams_ns, runtime.now_ns())
+
+
+def _poll(
+    runtime: Runtime,
+    events: Sequence[Any | None],
+    began: float,
+    limit_s: float | None,
+    most_polls: float,
+) -> bool:
+    """Ask until all events are reached; False if that is asked too often."""
+    for event in events:
+        while not runtime.reached(event):
+            most_polls -= 1
+            if most_polls <= 0:
+                return False
+            passed_s = time.perf_counter() - began
+            if limit_s is not None and passed_s > limit_s:
+                raise NotInTime
+            if passed_s > _POLLS_S:
+                time.sleep(max(_SHORTEST_PAUSE_S, passed_s * _PAUSE_SHARE))
+    return True
+
+
+class _Helper(threading.Thread):
+    """Makes the driver's own waits, and reads the clock when they are over."""
+
+    def __init__(self, runtime: Runtime, events: Sequence[Any | None] = ()) -> None:
+        super().__init__(name=HELPER_NAME, daemon=True)
+        self._runtime = runtime
+        self._events = events
+        # Which device is current is known to each thread apart, and some kinds of
+        # device count the current one as in use.
+        current = runtime.current_device()
+        self._stream = None if current is None else runtime.current_stream(current)
+        self._waited: Waited | None = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Wait; the error is kept for whoever joins."""
+        try:
+            with self._runtime.on_stream(self._stream):
+                self._waited = _wait_at_once(self._runtime, self._events)
+        except BaseException as error:  # noqa: BLE001 - raised by `waited`
+            self._error = error
+        finally:
+            self._stream, self._events = None, ()
+
+    def waited(self, limit_s: float | None) -> Waited:
+        """When what had ended; Ctrl-C comes through meanwhile.
+
+        Raises:
+            NotInTime: The devices are not idle after this time.
+        """
+        until = None if limit_s is None else time.perf_counter() + limit_s
+        while self.is_alive() and (until is None or time.perf_counter() < until):
+            self.join(_JOIN_S)
+        if self._error is not None:
+            raise self._error
+        if self._waited is None:
+            raise NotInTime
+        return self._waited

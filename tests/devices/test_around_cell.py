@@ -1,0 +1,222 @@
+"""What stands round a cell calls its observers in order, and knows no room."""
+
+# ruff: noqa: ARG002 -- the class says what these words mean
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gpumagic.devices import around_cell
+from gpumagic.devices.around_cell import AroundCell, CellRuntime, Observer, Trouble
+from gpumagic.devices.cpu import CpuRuntime
+from gpumagic.errors import GpuMagicError
+from tests.devices.standin_runtime import HostTime, StandinDevice
+
+
+class Noting(Observer):
+    """Notes each call; one that refuses does so when it is to start."""
+
+    def __init__(self, name, log, *, refuses=False):
+        self.name, self.log, self.refuses = name, log, refuses
+
+    def note(self, what):
+        """One more call."""
+        self.log.append(f"{what} {self.name}")
+
+    def look_before(self, runtime):
+        """Noted."""
+        self.note("look before")
+
+    def start(self, runtime):
+        """Noted, or refused."""
+        self.note("start")
+        if self.refuses:
+            raise GpuMagicError("no", "try another")
+
+    def begin(self):
+        """Noted."""
+        self.note("begin")
+
+    def all_idle(self, unwaited):
+        """Noted."""
+        self.note("all idle")
+
+    def look_after(self, runtime, *, idle):
+        """Noted."""
+        self.note("look after")
+
+    def close(self):
+        """Noted."""
+        self.note("close")
+
+
+def test_each_step_is_made_by_all_observers_before_the_next():
+    """Who looks before, and who looks after, sees none of the others at work."""
+    log = []
+    around = AroundCell(CpuRuntime, [Noting("tracer", log), Noting("watcher", log)])
+
+    around.begin()
+    ended = around.end(error=ValueError("so"))
+
+    steps = ("look before", "start", "begin", "all idle", "look after")
+    expected = [f"{step} {who}" for step in steps for who in ("tracer", "watcher")]
+    assert log == [*expected, "close watcher", "close tracer"]
+    assert ended.failed == "ValueError: so"
+    assert not ended.uses_device
+
+
+def test_one_that_refuses_leaves_none_running():
+    """Its error goes through, after all of them have been closed."""
+    log = []
+    observers = [Noting("tracer", log), Noting("watcher", log, refuses=True)]
+
+    with pytest.raises(GpuMagicError, match="no"):
+        AroundCell(CpuRuntime, observers).begin()
+
+    assert log[-2:] == ["close watcher", "close tracer"]
+
+
+def test_it_knows_devices_and_errors_and_nothing_of_a_room():
+    """Whatever goes round a cell can be built on it."""
+    tree = ast.parse(Path(around_cell.__file__).read_text(encoding="utf-8"))
+    imported = {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("gpumagic")
+    }
+
+    assert all(
+        each.startswith(("gpumagic.devices", "gpumagic.errors")) for each in imported
+    )
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device in use with a clock of its own; no torch of other tests knows of it."""
+    monkeypatch.setattr("gpumagic.devices.waiting.loaded_torch", lambda: None)
+    monkeypatch.setattr(around_cell, "time", HostTime())
+    device = StandinDevice()
+    yield device
+    device.rest()
+
+
+@pytest.fixture
+def swap(monkeypatch):
+    """Switches another simulated machine on, or off."""
+
+    def swap(box):
+        monkeypatch.setattr(around_cell, "simulated_box", lambda: box)
+
+    swap(None)
+    return swap
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_a_runtime_is_looked_for_again_until_a_device_is_in_use(device, in_use):
+    """The cell may start a better one; what is in use is not opened twice."""
+    device.in_use = in_use
+    opened = []
+    cell = CellRuntime(lambda: opened.append(1) or device)
+
+    assert cell.begin() is cell.now() is device
+
+    assert len(opened) == (1 if in_use else 2)
+
+
+def test_a_runtime_is_looked_for_again_once_its_machine_is_another(device, swap):
+    """What was simulated by a machine that is gone is not there any more."""
+    found = iter([device, CpuRuntime()])
+    cell = CellRuntime(lambda: next(found))
+    assert cell.begin() is device
+    assert cell.same_machine
+
+    swap(object())
+
+    assert not cell.same_machine
+    assert cell.now().kind == "cpu"
+
+
+@pytest.mark.parametrize("box", [None, object()])
+def test_after_a_swap_of_the_machine_the_time_is_the_hosts(device, swap, box):
+    """A clock that began in mid-cell says nothing, whatever is there in the end."""
+    device.simulated = True
+    device.host.sleep(1.0)  # at the same moment the two clocks differ
+    swap(box)
+    around = AroundCell(CpuRuntime, after_swap=lambda: device)
+    around.begin()
+
+    swap(object())
+    ended = around.end()
+
+    assert ended.found is ended.runtime is device
+    assert device.log == ["wait"]
+    assert 0 < ended.elapsed_s == ended.host_s < 0.5
+
+
+def test_a_cell_that_has_swapped_the_machine_has_run_on_the_cpu(device, swap):
+    """Unless it is said what it ran on."""
+    around = AroundCell(lambda: device)
+    around.begin()
+    before = list(device.log)
+
+    swap(object())
+    ended = around.end()
+
+    assert ended.found.kind == ended.runtime.kind == "cpu"
+    assert device.log == before
+
+
+def test_a_simulated_device_has_its_own_clock_beside_the_hosts(device):
+    """The cell takes what the device says, and its simulation what the host says."""
+    device.simulated = True
+    around = AroundCell(lambda: device)
+    around.begin()
+
+    device.busy(2.0)
+    ended = around.end()
+
+    assert ended.elapsed_s >= 2.0
+    assert ended.host_s < 1.0
+
+
+def test_a_device_that_is_not_used_is_found_and_has_run_nothing(device):
+    """Whoever names the machine still has it; there is nothing to wait for."""
+    device.in_use = False
+    around = AroundCell(lambda: device)
+    around.begin()
+
+    ended = around.end()
+
+    assert ended.found is device
+    assert ended.runtime.kind == "cpu"
+    assert not ended.uses_device
+    assert device.log == []
+
+
+def test_who_does_not_wait_after_an_error_tells_that_to_all(device):
+    """The device is left alone, and is not said to be idle."""
+
+    class Told(Observer):
+        unwaited = idle = None
+
+        def all_idle(self, unwaited):
+            self.unwaited = unwaited
+
+        def look_after(self, runtime, *, idle):
+            self.idle = idle
+
+    told = Told()
+    around = AroundCell(lambda: device, [told], waits_after_error=False)
+    around.begin()
+    before = list(device.log)
+
+    ended = around.end(error=ValueError("mine"))
+
+    assert device.log == before
+    assert (ended.trouble, ended.late_error) == (Trouble.NOT_DRAINED, None)
+    assert ended.failed == "ValueError: mine"
+    assert "not waited for" in told.unwaited
+    assert told.idle is around.is_idle is False
