@@ -360,8 +360,12 @@ def _modes_that_cost_nothing(shell, told):
 
 @contextlib.contextmanager
 def _modes_of_the_magics(shell, told):
-    """Those of %cuda_sync_time and %gpu_mem."""
+    """Those of %cuda_sync_time and %gpu_mem, in a notebook without torch.
+
+    Where other tests have imported it there is much more to look at, and as slowly.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch", raising=False)
         patch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
         shell.run_cell(ON)
         yield
