@@ -426,8 +426,8 @@ def test_what_could_not_be_looked_at_makes_the_search_partial(monkeypatch):
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
         y = (x * x).sum()
 
-    hidden = find_holdings(Sources({"y": y}, "cpu"), {})
-    seen = find_holdings(Sources({"x": x}, "cpu"), {})
+    hidden = find_holdings(Sources({"y": y}, "cpu"), {}, budget=PATIENT)
+    seen = find_holdings(Sources({"x": x}, "cpu"), {}, budget=PATIENT)
 
     assert any("saved tensor" in each for each in hidden.remarks)
     assert (hidden.partial, seen.partial) == (True, False)
