@@ -17,7 +17,10 @@ import torch.utils.data
 import gpumagic
 
 # What is asked for its class warns that it is deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.*reduce_op:FutureWarning")
+pytestmark = [  # of torch, when all of its names are walked
+    pytest.mark.filterwarnings("ignore:.*reduce_op:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:FutureWarning"),
+]
 
 TEXTS = ("__name__", "__doc__")
 PLACES = ("__module__", "__qualname__")

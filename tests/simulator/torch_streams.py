@@ -36,7 +36,7 @@ def test_a_device_that_is_not_the_accelerators_is_named(box, word):
             getattr(torch.accelerator, word)(device)
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support is experimental")
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 def test_types_that_the_accelerator_supports_can_be_copied_to(box):
     """Names for bits, and what is quantised, are not among them."""

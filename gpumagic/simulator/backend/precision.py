@@ -60,6 +60,10 @@ class Precision:
             **{(narrow, wide): narrow for narrow, wide in self._halves.items()},
             **{(narrow, wide): narrow for narrow, wide in self._integers.items()},
         }
+        self._brain = {}  # with complex numbers to go with it, which torch 2.14 brought
+        if hasattr(torch, "bcomplex32"):
+            self._brain = {torch.bfloat16: torch.float32}
+            self._rounded[torch.bfloat16, torch.complex64] = torch.bcomplex32
 
     def in_single(
         self, call: Callable[..., Any], written: tuple[int | str, ...] = ()
@@ -100,6 +104,8 @@ class Precision:
             wider = self._wider
         elif name.startswith(_BEGIN_IN_HALF):
             wider = self._halves
+        elif name == "_fft_r2c" and self._brain:
+            wider = self._brain
         else:
             raise lacking
         return self._run(call, written, args, named, wider)
@@ -163,18 +169,25 @@ class _OneCall:
 
 def transforms(torch: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Fourier transforms in half precision, which torch's C++ allows on CUDA alone."""
-    wider = {torch.float16: torch.float32, torch.complex32: torch.complex64}
-    narrower = {torch.float32: torch.float16, torch.complex64: torch.complex32}
+    families = [(torch.float16, torch.complex32)]
+    if hasattr(torch, "bcomplex32"):
+        families.append((torch.bfloat16, torch.bcomplex32))
+    narrower = {
+        narrow: {torch.float32: family[0], torch.complex64: family[1]}
+        for family in families
+        for narrow in family
+    }
 
     def kernel_of(name: str) -> Callable[..., Any]:
         composed = getattr(torch.ops.aten, name).default.decompose
 
         def kernel(source: Any, *args: Any, **named: Any) -> Any:
-            wide = wider.get(source.dtype)
-            if wide is None:
+            rounded = narrower.get(source.dtype)
+            if rounded is None:
                 return composed(source, *args, **named)
+            wide = torch.complex64 if source.is_complex() else torch.float32
             result = composed(source.to(wide), *args, **named)
-            return result.to(narrower[result.dtype])
+            return result.to(rounded[result.dtype])
 
         return kernel
 
