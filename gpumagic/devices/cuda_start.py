@@ -12,13 +12,11 @@ import ctypes
 import functools
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MAPS = Path("/proc/self/maps")
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 SUCCESS = 0
 STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
@@ -123,18 +121,6 @@ def _opened_if_loaded(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(name, mode=only_if_loaded)
     except OSError:
         return None
-
-
-def mapped_library() -> str | None:
-    """The file of the driver library in this process, where that can be told."""
-    try:
-        lines = _MAPS.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.rpartition("/")[2].startswith("libcuda.so"):
-            return line[line.index("/") :]
-    return None
 
 
 class StartProbe:

@@ -109,7 +109,7 @@ class NvidiaDriver:
         return mask is None
 
     def _mapped_library(self) -> str | None:
-        from gpumagic.devices.cuda_start import mapped_library
+        from gpumagic.devices.mapped_library import mapped_library
 
         # Once is enough: a mapped driver stays, and looking takes long.
         if self._library is None and self._start.library() is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from gpumagic.devices.cuda_start import mapped_library
+from gpumagic.devices.mapped_library import mapped_library
 from gpumagic.gpu_select.watch import GuardSwitch, Watcher
 
 if TYPE_CHECKING:

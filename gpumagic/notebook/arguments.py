@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
 
 _BELOW_ZERO = re.compile(r"-\.?\d")
-_OF_AN_OPTION = re.compile(r"argument (?P<spellings>[^:]+): (?P<said>.*)", re.DOTALL)
-_NOT_READ = re.compile(r"invalid (int|float) value: (?P<text>.*)", re.DOTALL)
-_NO_CHOICE = re.compile(r"invalid choice: (?P<text>.*) \(choose from", re.DOTALL)
+_OF_AN_OPTION = r"argument (?P<spellings>[^:]+): (?P<said>.*)"
+_NOT_READ = r"invalid (int|float) value: (?P<text>.*)"
+_NO_CHOICE = r"invalid choice: (?P<text>.*) \(choose from"
 _EXAMPLES = {
     "TIME": "10s",
     "SIZE": "2GiB",
@@ -330,7 +330,7 @@ def _with_values_attached(options: Options, words: list[str]) -> Iterator[str]:
 
 def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None:
     """What argparse says of a value, with what to type instead; None of all else."""
-    about = _OF_AN_OPTION.fullmatch(said)
+    about = re.fullmatch(_OF_AN_OPTION, said, re.DOTALL)
     spelling = about["spellings"].split("/")[-1] if about else ""
     if about is None or spelling not in options:
         return None
@@ -338,10 +338,10 @@ def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None
     example = f"write {spelling} {_example(action)}"
     if verdict == "expected one argument":
         return UsageProblem(f"{name} {spelling}: there is no value behind it", example)
-    if found := _NOT_READ.fullmatch(verdict):
+    if found := re.fullmatch(_NOT_READ, verdict, re.DOTALL):
         problem = f"{name} {spelling}: {found['text']} is not {_NUMBERS[found[1]]}"
         return UsageProblem(problem, example)
-    if (found := _NO_CHOICE.match(verdict)) and action.choices:
+    if (found := re.match(_NO_CHOICE, verdict, re.DOTALL)) and action.choices:
         choices = " or ".join(f"{spelling} {choice}" for choice in action.choices)
         problem = f"{name} {spelling}: {found['text']} is not one of its words"
         return UsageProblem(problem, f"write {choices}")

@@ -5,7 +5,7 @@ PREPARE = """
     from gpumagic.devices.libcuda import (
         Evidence, Probe, gather_evidence, probe
     )
-    from gpumagic.devices.cuda_start import mapped_library
+    from gpumagic.devices.mapped_library import mapped_library
     from gpumagic.devices.nvidia import NvidiaDriver
 
     def initialise():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import cuda_start
+from gpumagic.devices import mapped_library
 from gpumagic.devices.libcuda import Evidence, Probe, gather_evidence, probe
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
@@ -347,9 +347,9 @@ def test_a_library_that_is_not_the_driver_is_unknown(tmp_path):
 
 def test_without_a_table_of_mappings_the_file_is_unknown(monkeypatch, tmp_path):
     """Where the system does not list what is mapped, the library has no name."""
-    monkeypatch.setattr(cuda_start, "_MAPS", tmp_path / "none")
+    monkeypatch.setattr(mapped_library, "_MAPS", tmp_path / "none")
 
-    assert cuda_start.mapped_library() is None
+    assert mapped_library.mapped_library() is None
 
 
 def test_the_probe_is_cheap_enough_to_follow_every_cell():

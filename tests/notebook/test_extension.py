@@ -11,7 +11,7 @@ import pytest
 
 from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
 
-HEAVY = ("torch", "rich", "pynvml", "numpy", "gpumagic.drawing")
+HEAVY = ("torch", "rich", "pynvml", "numpy", "ctypes", "gpumagic.drawing")
 
 # What a shell can be told apart by, before and after.
 STATE = """
