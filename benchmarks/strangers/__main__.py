@@ -59,12 +59,13 @@ def main() -> None:
     import_first((*_FIRST, *_FOR_PACKAGES, *_FOR_TESTS, "ipykernel.kernelapp"))
     sources = (options.sources or _NOWHERE).resolve()
     programs = [*_programs(sources, options.only)] if {*parts} != {"tests"} else []
+    in_part = options.only or len(programs) < len(PROGRAMS)
     for part, look in (("programs", _on_devices), ("notebooks", _under_magics)):
         found: list[dict[str, Any]] = []
         for program in _spread(programs) if part in parts else ():
             found.append(look(program, sources))
             print("  ".join(f"{key}: {each}" for key, each in found[-1].items()))
-            _keep(f"strangers_{part}", options.only, {"programs": found})
+            _keep(f"strangers_{part}", in_part, {"programs": found})
     if "tests" in parts and options.pytorch:
         _torch_tests(options.pytorch.resolve() / "test", options.only, options.again)
     if not options.only:
@@ -171,9 +172,9 @@ def _found_before(version: str) -> tuple[dict[str, str], dict[str, str]]:
     return found["outcomes"], found["failures"]
 
 
-def _keep(name: str, only: str, found: dict[str, Any]) -> None:
+def _keep(name: str, in_part: str | bool, found: dict[str, Any]) -> None:
     """Results of everything are kept; those of a part are only shown."""
-    if not only:
+    if not in_part:
         write_measurement(RESULTS, name, {"packages": dict(_versions()), **found})
 
 
