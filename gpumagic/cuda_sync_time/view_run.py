@@ -11,7 +11,6 @@ from gpumagic.cuda_sync_time.view_profile import profile_parts
 from gpumagic.cuda_sync_time.view_roofline import roof_parts
 from gpumagic.drawing import (
     Column,
-    Details,
     Grid,
     Note,
     Paragraph,
@@ -19,6 +18,7 @@ from gpumagic.drawing import (
     Stack,
     Stacks,
     Table,
+    how_measured,
 )
 from gpumagic.report.units import UNKNOWN, devices_text, listed, seconds_text, shortened
 
@@ -259,7 +259,7 @@ def run_parts(report: TimingReport) -> Iterator[Part]:
         yield from profile_parts(report.profile, report.setting)
     if report.roofline is not None:
         yield from roof_parts(report.roofline)
-    yield Details("How it was measured", (Grid("", tuple(_facts(report))),))
+    yield how_measured(Grid("", tuple(_facts(report))))
 
 
 def _sentences(report: TimingReport) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rich.console import Console, ConsoleDimensions
@@ -16,13 +16,19 @@ from gpumagic.drawing.cells import Badge
 from gpumagic.drawing.html import INSET, Html, element, lines, sentences, words
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
-from gpumagic.drawing.table import indented
+from gpumagic.drawing.table import Table, indented
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
     from rich.console import ConsoleOptions, RenderResult
 
 _HINT_INDENT = 4
 WIDTH = 88
+
+# What one screen takes in beside the answer and a picture.
+MOST_NOTES, MOST_ROWS = 3, 8
+_WORDS = "What the words mean: %gpu_doctor words"
 
 
 class Part(Protocol):
@@ -53,11 +59,15 @@ class Note:
         text: What is so.
 
         hint: What to do or to type next.
+
+        word: What it is about, in a word or two: said in its place where the report
+            before had the same note. Empty for what has to be said each time.
     """
 
     kind: NoteKind
     text: str
     hint: str = ""
+    word: str = ""
 
     def html(self) -> Html:
         """The kind as a badge, the sentence, and the hint on a line of its own."""
@@ -110,25 +120,36 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Details:
-    """Parts behind a line that opens them; text has nothing to click, so shows all.
+    """Parts behind a line that opens them; in text they are there when asked for.
 
     Args:
         summary: What is inside, in a few words.
 
         parts: What opens.
+
+        name: The word by which they are asked for; empty within other details.
+
+        is_open: Whether they have been asked for.
     """
 
     summary: str
     parts: tuple[Part, ...]
+    name: str = ""
+    is_open: bool = False
+
+    def opened(self) -> Details:
+        """The same, and all details within, for whoever has asked for them."""
+        return replace(self, parts=tuple(map(_opened, self.parts)), is_open=True)
 
     def html(self) -> Html:
-        """A closed `<details>`."""
+        """A `<details>`, which stays closed until it is asked for."""
         inside = lines(part.html() for part in self.parts)
         return element(
             "details",
             element("summary", words(self.summary), style="cursor:pointer"),
             element("div", inside, style="margin:.5em 0 0 1.2em"),
             style=f"margin:0 0 .6em {INSET}",
+            open="open" if self.is_open else "",
         )
 
     def __rich_console__(
@@ -139,6 +160,45 @@ class Details:
             yield indented(part)
 
 
+def _opened(part: Part) -> Part:
+    return part.opened() if isinstance(part, Details) else part
+
+
+def how_measured(*parts: Part) -> Details:
+    """What every report says of its own making, the last of what it has folded.
+
+    Args:
+        parts: How this one was made.
+    """
+    return Details("How it was measured", (*parts, Paragraph(_WORDS)), "how")
+
+
+def one_screen(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts with the notes and rows folded that one screen has no room for.
+
+    Args:
+        parts: In their order, the notes that matter most first.
+    """
+    return tuple(_one_screen(tuple(parts)))
+
+
+def _one_screen(parts: tuple[Part, ...]) -> Iterator[Part]:
+    notes = [part for part in parts if isinstance(part, Note)]
+    further = tuple(notes[MOST_NOTES:])
+    folded: list[Details] = []
+    for part in parts:
+        if isinstance(part, Details):
+            folded.append(part)
+        elif isinstance(part, Table) and part.name and len(part.rows) > MOST_ROWS:
+            yield part.beginning(MOST_ROWS)
+            folded.insert(0, Details(part.caption, (part,), part.name))
+        elif part not in further:
+            yield part
+    if further:
+        yield Details(f"{len(further)} more notes", further, "notes")
+    yield from folded
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A report as people read it, in each form that a front end may ask for.
@@ -146,7 +206,8 @@ class Drawing:
     Args:
         title: The answer, in one sentence.
 
-        parts: What it rests on, the most telling first.
+        parts: What it rests on, the most telling first; what is folded is drawn in
+            text only where it was asked for.
 
         label: Where the numbers come from, if not from a real device.
     """
@@ -155,8 +216,56 @@ class Drawing:
     parts: tuple[Part, ...] = ()
     label: str = ""
 
+    @property
+    def folded(self) -> dict[str, Details]:
+        """What can be asked for, by the word for it."""
+        details = [part for part in self.parts if isinstance(part, Details)]
+        return {each.name: each for each in details if each.name and not each.is_open}
+
+    def whole(self) -> Drawing:
+        """The same with all open that is folded."""
+        return replace(self, parts=tuple(map(_opened, self.parts)))
+
+    def asked(self, names: Collection[str]) -> Drawing:
+        """The answer with what was asked for, open, and a note on what is not there.
+
+        Args:
+            names: The words for it.
+        """
+        folded = self.folded
+        found = tuple(folded[name].opened() for name in names if name in folded)
+        unknown = [name for name in names if name not in folded]
+        hint = f"there is: {', '.join(folded)}" if folded else "it has no other parts"
+        notes = (Note("warning", f"no part {name} here", hint) for name in unknown)
+        return replace(self, parts=(*notes, *found))
+
+    def after(self, said: Collection[str]) -> Drawing:
+        """The same where the reader has just read some of its notes elsewhere.
+
+        Args:
+            said: Their words.
+        """
+        again = [each.word for each in self.notes if each.word in said]
+        if not again:
+            return self
+        kept = [
+            part
+            for part in self.parts
+            if not (isinstance(part, Note) and part.word in again)
+        ]
+        at = next(
+            (n for n, part in enumerate(kept) if isinstance(part, Details)), len(kept)
+        )
+        kept.insert(at, Paragraph(f"As before: {', '.join(dict.fromkeys(again))}."))
+        return replace(self, parts=tuple(kept))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The notes that are in sight."""
+        return tuple(part for part in self.parts if isinstance(part, Note))
+
     def text(self, width: int = WIDTH) -> str:
-        """All of it as plain text, without escapes or trailing blanks."""
+        """What is in sight as plain text, without escapes or trailing blanks."""
         # Every guess that rich makes about the surroundings is answered here:
         # the text of a report must not depend on where it was made.
         console = Console(
@@ -181,7 +290,7 @@ class Drawing:
         return {"text/plain": self.text(width), "text/html": self.html()}
 
     def terminal(self, console: Console | None = None) -> str:
-        """All of it for a terminal, as wide and as colourful as that one is.
+        """What is in sight for a terminal, as wide and as colourful as that one is.
 
         Args:
             console: The terminal; by default the one at standard output.
@@ -202,12 +311,19 @@ class Drawing:
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield self._headline_ink(options)
+        folded = self.folded
         before: Part | None = None
         for part in self.parts:
+            if isinstance(part, Details) and part.name in folded:
+                continue
             if not (isinstance(before, Note) and isinstance(part, Note)):
                 yield Text()
             yield part
             before = part
+        if folded:
+            yield Text()
+            more = f"More, by --show or report.show(): {', '.join(folded)}"
+            yield ink(more, options, "dim")
 
     def _headline_ink(self, options: ConsoleOptions) -> Text:
         title = ink(self.title, options, "bold")

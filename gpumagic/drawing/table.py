@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.padding import Padding
@@ -199,12 +199,16 @@ class Table:
         rows: One cell for each column.
 
         total_rows: How many there are, where `rows` has been cut already.
+
+        name: The word by which all rows are asked for where only the first ones
+            are in sight; empty where it is never cut for that.
     """
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     total_rows: int | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
@@ -217,6 +221,8 @@ class Table:
         properties: Iterable[Property],
         things: Iterable[Any],
         total: int | None = None,
+        *,
+        name: str = "",
     ) -> Table:
         """A row for each thing.
 
@@ -228,10 +234,21 @@ class Table:
             things: What each cell is asked of.
 
             total: How many things there are, where they have been cut already.
+
+            name: The word by which all rows are asked for.
         """
         wanted = tuple(properties)
         rows = tuple(tuple(each.cell(thing) for each in wanted) for thing in things)
-        return cls(caption, tuple(each.column for each in wanted), rows, total)
+        return cls(caption, tuple(each.column for each in wanted), rows, total, name)
+
+    def beginning(self, rows: int) -> Table:
+        """The same with its first rows only, and how many more there are.
+
+        Args:
+            rows: How many stay.
+        """
+        total = max(self.total_rows or 0, len(self.rows))
+        return replace(self, rows=self.rows[:rows], total_rows=total)
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class DoctorMagics(GpuMagics):
     """The magic of this room."""
 
+    keeps_last = False  # a look is cheap, and what it saw may have changed
+
     @gpu_magic
     @magic_arguments()
     @output_options

@@ -49,6 +49,8 @@ def machines(_: SelectMagics, begun: str) -> list[str]:
 class SelectMagics(GpuMagics):
     """The magic of this room, with what has watched since it was loaded."""
 
+    keeps_last = False  # a look is cheap, and what it saw may have changed
+
     def __init__(self, shell: Any, session: Session) -> None:
         super().__init__(shell, session)
         self.notebook = Notebook(shell, session)

@@ -176,6 +176,22 @@ def split_code(
     return parse(parser, name, options), code.strip()
 
 
+def names_of_parts(text: str) -> tuple[str, ...]:
+    """Words for parts of a report, with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parts_asked_alone(line: str) -> tuple[str, ...] | None:
+    """The parts that a line asks for and nothing else; none named for all of them."""
+    words = line.rstrip().rstrip(";").replace("--show=", "--show ", 1).split()
+    match words:
+        case ["--all"]:
+            return ()
+        case ["--show", names]:
+            return names_of_parts(names)
+    return None
+
+
 def wants_help(line: str) -> bool:
     """Whether the first word asks how the magic is used."""
     return line.split(maxsplit=1)[:1] in ([word] for word in _HELP)

@@ -13,17 +13,20 @@ from gpumagic.report.frontend import is_terminal, running_shell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumagic.drawing import Drawing
     from gpumagic.notebook.session import Session
-    from gpumagic.report.record import Report
+    from gpumagic.report.record import Report, Shown
 
 
-def bundle(report: Report) -> dict[str, str]:
+def bundle(report: Report | Shown) -> dict[str, str]:
     """What IPython is to show: in a terminal text, in a notebook text and HTML."""
     shell = running_shell()
     settings = settings_of(shell)
     if settings is not None and _is_echo() and settings.was_shown(report):
         return {"text/plain": f"<{type(report).__name__}: shown above>"}
     drawing = report.drawing()
+    if settings is not None:
+        drawing = settings.without_repetition(report, drawing)
     if shell is not None and is_terminal(shell):
         return {"text/plain": drawing.terminal()}
     if settings is None:
@@ -71,3 +74,9 @@ class GpuMagic(Configurable):  # the name is what users type after %config
     def was_shown(self, report: Any) -> bool:
         """Whether the running cell has displayed this report already."""
         return self.session.was_shown(report, self.parent.execution_count)
+
+    def without_repetition(self, report: Any, drawing: Drawing) -> Drawing:
+        """The drawing without the notes that the report before it had as well."""
+        words = frozenset(note.word for note in drawing.notes if note.word)
+        known = self.session.said_before(report, words) if words else words
+        return drawing.after(known)

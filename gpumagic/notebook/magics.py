@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import keyword
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, no_var_expand
 from IPython.core.magic_arguments import kwds
@@ -35,6 +35,9 @@ Method = Any  # a method of a Magics class; IPython's decorators are untyped
 class GpuMagics(Magics):
     """Base of the class in every room's `magic.py`."""
 
+    keeps_last: ClassVar[bool] = True
+    """Whether `--show PART` alone is about the last report, and looks no more."""
+
     def __init__(self, shell: Any, session: Session) -> None:
         super().__init__(shell)
         self.session = session
@@ -54,15 +57,26 @@ class GpuMagics(Magics):
 
     def show(self, report: Report, options: argparse.Namespace) -> Report | None:
         """Display and store a report as the options ask; return it where `-o` asks."""
+        self.session.keep_last(type(report).__module__, report)
         if options.variable:
             self.shell.user_ns[options.variable] = report
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
-            display(report)
+            display(_as_asked(report, options))
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
+
+    def shows_last(self, line: str) -> bool:
+        """Show parts of the last report, if that is all that a line asks for."""
+        names = arguments.parts_asked_alone(line)
+        room = type(self).__module__.rpartition(".")[0]
+        last = self.session.last(f"{room}.report") if self.keeps_last else None
+        if names is None or last is None:
+            return False
+        display(last.show(*names))
+        return True
 
     def progress(
         self, total: int | None, label: str, *, begins_after_s: float = 0.0
@@ -108,6 +122,13 @@ _OUTPUT_OPTIONS = (
         metavar="NAME",
         help="Store the report under this name, too.",
     ),
+    argument(
+        "--show",
+        type=arguments.names_of_parts,
+        metavar="PARTS",
+        help="Show these parts, as in --show how; alone, of the last report.",
+    ),
+    argument("--all", action="store_true", help="Show all parts."),
     argument("-q", "--quiet", action="store_true", help="Do not show the report."),
     argument("--json", action="store_true", help="Show the report as JSON."),
 )
@@ -125,10 +146,19 @@ def gpu_magic(method: Method) -> Method:
         __tracebackhide__ = True
         if arguments.wants_help(line):
             return show_text(method.__doc__)
+        if cell is None and self.shows_last(line):
+            return None
         value = method(self, line, cell)
         return None if cell is None and line.rstrip().endswith(";") else value
 
     return line_cell_magic(no_var_expand(magic))
+
+
+def _as_asked(report: Report, options: argparse.Namespace) -> Any:
+    """The report, or those of its parts that the options name."""
+    if options.all:
+        return report.show()
+    return report.only(options.show) if options.show else report
 
 
 def output_options(method: Method) -> Method:

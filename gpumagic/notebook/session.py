@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver
     from gpumagic.notebook.cell_hooks import EveryCell
 
+    Words = frozenset[str]
+
 
 class Session:
     """Opened devices and what is to be undone when the extension is unloaded."""
@@ -24,6 +26,8 @@ class Session:
         self._open_driver = open_driver
         self._driver: Driver | None = None
         self._shown: tuple[weakref.ref[Any], int] | None = None
+        self._last: dict[str, Any] = {}
+        self._said: dict[str, tuple[weakref.ref[Any], frozenset[str], Words]] = {}
         self._environment: dict[str, str | None] = {}
         self._every_cell: EveryCell | None = None
 
@@ -67,6 +71,29 @@ class Session:
             return False
         shown, in_cell = self._shown
         return shown() is report and in_cell == cell_number
+
+    def keep_last(self, magic: str, report: Any) -> None:
+        """Keep the last report of a magic, so that its parts can be asked for."""
+        self._last[magic] = report
+
+    def last(self, magic: str) -> Any | None:
+        """The last report of a magic in this notebook."""
+        return self._last.get(magic)
+
+    def said_before(self, report: Any, words: Words) -> Words:
+        """Which of a report's notes the one before it had already.
+
+        Args:
+            report: What is being shown, perhaps not for the first time.
+
+            words: What its notes are about.
+        """
+        kind = type(report).__module__
+        shown, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
+        if shown is None or shown() is not report:
+            known = words & said
+            self._said[kind] = (weakref.ref(report), known, words)
+        return known
 
 
 def _put(name: str, value: str | None) -> None:

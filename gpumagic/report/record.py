@@ -6,7 +6,12 @@ import dataclasses
 import enum
 import importlib
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +39,70 @@ class Report(Record):
         room = type(self).__module__.rpartition(".")[0]
         return importlib.import_module(f"{room}.view").draw(self)
 
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """What is folded away: the word for each part, and what is in it."""
+        return {name: each.summary for name, each in self.drawing().folded.items()}
+
+    def show(self, *names: str) -> Shown:
+        """Parts of the report, or with no name all of it; nothing is measured again.
+
+        The last line of a cell shows it, as `print` does.
+
+        Args:
+            names: Words of `parts`.
+
+        Raises:
+            GpuMagicError: There is no such part.
+        """
+        parts = self.parts
+        for name in names:
+            if name not in parts:
+                known = ", ".join(parts) or "none, all of it is in sight"
+                raise GpuMagicError(
+                    f"this report has no part {name!r}", f"its parts: {known}"
+                )
+        return Shown(self, names)
+
+    def only(self, names: tuple[str, ...]) -> Shown:
+        """Like `show`, with a note in place of an error on what is not there.
+
+        Args:
+            names: Words of `parts`, as somebody has typed them before there were any.
+        """
+        return Shown(self, names)
+
     def __str__(self) -> str:
         return str(self.drawing().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        shown: dict[str, str] = importlib.import_module(
-            "gpumagic.notebook.display"
-        ).bundle(self)
-        return shown
+        return _bundle(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Parts of a report to be looked at."""
+
+    report: Report
+    names: tuple[str, ...]
+    """The words for them; empty for all."""
+
+    def drawing(self) -> Any:
+        """The answer, and these parts open."""
+        drawing = self.report.drawing()
+        return drawing.asked(self.names) if self.names else drawing.whole()
+
+    def __str__(self) -> str:
+        return str(self.drawing().text())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return _bundle(self)
+
+
+def _bundle(shown: Report | Shown) -> dict[str, str]:
+    display = importlib.import_module("gpumagic.notebook.display")
+    forms: dict[str, str] = display.bundle(shown)
+    return forms
 
 
 def _plain(value: Any) -> Any:

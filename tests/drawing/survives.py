@@ -121,16 +121,17 @@ def assert_survives(html):
 
 
 def assert_numbers_agree(drawing, width=88):
-    """Every number that the HTML shows or says is in the text as well.
+    """Every number that the HTML shows, says or folds is in the whole text as well.
 
     The text is read where it has all the width it may want, as a number within
     a very long name may be folded; and at the usual width, no letter is lost.
     """
-    wide = drawing.text(2_000)
+    everything = drawing.whole()
+    wide = everything.text(2_000)
     _, words = read(drawing.html())
     missing = set(_FIGURE.findall(words)) - set(_FIGURE.findall(wide))
     assert not missing, f"in the HTML and not in the text: {sorted(missing)}"
-    lost = _letters(wide) - _letters(drawing.text(width))
+    lost = _letters(wide) - _letters(everything.text(width))
     assert not lost, f"lost at {width} columns: {lost}"
 
 

@@ -61,7 +61,7 @@ def _sample(name, drawing):
 <div class="pair"><div class="out light">{shown}</div>
 <div class="out dark">{shown}</div></div>
 <div class="pair texts"><pre>{html.escape(drawing.text())}</pre>
-<pre>{html.escape(drawing.text(60))}</pre></div>
+<pre>{html.escape(drawing.asked(drawing.folded).text())}</pre></div>
 <details class="more"><summary>HTML without any style</summary>
 <div class="bare">{bare}</div></details>"""
 

@@ -425,6 +425,10 @@ class Drawn:
 
     def __init__(self, drawing: Drawing) -> None:
         self._html, self._text = cache(drawing.html), cache(drawing.text)
+        self.whole = cache(lambda: Drawn(drawing.whole()))
+        self.asked = drawing.asked
+        self.title, self.parts = drawing.title, drawing.parts
+        self.folded, self.notes = drawing.folded, drawing.notes
 
     def html(self) -> str:
         """The HTML form."""

@@ -11,6 +11,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from tests.gallery.samples import PARTS, RICHEST, drawn
 
 SAMPLES = drawn()
+FOLDED = f"{' folded away ':=^88}"
 IN_HTML = (*dict(PARTS), *RICHEST)
 
 
@@ -60,8 +61,13 @@ class GoldenHtml(_Golden):
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_is_as_reviewed(name, snapshot):
-    """The text form is the stored one, to the letter."""
-    assert SAMPLES[name].text() + "\n" == snapshot(extension_class=GoldenText)
+    """The text form is the stored one, to the letter, and so is what is folded."""
+    drawing = SAMPLES[name]
+    text = drawing.text()
+    if drawing.folded:
+        folded = drawing.asked(drawing.folded).text()
+        text += f"\n\n{FOLDED}\n{folded}"
+    assert text + "\n" == snapshot(extension_class=GoldenText)
 
 
 @pytest.mark.parametrize("name", IN_HTML)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from gpumagic.drawing import Details, Table
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gallery.__main__ import main
 from tests.gallery.headings import of_room
@@ -14,6 +16,8 @@ SAMPLES = drawn()
 ROOMS_AND_NAMES = [name.split("-", 1) for name, _ in views()]
 HABIT_BYTES, EXCEPTION_BYTES = 10_000, 40_000
 WIDTHS = (40, 60, 88, 120)
+VIEWS = [f"{room}-{name}" for room, name in ROOMS_AND_NAMES]
+MOST_LINES = 30
 
 
 def test_names_are_unique():
@@ -44,10 +48,32 @@ def test_html_is_small_and_survives_where_nobody_trusts_it(name):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_keeps_to_its_width_and_has_the_numbers_of_the_html(name):
     """No line is wider than was asked for; who reads it knows all that is drawn."""
-    widest = {width: _widest(SAMPLES[name].text(width)) for width in WIDTHS}
+    whole = SAMPLES[name].whole()
+    widest = {width: _widest(whole.text(width)) for width in WIDTHS}
 
     assert {width for width, letters in widest.items() if letters > width} == set()
     assert_numbers_agree(SAMPLES[name])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_an_answer_fits_one_screen_of_a_terminal(name):
+    """At 80 columns, what is in sight takes 30 lines, 3 notes and 8 rows at most."""
+    drawing = SAMPLES[name]
+    tables = [part for part in drawing.parts if isinstance(part, Table)]
+
+    assert len(drawing.text(80).splitlines()) <= MOST_LINES
+    assert len(drawing.notes) <= MOST_NOTES
+    assert [each.caption for each in tables if len(each.rows) > MOST_ROWS] == []
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_each_part_that_is_folded_has_a_word_of_its_own(name):
+    """What a view folds away can be asked for, by one short word each."""
+    drawing = SAMPLES[name]
+    details = [part for part in drawing.parts if isinstance(part, Details)]
+
+    assert len(drawing.folded) == len(details)
+    assert all(word.isidentifier() and len(word) <= 14 for word in drawing.folded)
 
 
 def _widest(text):

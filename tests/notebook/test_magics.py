@@ -8,6 +8,8 @@ import pytest
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import magics
+from gpumagic.notebook.arguments import parts_asked_alone
+from gpumagic.notebook.session import Session
 
 
 @pytest.mark.parametrize("json", [True, False])
@@ -18,7 +20,7 @@ def test_a_quiet_report_is_not_shown_in_any_form(monkeypatch, json):
     monkeypatch.setattr(magics, "display", lambda *each, **_: shown.append(each))
     ours = SimpleNamespace(
         shell=SimpleNamespace(user_ns={}, execution_count=1),
-        session=SimpleNamespace(remember_shown=lambda *_: None),
+        session=Session(),
     )
     options = SimpleNamespace(variable="kept", json=json, quiet=True, output=False)
     report = SimpleNamespace(to_dict=dict)
@@ -38,3 +40,32 @@ def test_a_report_is_kept_under_names_that_can_be_assigned_to(text):
         magics.variable_name(text)
 
     assert magics.variable_name("klass") == "klass"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("--show how", ("how",)),
+        ("--show=copies,how ;", ("copies", "how")),
+        ("--all", ()),
+        ("--show how x", None),
+        ("x --all", None),
+        ("--show", None),
+        ("", None),
+    ],
+)
+def test_a_line_that_names_parts_alone_is_about_the_last_report(line, parts):
+    """`--show how` alone asks for no new measurement; with anything else it does."""
+    assert parts_asked_alone(line) == parts
+
+
+def test_what_the_report_before_said_is_known_until_another_is_shown():
+    """Notes are compared with those of the report before, also when shown again."""
+    session = Session()
+    first, second, third = (type("Seen", (), {})() for _ in range(3))
+    clock, cold = frozenset({"clock"}), frozenset({"cold"})
+
+    assert session.said_before(first, clock) == frozenset()
+    assert session.said_before(second, clock | cold) == clock
+    assert session.said_before(second, clock | cold) == clock
+    assert session.said_before(third, cold) == cold

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_doctor.report import DoctorReport
 from gpumagic.report.record import Record
+from tests.gpu_doctor.samples import SAMPLES
 
 
 class Tone(enum.Enum):
@@ -65,3 +68,25 @@ def test_a_record_cannot_be_changed():
     """What was measured stays as it was measured."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         TREE.share = 1.0
+
+
+def test_the_parts_of_a_report_are_told_and_shown_by_their_words():
+    """What is folded is a word and a line each, and is shown without a new look."""
+    report = dict(SAMPLES)["laptop"]
+
+    assert isinstance(report, DoctorReport)
+    name, summary = next(iter(report.parts.items()))
+    assert summary not in str(report)
+    assert summary in str(report.show(name))
+    assert all(each in str(report.show()) for each in report.parts.values())
+
+
+def test_a_part_that_is_not_there_is_refused_with_those_that_are():
+    """A misspelt word is met by the words that could be meant."""
+    report = dict(SAMPLES)["laptop"]
+
+    with pytest.raises(GpuMagicError) as refused:
+        report.show("nothing")
+
+    assert "no part 'nothing'" in refused.value.problem
+    assert all(name in refused.value.hint for name in report.parts)
