@@ -12,7 +12,15 @@ from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use ri
 from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
 from gpumagic.drawing.cells import Badge, Cell, Meter
 from gpumagic.drawing.distributions import Histogram, Range, Ranges
-from gpumagic.drawing.document import Details, Drawing, Note, NoteKind, Paragraph, Part
+from gpumagic.drawing.document import (
+    Details,
+    Drawing,
+    Note,
+    NoteKind,
+    NoteText,
+    Paragraph,
+    Part,
+)
 from gpumagic.drawing.palette import Tone
 from gpumagic.drawing.progress import Progress
 from gpumagic.drawing.series import Plane, Sparkline
@@ -34,6 +42,7 @@ __all__ = [
     "Meter",
     "Note",
     "NoteKind",
+    "NoteText",
     "Paragraph",
     "Part",
     "Piece",
