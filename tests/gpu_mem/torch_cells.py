@@ -14,7 +14,7 @@ import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.records import BadgeKind, Peak, PeakKind
-from gpumagic.simulator.allocator import Recording
+from gpumagic.simulator.allocator_snapshot import Recording
 
 PROGRAMS = 1000
 RESETS = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
