@@ -35,7 +35,7 @@ from gpumagic.gpu_select.usage import neighbours
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
@@ -82,9 +82,12 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
     return attempt.carry_out()
 
 
-def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
-    """Choose again what was chosen before a restart."""
-    request = read(kept.uuids or kept.text.split())
+def take_up(
+    kept: Kept, read_line: Callable[[str], Request], driver: Driver, how: How
+) -> SelectReport:
+    """Choose again what was chosen before a restart; `read_line` as the magic does."""
+    request = read(kept.uuids) if kept.uuids else read_line(kept.text)
+    request = replace(request, form=kept.form, force=kept.force)
     report = replace(apply(request, driver, how), action=Action.KEPT)
     return replace(report, request=kept.text, headline=headline_of(report))
 
