@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpumagic.cuda_sync_time import pairing, sample_until_stable
-from gpumagic.cuda_sync_time.environment_changes import load_flags, loads_in_use
+from gpumagic.cuda_sync_time.environment_changes import load_flags
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.report import (
     ComparisonReport,
@@ -21,6 +21,7 @@ from gpumagic.cuda_sync_time.report import (
     Roofline,
     TimingReport,
 )
+from gpumagic.devices.in_use import loads
 from gpumagic.devices.simulated import word_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Bench:
         """Sample one code; raises what it raises."""
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
-        before = loads_in_use(runtime, instruments.driver)
+        before = loads(instruments.driver, runtime)
         samples, flags = sample_until_stable.take(
             candidate.body, runtime, options, floor_s=floor_s, progress=progress
         )
@@ -100,7 +101,7 @@ class Bench:
         """
         instruments, runtime = self._instruments, self._instruments.runtime()
         floor_s = instruments.floors.floor_s(runtime)
-        before = loads_in_use(runtime, instruments.driver)
+        before = loads(instruments.driver, runtime)
         chance = random.Random()  # noqa: S311 -- an order, not a secret
 
         def in_turn(
@@ -193,7 +194,7 @@ class Bench:
     def _load_flags(
         self, before: Mapping[int, GpuLoad], runtime: Runtime
     ) -> tuple[Flag, ...]:
-        after = loads_in_use(runtime, self._instruments.driver)
+        after = loads(self._instruments.driver, runtime)
         return tuple(load_flags(before, after))
 
 

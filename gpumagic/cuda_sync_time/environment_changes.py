@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import Observer
+from gpumagic.devices.in_use import loads
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.devices.waiting import HELPER_NAME
+from gpumagic.devices.waiting import HELPER_NAME, is_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +31,6 @@ _RETRIES = ("num_alloc_retries",)
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
 _OFF = ("", "0")
 _CLOCK_MOVED = 0.05
-_HAS_LOAD = ("cuda", "sim")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Environment:
     def now(cls, runtime: Runtime, driver: Driver) -> Self:
         """That of this moment; the driver is asked only where a GPU is in use."""
         torch = loaded_torch()
-        started = runtime.kind != "cpu" and runtime.started()
+        started = is_in_use(runtime)
         devices = runtime.devices_in_use() if started else ()
         return cls(
             started=started,
@@ -88,7 +88,7 @@ class Environment:
             libraries=_libraries(runtime, devices),
             collections=gc.get_stats()[-1]["collections"],
             blocking=_blocking() if runtime.kind == "cuda" else None,
-            loads=loads_in_use(runtime, driver),
+            loads=loads(driver, runtime),
         )
 
 
@@ -139,15 +139,6 @@ def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
     if after.blocking is not None:
         found.append(Flag(FlagKind.LAUNCH_BLOCKING, names=(after.blocking,)))
     return tuple(flag for flag in found if flag is not None)
-
-
-def loads_in_use(runtime: Runtime, driver: Driver) -> Mapping[int, GpuLoad]:
-    """How the GPUs in use do, as the driver says; it is asked only if there are any."""
-    if runtime.kind not in _HAS_LOAD or not runtime.started():
-        return {}
-    from gpumagic.devices.in_use import loads
-
-    return loads(driver, runtime)
 
 
 def load_flags(

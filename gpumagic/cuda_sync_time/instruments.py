@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
 from gpumagic.devices.around_cell import last_wait
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.libcuda import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
@@ -86,7 +87,7 @@ class Instruments:
             return ()
 
     def _driver_version(self, runtime: Runtime, label: str) -> str | None:
-        if runtime.kind not in ("cuda", "sim"):
+        if runtime.kind not in KINDS_OF_THE_DRIVER:
             return None
         if label not in self._driver_versions:
             self._driver_versions[label] = self.driver.inventory().driver_version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.report import (
@@ -12,14 +11,13 @@ from gpumagic.cuda_sync_time.report import (
     RepeatedReport,
     TimingReport,
 )
-from gpumagic.report.log import save_rows
+from gpumagic.notebook.session import CellLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.cuda_sync_time.report import Flag, FlagKind
 
-_KEPT = 1000
 _COLUMNS: dict[str, Callable[[LogEntry], Any]] = {
     "cell": lambda entry: entry.code.cell,
     "name": lambda entry: entry.code.name,
@@ -37,34 +35,9 @@ _COLUMNS: dict[str, Callable[[LogEntry], Any]] = {
 Timed = TimingReport | RepeatedReport | ComparisonReport
 
 
-class Log:
-    """Entries of what was timed; the oldest go when there are too many."""
-
-    def __init__(self) -> None:
-        self._entries: deque[LogEntry] = deque(maxlen=_KEPT)
-        self._added = 0
-
-    def add(self, report: Timed) -> None:
-        """Note one more timed cell; the report itself is not kept."""
-        self._entries.append(entry_of(report))
-        self._added += 1
-
-    def report(self, *, automatic: bool, saved_as: str | None = None) -> LogReport:
-        """What was noted so far."""
-        return LogReport(
-            entries=tuple(self._entries),
-            dropped=self._added - len(self._entries),
-            automatic=automatic,
-            saved_as=saved_as,
-        )
-
-    def save(self, file: str) -> None:
-        """Write it to a file, as CSV or JSON by its ending."""
-        rows = [
-            {name: cell(entry) for name, cell in _COLUMNS.items()}
-            for entry in self._entries
-        ]
-        save_rows(file, rows, tuple(_COLUMNS))
+def new_log() -> CellLog[Timed, LogEntry, LogReport]:
+    """An empty log of timed cells."""
+    return CellLog(lambda report: (entry_of(report),), LogReport, _COLUMNS)
 
 
 def entry_of(report: Timed) -> LogEntry:

@@ -11,7 +11,7 @@ from IPython.display import display
 
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.log import Log
+from gpumagic.cuda_sync_time.log import new_log
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import BriefReport
@@ -58,7 +58,7 @@ class Notebook:
         session = magics.session
         self._magics = magics
         self._shell = magics.shell
-        self._log = Log()
+        self._log = new_log()
         self._instruments = Instruments(lambda: session.driver)
         self._bench = Bench(self._instruments)
         self._named: dict[str, Candidate] = {}

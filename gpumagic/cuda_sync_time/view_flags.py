@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import measured, times_text
 from gpumagic.cuda_sync_time.report import FlagKind
-from gpumagic.drawing import Note
+from gpumagic.drawing import Note, NoteText
+from gpumagic.drawing.document import folded, gravest_first, how_often, on_each
 from gpumagic.report.units import (
     UNKNOWN,
     devices_text,
@@ -17,12 +18,10 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Hashable, Iterable
 
     from gpumagic.cuda_sync_time.report import Flag, Setting
-    from gpumagic.drawing import NoteKind
 
-_SEVERITY = ("problem", "warning", "note")
 MOST_NAMES = 6
 _GROSS_SPREAD = 0.25
 _FOLDED = frozenset(
@@ -39,108 +38,89 @@ _FOLDED = frozenset(
 )
 
 
-class FlagText(NamedTuple):
-    """How a flag is told.
-
-    Attributes:
-        short: In a table of many cells.
-
-        kind: How much it matters.
-
-        text: What is so, with the names in braces that `_note` fills in.
-
-        hint: What to do or to type next.
-    """
-
-    short: str
-    kind: NoteKind
-    text: str
-    hint: str = ""
-
-
 _OF_A_RUN = {
-    FlagKind.BACKLOG: FlagText(
+    FlagKind.BACKLOG: NoteText(
         "backlog",
         "note",
         "{time} of queued work from earlier cells was waited for first, and is not "
         "counted",
         "%%cuda_sync_time over the cell that queued it shows its own time",
     ),
-    FlagKind.TAIL: FlagText(
+    FlagKind.TAIL: NoteText(
         "tail",
         "warning",
         "{time} of work on another stream still ran when the stream that the cell "
         "began on was done: a pair of events would have missed it",
         "if later work needs it: torch.accelerator.current_stream().wait_stream(side)",
     ),
-    FlagKind.UNSEEN: FlagText(
+    FlagKind.UNSEEN: NoteText(
         "unseen GPU",
         "warning",
         "CUDA has been started in this process, but not by a torch that could wait for "
         "it: work on the GPU is not part of the time",
         "import a torch with CUDA first: it waits for other libraries' work, too",
     ),
-    FlagKind.FIRST_USE: FlagText(
+    FlagKind.FIRST_USE: NoteText(
         "first use",
         "note",
         "this was the first use of {device} in this process: starting {it} is part "
         "of the time",
         "run the cell once more for the time without it",
     ),
-    FlagKind.LIBRARY_STARTED: FlagText(
+    FlagKind.LIBRARY_STARTED: NoteText(
         "library start",
         "note",
         "this was the first use of {libraries} on {device} in this process: starting "
         "it is part of the time",
         "run the cell once more for the time without it",
     ),
-    FlagKind.ERROR_AT_END: FlagText(
+    FlagKind.ERROR_AT_END: NoteText(
         "late error",
         "problem",
         "an error was reported only by the wait at the end; the launch that failed "
         "was earlier{names}",
         "CUDA_LAUNCH_BLOCKING=1, set before a restart, shows the line",
     ),
-    FlagKind.NOT_DRAINED: FlagText(
+    FlagKind.NOT_DRAINED: NoteText(
         "not drained",
         "problem",
         "what was still running at the end is unknown: it could not be waited "
         "for{names}",
         "restart the kernel if the device no longer answers",
     ),
-    FlagKind.INTERRUPTED: FlagText(
+    FlagKind.INTERRUPTED: NoteText(
         "interrupted",
         "warning",
         "the wait at the end was interrupted: the time ends there, and the device may "
         "still be at work",
     ),
-    FlagKind.CAPTURING: FlagText(
+    FlagKind.CAPTURING: NoteText(
         "capturing",
         "problem",
         "a graph was being captured, so nothing could be waited for: this is the time "
         "of the capture, not of the work",
         "time the replay: graph.replay() in a cell of its own",
     ),
-    FlagKind.DEVICE_LEFT: FlagText(
+    FlagKind.DEVICE_LEFT: NoteText(
         "device left",
         "note",
         "the cell has left {device} current: what later cells make goes there",
         "with torch.{kind}.device(number): chooses one for a block only",
     ),
-    FlagKind.STREAM_LEFT: FlagText(
+    FlagKind.STREAM_LEFT: NoteText(
         "stream left",
         "note",
         "the cell has left another stream of {device} current: later cells run on it",
         "with torch.{kind}.stream(side): chooses one for a block only",
     ),
-    FlagKind.THREADS: FlagText(
+    FlagKind.THREADS: NoteText(
         "threads",
         "warning",
         "threads that it started are still running{names}; what they do from now on "
         "is not in this time",
         "join them in the same cell",
     ),
-    FlagKind.COLLECTED: FlagText(
+    FlagKind.COLLECTED: NoteText(
         "collected",
         "note",
         "Python's garbage collector ran {times} in between",
@@ -149,14 +129,14 @@ _OF_A_RUN = {
 }
 
 _OF_THE_MACHINE = {
-    FlagKind.DRIVER_CALLS: FlagText(
+    FlagKind.DRIVER_CALLS: NoteText(
         "allocation",
         "note",
         "memory of {device} was taken from the driver, {times}: such calls can make "
         "the host wait",
         "run it once more: torch keeps the memory that it has got",
     ),
-    FlagKind.GIVEN_BACK: FlagText(
+    FlagKind.GIVEN_BACK: NoteText(
         "cache given back",
         "note",
         "cached memory of {device} was given back to the driver while it ran: with any "
@@ -164,38 +144,38 @@ _OF_THE_MACHINE = {
         "if the code calls torch.{kind}.empty_cache(), leave it out of what is timed; "
         "settings of the allocator can have the same effect",
     ),
-    FlagKind.RETRIES: FlagText(
+    FlagKind.RETRIES: NoteText(
         "cache emptied",
         "warning",
         "the allocator of {device} ran out of memory and had to empty its cache "
         "{times}",
         "del what is not needed, or work on less at once",
     ),
-    FlagKind.COMPILED: FlagText(
+    FlagKind.COMPILED: NoteText(
         "compiled",
         "warning",
         "code was compiled {times}: this is not the time of a call that finds it ready",
         "run the cell once more",
     ),
-    FlagKind.CLOCK: FlagText(
+    FlagKind.CLOCK: NoteText(
         "clock",
         "warning",
         "the clock of {device} {moved} while it ran",
         "--repeat warms up first",
     ),
-    FlagKind.LIMITED: FlagText(
+    FlagKind.LIMITED: NoteText(
         "limited",
         "warning",
         "something held the clock of {device} down{names}",
         "--vs measures two codes in turn, so that both meet the same limit",
     ),
-    FlagKind.SHARED: FlagText(
+    FlagKind.SHARED: NoteText(
         "shared",
         "warning",
         "{others} using {device} as well",
         "%gpu_select free chooses another, before CUDA is started",
     ),
-    FlagKind.LAUNCH_BLOCKING: FlagText(
+    FlagKind.LAUNCH_BLOCKING: NoteText(
         "blocking",
         "warning",
         "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing "
@@ -205,22 +185,22 @@ _OF_THE_MACHINE = {
 }
 
 _OF_THE_WAY = {
-    FlagKind.PROFILED: FlagText(
+    FlagKind.PROFILED: NoteText(
         "profiled",
         "note",
         "the profiler was running, and takes time of its own",
         "leave --profile away for the time itself",
     ),
-    FlagKind.WATCHED: FlagText(
+    FlagKind.WATCHED: NoteText(
         "watched",
         "note",
         "waits were being noted, which takes time of its own",
         "leave --syncs away for the time itself",
     ),
-    FlagKind.UNWATCHED: FlagText(
+    FlagKind.UNWATCHED: NoteText(
         "unwatched", "note", "what made the host wait could not be noted{names}"
     ),
-    FlagKind.QUEUE_FULL: FlagText(
+    FlagKind.QUEUE_FULL: NoteText(
         "queue full",
         "warning",
         "a launch queue was probably full, with {count} launches in flight on one "
@@ -231,51 +211,51 @@ _OF_THE_WAY = {
 }
 
 _OF_SAMPLES = {
-    FlagKind.SPREAD: FlagText(
+    FlagKind.SPREAD: NoteText(
         "spread",
         "warning",
         "{unsteady}: the middle half of the samples spans {percent_of} the median",
         "--budget 5s measures longer; other work on the machine may be the cause",
     ),
-    FlagKind.DRIFT: FlagText(
+    FlagKind.DRIFT: NoteText(
         "drift",
         "warning",
         "the samples drift: the last third is {percent} {slower} than the first",
         "--budget 5s lets clocks and caches settle",
     ),
-    FlagKind.TWO_HUMPS: FlagText(
+    FlagKind.TWO_HUMPS: NoteText(
         "two groups",
         "warning",
         "the samples form two groups{groups}: one figure in the middle hides both",
         "the samples in order, above, may show when it changed",
     ),
-    FlagKind.CORRELATED: FlagText(
+    FlagKind.CORRELATED: NoteText(
         "correlated",
         "note",
         "each sample resembles the one before (by {correlation}): together they tell "
         "less than as many independent ones",
         "--budget 5s takes more",
     ),
-    FlagKind.UNSTEADY: FlagText(
+    FlagKind.UNSTEADY: NoteText(
         "unsteady",
         "warning",
         "warming up did not become steady",
         "--budget 5s gives it longer",
     ),
-    FlagKind.OUT_OF_TIME: FlagText(
+    FlagKind.OUT_OF_TIME: NoteText(
         "out of time",
         "note",
         "the budget was spent before the interval was narrow",
         "--budget 5s",
     ),
-    FlagKind.VALUES_TOOK: FlagText(
+    FlagKind.VALUES_TOOK: NoteText(
         "slow values",
         "warning",
         "the simulated time is short, but this machine computes every value: that took "
         "{seconds}, and has spent the budget before the interval was narrow",
         "use smaller operands, or a longer --budget",
     ),
-    FlagKind.FEW: FlagText(
+    FlagKind.FEW: NoteText(
         "few",
         "warning",
         "too few samples for an interval: {count}",
@@ -291,19 +271,14 @@ def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
 
     What is so of several devices is one note.
     """
-    said = (_note(each, setting) for each in _together(flags))
-    return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
+    return gravest_first(_note(each, setting) for each in folded(flags, _same))
 
 
-def _together(flags: Iterable[Flag]) -> Iterable[list[Flag]]:
-    """Those that differ in nothing but their device, or in a count that adds up."""
-    groups: dict[tuple[object, ...], list[Flag]] = {}
-    for place, flag in enumerate(flags):
-        key: tuple[object, ...] = flag.kind, flag.names
-        if flag.kind not in _FOLDED or flag.device is None:
-            key = (place,)
-        groups.setdefault(key, []).append(flag)
-    return groups.values()
+def _same(flag: Flag) -> Hashable:
+    """What those have in common that differ in their device, or in what adds up."""
+    if flag.kind not in _FOLDED or flag.device is None:
+        return None
+    return flag.kind, flag.names
 
 
 def _note(same: list[Flag], setting: Setting) -> Note:
@@ -314,8 +289,8 @@ def _note(same: list[Flag], setting: Setting) -> Note:
     text = said.text.format(
         time=measured(amount, setting.floor_s),
         seconds=seconds_text(amount),
-        times=_on_each(_times, amounts),
-        calls=_on_each(_calls, amounts),
+        times=on_each(how_often, amounts),
+        calls=on_each(_calls, amounts),
         count=UNKNOWN if amount is None else f"{amount:,.0f}",
         percent=share_text(None if amount is None else abs(amount)),
         percent_of=share_of(None if amount is None else abs(amount)),
@@ -343,27 +318,10 @@ def _devices(same: list[Flag], setting: Setting) -> str:
     return devices_text(setting.kind, known) if known else "the device"
 
 
-def _on_each(said: Callable[[float | None], str], amounts: list[float | None]) -> str:
-    """A count for each device where it is the same, else for all of them."""
-    if len(amounts) == 1:
-        return said(amounts[0])
-    if len(set(amounts)) == 1:
-        return f"{said(amounts[0])} on each"
-    known = [amount for amount in amounts if amount is not None]
-    whole = sum(known) if len(known) == len(amounts) else None
-    return f"{said(whole)} in all"
-
-
 def _calls(amount: float | None) -> str:
     if amount is None:
         return "an unknown number of calls"
     return "1 call" if amount == 1 else f"{amount:,.0f} calls"
-
-
-def _times(amount: float | None) -> str:
-    if amount is None:
-        return "an unknown number of times"
-    return "once" if amount == 1 else f"{amount:,.0f} times"
 
 
 def _others(amount: float | None) -> str:

@@ -34,8 +34,6 @@ from gpumagic.report.places import PlaceMark, Places
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SeenCopy", "copies_watched"]
-
 # By the kind of device, what torch's dispatcher calls the place for its kernels.
 _KEYS = {"cuda": "CUDA", "xpu": "XPU"}
 

@@ -246,7 +246,7 @@ class Runtime(Protocol):
         """Whether its times and bytes come from a model."""
 
     def started(self) -> bool:
-        """Whether the device has been used, so that asking it starts nothing."""
+        """Whether asking the device starts nothing: it has been used, or is a CPU."""
 
     def device_count(self) -> int | None:
         """How many devices this process sees, if that can be told without starting."""

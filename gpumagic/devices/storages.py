@@ -10,23 +10,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.torch_private import loaded_torch
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-
-__all__ = [
-    "StorageKey",
-    "Stored",
-    "TensorWords",
-    "loaded_torch",
-    "rounded_bytes",
-    "stored_by",
-    "stored_in",
-    "tensors_within",
-    "without_overrides",
-]
 
 # The smallest block of torch's caching allocators, of which all are multiples.
 _BLOCK_BYTES = {"cuda": 512, "xpu": 512, "sim": 512}

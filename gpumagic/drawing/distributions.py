@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import INSET, Html, element, unbroken, words
+from gpumagic.drawing.html import Html, captioned, element, unbroken, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.palette import BLUE, GREY, TRACK
 from gpumagic.drawing.table import (
@@ -108,14 +108,7 @@ class Histogram:
 
     def html(self) -> Html:
         """Caption, picture and numbers."""
-        return element(
-            "p",
-            element("strong", words(self.caption), style="font-weight:600"),
-            element("br"),
-            *self._picture(),
-            words(self.words()),
-            style=f"margin:0 0 .9em {INSET};line-height:1.6",
-        )
+        return captioned(self.caption, *self._picture(), words(self.words()))
 
     def _picture(self) -> tuple[Html, ...]:
         if not self.counts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from rich.console import Console, ConsoleDimensions
 from rich.padding import Padding
@@ -17,9 +17,17 @@ from gpumagic.drawing.html import INSET, Html, element, lines, sentences, words
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
+from gpumagic.report.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import (
+        Callable,
+        Collection,
+        Hashable,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
     from rich.console import ConsoleOptions, RenderResult
 
@@ -47,6 +55,9 @@ class Part(Protocol):
 
 
 NoteKind = Literal["note", "warning", "problem"]
+_KINDS = get_args(NoteKind)
+_Finding = TypeVar("_Finding")
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,76 @@ class Note:
         yield badge.append(": ").append_text(ink(self.text, options))
         if self.hint:
             yield Padding.indent(ink(f"-> {self.hint}", options), _HINT_INDENT)
+
+
+class NoteText(NamedTuple):
+    """How findings of one kind are told, with names in braces to be filled in.
+
+    Attributes:
+        short: In a table of many cells.
+
+        kind: How much it matters.
+
+        text: What is so.
+
+        hint: What to do or to type next.
+
+        counted: In one line with its figure, where `short` would not tell it.
+    """
+
+    short: str
+    kind: NoteKind
+    text: str
+    hint: str = ""
+    counted: str = ""
+
+
+def folded(
+    findings: Iterable[_Finding], same: Callable[[_Finding], Hashable | None]
+) -> list[list[_Finding]]:
+    """Those with the same key together; one whose key is None stays alone."""
+    groups: dict[Hashable, list[_Finding]] = {}
+    for place, finding in enumerate(findings):
+        key = same(finding)
+        groups.setdefault((place,) if key is None else (key,), []).append(finding)
+    return [*groups.values()]
+
+
+def gravest_first(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Notes by how much they matter; equally serious ones in their own order."""
+    return tuple(sorted(notes, key=lambda note: -_KINDS.index(note.kind)))
+
+
+def how_often(times: float | None) -> str:
+    """How many times something happened.
+
+    >>> how_often(1), how_often(2000), how_often(None)
+    ('once', '2,000 times', 'an unknown number of times')
+    """
+    if times is None:
+        return f"an {UNKNOWN} number of times"
+    return "once" if times == 1 else f"{times:,.0f} times"
+
+
+def on_each(
+    said: Callable[[float | None], str], amounts: Sequence[float | None]
+) -> str:
+    """An amount for each device where it is the same, else for all of them.
+
+    >>> on_each(how_often, [2]), on_each(how_often, [2, 2]), on_each(how_often, [1, 2])
+    ('2 times', '2 times on each', '3 times in all')
+    """
+    if len(amounts) == 1:
+        return said(amounts[0])
+    if len(set(amounts)) == 1:
+        return f"{said(amounts[0])} on each"
+    return f"{said(known_sum(amounts))} in all"
+
+
+def known_sum(amounts: Sequence[_Number | None]) -> _Number | None:
+    """All together, or unknown where one of them is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,17 @@ def element(name: str, *children: Html, **attributes: str | int) -> Html:
     return Html(f"<{start}>{''.join(children)}</{name}>")
 
 
+def captioned(caption: str, *content: Html, line_height: float = 1.6) -> Html:
+    """A paragraph under its caption: a picture, and what is said of it."""
+    return element(
+        "p",
+        element("strong", words(caption), style="font-weight:600"),
+        element("br"),
+        *content,
+        style=f"margin:0 0 .9em {INSET};line-height:{line_height}",
+    )
+
+
 def lines(pieces: Iterable[str]) -> Html:
     """Pieces of HTML under each other, so that a stored output can be compared."""
     return Html("\n".join(piece for piece in pieces if piece))

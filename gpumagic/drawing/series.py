@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import INSET, Html, element, words
+from gpumagic.drawing.html import Html, captioned, element, words
 from gpumagic.drawing.ink import glyphs_for, ink
 from gpumagic.drawing.palette import BLUE, GREY, TRACK, VERMILLION
 from gpumagic.drawing.svg import image
@@ -135,14 +135,7 @@ class Sparkline:
 
     def html(self) -> Html:
         """Caption, picture and numbers."""
-        return element(
-            "p",
-            element("strong", words(self.caption), style="font-weight:600"),
-            element("br"),
-            *self._picture(),
-            words(self.words()),
-            style=f"margin:0 0 .9em {INSET};line-height:1.6",
-        )
+        return captioned(self.caption, *self._picture(), words(self.words()))
 
     def _picture(self) -> tuple[Html, ...]:
         if not self.known:
@@ -214,16 +207,13 @@ class Plane:
         picture = svg.picture(
             _PLANE_WIDTH, _PLANE_HEIGHT, self.caption, *self._shapes()
         )
-        return element(
-            "p",
-            element("strong", words(self.caption), style="font-weight:600"),
-            element("br"),
+        return captioned(
+            self.caption,
             svg.image(
                 picture, f"{self.caption}: {self.told}", _PLANE_WIDTH, _PLANE_HEIGHT
             ),
             element("br"),
             *(part for text in self._lines() for part in (words(text), element("br"))),
-            style=f"margin:0 0 .9em {INSET};line-height:1.6",
         )
 
     def _shapes(self) -> Iterator[Html]:

@@ -185,7 +185,7 @@ class Memory:
         """How things stand, and the names that hold most."""
         runtime = runtime_now()
         devices = self.devices(runtime)
-        idle = runtime.kind != "cpu" and not runtime.started()
+        idle = not runtime.started()
         holdings = None if idle else self.holdings(runtime, devices)
         return MemoryReport(
             setting=setting_of(runtime),

@@ -73,7 +73,7 @@ class OneCell:
         """The cell is about to run."""
         if self._searches:
             runtime = runtime_now()
-            if runtime.kind == "cpu" or runtime.started():
+            if runtime.started():
                 self._sizes = sizes(self._holdings(runtime.kind))
         self._run.begin()
 

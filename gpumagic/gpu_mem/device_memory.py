@@ -9,9 +9,11 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem.counters import read
 from gpumagic.gpu_mem.records import DeviceMemory, HostMemory
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
         VisibleDevice,
     )
 
-_KINDS_OF_THE_DRIVER = ("cuda", "sim")
-
 
 def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...]:
     """The memory of each device in use.
@@ -44,10 +44,10 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
 
         driver: Knows the other processes, on CUDA devices and simulated ones.
     """
-    if runtime.kind == "cpu" or not runtime.started():
+    if not is_in_use(runtime):
         return ()
     in_use = runtime.devices_in_use()
-    places = _places(driver) if runtime.kind in _KINDS_OF_THE_DRIVER else []
+    places = _places(driver) if runtime.kind in KINDS_OF_THE_DRIVER else []
     foreign_numbers = not driver.simulated and _in_container()
     return tuple(
         _memory_of(

@@ -15,7 +15,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.records import LineUse
 from gpumagic.report.events import CodeLine
-from gpumagic.report.frontend import running_shell
+from gpumagic.report.frontend import cell_numbers, running_shell
 from gpumagic.report.places import Places
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def files_of_running_cell() -> Callable[[str], bool]:
 
     Ask for it while the cell runs, or just after; the answer can be used later on.
     """
-    cells = dict(_cells(running_shell()))
+    cells = dict(cell_numbers(running_shell()))
     # The shell's own count is, by version, that of the running cell or the next.
     running = max(cells.values(), default=None)
     return lambda file: file in cells and cells[file] == running
@@ -271,20 +271,12 @@ def files_of_running_cell() -> Callable[[str], bool]:
 
 def code_line_at(spot: Spot) -> CodeLine:
     """A line as reports keep it, with what was typed there."""
-    number = _cells(running_shell()).get(spot.file)
+    number = cell_numbers(running_shell()).get(spot.file)
     name = Path(spot.file).name if number is None else f"In [{number}]"
     if spot.line is None:
         return CodeLine(name)
     typed = linecache.getline(spot.file, spot.line).strip()
     return CodeLine(f"{name}, line {spot.line}", typed or None)
-
-
-def _cells(shell: object) -> dict[str, int]:
-    """The number of each cell, by the file name that its code was compiled with."""
-    numbers: dict[str, int] = getattr(
-        getattr(shell, "compile", None), "_filename_map", {}
-    )
-    return numbers
 
 
 class _StackPlaces(Places):

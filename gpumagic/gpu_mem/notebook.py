@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -16,13 +15,13 @@ from gpumagic.gpu_mem.records import LedgerEntry
 from gpumagic.gpu_mem.report import BriefReport, LedgerReport
 from gpumagic.notebook.cell_hooks import Mode, running_cell
 from gpumagic.notebook.magics import show_text
+from gpumagic.notebook.session import CellLog
 from gpumagic.report.events import Code
-from gpumagic.report.log import save_rows
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.gpu_mem.report import CellReport
     from gpumagic.notebook.cells import Outcome
@@ -32,25 +31,24 @@ if TYPE_CHECKING:
 _WATCHING = (
     "A line after each cell that moves memory from now on; %gpu_mem off ends that"
 )
-_KEPT = 1000
-_COLUMNS = (
-    "cell",
-    "code",
-    "device",
-    "label",
-    "allocated_bytes",
-    "reserved_bytes",
-    "allocated_delta",
-    "peak_low_bytes",
-    "peak_high_bytes",
-    "peak",
-    "failed",
-    "badges",
-)
+_COLUMNS: dict[str, Callable[[LedgerEntry], Any]] = {
+    "cell": lambda entry: entry.code.cell,
+    "code": lambda entry: entry.code.text,
+    "device": lambda entry: f"{entry.kind}:{entry.device}",
+    "label": lambda entry: entry.label,
+    "allocated_bytes": lambda entry: entry.allocated_bytes,
+    "reserved_bytes": lambda entry: entry.reserved_bytes,
+    "allocated_delta": lambda entry: entry.allocated_delta,
+    "peak_low_bytes": lambda entry: entry.peak.low_bytes,
+    "peak_high_bytes": lambda entry: entry.peak.high_bytes,
+    "peak": lambda entry: entry.peak.kind.value,
+    "failed": lambda entry: entry.failed,
+    "badges": lambda entry: "; ".join(kind.value for kind in entry.badges),
+}
 
 
 class Notebook:
-    """The ledger and the last out-of-memory error of one notebook.
+    """The log of the cells and the last out-of-memory error of one notebook.
 
     Args:
         magics: Through which reports are shown and bodies run.
@@ -62,7 +60,7 @@ class Notebook:
         self._shell = magics.shell
         self._names = KnownNames(self._shell.user_ns, self._shell)
         self._memory = Memory(self._names, lambda: session.driver)
-        self._ledger = _Ledger()
+        self._cells = CellLog(_entries_of, LedgerReport, _COLUMNS)
         self._last_oom = LastOom(self._shell)
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
@@ -129,7 +127,7 @@ class Notebook:
             watch.end(error=outcome.error)
             self._last_oom.cell_ended(code.cell, outcome.error)
             report = watch.report(code, value=outcome.value, error=outcome.error)
-            self._ledger.add(report)
+            self._cells.add(report)
             return self._magics.show(report, typed)
 
         magic_line = f"%%gpu_mem {line}"
@@ -148,41 +146,14 @@ class Notebook:
     def _tell(self, watch: OneCell, code: Code) -> None:
         report: CellReport = watch.report(code)
         self._last_oom.cell_ended(code.cell)
-        self._ledger.add(report)
+        self._cells.add(report)
         if report.changes or report.badges:
             display(BriefReport(report))
 
     def _log(self, file: str | None) -> LedgerReport:
         if file is not None:
-            self._ledger.save(file)
-        return self._ledger.report(automatic=self._mode.is_on, saved_as=file)
-
-
-class _Ledger:
-    """Entries of what cells did; the oldest go when there are too many."""
-
-    def __init__(self) -> None:
-        self._entries: deque[LedgerEntry] = deque(maxlen=_KEPT)
-        self._added = 0
-
-    def add(self, report: CellReport) -> None:
-        """Note one more cell; the report itself is not kept."""
-        for entry in _entries_of(report):
-            self._entries.append(entry)
-            self._added += 1
-
-    def report(self, *, automatic: bool, saved_as: str | None = None) -> LedgerReport:
-        """What was noted so far."""
-        return LedgerReport(
-            entries=tuple(self._entries),
-            dropped=self._added - len(self._entries),
-            automatic=automatic,
-            saved_as=saved_as,
-        )
-
-    def save(self, file: str) -> None:
-        """Write it to a file, as CSV or JSON by its ending."""
-        save_rows(file, [_row(entry) for entry in self._entries], _COLUMNS)
+            self._cells.save(file)
+        return self._cells.report(automatic=self._mode.is_on, saved_as=file)
 
 
 def _entries_of(report: CellReport) -> Iterator[LedgerEntry]:
@@ -201,20 +172,3 @@ def _entries_of(report: CellReport) -> Iterator[LedgerEntry]:
             failed=report.failed is not None,
             badges=tuple(dict.fromkeys(each.kind for each in own)),
         )
-
-
-def _row(entry: LedgerEntry) -> dict[str, Any]:
-    return {
-        "cell": entry.code.cell,
-        "code": entry.code.text,
-        "device": f"{entry.kind}:{entry.device}",
-        "label": entry.label,
-        "allocated_bytes": entry.allocated_bytes,
-        "reserved_bytes": entry.reserved_bytes,
-        "allocated_delta": entry.allocated_delta,
-        "peak_low_bytes": entry.peak.low_bytes,
-        "peak_high_bytes": entry.peak.high_bytes,
-        "peak": entry.peak.kind.value,
-        "failed": entry.failed,
-        "badges": "; ".join(kind.value for kind in entry.badges),
-    }

@@ -17,6 +17,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
+from gpumagic.drawing.document import known_sum
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.gpu_mem.view_names import names_parts
 from gpumagic.gpu_mem.view_terms import (
@@ -24,7 +25,6 @@ from gpumagic.gpu_mem.view_terms import (
     device_name,
     drawn_peak,
     figures,
-    known_sum,
     notes,
     of_host,
     on_device,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Property, Table
+from gpumagic.drawing.document import known_sum
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
-    known_sum,
     listed,
     of_host,
     on_device,

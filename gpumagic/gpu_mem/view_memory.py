@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Paragraph, Property, Stack, Stacks, Table
+from gpumagic.drawing.document import known_sum
 from gpumagic.gpu_mem.view_names import names_headline
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
     known_bytes,
-    known_sum,
     of_host,
     on_device,
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import Column, Note, Property
+from gpumagic.drawing import Column, Note, NoteText, Property
+from gpumagic.drawing.document import folded, gravest_first, how_often, on_each
 from gpumagic.gpu_mem.records import BadgeKind, PeakKind
 from gpumagic.report.units import (
     UNKNOWN,
@@ -15,9 +16,8 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from gpumagic.drawing import NoteKind
     from gpumagic.gpu_mem.records import CellBadge, Peak, Setting
     from gpumagic.report.events import CodeLine
 
@@ -33,7 +33,6 @@ _FOLDED = frozenset(
         BadgeKind.NOT_CACHED,
     }
 )
-_SEVERITY = ("problem", "warning", "note")
 # What comes of giving cached memory back, whoever has ordered that.
 _OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
 _OF_THE_CACHE = "that comes of the cache that was given back, and would come again"
@@ -97,19 +96,6 @@ def names_or_none(names: Sequence[str]) -> str:
 def recorded_in(line: CodeLine | None) -> str:
     """The line that a block was allocated in."""
     return "not recorded" if line is None else line.where
-
-
-def _times_text(times: int | None) -> str:
-    """How often something happened."""
-    if times is None:
-        return f"an {UNKNOWN} number of times"
-    return "once" if times == 1 else f"{times:,} times"
-
-
-def known_sum(amounts: Sequence[int | None]) -> int | None:
-    """All together, or unknown where one of them is."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
 
 
 def known_bytes(nbytes: int | None) -> str | None:
@@ -182,120 +168,94 @@ def _bounds(peak: Peak) -> tuple[int | None, int | None]:
 # ------------------------------------------------------------------------ badges
 
 
-class _BadgeText(NamedTuple):
-    """How a badge is told.
-
-    Attributes:
-        short: In a table of many cells, where no figure is known.
-
-        counted: In one line with its figure.
-
-        kind: How much it matters.
-
-        text: What is so, with the names in braces that `note_of` fills in.
-
-        hint: What to do or to type next.
-    """
-
-    short: str
-    counted: str
-    kind: NoteKind
-    text: str
-    hint: str = ""
-
-
 BADGE_TEXTS = {
-    BadgeKind.RETRY: _BadgeText(
+    BadgeKind.RETRY: NoteText(
         "cache emptied",
-        "cache emptied {times}",
         "warning",
         "the driver had no memory left for {device}: torch emptied {its} cache and "
         "asked again, {times}. That is slow, and close to an out-of-memory error",
         "del what is not needed, or work on less at once",
+        counted="cache emptied {times}",
     ),
-    BadgeKind.OOM_CAUGHT: _BadgeText(
+    BadgeKind.OOM_CAUGHT: NoteText(
         "OOM caught",
-        "OOM caught {times}",
         "problem",
         "an out-of-memory error of {device} was raised and caught, {times}",
         "%gpu_mem why",
+        counted="OOM caught {times}",
     ),
-    BadgeKind.DRIVER_CALLS: _BadgeText(
+    BadgeKind.DRIVER_CALLS: NoteText(
         "driver calls",
-        "{calls}",
         "note",
         "memory of {device} was taken from the driver, or given back, {times}: each "
         "such call is slow",
         "run it once more: torch keeps the memory that it has got",
+        counted="{calls}",
     ),
-    BadgeKind.STREAM_WAITS: _BadgeText(
+    BadgeKind.STREAM_WAITS: NoteText(
         "stream waits",
-        "{waits}",
         "warning",
         "all streams of {device} were waited for, {times}, to get memory back",
         "del what is not needed, or work on less at once",
+        counted="{waits}",
     ),
-    BadgeKind.PENDING: _BadgeText(
+    BadgeKind.PENDING: NoteText(
         "pending",
-        "{bytes} pending",
         "note",
         "{bytes} on {device} was given back, but another stream still awaits it: no "
         "new tensor can have it until then",
         "it comes back with a later allocation, once that stream has come so far",
+        counted="{bytes} pending",
     ),
-    BadgeKind.FLUSHED: _BadgeText(
+    BadgeKind.FLUSHED: NoteText(
         "cache given back",
-        "{bytes} of cache given back",
         "note",
         "{bytes} of torch's cache went back to the driver of {device}: new tensors "
         "have to ask for it again, which is slow",
         "if the cell calls torch.{kind}.empty_cache(), leave it out, unless others "
         "need the memory; settings of the allocator can have the same effect",
+        counted="{bytes} of cache given back",
     ),
-    BadgeKind.PEAK_RESET: _BadgeText(
-        "peaks reset",
+    BadgeKind.PEAK_RESET: NoteText(
         "peaks reset",
         "note",
         "the cell has reset the peaks of {device}: what is told of the peak holds "
         "from then on",
         "%%gpu_mem --exact finds the peak of the whole cell",
     ),
-    BadgeKind.SUMS_RESET: _BadgeText(
-        "sums reset",
+    BadgeKind.SUMS_RESET: NoteText(
         "sums reset",
         "note",
         "the cell has reset the sums of {device}: how much was handed out altogether "
         "cannot be told",
     ),
-    BadgeKind.STARTED: _BadgeText(
-        "first use",
+    BadgeKind.STARTED: NoteText(
         "first use",
         "note",
         "{device} {was} used for the first time in this process: {its} context takes "
         "memory that no counter of torch shows",
         "%gpu_mem shows it as outside the allocator",
     ),
-    BadgeKind.NOT_CACHED: _BadgeText(
+    BadgeKind.NOT_CACHED: NoteText(
         "not cached",
-        "caching is off",
         "warning",
         "caching is switched off, so that torch counts nothing on {device}",
         "take PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment and restart "
         "the kernel",
+        counted="caching is off",
     ),
-    BadgeKind.BACKEND: _BadgeText(
-        "no counters",
+    BadgeKind.BACKEND: NoteText(
         "no counters",
         "note",
         "this allocator{names} does not keep every counter: what is missing here is "
         "unknown, and not nothing",
     ),
-    BadgeKind.SHARED: _BadgeText(
+    BadgeKind.SHARED: NoteText(
         "shared",
-        "shared with {others}",
         "note",
         "{device} is shared with {others}: what is free there can change at any time",
         "%gpu_select free chooses another, before CUDA is started",
+        counted="shared with {others}",
     ),
 }
 
@@ -305,8 +265,10 @@ _BY_THE_ALLOCATOR = BADGE_TEXTS[BadgeKind.RETRY].hint
 def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[Note, ...]:
     """A note for each badge, the most serious first; of several devices together."""
     badges = tuple(badges)
-    said = (_note(same, hint, setting) for same, hint in _together(badges))
-    return tuple(sorted(said, key=lambda note: _SEVERITY.index(note.kind)))
+    groups = folded(badges, lambda badge: _same(badge, _hint(badge, badges)))
+    return gravest_first(
+        _note(same, _hint(same[0], badges), setting) for same in groups
+    )
 
 
 def note_of(badge: CellBadge, setting: Setting) -> Note:
@@ -319,7 +281,7 @@ def counted_badge(badge: CellBadge, setting: Setting) -> str:
     words = BADGE_TEXTS[badge.kind]
     if badge.amount is None:
         return words.short
-    return _filled(words.counted, [badge], setting)
+    return _filled(words.counted or words.short, [badge], setting)
 
 
 def short_badges(kinds: Iterable[BadgeKind]) -> str:
@@ -327,18 +289,11 @@ def short_badges(kinds: Iterable[BadgeKind]) -> str:
     return ", ".join(BADGE_TEXTS[kind].short for kind in kinds)
 
 
-def _together(
-    badges: tuple[CellBadge, ...],
-) -> Iterable[tuple[list[CellBadge], str]]:
-    """Those that differ in nothing but their device and a count, with what to do."""
-    groups: dict[tuple[object, ...], tuple[list[CellBadge], str]] = {}
-    for place, badge in enumerate(badges):
-        hint = _hint(badge, badges)
-        key: tuple[object, ...] = badge.kind, badge.names, hint
-        if badge.kind not in _FOLDED or badge.device is None:
-            key = (place,)
-        groups.setdefault(key, ([], hint))[0].append(badge)
-    return groups.values()
+def _same(badge: CellBadge, hint: str) -> Hashable:
+    """What those have in common that differ in nothing but their device and a count."""
+    if badge.kind not in _FOLDED or badge.device is None:
+        return None
+    return badge.kind, badge.names, hint
 
 
 def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
@@ -362,7 +317,7 @@ def _filled(text: str, same: list[CellBadge], setting: Setting) -> str:
     badge = same[0]
     amount = badge.amount
     return text.format(
-        times=_times(same),
+        times=on_each(how_often, [each.amount for each in same]),
         bytes=bytes_text(amount),
         calls=count_text(amount, "driver call"),
         waits=count_text(amount, "stream wait"),
@@ -372,16 +327,6 @@ def _filled(text: str, same: list[CellBadge], setting: Setting) -> str:
         its="its" if len(same) == 1 else "their",
         was="was" if len(same) == 1 else "were",
     )
-
-
-def _times(same: list[CellBadge]) -> str:
-    """How often on each device where that is the same, else on all together."""
-    amounts = [badge.amount for badge in same]
-    if len(same) == 1:
-        return _times_text(amounts[0])
-    if len(set(amounts)) == 1:
-        return f"{_times_text(amounts[0])} on each"
-    return f"{_times_text(known_sum(amounts))} in all"
 
 
 def _device(same: list[CellBadge], setting: Setting) -> str:

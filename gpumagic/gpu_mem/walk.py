@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices import autograd_graph, storages
 from gpumagic.devices.autograd_graph import words_of
 from gpumagic.devices.storages import TensorWords
+from gpumagic.report.introspection import attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -364,13 +365,13 @@ def _role_of(torch: Any, tensor: Any) -> Role:
 
 def _buffers_of(module: Any) -> list[Any]:
     """The buffers of a module, without those of the modules within it."""
-    buffers: Any = _attributes(module).get("_buffers")
+    buffers: Any = (attributes_of(module) or {}).get("_buffers")
     return list(dict.values(buffers)) if issubclass(type(buffers), dict) else []
 
 
 def _state_of(optimizer: Any) -> Any:
     """What an optimizer remembers of its parameters."""
-    return _attributes(optimizer).get("state")
+    return (attributes_of(optimizer) or {}).get("state")
 
 
 def mark_optimizer_state(walk: Walk) -> None:
@@ -388,15 +389,3 @@ def mark_optimizer_state(walk: Walk) -> None:
                 waiting.append(child)
             elif walk.roles.get(child, Role.OTHER) is Role.OTHER:
                 walk.roles[child] = Role.OPTIMIZER_STATE
-
-
-def _attributes(thing: Any) -> dict[str, Any]:
-    """The attributes that lie in the object itself; no property of the user's is run.
-
-    A class may have replaced `__dict__` itself: then nothing is known of it.
-    """
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}

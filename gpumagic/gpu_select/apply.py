@@ -35,12 +35,12 @@ from gpumagic.gpu_select.usage import neighbours
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
     from gpumagic.gpu_select.choice import Opinion
-    from gpumagic.gpu_select.claims import Ledger
+    from gpumagic.gpu_select.claims import HeldClaims
     from gpumagic.gpu_select.machine import Place
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
@@ -82,9 +82,12 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
     return attempt.carry_out()
 
 
-def take_up(kept: Kept, driver: Driver, how: How) -> SelectReport:
-    """Choose again what was chosen before a restart."""
-    request = read(kept.uuids or kept.text.split())
+def take_up(
+    kept: Kept, read_line: Callable[[str], Request], driver: Driver, how: How
+) -> SelectReport:
+    """Choose again what was chosen before a restart; `read_line` as the magic does."""
+    request = read(kept.uuids) if kept.uuids else read_line(kept.text)
+    request = replace(request, form=kept.form, force=kept.force)
     report = replace(apply(request, driver, how), action=Action.KEPT)
     return replace(report, request=kept.text, headline=headline_of(report))
 
@@ -171,19 +174,19 @@ class Attempt:
         """Choose while no other notebook can, so that two never take the same."""
         if self.situation.driver.simulated or self.request.kind is Kind.NONE:
             return self._settle(self.choice(), None)
-        with claims.held_open() as ledger:
-            claimed = {uuid: str(claim) for uuid, claim in ledger.others().items()}
+        with claims.held_open() as held:
+            claimed = {uuid: str(claim) for uuid, claim in held.others().items()}
             choice = self.choice(claimed=claimed)
-            self._note_claims(choice, claimed, ledger)
+            self._note_claims(choice, claimed, held)
             if self.request.kind is Kind.NAMED:
                 self._remarks += neighbours(choice.places, is_mine)
-            return self._settle(choice, ledger)
+            return self._settle(choice, held)
 
     def _note_claims(
-        self, choice: Choice, claimed: Mapping[str, str], ledger: Ledger
+        self, choice: Choice, claimed: Mapping[str, str], held: HeldClaims
     ) -> None:
-        if ledger.problem is not None:
-            self._note(f"another notebook may take the same GPU: {ledger.problem}")
+        if held.problem is not None:
+            self._note(f"another notebook may take the same GPU: {held.problem}")
         for place in choice.places:
             if place.uuid is not None and place.uuid in claimed:
                 self._note(f"{place.label} is claimed by {claimed[place.uuid]}")
@@ -197,7 +200,7 @@ class Attempt:
 
     # ---------------------------------------------------------------- the variables
 
-    def _settle(self, choice: Choice, ledger: Ledger | None) -> SelectReport:
+    def _settle(self, choice: Choice, held: HeldClaims | None) -> SelectReport:
         """Set what is chosen, unless that was only to be tried."""
         values = self._values(choice)
         predicted = self.situation.prediction(values[VISIBLE], values[ORDER])
@@ -209,8 +212,8 @@ class Attempt:
         unchanged = all(os.environ.get(name) == values[name] for name in values)
         uuids = [place.uuid for place in choice.places if place.uuid]
         with variables.changed(values):
-            if ledger is not None:
-                ledger.take(uuids)
+            if held is not None:
+                held.take(uuids)
             self.situation = look(self.situation.driver, self.how.witness)
             action = Action.UNCHANGED if unchanged else Action.SELECTED
             return self.report(action, choice.opinions)

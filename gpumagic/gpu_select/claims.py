@@ -71,8 +71,8 @@ class Claim:
         return self.text(time.time())
 
 
-class Ledger:
-    """The claims of this machine, held open; nothing in it raises an `OSError`.
+class HeldClaims:
+    """The claims of this machine, held open; nothing in them raises an `OSError`.
 
     Attributes:
         problem: Why claims are not kept as they should be, in words; the first
@@ -183,15 +183,15 @@ class Ledger:
 
 
 @contextmanager
-def held_open(timeout_s: float = 2.0) -> Iterator[Ledger]:
+def held_open(timeout_s: float = 2.0) -> Iterator[HeldClaims]:
     """The claims of this machine, while no other process reads or changes them.
 
-        with claims.held_open() as ledger:
-            taken = ledger.others()
+        with claims.held_open() as held:
+            taken = held.others()
             ...
-            ledger.take(uuids)
+            held.take(uuids)
 
-    Where that is not possible, the ledger does what it can, and says what it cannot.
+    Where that is not possible, they do what they can, and say what they cannot.
 
     Args:
         timeout_s: How long to wait for a process that has them open.
@@ -199,17 +199,17 @@ def held_open(timeout_s: float = 2.0) -> Iterator[Ledger]:
     try:
         fcntl: Any = importlib.import_module("fcntl")
     except ImportError:
-        yield Ledger(None, "claims on GPUs are not known on this system")
+        yield HeldClaims(None, "claims on GPUs are not known on this system")
         return
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
         folder = os.open(shared_folder(), flags)
     except OSError as error:
-        yield Ledger(None, f"other notebooks' claims cannot be looked up: {error}")
+        yield HeldClaims(None, f"other notebooks' claims cannot be looked up: {error}")
         return
-    ledger = Ledger(folder, _lock(fcntl, folder, timeout_s))
+    held = HeldClaims(folder, _lock(fcntl, folder, timeout_s))
     try:
-        yield ledger
+        yield held
     finally:
         # Closing is not enough: a child forked by another thread meanwhile has it too.
         with suppress(OSError):

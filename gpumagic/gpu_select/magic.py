@@ -57,7 +57,7 @@ class SelectMagics(GpuMagics):
 
     def install(self, undo: ExitStack) -> None:
         """Watch from now on, and take up a request that has outlived a restart."""
-        self.notebook.install(undo)
+        self.notebook.install(undo, self._read)
 
     @gpu_magic
     @magic_arguments()
@@ -166,6 +166,13 @@ class SelectMagics(GpuMagics):
         if cell is None:
             return shown
         return self.run_body(f"%%gpu_select {line}", cell)
+
+    def _read(self, line: str) -> Request:
+        from gpumagic.gpu_select.options import Options
+        from gpumagic.gpu_select.request import read
+
+        words = self.read(self.gpu_select, line)
+        return read(words.what, Options.typed(words))
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
         if options.simulate is not None:

@@ -41,12 +41,15 @@ class Notebook:
         self._chosen = False
         self._at_load = self._before_simulation = _variables()
 
-    def install(self, undo: ExitStack) -> None:
-        """Watch from now on, and take up a request that has outlived a restart."""
+    def install(self, undo: ExitStack, read: Callable[[str], Request]) -> None:
+        """Watch from now on, and take up a request that has outlived a restart.
+
+        `read` tells what a line means that was typed before.
+        """
         self.guard.install()
         self.watcher.install(self._shell, undo)
         if something_is_kept():
-            self._take_up()
+            self._take_up(read)
 
     def status(self) -> SelectReport:
         """How things stand."""
@@ -133,7 +136,7 @@ class Notebook:
                 f"have it anew: {simulated_anew(request.text)}",
             )
 
-    def _take_up(self) -> None:
+    def _take_up(self, read: Callable[[str], Request]) -> None:
         """Choose again what was chosen before a restart of this kernel, and say so."""
         from gpumagic.errors import GpuMagicError
         from gpumagic.gpu_select import restart
@@ -145,7 +148,7 @@ class Notebook:
         if kept is None:
             return
         try:
-            display(take_up(kept, self._session.driver, self._how()))
+            display(take_up(kept, read, self._session.driver, self._how()))
             self._chosen = True
         except GpuMagicError as error:
             show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
@@ -218,7 +221,14 @@ def _keep(request: Request, uuids: list[str | None], key: str) -> None:
     try:
         # Without all of the UUIDs the words have to do.
         uuids_or_none = known if len(known) == len(uuids) else []
-        restart.keep(kept_folder(), request.text, uuids_or_none, key)
+        restart.keep(
+            kept_folder(),
+            request.text,
+            uuids_or_none,
+            key,
+            form=request.form,
+            force=request.force,
+        )
     except OSError as error:
         raise GpuMagicError(
             f"the choice cannot be kept over a restart: {error}",

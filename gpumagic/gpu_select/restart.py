@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.report import SelectReport
 
 _LIFETIME_S = 3600.0
+_FORMS = ("index", "uuid")
 _PREFIX = "restart-"
 _ONLY_OWNER = 0o700
 _SESSION = "JPY_SESSION_NAME"
@@ -37,11 +38,17 @@ class Kept(NamedTuple):
         uuids: The GPUs and slices that it meant, in its order.
 
         when: When it was made, in seconds since 1970.
+
+        form: How the variable was to name them, if that was said.
+
+        force: Whether it was to leave the limit of the process.
     """
 
     text: str
     uuids: tuple[str, ...]
     when: float
+    form: str | None = None
+    force: bool = False
 
 
 def key(shell: Any = None) -> str | None:
@@ -62,7 +69,15 @@ def key(shell: Any = None) -> str | None:
     return _connection_file() or os.environ.get("JPY_SESSION_NAME") or None
 
 
-def keep(folder: Path, text: str, uuids: Iterable[str], key: str) -> None:
+def keep(  # noqa: PLR0913 -- one for each thing that is kept
+    folder: Path,
+    text: str,
+    uuids: Iterable[str],
+    key: str,
+    *,
+    form: str | None = None,
+    force: bool = False,
+) -> None:
     """Keep a request for the next process with this key; the last one counts.
 
     Args:
@@ -73,6 +88,10 @@ def keep(folder: Path, text: str, uuids: Iterable[str], key: str) -> None:
         uuids: What it means.
 
         key: What `key` says of this kernel.
+
+        form: How the variable is to name them; None lets the machine decide.
+
+        force: Whether to leave the limit that the process was started with.
 
     Raises:
         OSError: It cannot be written.
@@ -85,7 +104,8 @@ def keep(folder: Path, text: str, uuids: Iterable[str], key: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     make_folder(folder, _ONLY_OWNER)
     _sweep(folder, now)
-    content = {"text": text, "uuids": list(uuids), "when": now, **_place_and_process()}
+    said = {"text": text, "uuids": list(uuids), "form": form, "force": force}
+    content = {**said, "when": now, **_place_and_process()}
     file = _file(folder, key)
     new = file.with_suffix(f".{os.getpid()}")
     try:
@@ -183,7 +203,9 @@ def _kept(content: dict[str, Any], here: dict[str, Any]) -> Kept | None:
         return None
     if not time.time() - when <= _LIFETIME_S:
         return None
-    return Kept(text, tuple(uuids), float(when))
+    form = content.get("form")
+    form = form if form in _FORMS else None
+    return Kept(text, tuple(uuids), float(when), form, content.get("force") is True)
 
 
 # ---------------------------------------------------------------- the restart

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents, tell_fault
+from gpumagic.report.frontend import cell_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -457,7 +458,7 @@ def _known_line(shell: Any, frame: FrameType) -> CellLine | None:
 
 
 def _cell_number(shell: Any, filename: str) -> int | None:
-    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+    numbers = cell_numbers(shell)
     if filename in numbers:
         return numbers[filename]
     match = _NAME_IN_IPYTHON_7.match(filename)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.driver import open_driver
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError, UsageProblem
@@ -343,8 +344,8 @@ def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
     import torch
 
     box = simulated_box() if runtime.simulated else None
-    known = device is not None and (runtime.started() or runtime.kind == "cpu")
-    of_a_driver = runtime.kind in ("cuda", "sim")
+    known = device is not None and runtime.started()
+    of_a_driver = runtime.kind in KINDS_OF_THE_DRIVER
     return Setting(
         kind=word_of(runtime.kind),
         label=str(getattr(box, "label", "")),

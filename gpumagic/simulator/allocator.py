@@ -43,15 +43,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
 
-__all__ = [
-    "AllocatorSettings",
-    "Block",
-    "CachingAllocator",
-    "DriverCalls",
-    "OutOfSimulatedMemory",
-    "Recording",
-]
-
 _NO_LIMIT_BYTES = 1 << 62
 _BEYOND_ANY_DEVICE_BYTES = 1 << 60
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES

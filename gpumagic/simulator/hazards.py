@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.races import Race
 
-__all__ = ["Accesses", "Mark", "Operand", "Tracker"]
-
 _VACANCIES = 4096  # addresses whose last use is known
 
 Mark: TypeAlias = "tuple[int, ...]"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     # Told of a wait of the host: what it was, when it began, when it ended.
     WaitObserver: TypeAlias = Callable[[str, int, int], None]
 
-__all__ = ["FULL_SHARE", "Engine", "Latencies", "Scheduler", "Stream", "Work"]
-
 QUEUE_FULL = "queue full"  # a wait that nobody has called for
 
 

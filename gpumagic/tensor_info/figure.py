@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import INSET, Html, element, words
+from gpumagic.drawing.html import Html, captioned, element, words
 from gpumagic.drawing.ink import GAP, ink, side_by_side, widest
 from gpumagic.drawing.palette import text_on
 from gpumagic.drawing.table import INDENT, caption_ink, indented
@@ -58,14 +58,11 @@ class Figure:
         """Caption, picture, and how to read it."""
         drawn, width, height = bands_svg(self.caption, self.bands)
         alt = ". ".join(part for part in (self.caption, self.legend) if part)
-        br = element("br")
-        return element(
-            "p",
-            element("strong", words(self.caption), style="font-weight:600"),
-            br,
+        return captioned(
+            self.caption,
             svg.image(drawn, alt, width, height),
-            *((br, words(self.legend)) if self.legend else ()),
-            style=f"margin:0 0 .9em {INSET};line-height:1.8",
+            *((element("br"), words(self.legend)) if self.legend else ()),
+            line_height=1.8,
         )
 
     def __rich_console__(

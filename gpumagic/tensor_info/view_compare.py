@@ -14,11 +14,8 @@ from gpumagic.drawing.palette import BLUE, TRACK, WHITE
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
-    cell_of,
-    head_html,
     indented,
-    row_html,
-    table_html,
+    pictures_html,
 )
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.panels import Lane, few_places, lane_cells
@@ -312,16 +309,8 @@ class LaneBars:
             *(element("span", words(mark)) for mark in self._marks()),
             style="display:flex;justify-content:space-between;font-weight:normal",
         )
-        names = ((words("name"), False), (axis, False), (words("where"), False))
-        rows = (
-            row_html(
-                words(lane.name),
-                cell_of(self._picture(lane)),
-                cell_of(words(lane.said)),
-            )
-            for lane in self.lanes
-        )
-        return table_html(self.caption, rows, head=head_html(names))
+        rows = ((lane.name, self._picture(lane), lane.said) for lane in self.lanes)
+        return pictures_html(self.caption, (words("name"), axis, words("where")), rows)
 
     def _marks(self) -> tuple[str, str]:
         return bytes_text(0), bytes_text(self.total_bytes)

@@ -15,11 +15,8 @@ from gpumagic.drawing.palette import BLUE, TRACK
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
-    cell_of,
-    head_html,
     indented,
-    row_html,
-    table_html,
+    pictures_html,
 )
 from gpumagic.report.units import count_text, share_text
 from gpumagic.tensor_info.geometry import SECTOR_BYTES
@@ -162,17 +159,9 @@ class Sectors:
 
     def html(self) -> Html:
         """A table with a picture for each dim."""
-        head = head_html(
-            (words(name), False)
-            for name in ("lanes walk", "fetched sectors, and what is used", "figures")
-        )
-        rows = (
-            row_html(
-                words(fetch.name), cell_of(_picture(fetch)), cell_of(words(fetch.said))
-            )
-            for fetch in self.fetches
-        )
-        return table_html(self.caption, rows, head=head)
+        headings = "lanes walk", "fetched sectors, and what is used", "figures"
+        rows = ((fetch.name, _picture(fetch), fetch.said) for fetch in self.fetches)
+        return pictures_html(self.caption, map(words, headings), rows)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

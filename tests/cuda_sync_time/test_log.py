@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpumagic.cuda_sync_time.log import Log
+from gpumagic.cuda_sync_time.log import new_log
 from gpumagic.cuda_sync_time.report import (
     Flag,
     FlagKind,
@@ -32,7 +32,7 @@ def timed(number, **options):
 
 def test_cells_stand_in_the_order_in_which_they_ran():
     """One run, a failed one and many runs are entries of one log."""
-    log = Log()
+    log = new_log()
 
     log.add(timed(1, flags=(Flag(FlagKind.TAIL, 0.5), Flag(FlagKind.TAIL, 0.1))))
     log.add(timed(2, failed="ValueError: no"))
@@ -49,7 +49,7 @@ def test_cells_stand_in_the_order_in_which_they_ran():
 
 def test_a_long_notebook_forgets_its_oldest_cells_and_says_so():
     """A thousand are kept; how many went is counted."""
-    log = Log()
+    log = new_log()
 
     for number in range(1, 1011):
         log.add(timed(number))
@@ -63,7 +63,7 @@ def test_a_long_notebook_forgets_its_oldest_cells_and_says_so():
 
 def test_it_is_saved_as_a_table(tmp_path):
     """A CSV file has a heading, then one line for each cell, newlines kept."""
-    log = Log()
+    log = new_log()
     log.add(TimingReport(Code('a = "x"\nb', "two", 4), CUDA, Run(0.25, 0.125)))
 
     log.save(str(tmp_path / "times.csv"))
@@ -77,7 +77,7 @@ def test_it_is_saved_as_a_table(tmp_path):
 
 def test_it_is_saved_as_json(tmp_path):
     """A JSON file has the same, as plain values."""
-    log = Log()
+    log = new_log()
     log.add(timed(2, flags=(Flag(FlagKind.BACKLOG, 1.0),)))
 
     log.save(str(tmp_path / "times.json"))
@@ -93,7 +93,7 @@ def test_what_cannot_be_written_is_told_with_what_to_do(file, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(GpuMagicError) as caught:
-        Log().save(file)
+        new_log().save(file)
 
     assert file in caught.value.problem
     assert caught.value.hint

@@ -10,6 +10,7 @@ import pytest
 
 import gpumagic
 from gpumagic.gpu_mem import walk
+from gpumagic.gpu_mem.cell import CellRun
 
 _LOOK_S = 1e-9
 
@@ -23,6 +24,25 @@ def unhurried(monkeypatch):
     looks = itertools.count()
     clock = SimpleNamespace(thread_time=lambda: next(looks) * _LOOK_S)
     monkeypatch.setattr(walk, "time", clock)
+
+
+@pytest.fixture
+def as_cell(request):
+    """Runs a function of the test's file as a cell, and hands the run back."""
+
+    def as_cell(open_runtime, function, *, error=(), **options):
+        file = request.module.__file__
+        run = CellRun(open_runtime, in_cell=lambda other: other == file, **options)
+        run.begin()
+        try:
+            function()
+        except error as failure:
+            run.end(failure)
+        else:
+            run.end()
+        return run
+
+    return as_cell
 
 
 @pytest.fixture

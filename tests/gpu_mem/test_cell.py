@@ -495,26 +495,13 @@ def test_a_recording_ends_even_if_the_counters_fail(runtime, record):
 
 
 @pytest.fixture
-def host():
+def host(as_cell):
     """Runs a function as a cell on the CPU, and hands the run back."""
     pytest.importorskip("torch")
 
-    def host(function, *, error=(), held=(0, 0), **options):
+    def host(function, *, held=(0, 0), **options):
         sizes = iter(held)
-        run = CellRun(
-            CpuRuntime,
-            host_bytes=lambda: next(sizes),
-            in_cell=lambda file: file == __file__,
-            **options,
-        )
-        run.begin()
-        try:
-            function()
-        except error as failure:
-            run.end(failure)
-        else:
-            run.end()
-        return run
+        return as_cell(CpuRuntime, function, host_bytes=lambda: next(sizes), **options)
 
     return host
 

@@ -20,7 +20,8 @@ from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.gpu_mem.records import Block, BlockState, Cause, Segment
 from gpumagic.gpu_mem.segments import segments_of
 from gpumagic.gpu_mem.would_fit import answer_for, segment_bytes
-from gpumagic.simulator.allocator import AllocatorSettings, OutOfSimulatedMemory
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from gpumagic.simulator.allocator_settings import AllocatorSettings
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 
 MIB, GIB = 1 << 20, 1 << 30

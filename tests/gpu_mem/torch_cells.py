@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import weakref
@@ -13,32 +14,16 @@ import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.records import BadgeKind, Peak, PeakKind
-from gpumagic.simulator.allocator import Recording
+from gpumagic.simulator.allocator_snapshot import Recording
 
 PROGRAMS = 1000
 RESETS = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
 
 
 @pytest.fixture
-def run(box):
-    """Runs a function as a cell, and hands the run back."""
-
-    def run(function, *, error=(), **options):
-        run = CellRun(
-            lambda: open_runtime(torch=torch),
-            in_cell=lambda file: file == __file__,
-            **options,
-        )
-        run.begin()
-        try:
-            function()
-        except error as failure:
-            run.end(failure)
-        else:
-            run.end()
-        return run
-
-    return run
+def run(box, as_cell):
+    """Runs a function as a cell on the simulated machine, and hands the run back."""
+    return functools.partial(as_cell, lambda: open_runtime(torch=torch))
 
 
 def by_offset(run, function, device=0):

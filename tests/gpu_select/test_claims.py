@@ -32,9 +32,9 @@ HOLDER = """
 import sys
 from gpumagic.gpu_select import claims
 
-with claims.held_open() as ledger:
-    ledger.take(["GPU-held"])
-print(ledger.problem or "held", flush=True)
+with claims.held_open() as held:
+    held.take(["GPU-held"])
+print(held.problem or "held", flush=True)
 """
 
 
@@ -61,9 +61,9 @@ def holder(folder: Path, code: str = HOLDER, then: str = "") -> Iterator:
 
 def others() -> dict[str, Claim]:
     """What this test sees of others, where all is well."""
-    with claims.held_open() as ledger:
-        found = ledger.others()
-    assert ledger.problem is None
+    with claims.held_open() as held:
+        found = held.others()
+    assert held.problem is None
     return found
 
 
@@ -101,33 +101,31 @@ def test_a_claim_is_seen_by_others_with_its_holder(tmp_path):
 
 def test_a_process_does_not_count_its_own_claim_as_anothers():
     """Asking again may give the same GPU again."""
-    with claims.held_open() as ledger:
-        ledger.take(["GPU-0"])
-        assert ledger.others() == {}
+    with claims.held_open() as held:
+        held.take(["GPU-0"])
+        assert held.others() == {}
     claims.release()
 
 
 def test_a_new_claim_replaces_the_one_before_it(tmp_path):
     """What a notebook no longer uses is free for others at once."""
-    twice = HOLDER.replace(
-        "    ledger.take", "    ledger.take(['old'])\n    ledger.take"
-    )
+    twice = HOLDER.replace("    held.take", "    held.take(['old'])\n    held.take")
     with holder(tmp_path, twice):
         assert set(others()) == {"GPU-held"}
 
 
 def test_taking_nothing_gives_up_the_claim_before():
     """A choice of no GPU leaves no claim behind."""
-    with claims.held_open() as ledger:
-        ledger.take(["GPU-0"])
-        ledger.take([])
+    with claims.held_open() as held:
+        held.take(["GPU-0"])
+        held.take([])
     assert claim_files() == []
 
 
 def test_a_released_claim_is_gone():
     """`release` gives up what this process has claimed."""
-    with claims.held_open() as ledger:
-        ledger.take(["GPU-0"])
+    with claims.held_open() as held:
+        held.take(["GPU-0"])
     claims.release()
     assert claim_files() == []
 
@@ -187,8 +185,8 @@ def test_a_forked_child_does_not_own_the_claim_of_its_parent(tmp_path):
     fork = """
 child = os.fork()
 if not child:
-    with claims.held_open() as ledger:
-        seen = set(ledger.others())
+    with claims.held_open() as held:
+        seen = set(held.others())
     claims.release()
     os._exit(seen != {"GPU-held"})
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -293,12 +291,12 @@ def test_a_stuck_lock_is_waited_for_only_so_long(tmp_path):
     with holder(tmp_path):
         stuck = os.open(claims.shared_folder(), os.O_RDONLY)
         fcntl.flock(stuck, fcntl.LOCK_EX)
-        with claims.held_open(timeout_s=0.05) as ledger:
-            assert set(ledger.others()) == {"GPU-held"}
-            ledger.take(["GPU-0"])
+        with claims.held_open(timeout_s=0.05) as held:
+            assert set(held.others()) == {"GPU-held"}
+            held.take(["GPU-0"])
         os.close(stuck)
 
-        assert "another process has kept the claims locked for 50" in ledger.problem
+        assert "another process has kept the claims locked for 50" in held.problem
         assert len(claim_files()) == 2
     claims.release()
 
@@ -313,10 +311,10 @@ def test_a_file_of_garbage_is_said_and_taken_away(content):
     spoilt = claims.shared_folder() / "claim-spoilt.json"
     spoilt.write_bytes(content.encode(errors="surrogateescape"))
 
-    with claims.held_open() as ledger:
-        assert set(ledger.others()) == {"GPU-forged"}
+    with claims.held_open() as held:
+        assert set(held.others()) == {"GPU-forged"}
 
-    assert "makes no sense" in ledger.problem
+    assert "makes no sense" in held.problem
     assert not spoilt.exists()
 
 
@@ -329,9 +327,9 @@ def test_what_is_no_plain_file_is_neither_followed_nor_waited_for(tmp_path):
     os.mkfifo(claims.shared_folder() / "claim-pipe")
     (claims.shared_folder() / "claim-folder").mkdir()
 
-    with claims.held_open() as ledger:
-        assert ledger.others() == {}
-    assert ledger.problem is not None
+    with claims.held_open() as held:
+        assert held.others() == {}
+    assert held.problem is not None
     assert secret.exists()
 
 
@@ -341,11 +339,11 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path):
     elsewhere.mkdir()
     (tmp_path / "gpumagic-claims").symlink_to(elsewhere)
 
-    with claims.held_open() as ledger:
-        assert ledger.others() == {}
-        ledger.take(["GPU-0"])
+    with claims.held_open() as held:
+        assert held.others() == {}
+        held.take(["GPU-0"])
 
-    assert "This is not a folder" in ledger.problem
+    assert "This is not a folder" in held.problem
     assert list(elsewhere.iterdir()) == []
 
 
@@ -353,12 +351,12 @@ def test_a_machine_without_a_folder_has_no_claims(monkeypatch):
     """Where nothing can be made, choosing goes on and the reason is said."""
     monkeypatch.setattr(tempfile, "tempdir", "/proc/1")
 
-    with claims.held_open() as ledger:
-        assert ledger.others() == {}
-        ledger.take(["GPU-0"])
+    with claims.held_open() as held:
+        assert held.others() == {}
+        held.take(["GPU-0"])
     claims.release()
 
-    assert "cannot be looked up" in ledger.problem
+    assert "cannot be looked up" in held.problem
 
 
 def test_the_working_directory_does_not_stand_in_for_temporary_files(
@@ -373,12 +371,12 @@ def test_the_working_directory_does_not_stand_in_for_temporary_files(
 @pytest.mark.parametrize("failing", ["open", "rename"])
 def test_a_claim_that_cannot_be_written_leaves_no_half_of_it(monkeypatch, failing):
     """On a full disk or in a read-only folder nothing raises, and nothing stays."""
-    with claims.held_open() as ledger, monkeypatch.context() as broken:
-        ledger.take(["GPU-0"])
+    with claims.held_open() as held, monkeypatch.context() as broken:
+        held.take(["GPU-0"])
         broken.setattr(os, failing, no_space)
-        ledger.take(["GPU-1"])
+        held.take(["GPU-1"])
 
-    assert "No space left on device" in ledger.problem
+    assert "No space left on device" in held.problem
     assert list(claims.shared_folder().iterdir()) == []
 
 
@@ -400,12 +398,12 @@ for line in sys.stdin:
         continue
     while time.monotonic() < float(line):
         pass
-    with claims.held_open(timeout_s=300) as ledger:
-        taken = ledger.others()
+    with claims.held_open(timeout_s=300) as held:
+        taken = held.others()
         time.sleep(0.001)  # as long as a look at the GPUs takes at least
         free = [gpu for gpu in gpus if gpu not in taken]
-        ledger.take(free[:1])
-    print(*free[:1], ledger.problem or "", flush=True)
+        held.take(free[:1])
+    print(*free[:1], held.problem or "", flush=True)
 """
 
 
@@ -441,8 +439,8 @@ def tell(racers: list[subprocess.Popen], line: str) -> list[str]:
 def test_users_share_the_folder_whatever_their_umask(monkeypatch):
     """Users see each other's claims, and the dead one of another is no claim."""
     look = """
-with claims.held_open() as ledger:
-    print(ledger.problem, *ledger.others(), flush=True)
+with claims.held_open() as held:
+    print(held.problem, *held.others(), flush=True)
 sys.stdin.read()
 """
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
@@ -473,8 +471,8 @@ def test_a_claim_can_be_read_by_others_whatever_the_umask(tmp_path, monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = os.umask(0o077)
     try:
-        with claims.held_open() as ledger:
-            ledger.take(["GPU-0"])
+        with claims.held_open() as held:
+            held.take(["GPU-0"])
         (file,) = claim_files()
         assert file.stat().st_mode & 0o777 == 0o644
     finally:

@@ -185,6 +185,49 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
     assert len(cuinit_calls(tmp_path / "log")) == 1  # the user's own
 
 
+KEEP = """
+import os, subprocess, sys
+os.environ["JPY_SESSION_NAME"], os.environ["XDG_STATE_HOME"] = "a.ipynb", {home!r}
+code = '''
+from gpumagic.gpu_select import restart
+from gpumagic.gpu_select.notebook import kept_folder
+
+restart.keep(kept_folder(), {kept}, "a.ipynb")
+'''
+done = subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+def test_words_are_taken_up_again_where_the_driver_tells_no_uuids(tmp_path):
+    """What is kept without UUIDs means after the restart what it meant when typed."""
+    keep = KEEP.format(home=str(tmp_path), kept='"free -n 2 --exclude 0", []')
+    _, taken_up = cells(keep, "%reload_ext gpumagic")
+
+    assert taken_up["shown"].startswith("Kept over the restart: cuda:0 is GPU ")
+    assert len(taken_up["mask"].split(",")) == 2
+    assert "0" not in taken_up["mask"].split(",")
+
+
+@pytest.mark.kernel
+def test_a_limit_that_was_left_is_left_again_after_a_restart(tmp_path):
+    """`--force` and `--as` belong to the choice, so they are kept with it."""
+    machine = machine_environment(tmp_path) | {
+        "GPUMAGIC_FAKE_LOAD": "",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    with kernel(tmp_path, **machine) as manager:
+        run(manager, "%load_ext gpumagic", "%gpu_select 2 --force --as uuid --restart")
+        manager.restart_kernel(now=True)
+        second = run(
+            manager,
+            "%load_ext gpumagic",
+            "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])",
+        )
+
+    assert second[0].startswith("Kept over the restart: cuda:0 is GPU 2")
+    assert second[1].startswith("GPU-")
+
+
 # They wait for the lock for as long as it takes: a busy machine may stop the other one
 # while it has it.
 RACER = """

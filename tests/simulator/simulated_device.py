@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.simulator.allocator import AllocatorSettings, CachingAllocator
+from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.allocator_settings import AllocatorSettings
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT, SIDE, THIRD = 0, 35, 67

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.simulator.allocator import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_segments import AddressSpace
+from gpumagic.simulator.allocator_segments import AddressSpace, OutOfSimulatedMemory
 from tests.simulator.simulated_device import (
     DEFAULT,
     GIB,

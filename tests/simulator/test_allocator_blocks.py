@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.simulator.allocator import OutOfSimulatedMemory
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, Device, allocator_of
 
 GRAPH, OTHER = (1, 0), (2, 0)

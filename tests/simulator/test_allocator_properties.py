@@ -7,11 +7,9 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    OutOfSimulatedMemory,
-)
+from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from gpumagic.simulator.allocator_settings import AllocatorSettings
 from tests.simulator.naive_allocator import (
     CAPACITY,
     MIB,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.simulator.allocator import AllocatorSettings
+from gpumagic.simulator.allocator_settings import AllocatorSettings
 from tests.simulator.simulated_device import DEFAULT, MIB, allocator_of
 
 

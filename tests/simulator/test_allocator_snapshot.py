@@ -8,7 +8,8 @@ import random
 import pytest
 
 from gpumagic.simulator import allocator_segments
-from gpumagic.simulator.allocator import OutOfSimulatedMemory, Recording
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
 
 ADVICE = (

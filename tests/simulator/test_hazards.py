@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.simulator import accesses, hazards, races
-from gpumagic.simulator.hazards import Accesses, Tracker
+from gpumagic.simulator.accesses import Accesses
+from gpumagic.simulator.hazards import Tracker
 from gpumagic.simulator.races import HOST, Kind
 from tests.simulator.brute_force_order import (
     Play,

@@ -7,14 +7,8 @@ import sys
 
 import pytest
 
-from gpumagic.simulator.scheduler import (
-    FULL_SHARE,
-    QUEUE_FULL,
-    Engine,
-    Latencies,
-    Scheduler,
-    Work,
-)
+from gpumagic.simulator.engines import FULL_SHARE, Engine, Latencies, Work
+from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
 
 HALF = FULL_SHARE // 2
 

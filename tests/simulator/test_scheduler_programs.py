@@ -7,7 +7,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Latencies, Scheduler
+from gpumagic.simulator.engines import FULL_SHARE, Engine, Latencies
+from gpumagic.simulator.scheduler import Scheduler
 from tests.simulator.brute_force import BruteForce
 
 HALF = FULL_SHARE // 2

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import gpumagic
+from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.hazards import Accesses
 
 pytestmark = pytest.mark.usefixtures("box")
 

@@ -11,16 +11,17 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.interrupts import NOBODY
-from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand, Tracker
+    from gpumagic.simulator.hazards import Tracker
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream

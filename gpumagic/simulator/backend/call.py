@@ -11,9 +11,9 @@ from gpumagic.simulator.backend.operations import INDICES, MASKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 

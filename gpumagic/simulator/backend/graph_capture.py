@@ -15,8 +15,9 @@ from gpumagic.simulator.engines import FULL_SHARE, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.engines import Engine, Stream
-    from gpumagic.simulator.hazards import Mark, Operand, Tracker
+    from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.scheduler import Scheduler

@@ -17,8 +17,8 @@ from gpumagic.simulator.backend.refusals import not_simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
     Kernel = Callable[..., Any]

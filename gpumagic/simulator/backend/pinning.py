@@ -14,16 +14,17 @@ from collections import Counter, deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.hazards import Accesses
 from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.report.places import PlaceMark
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Mark, Operand
+    from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.races import Bytes
 
 # The factories that can be asked for pinned memory.

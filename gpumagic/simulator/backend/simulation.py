@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
     from gpumagic.simulator.backend.generators import Generator, RandomState
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.driver import Latch
-    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 

@@ -16,9 +16,9 @@ from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.engines import Engine
 
 if TYPE_CHECKING:
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
