@@ -16,6 +16,7 @@ from benchmarks.strangers.outcomes import (
     SAME,
     Outcome,
     difference,
+    steady,
     text_difference,
     time_ratio,
 )
@@ -62,6 +63,14 @@ def test_what_a_program_finds_on_a_gpu_alone_is_no_difference():
     """Code behind `if torch.cuda.is_available()` makes names that the CPU has not."""
     found = Outcome({"losses": [1.0], "on_the_gpu": [2.0]})
     assert difference(found, losses(1.0), within=0) == SAME
+
+
+def test_numbers_that_two_plain_runs_give_otherwise_are_not_compared():
+    """A tutorial that takes times has new ones in each run; its losses are kept."""
+    first = Outcome({"losses": [1.0], "seconds": [0.16]}, printed="loss 1.0")
+    second = Outcome({"losses": [1.0], "seconds": [0.27]})
+
+    assert steady(first, second, within=1e-4) == losses(1.0, printed="loss 1.0")
 
 
 @pytest.mark.parametrize(

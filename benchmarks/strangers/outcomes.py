@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,6 +53,19 @@ def difference(
             if not _close(one, other, within, absolute):
                 return f"{name}[{place}] is {one:.6g} instead of {other:.6g}"
     return SAME
+
+
+def steady(first: Outcome, second: Outcome, *, within: float) -> Outcome:
+    """The first run without the numbers that another run alike gives otherwise.
+
+    A program that takes times of its own has numbers that are new in each run.
+    """
+    alike = {
+        name: numbers
+        for name, numbers in first.numbers.items()
+        if difference(second, Outcome({name: numbers}), within=within) == SAME
+    }
+    return replace(first, numbers=alike)
 
 
 def text_difference(found: str, expected: str) -> str:
