@@ -67,8 +67,8 @@ def test_what_a_program_finds_on_a_gpu_alone_is_no_difference():
 
 def test_numbers_that_two_plain_runs_give_otherwise_are_not_compared():
     """A tutorial that takes times has new ones in each run; its losses are kept."""
-    first = Outcome({"losses": [1.0], "seconds": [0.16]}, printed="loss 1.0")
-    second = Outcome({"losses": [1.0], "seconds": [0.27]})
+    first = Outcome({"losses": (1.0,), "seconds": (0.16,)}, printed="loss 1.0")
+    second = Outcome({"losses": (1.0,), "seconds": (0.27,)})
 
     assert steady(first, second, within=1e-4) == losses(1.0, printed="loss 1.0")
 
