@@ -23,6 +23,9 @@ TORCHES := 2.4.0 2.13.0 2.14.1
 # As many tests at once as there are processors; more than eight only eat memory.
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
+# Hundreds of processes import the same: none is to compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick unit ipython torches hardware bench strangers gallery golden notebooks browser map docs clean
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import tempfile
 
 import pytest
+
+_FILE = pytest.StashKey()  # the one whose tests are running
 
 
 def pytest_configure(config):
@@ -46,6 +49,20 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Begin with what takes long, so that at the end nobody waits for one of it."""
     items.sort(key=lambda item: not _takes_long(item))  # all else stays as it was
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What is there before a file's first test is not looked through by collections.
+
+    Shells collect when they end, and so does much of what is tested. With torch and
+    thousands of tests there are a million objects by then, which only live on: most
+    of a test would be spent on them.
+    """
+    if item.config.stash.get(_FILE, None) != item.path:
+        item.config.stash[_FILE] = item.path
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,11 +27,10 @@ from tests.cuda_sync_time.test_sampling import (
     NoisyRuntime,
     kinds,
     noise,
-    quick_collection,
     standing_still,
 )
 
-__all__ = ["quick_collection", "standing_still"]  # fixtures, used by their names
+__all__ = ["standing_still"]  # fixtures, used by their names
 
 RUNS = 1000
 
@@ -106,7 +105,6 @@ def tailed(seed):
     return seconds, seconds
 
 
-@pytest.mark.usefixtures("quick_collection")
 @pytest.mark.parametrize("shape", [calm, wild, drifting, humped, tailed])
 def test_a_code_is_rarely_faster_than_itself(shape):
     """Of a thousand comparisons of equal codes less than 5 % see a difference.
@@ -141,7 +139,6 @@ def test_verdicts_alone_are_as_rarely_wrong_at_every_count():
 @pytest.mark.parametrize(
     ("ratio", "verdict"), [(1.03, Verdict.SLOWER), (0.97, Verdict.FASTER)]
 )
-@pytest.mark.usefixtures("quick_collection")
 def test_three_percent_are_found_at_two_percent_noise(ratio, verdict):
     """In half a second of samples of two milliseconds."""
     found = Counter(

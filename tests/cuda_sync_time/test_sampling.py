@@ -84,14 +84,6 @@ def standing_still(monkeypatch):
     monkeypatch.setattr(sampling, "perf_counter", lambda: 0.0)
 
 
-@pytest.fixture
-def quick_collection():
-    """What is there already is not gone through at each of hundreds of samplings."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def noise(seed, share, middle=2e-3):
     """Times with a long tail around a median."""
     chance = random.Random(seed)
@@ -270,7 +262,6 @@ def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
     assert FlagKind.UNSTEADY in kinds(flags)
 
 
-@pytest.mark.usefixtures("quick_collection")
 def test_noise_is_not_taken_for_movement():
     """Stretches that differ by chance alone are no warning."""
     unsteady = 0
@@ -372,7 +363,6 @@ def test_time_that_only_this_machine_spends_counts(monkeypatch):
     assert kinds(flags) >= {FlagKind.VALUES_TOOK}
 
 
-@pytest.mark.usefixtures("quick_collection")
 def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
     """Looking at it again and again does not make it a promise that is not kept."""
     inside, repeats = 0, 400

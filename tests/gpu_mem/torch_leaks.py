@@ -31,9 +31,7 @@ def one_shell():
     """A real IPython shell, as it is before its first cell."""
     shell = InteractiveShell.instance()
     shell.run_line_magic("xmode", "Plain")  # the others take long to draw
-    gc.freeze()  # collections need not look through torch and IPython each time
     yield shell
-    gc.unfreeze()
     InteractiveShell.clear_instance()
 
 

@@ -227,7 +227,8 @@ def test_a_model_that_runs_out_in_its_forward_pass_is_told_of_its_batch(shell):
     """Whichever cause comes first, what the frames hold is told as the run's own."""
     run(
         shell,
-        "layers = [torch.nn.Linear(1024, 1024) for _ in range(16)]\n"
+        "sizes = [(1024, 4), (4, 1024)] * 16\n"  # much to keep, little to compute
+        "layers = [torch.nn.Linear(*each) for each in sizes]\n"
         "model = torch.nn.Sequential(*layers).to('sim')\n"
         "x = torch.ones(10000, 1024, device='sim')",
     )

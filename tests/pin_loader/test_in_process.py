@@ -1,4 +1,4 @@
-"""The loader tests that switch the simulator on, each file in a process of its own."""
+"""The loader tests that switch the simulator on, in a process of their own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from tests import own_process
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize(
-    "file", own_process.files_beside(__file__), ids=lambda file: file.stem
-)
-def test_in_a_process_of_its_own(file):
-    """Every behaviour that this file states holds in a fresh process."""
-    own_process.check(file)
+def test_in_a_process_of_their_own():
+    """Every behaviour that the files state holds where the simulator is met first."""
+    own_process.check(*own_process.files_beside(__file__))
