@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing.cells import bar_html, bar_ink, track_html
+from gpumagic.drawing import svg
+from gpumagic.drawing.cells import bar_ink, track_html
 from gpumagic.drawing.html import INSET, Html, element, unbroken, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest, widest_word
-from gpumagic.drawing.lanes import KIND_FILLS, legend_html
-from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.lanes import legend_html, legend_ink
+from gpumagic.drawing.palette import BLUE, TRACK, Swatch, swatches
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
@@ -33,6 +34,7 @@ _MOST_WORDS = 24
 
 _FEWEST_IN_A_STACK, _MOST_IN_A_STACK = 6, 56
 _FURTHEST = 1e100
+_WIDTH, _HEIGHT, _MOST_EM = 480, 16, 60
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,8 @@ class Stacks:
 
         stacks: In the order in which they are to be read.
 
-        legend: Each kind in the order of the colours, and what is said of it; only
-            kinds that are drawn are told.
+        legend: Each kind in the order in which they are told, and what is said of it;
+            only kinds that are drawn are told.
     """
 
     caption: str
@@ -172,9 +174,8 @@ class Stacks:
         return max((stack.length for stack in self.stacks), default=0.0)
 
     @property
-    def _numbers(self) -> dict[str, int]:
-        last = len(KIND_FILLS) - 1
-        return {kind: min(at, last) for at, (kind, _) in enumerate(self.legend)}
+    def _swatches(self) -> dict[str, Swatch]:
+        return swatches(kind for kind, _ in self.legend)
 
     def _ends(self, stack: Stack) -> Iterator[tuple[str, float, float]]:
         """Each piece with where it begins and ends, as shares of the longest bar."""
@@ -189,34 +190,42 @@ class Stacks:
         rows = (
             row_html(
                 words(stack.label),
-                cell_of(self._bar_html(stack)),
+                cell_of(self._picture(stack)),
                 cell_of(unbroken(stack.text), right=True),
             )
             for stack in self.stacks
         )
         return Html(f"{table_html(self.caption, rows)}\n{self._legend_html()}")
 
-    def _bar_html(self, stack: Stack) -> Html:
-        numbers, stops = self._numbers, []
-        end = 0.0
+    def _picture(self, stack: Stack) -> Html:
+        track = svg.path(f"M0 0h{_WIDTH}v{_HEIGHT}H0z", TRACK)
+        pieces = (
+            svg.filled(f"M{x} 0h{max(end - x, 1)}v{_HEIGHT}H{x}z", swatch)
+            for swatch, x, end in self._pieces(stack, _WIDTH)
+        )
+        said = f"{stack.label}: {stack.text}"
+        drawn = svg.wide_picture(_WIDTH, _HEIGHT, stack.label, track, *pieces)
+        return svg.wide_image(drawn, said, _WIDTH, _HEIGHT, most_em=_MOST_EM)
+
+    def _pieces(self, stack: Stack, width: int) -> Iterator[tuple[Swatch, int, int]]:
+        """What has a fill of its own, which free space has not."""
+        known = self._swatches
         for kind, start, end in self._ends(stack):
-            fill = KIND_FILLS[numbers[kind]] if kind in numbers else TRACK
-            stops.append(f"{fill} {100 * start:.1f}%,{fill} {100 * end:.1f}%")
-        stops.append(f"{TRACK} {100 * end:.1f}%,{TRACK} 100%")
-        return bar_html(",".join(stops), _WIDTH_EM, "1.1em", least_em=_LEAST_EM)
+            if end > start and kind in known and known[kind].fill != TRACK:
+                yield known[kind], round(start * width), round(end * width)
 
     def _legend_html(self) -> Html:
         style = f"margin:0 0 .9em {INSET}"
         return element("p", legend_html(self._said()), style=style)
 
-    def _said(self) -> Iterator[tuple[int, str]]:
+    def _said(self) -> Iterator[tuple[Swatch, str]]:
         drawn = {
             kind for stack in self.stacks for kind, size in stack.pieces if _size(size)
         }
-        numbers = self._numbers
+        known = self._swatches
         for kind, text in self.legend:
             if kind in drawn:
-                yield numbers[kind], f"{kind}, {text}" if text else kind
+                yield known[kind], f"{kind}, {text}" if text else kind
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -232,21 +241,19 @@ class Stacks:
                 (label, text, bar), widths, console, right=(False, True, False)
             ):
                 yield indented(line)
-        marks = glyphs_for(options).kinds
-        for number, said in self._said():
-            mark = Text(marks[number], style=KIND_FILLS[number])
-            yield indented(mark.append(" ").append_text(ink(said, options)))
+        for each in self._said():
+            yield indented(legend_ink((each,), options))
 
     def _bar_ink(self, stack: Stack, cells: int, options: ConsoleOptions) -> Text:
         """The pieces in whole cells; one that is there has a cell, if one is left."""
-        glyphs, numbers, bar = glyphs_for(options), self._numbers, Text()
+        glyphs, known, bar = glyphs_for(options), self._swatches, Text()
         for kind, start, end in self._ends(stack):
             at = bar.cell_len
             least = 1 if end > start else 0
             length = min(max(round(end * cells) - at, least), cells - at)
-            if kind in numbers:
-                number = numbers[kind]
-                bar.append(glyphs.kinds[number] * length, style=KIND_FILLS[number])
+            if kind in known:
+                swatch = known[kind]
+                bar.append(glyphs.of(swatch) * length, style=swatch.style)
             else:
                 bar.append(" " * length)
         return bar

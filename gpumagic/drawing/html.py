@@ -20,6 +20,9 @@ Html = NewType("Html", str)
 # What stands beside tables begins where the text in their cells does.
 INSET = ".45em"
 
+# Prose ends where the widest tables do.
+WIDEST_EM = 72
+
 _LONG_WORD = 32
 
 # Up to 16 characters, or less where a separator offers itself.

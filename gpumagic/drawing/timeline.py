@@ -12,13 +12,14 @@ from rich.text import Text
 from gpumagic.drawing.html import INSET, Html, element, lines, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.lanes import (
-    KIND_FILLS,
     LINE_WIDTH,
     lane_html,
     lane_ink,
     legend_html,
+    legend_ink,
     too_fine,
 )
+from gpumagic.drawing.palette import Swatch, swatches
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
@@ -43,7 +44,7 @@ _FEW = 6
 _FOREVER_S = 1e12
 
 MOST_LANES = 12
-_COLUMNS = 4
+_COLUMNS = 3
 # About 100 bytes of HTML each, most of it what the pointer finds there.
 MOST_STROKES = 240
 # A span and its gap need as many pixels to be seen apart.
@@ -171,7 +172,7 @@ class Timeline:
 
         lanes: From top to bottom.
 
-        kinds: The kinds of spans in the order of their colours, where two
+        kinds: The kinds of spans in the order in which they are told, where two
             timelines are to be compared; by default as they appear.
 
         window: The time that is shown even where nothing happened; by default
@@ -202,19 +203,19 @@ class Timeline:
         return MOST_STROKES // len(self.shown)
 
     @cached_property
-    def kind_numbers(self) -> dict[str, int]:
-        """For each kind the number of its colour; all others share the last."""
+    def swatches(self) -> dict[str, Swatch]:
+        """How each kind is drawn."""
         spans = (span for lane in self.shown for span in lane.drawn)
-        kinds = dict.fromkeys((*self.kinds, *(span.kind for span in spans)))
-        return {kind: min(at, len(KIND_FILLS) - 1) for at, kind in enumerate(kinds)}
+        return swatches((*self.kinds, *(span.kind for span in spans)))
 
-    def legend(self) -> Iterator[tuple[int, str]]:
-        """Each colour's number, with the kinds that are drawn in it."""
+    def legend(self) -> Iterator[tuple[Swatch, str]]:
+        """What is drawn how, with the kinds that share it."""
         used = {span.kind for lane in self.shown for span in lane.drawn if span.kind}
-        for number in range(len(KIND_FILLS)):
-            its = [kind for kind, at in self.kind_numbers.items() if at == number]
-            if names := ", ".join(kind for kind in its if kind in used):
-                yield number, names
+        alike: dict[Swatch, list[str]] = {}
+        for kind, swatch in self.swatches.items():
+            if kind in used:
+                alike.setdefault(swatch, []).append(kind)
+        yield from ((swatch, ", ".join(kinds)) for swatch, kinds in alike.items())
 
     def remarks(self, *, heights: bool) -> Iterator[str]:
         """What the picture does not show as it was."""
@@ -235,13 +236,13 @@ class Timeline:
             lane_html(
                 lane,
                 self.scale,
-                self.kind_numbers,
+                self.swatches,
                 stretches=0 if self.one_by_one(lane) else self._strokes_each,
             )
             for lane in self.shown
         ] or [wide_row_html("none", _COLUMNS)]
-        names = (words("lane"), self._axis_html(), words("spans"), words("busy"))
-        head = head_html(zip(names, (False, False, True, True), strict=True))
+        names = (words("lane"), self._axis_html(), words("busy"))
+        head = head_html(zip(names, (False, False, True), strict=True))
         return lines((table_html(self.caption, rows, head=head), self._foot_html()))
 
     def _axis_html(self) -> Html:
@@ -273,22 +274,17 @@ class Timeline:
 
     def _lanes_ink(self, width: int, glyphs: Glyphs) -> Iterator[Text]:
         for lane in self.shown:
-            yield lane_ink(lane, self.scale, self.kind_numbers, width, glyphs)
+            yield lane_ink(lane, self.scale, self.swatches, width, glyphs)
 
     def _told(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
         if legend := self._legend_ink(options):
             yield legend
         heights = any(too_fine(lane, width) for lane in self.shown)
-        told = (lane.words(self.scale) for lane in self.shown)
-        for sentence in (*told, *self.remarks(heights=heights)):
-            yield ink(sentence, options)
+        for remark in self.remarks(heights=heights):
+            yield ink(remark, options)
 
     def _legend_ink(self, options: ConsoleOptions) -> Text:
-        marks = glyphs_for(options).kinds
-        return Text(GAP).join(
-            Text.assemble((marks[number], KIND_FILLS[number]), " ", ink(names, options))
-            for number, names in self.legend()
-        )
+        return legend_ink(self.legend(), options)
 
 
 def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:

@@ -23,6 +23,8 @@ from gpumagic.drawing import (
     Paragraph,
     Span,
     Sparkline,
+    Stack,
+    Stacks,
     Table,
     Timeline,
 )
@@ -105,6 +107,40 @@ _MANY = Timeline(
 )
 
 
+_TIMES_MEANT = (
+    *("host code", "launch", "host waits", "kernel", "copy", "communication"),
+    "perhaps busy",
+)
+_MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
+_WITHOUT_MEANING = tuple(f"kind {at}" for at in range(6))
+
+
+def _all_of(caption, kinds):
+    """A bar with a piece of each kind, and what they are called."""
+    pieces = tuple((kind, 1.0) for kind in kinds)
+    return Stacks(
+        caption,
+        (Stack("all", pieces, f"{len(kinds)} kinds"),),
+        tuple((kind, "") for kind in kinds),
+    )
+
+
+_PALETTE = (
+    _all_of("Time", _TIMES_MEANT),
+    _all_of("Memory", _MEMORY_MEANT),
+    _all_of("What has no meaning of those", _WITHOUT_MEANING),
+    Timeline(
+        "Beside and below each other",
+        tuple(
+            Lane(
+                kind, tuple(Span(at, at + 0.7, kind, kind) for at in (n / 4, n / 4 + 1))
+            )
+            for n, kind in enumerate(_TIMES_MEANT)
+        ),
+    ),
+)
+
+
 def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
@@ -132,6 +168,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             label=SIMULATED,
         ),
     ),
+    ("palette", _one("One colour, one meaning.", *_PALETTE)),
     ("title-only", _one("No GPU was found, and none is needed for this.")),
     ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
     ("table", _one("GPU 1 is free.", _GPUS)),
@@ -351,6 +388,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 PICTURES = (  # how the names of those with a picture begin
     "whole",
     "timeline-",
+    "palette",
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-every",
