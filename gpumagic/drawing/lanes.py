@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import Html, element, unbroken, words
+from gpumagic.drawing.html import Html, element, label, unbroken, words
 from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink
 from gpumagic.drawing.palette import TRACK, Swatch, text_on
 from gpumagic.drawing.table import cell_of, row_html
@@ -150,9 +150,8 @@ def of_stretches(lane: Lane, scale: Scale, width: int, count: int) -> Iterator[H
             held[stretch].append(span)
     for number, spans in enumerate(held):
         left, right = (at * width // count for at in (number, number + 1))
-        times = (
-            seconds_text(scale.length_s * at / count) for at in (number, number + 1)
-        )
+        step_s = scale.length_s / count
+        times = (scale.told(scale.start_s + step_s * at) for at in (number, number + 1))
         told = f"{' to '.join(times)}: {_counted(spans)}" if spans else ""
         yield Hover(left, right, told)
 
@@ -162,7 +161,7 @@ def _told(spans: Sequence[Span], scale: Scale) -> str:
         return _counted(spans)
     return "".join(
         f"{_name(span)}: {seconds_text(span.end_s - span.start_s)},"
-        f" from {seconds_text(span.start_s - scale.start_s)} on"
+        f" from {scale.told(span.start_s)} on"
         for span in spans
     )
 
@@ -187,6 +186,23 @@ def _name(span: Span) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
+def axis_html(marks: list[str]) -> Html:
+    """What a picture is measured by: its beginning, its middle and its end."""
+    spans = (element("span", words(mark)) for mark in marks)
+    style = "display:flex;justify-content:space-between;font-weight:normal"
+    return element("div", Html(" ".join(spans)), style=style)
+
+
+def axis_text(marks: list[str], width: int) -> str:
+    """The same in so many characters."""
+    if len(marks) == 1:
+        return marks[0]
+    first, *middle, last = marks
+    room = max(width - len(first) - len(last), 0)
+    row = f"{first}{' '.join(middle):^{room}}{last}"
+    return row if len(row) <= width else f"{first} to {last}"
+
+
 def legend_html(said: Iterable[tuple[Swatch, str]]) -> Html:
     """A patch and its words for each kind, in a row.
 
@@ -199,13 +215,30 @@ def legend_html(said: Iterable[tuple[Swatch, str]]) -> Html:
     return Html(" &nbsp; ".join(_entry(swatch, text) for swatch, text in said))
 
 
-def legend_ink(said: Iterable[tuple[Swatch, str]], options: ConsoleOptions) -> Text:
-    """The same as one line of text."""
-    glyphs = glyphs_for(options)
-    return Text(GAP).join(
+def legend_ink(
+    said: Iterable[tuple[Swatch, str]], options: ConsoleOptions, *last: str
+) -> Iterator[Text]:
+    """The same as lines of text, none of which breaks where another one could begin.
+
+    Args:
+        said: As in HTML.
+
+        options: How much room there is.
+
+        last: What else is said.
+    """
+    glyphs, line = glyphs_for(options), Text()
+    entries = [
         Text.assemble((glyphs.of(swatch), swatch.style), " ", ink(text, options))
         for swatch, text in said
-    )
+    ]
+    for entry in (*entries, *(ink(text, options) for text in last)):
+        if line and line.cell_len + len(GAP) + entry.cell_len > options.max_width:
+            yield line
+            line = Text()
+        line = line.append(GAP if line else "").append_text(entry)
+    if line:
+        yield line
 
 
 def _entry(swatch: Swatch, text: str) -> Html:
@@ -250,7 +283,7 @@ def lane_html(
     over = hovers_html(hovers, LINE_WIDTH, _HEIGHT)
     said = lane.words(scale)
     return row_html(
-        words(lane.name),
+        label(lane.name),
         cell_of(
             svg.wide_image(picture, said, LINE_WIDTH, _HEIGHT, over, most_em=_MOST_EM)
         ),
@@ -295,13 +328,13 @@ def _boxes(lane: Lane, scale: Scale, kinds: Mapping[str, Swatch]) -> Iterator[Ht
         if data:
             yield svg.filled(data, swatch)
     for stroke in drawn:
-        label, swatch = clean(stroke.label), kinds[stroke.kind]
+        name, swatch = clean(stroke.label), kinds[stroke.kind]
         # Letters can be read on a plain fill only.
-        fits = cell_len(label) * _LETTER_WIDTH + 6 <= stroke.width
-        if label and fits and not swatch.pattern:
+        fits = cell_len(name) * _LETTER_WIDTH + 6 <= stroke.width
+        if name and fits and not swatch.pattern:
             fill = text_on(swatch.fill)
             left, share = stroke.left / LINE_WIDTH, stroke.width / LINE_WIDTH
-            yield svg.label(label, left, share, _HEIGHT - 6, fill)
+            yield svg.label(name, left, share, _HEIGHT - 6, fill)
 
 
 def _box(stroke: Stroke) -> str:

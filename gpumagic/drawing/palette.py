@@ -93,6 +93,7 @@ class Swatch:
 
 # Of those without a pattern, and of those with the same one, each is told from each
 # by its lightness alone, and by its colour whatever colours a reader sees.
+FREE = "free"
 MEANINGS = {
     "host code": Swatch("slate", "#7E8199", "", "▒", "="),
     "launch": Swatch("violet, striped", "#7148C8", "stripes", "▞", "+"),
@@ -103,7 +104,7 @@ MEANINGS = {
     "in use": Swatch("green", "#238151", "", "█", "#"),
     "cached": Swatch("light green, striped", "#5B9000", "stripes", "▒", "="),
     "others": Swatch("grey, dotted", "#8A8A8A", "dots", "▚", "o"),
-    "free": Swatch("empty", TRACK, "", "·", "."),
+    FREE: Swatch("empty", TRACK, "", "·", "."),
     "perhaps busy": Swatch("grey, hatched", GREY, "hatches", "▨", "/"),
 }
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import (
     INSET,
     WIDEST_EM,
     Html,
     element,
+    label,
     lines,
     unbroken,
     words,
@@ -37,6 +36,7 @@ from gpumagic.drawing.table import (
     caption_ink,
     cell_of,
     indented,
+    narrower,
     row_html,
     table_html,
 )
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
 
-    from gpumagic.drawing.ink import Glyphs
 
 __all__ = ["Piece", "StripRow", "Strips"]
 
@@ -105,7 +105,7 @@ class Strips:
         most = max(_MOST_HOVERS // max(len(self.rows), 1), 1)
         rows = [
             row_html(
-                words(row.label),
+                label(row.label),
                 cell_of(self._picture(row, most)),
                 cell_of(unbroken(row.text), right=True),
             )
@@ -115,12 +115,12 @@ class Strips:
 
     def _picture(self, row: StripRow, most_hovers: int) -> Html:
         scale = self._scale(WIDTH)
-        label = row.label or "continued"
+        name = row.label or "continued"
         shapes = shapes_of(row, scale, self._kinds)
-        picture = svg.wide_picture(WIDTH, HEIGHT, label, *shapes)
+        picture = svg.wide_picture(WIDTH, HEIGHT, name, *shapes)
         hovers = of_pieces(row, scale, most_hovers, self._told)
         over = hovers_html(hovers, WIDTH, HEIGHT)
-        said = f"{label}: {row.text}"
+        said = f"{name}: {row.text}"
         return svg.wide_image(picture, said, WIDTH, HEIGHT, over, most_em=_MOST_EM)
 
     def _told(self, pieces: list[Piece]) -> str:
@@ -170,21 +170,18 @@ class Strips:
         texts = [ink(row.text, options) for row in self.rows]
         widths = _widths(labels, texts, options.max_width - INDENT - 2 * len(GAP))
         glyphs, fine = glyphs_for(options), False
-        for row, label, text in zip(self.rows, labels, texts, strict=True):
+        for row, name, text in zip(self.rows, labels, texts, strict=True):
             scale = self._scale(widths[1])
             fine = fine or bool(fine_cells(row, scale, widths[1], 1))
             drawn = line_of(row, scale, widths[1], self._kinds, glyphs)
             for line in side_by_side(
-                (label, drawn, text), widths, console, right=(False, False, True)
+                (name, drawn, text), widths, console, right=(False, False, True)
             ):
                 yield indented(line)
-        yield indented(self._legend_ink(options, glyphs))
+        unused = self._unused(glyphs.gap)
+        yield from map(indented, legend_ink(self._said(), narrower(options), unused))
         for remark in self._remarks(fine=fine):
             yield indented(ink(remark, options))
-
-    def _legend_ink(self, options: ConsoleOptions, glyphs: Glyphs) -> Text:
-        said = [legend_ink((each,), options) for each in self._said()]
-        return Text(GAP).join((*said, ink(self._unused(glyphs.gap), options)))
 
 
 def _widths(labels: list[Text], texts: list[Text], room: int) -> tuple[int, int, int]:

@@ -141,6 +141,24 @@ _PALETTE = (
 )
 
 
+_USES = (("Hardly any", 16 * 2**20), ("Much", 40 * GIB), ("No", 0))
+
+
+def _memory(caption, used):
+    """A bar of a GPU's memory with an axis."""
+    pieces = (
+        ("in use", used * 0.75),
+        ("cached", used * 0.25),
+        ("free", 80 * GIB - used),
+    )
+    return Stacks(
+        caption,
+        (Stack("cuda:0", pieces, bytes_text(used)),),
+        (("in use", bytes_text(used * 0.75)), ("cached", ""), ("free", "")),
+        bytes_text,
+    )
+
+
 def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
@@ -169,6 +187,22 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         ),
     ),
     ("palette", _one("One colour, one meaning.", *_PALETTE)),
+    (
+        "stacks",
+        _one(
+            "16 MiB is in use on a GPU of 80 GiB.",
+            *(_memory(f"{name} use of a GPU", used) for name, used in _USES),
+            Stacks(
+                "Without an axis",
+                (
+                    Stack("the run", (("host code", 1.0), ("host waits", 9.0)), "10 s"),
+                    Stack("cuda:0", (("", 1.0), ("perhaps busy", 8.0)), "8 s"),
+                    Stack("nothing", (), "unknown"),
+                ),
+                (("host code", "1 s"), ("host waits", "9 s"), ("perhaps busy", "")),
+            ),
+        ),
+    ),
     ("title-only", _one("No GPU was found, and none is needed for this.")),
     ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
     ("table", _one("GPU 1 is free.", _GPUS)),
@@ -389,6 +423,7 @@ PICTURES = (  # how the names of those with a picture begin
     "whole",
     "timeline-",
     "palette",
+    "stacks",
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-every",
