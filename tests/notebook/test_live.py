@@ -1,4 +1,4 @@
-"""Something long shows how far it is, in one place, and leaves its last state."""
+"""Something long shows how far it is, in one place, and leaves it to the answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tests.notebook.shells import PATIENCE_S, see_in_kernel, see_in_terminal
 STEPS = """
 from gpumagic.notebook.live import progress
 import time
-with progress(get_ipython(), 40, "Measuring") as steps:
+with progress(get_ipython(), 40, "Measuring", begins_after_s=0) as steps:
     for number in range(40):
         time.sleep(0.01)
         steps.advance()
 """
 INTERRUPTED = """
-with progress(get_ipython(), 40, "Measuring") as steps:
+with progress(get_ipython(), 40, "Measuring", begins_after_s=0) as steps:
     steps.advance(10)
     raise KeyboardInterrupt
 """
 
 
 @pytest.mark.kernel
-def test_a_notebook_keeps_one_output_with_the_last_state():
-    """One output is shown and then updated; saved, it says that it has finished."""
+def test_a_notebook_keeps_what_was_stopped_and_nothing_of_what_was_done():
+    """One output is shown and then updated; saved, it says how far it came."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -37,11 +37,10 @@ def test_a_notebook_keeps_one_output_with_the_last_state():
         allow_errors=True,
     ).execute()
 
-    finished = notebook.cells[0].outputs
+    (finished,) = notebook.cells[0].outputs
     (stopped, error) = notebook.cells[1].outputs
-    assert [each.output_type for each in finished] == ["display_data"]
-    assert "Measuring: finished in" in finished[0].data["text/plain"]
-    assert "40 of 40" in finished[0].data["text/html"]
+    assert finished.data == {"text/plain": "", "text/html": ""}
+    assert finished.metadata == stopped.metadata == {"gpumagic": "progress"}
     assert "stopped at 25.0 %" in stopped.data["text/plain"]
     assert error.ename == "KeyboardInterrupt"
 
@@ -54,10 +53,9 @@ def test_a_kernel_displays_once_and_updates_that():
     assert len(seen.shown) == 1
 
 
-def test_output_that_goes_to_a_file_gets_the_last_state_only():
-    """No carriage returns or escapes where there is no terminal."""
+def test_output_that_goes_to_a_file_gets_one_line_of_what_was_stopped():
+    """No carriage returns or escapes in a file, and nothing of what was done."""
     finished, stopped = see_in_terminal([STEPS, INTERRUPTED])
-    assert finished.printed.startswith("Measuring: finished in")
-    assert "40 of 40" in finished.printed
+    assert finished.printed == ""
     assert "stopped at 25.0 %" in stopped.traceback
-    assert "\r" not in finished.printed
+    assert "\r" not in stopped.traceback
