@@ -117,6 +117,8 @@ class Notebook:
         if cell is None:
             self._check_order(code)
             self._check_syntax(code)
+        if parsed.live:
+            self._magics.show_live(keeps=False)
         if options.repeating:
             return self._repeat(asked)
         return self._look_for_races(asked) if options.races else self._run_once(asked)

@@ -88,6 +88,16 @@ class GpuMagics(Magics):
         began = {"begins_after_s": math.inf} if quiet else {}
         return live.progress(self.shell, total, label, **began)
 
+    def show_live(self, *, keeps: bool) -> None:
+        """Draw what the running cell does until it has ended.
+
+        Args:
+            keeps: Whether the last picture stays.
+        """
+        from gpumagic.notebook.live import Panel
+
+        Panel(self.shell, lambda: self.session.driver, keeps=keeps).begin()
+
     def run_body(
         self,
         typed: str,
