@@ -132,6 +132,7 @@ class TimeMagics(GpuMagics):
         metavar="SIZE",
         help="What one run moves, as in 512MiB; shown against the device's peak.",
     )
+    @argument("--live", action="store_true", help="Draw a panel while the cell runs.")
     @argument(
         "--name",
         metavar="NAME",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +34,6 @@ _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
-_SHOWS_PROGRESS_S = 2.0  # nobody needs to be told how far a second has come
 
 
 class _Asked(NamedTuple):
@@ -119,6 +117,8 @@ class Notebook:
         if cell is None:
             self._check_order(code)
             self._check_syntax(code)
+        if parsed.live:
+            self._magics.show_live(keeps=False)
         if options.repeating:
             return self._repeat(asked)
         return self._look_for_races(asked) if options.races else self._run_once(asked)
@@ -230,8 +230,7 @@ class Notebook:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
         error = None
-        shown_after_s = math.inf if quiet else _SHOWS_PROGRESS_S
-        waiting = self._magics.progress(None, "Measuring", begins_after_s=shown_after_s)
+        waiting = self._magics.progress(None, "Measuring", quiet=quiet)
         try:
             with waiting as measured:
                 if base is not None:

@@ -202,7 +202,8 @@ def _memory(nvml: Any, gpu: Any) -> dict[str, int | None]:
     }
 
 
-def _utilisation_share(nvml: Any, gpu: Any) -> float:
+def utilisation_share(nvml: Any, gpu: Any) -> float:
+    """How much of the last moment something ran."""
     return float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100
 
 
@@ -305,7 +306,7 @@ _GPU = (
     ("uuid", uuid),
     ("pci_address", pci_address),
     ("memory", _memory),
-    ("utilisation_share", _utilisation_share),
+    ("utilisation_share", utilisation_share),
     ("temperature_c", _temperature_c),
     ("power_w", _power_w),
     ("compute_capability", _compute_capability),

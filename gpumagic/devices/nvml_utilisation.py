@@ -11,7 +11,7 @@ import contextlib
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.nvml import (
     answers,
@@ -19,12 +19,14 @@ from gpumagic.devices.nvml import (
     load_pynvml,
     pci_address,
     running,
+    utilisation_share,
     uuid,
 )
 from gpumagic.devices.protocols import GpuLink, GpuLoad
+from gpumagic.devices.visible_devices import same_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.devices.protocols import VisibleDevice
 
@@ -48,6 +50,14 @@ _LIMITERS = (
 _HARDWARE_REASONS = 0x40 | 0x80  # with one of these the general bit says nothing new
 
 
+class GpuUse(NamedTuple):
+    """What is done with a GPU at one moment, by whomever."""
+
+    busy_share: float | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+
+
 class LoadReader:
     """Asks NVML again and again, and keeps it open meanwhile.
 
@@ -67,6 +77,17 @@ class LoadReader:
                 return ()
             self._keep_open(nvml)
             return tuple(GpuLoad(**each) for each in _answers_of(nvml, shown, _LOAD))
+
+    def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, GpuUse]:
+        """How busy and how full these GPUs are, by their place; cheap, never raises.
+
+        A slice of a GPU is left out: NVML tells of the whole GPU only.
+        """
+        with _opened() as nvml:
+            if nvml is None:
+                return {}
+            self._keep_open(nvml)
+            return dict(_uses_of(nvml, shown))
 
     def _keep_open(self, nvml: Any) -> None:
         """NVML counts who has opened it; so one more keeps it open."""
@@ -199,6 +220,20 @@ def _other_processes(nvml: Any, gpu: Any) -> int | None:
     return count_others(pids, own_pid=os.getpid(), in_container=in_container())
 
 
+def _uses_of(nvml: Any, shown: Sequence[VisibleDevice]) -> Iterator[tuple[int, GpuUse]]:
+    for number, device in enumerate(shown):
+        handle = _handle_of(nvml, device)
+        known = {} if handle is None else answers(_USE, [], nvml, handle)
+        if same_uuid(known.pop("uuid", None), device.uuid):
+            yield number, GpuUse(**known)
+
+
+_USE = (
+    ("uuid", uuid),
+    ("busy_share", utilisation_share),
+    ("used_bytes", lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used)),
+    ("total_bytes", lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total)),
+)
 _LOAD = (
     ("index", _index),
     ("uuid", uuid),

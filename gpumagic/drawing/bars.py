@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing.cells import bar_html, bar_ink, track_html
-from gpumagic.drawing.html import INSET, Html, element, unbroken, words
+from gpumagic.drawing import svg
+from gpumagic.drawing.cells import bar_ink, track_html
+from gpumagic.drawing.html import INSET, Html, element, label, unbroken, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest, widest_word
-from gpumagic.drawing.lanes import KIND_FILLS, legend_html
-from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.lanes import axis_html, axis_text, legend_html, legend_ink
+from gpumagic.drawing.palette import BLUE, FREE, TRACK, Swatch, swatches
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     cell_of,
     indented,
+    narrower,
     row_html,
     table_html,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -33,6 +37,9 @@ _MOST_WORDS = 24
 
 _FEWEST_IN_A_STACK, _MOST_IN_A_STACK = 6, 56
 _FURTHEST = 1e100
+# A piece that takes less of the bar is hardly to be seen.
+_SMALL, _ROOM = 0.05, 1.2
+_WIDTH, _HEIGHT, _MOST_EM = 480, 16, 60
 
 
 @dataclass(frozen=True)
@@ -104,11 +111,11 @@ class BarPair:
             [text.plain for text in texts],
             options.max_width - INDENT - 2 * len(GAP),
         )
-        for bar, label, text in zip(self.bars, labels, texts, strict=True):
+        for bar, name, text in zip(self.bars, labels, texts, strict=True):
             drawn = bar_ink(self.share(bar), widths[2], options)
             drawn.stylize(bar.fill)
             for line in side_by_side(
-                (label, text, drawn), widths, console, right=(False, True, False)
+                (name, text, drawn), widths, console, right=(False, True, False)
             ):
                 yield indented(line)
 
@@ -149,6 +156,17 @@ class Stack:
         """All pieces together; what is no size counts as none."""
         return sum(map(_size, (size for _, size in self.pieces)))
 
+    @property
+    def filled(self) -> float:
+        """The same up to the last piece that is neither a gap nor free."""
+        ends = accumulate(_size(size) for _, size in self.pieces)
+        drawn = (
+            end
+            for (kind, size), end in zip(self.pieces, ends, strict=True)
+            if kind not in ("", FREE) and _size(size)
+        )
+        return max(drawn, default=0.0)
+
 
 @dataclass(frozen=True)
 class Stacks:
@@ -159,94 +177,129 @@ class Stacks:
 
         stacks: In the order in which they are to be read.
 
-        legend: Each kind in the order of the colours, and what is said of it; only
-            kinds that are drawn are told.
+        legend: Each kind in the order in which they are told, and what is said of it;
+            only kinds that are drawn are told.
+
+        text_of: Writes a size with its unit, for an axis; without it there is none.
+            Where all but free space would be too small to see, the bars are then
+            drawn to a scale of their own, which the caption says.
     """
 
     caption: str
     stacks: tuple[Stack, ...]
     legend: tuple[tuple[str, str], ...]
+    text_of: Callable[[float], str] | None = None
 
     @property
     def _longest(self) -> float:
         return max((stack.length for stack in self.stacks), default=0.0)
 
+    @cached_property
+    def _scale(self) -> float:
+        """What the whole width stands for."""
+        filled = max((stack.filled for stack in self.stacks), default=0.0)
+        small = 0 < filled < _SMALL * self._longest
+        return _round_up(filled) if small and self.text_of else self._longest
+
     @property
-    def _numbers(self) -> dict[str, int]:
-        last = len(KIND_FILLS) - 1
-        return {kind: min(at, last) for at, (kind, _) in enumerate(self.legend)}
+    def _said_above(self) -> str:
+        if self.text_of is None or self._scale == self._longest:
+            return self.caption
+        scale, longest = self.text_of(self._scale), self.text_of(self._longest)
+        said = f"scale to {scale} of {longest}"
+        return f"{self.caption} ({said})" if self.caption else said
+
+    def _ticks(self) -> list[str]:
+        """The sizes at the beginning, in the middle and at the end."""
+        if self.text_of is None or not self._scale:
+            return []
+        return [self.text_of(self._scale * share) for share in (0, 0.5, 1)]
+
+    @property
+    def _swatches(self) -> dict[str, Swatch]:
+        return swatches(kind for kind, _ in self.legend)
 
     def _ends(self, stack: Stack) -> Iterator[tuple[str, float, float]]:
         """Each piece with where it begins and ends, as shares of the longest bar."""
         at = 0.0
         for kind, size in stack.pieces:
-            share = _size(size) / self._longest if self._longest else 0.0
+            share = _size(size) / self._scale if self._scale else 0.0
             yield kind, at, min(at + share, 1.0)
             at = min(at + share, 1.0)
 
     def html(self) -> Html:
         """A table of label, bar and number, then what the colours mean."""
+        ticks, last = self._ticks(), len(self.stacks) - 1
         rows = (
             row_html(
-                words(stack.label),
-                cell_of(self._bar_html(stack)),
+                label(stack.label),
+                cell_of(self._picture(stack, ticks if at == last else [])),
                 cell_of(unbroken(stack.text), right=True),
             )
-            for stack in self.stacks
+            for at, stack in enumerate(self.stacks)
         )
-        return Html(f"{table_html(self.caption, rows)}\n{self._legend_html()}")
+        return Html(f"{table_html(self._said_above, rows)}\n{self._legend_html()}")
 
-    def _bar_html(self, stack: Stack) -> Html:
-        numbers, stops = self._numbers, []
-        end = 0.0
+    def _picture(self, stack: Stack, ticks: list[str]) -> Html:
+        track = svg.path(f"M0 0h{_WIDTH}v{_HEIGHT}H0z", TRACK)
+        pieces = (
+            svg.filled(f"M{x} 0h{max(end - x, 1)}v{_HEIGHT}H{x}z", swatch)
+            for swatch, x, end in self._pieces(stack, _WIDTH)
+        )
+        said = f"{stack.label}: {stack.text}"
+        drawn = svg.wide_picture(_WIDTH, _HEIGHT, stack.label, track, *pieces)
+        axis = (axis_html(ticks),) if ticks else ()
+        return svg.wide_image(drawn, said, _WIDTH, _HEIGHT, *axis, most_em=_MOST_EM)
+
+    def _pieces(self, stack: Stack, width: int) -> Iterator[tuple[Swatch, int, int]]:
+        """What has a fill of its own, which free space has not."""
+        known = self._swatches
         for kind, start, end in self._ends(stack):
-            fill = KIND_FILLS[numbers[kind]] if kind in numbers else TRACK
-            stops.append(f"{fill} {100 * start:.1f}%,{fill} {100 * end:.1f}%")
-        stops.append(f"{TRACK} {100 * end:.1f}%,{TRACK} 100%")
-        return bar_html(",".join(stops), _WIDTH_EM, "1.1em", least_em=_LEAST_EM)
+            if end > start and kind in known and known[kind].fill != TRACK:
+                yield known[kind], round(start * width), round(end * width)
 
     def _legend_html(self) -> Html:
         style = f"margin:0 0 .9em {INSET}"
         return element("p", legend_html(self._said()), style=style)
 
-    def _said(self) -> Iterator[tuple[int, str]]:
+    def _said(self) -> Iterator[tuple[Swatch, str]]:
         drawn = {
             kind for stack in self.stacks for kind, size in stack.pieces if _size(size)
         }
-        numbers = self._numbers
+        known = self._swatches
         for kind, text in self.legend:
             if kind in drawn:
-                yield numbers[kind], f"{kind}, {text}" if text else kind
+                yield known[kind], f"{kind}, {text}" if text else kind
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        yield from caption_ink(self.caption, options)
+        yield from caption_ink(self._said_above, options)
         labels = [ink(stack.label, options) for stack in self.stacks]
         texts = [ink(stack.text, options) for stack in self.stacks]
         room = options.max_width - INDENT - 2 * len(GAP)
         widths = _stack_widths(labels, texts, room)
-        for stack, label, text in zip(self.stacks, labels, texts, strict=True):
+        for stack, name, text in zip(self.stacks, labels, texts, strict=True):
             bar = self._bar_ink(stack, widths[2], options)
             for line in side_by_side(
-                (label, text, bar), widths, console, right=(False, True, False)
+                (name, text, bar), widths, console, right=(False, True, False)
             ):
                 yield indented(line)
-        marks = glyphs_for(options).kinds
-        for number, said in self._said():
-            mark = Text(marks[number], style=KIND_FILLS[number])
-            yield indented(mark.append(" ").append_text(ink(said, options)))
+        if ticks := self._ticks():
+            left = " " * (widths[0] + widths[1] + 2 * len(GAP))
+            yield indented(Text(left + axis_text(ticks, widths[2])))
+        yield from map(indented, legend_ink(self._said(), narrower(options)))
 
     def _bar_ink(self, stack: Stack, cells: int, options: ConsoleOptions) -> Text:
         """The pieces in whole cells; one that is there has a cell, if one is left."""
-        glyphs, numbers, bar = glyphs_for(options), self._numbers, Text()
+        glyphs, known, bar = glyphs_for(options), self._swatches, Text()
         for kind, start, end in self._ends(stack):
             at = bar.cell_len
             least = 1 if end > start else 0
             length = min(max(round(end * cells) - at, least), cells - at)
-            if kind in numbers:
-                number = numbers[kind]
-                bar.append(glyphs.kinds[number] * length, style=KIND_FILLS[number])
+            if kind in known:
+                swatch = known[kind]
+                bar.append(glyphs.of(swatch) * length, style=swatch.style)
             else:
                 bar.append(" " * length)
         return bar
@@ -259,6 +312,11 @@ def _stack_widths(
     label = min(widest(each.plain for each in labels), max(room // 3, 2))
     cells = max(min(room - label - text, _MOST_IN_A_STACK), _FEWEST_IN_A_STACK)
     return max(min(label, room - text - cells), 1), text, cells
+
+
+def _round_up(size: float) -> float:
+    """Some room beyond it, to a power of two, which bytes are told in best."""
+    return float(2.0 ** math.ceil(math.log2(size * _ROOM)))
 
 
 def _size(size: float) -> float:

@@ -20,21 +20,24 @@ _CELLS = 12
 _WIDTH_EM = 8
 
 
-def bar_html(stops: str, width_em: int, height: str, *, least_em: int = 0) -> Html:
-    """A bar as a gradient, the one kind of picture that CSS draws everywhere.
+def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> Html:
+    """A bar on its track, as a gradient: the one picture that CSS draws everywhere.
 
     In a window too narrow for the table around it, the bar gives way before the
     numbers beside it do.
 
     Args:
-        stops: Colours, each with where it begins or ends, as CSS has them.
+        share: How much of the track is filled.
 
-        width_em: How wide the bar is where there is room.
+        fill: Its colour.
 
-        height: With its unit.
+        width_em: How wide the track is where there is room.
 
         least_em: How wide it stays; 0 where words in the same cell keep it wide.
     """
+    share = held(share)
+    # As in text, neither end is reached by rounding.
+    end = f"{min(max(100 * share, 1.0), 99.0) if 0 < share < 1 else 100 * share:.1f}%"
     # A cell never becomes narrower than a `width` in it, whatever `max-width` says;
     # of a column that may shrink to nothing it asks nothing. Where JupyterLab, before
     # 4.4, drops such columns from what it does not trust, `min-width` is left.
@@ -42,19 +45,10 @@ def bar_html(stops: str, width_em: int, height: str, *, least_em: int = 0) -> Ht
     return element(
         "span",
         style=f"display:inline-grid;grid-template-columns:minmax(0,{width_em}em);"
-        f"{least}height:{height};border-radius:.15em;vertical-align:-.1em;"
-        f"background:linear-gradient(90deg,{stops})",
+        f"{least}height:.9em;border-radius:.15em;vertical-align:-.1em;"
+        # A stop before the last one stands where that one does.
+        f"background:linear-gradient(90deg,{fill} {end},{TRACK} 0%)",
     )
-
-
-def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> Html:
-    """The bar on its track, which begins where the fill ends."""
-    share = held(share)
-    # As in text, neither end is reached by rounding.
-    end = f"{min(max(100 * share, 1.0), 99.0) if 0 < share < 1 else 100 * share:.1f}%"
-    # A stop before the last one stands where that one does.
-    stops = f"{fill} {end},{TRACK} 0%"
-    return bar_html(stops, width_em, ".9em", least_em=least_em)
 
 
 def _track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:

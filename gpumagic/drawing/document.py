@@ -13,7 +13,15 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from gpumagic.drawing.cells import Badge
-from gpumagic.drawing.html import INSET, Html, element, lines, sentences, words
+from gpumagic.drawing.html import (
+    INSET,
+    WIDEST_EM,
+    Html,
+    element,
+    lines,
+    sentences,
+    words,
+)
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
@@ -88,7 +96,7 @@ class Note:
             Html(" "),
             sentences(self.text),
             self._hint_html(),
-            style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:48em",
+            style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:{WIDEST_EM}em",
         )
 
     def _hint_html(self) -> Html:
@@ -186,7 +194,7 @@ class Paragraph:
         return element(
             "p",
             Html(str(element("br")).join(map(sentences, self._lines()))),
-            style=f"margin:0 0 .8em {INSET};max-width:48em",
+            style=f"margin:0 0 .8em {INSET};max-width:{WIDEST_EM}em",
         )
 
     def __rich_console__(

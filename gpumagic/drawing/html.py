@@ -20,7 +20,10 @@ Html = NewType("Html", str)
 # What stands beside tables begins where the text in their cells does.
 INSET = ".45em"
 
-_LONG_WORD = 32
+# Prose ends where the widest tables do.
+WIDEST_EM = 72
+
+_LONG_WORD, _SHORT_LABEL = 32, 16
 
 # Up to 16 characters, or less where a separator offers itself.
 _PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
@@ -89,6 +92,11 @@ def unbroken(text: str) -> Html:
     if len(text) > _LONG_WORD:
         return words(text)
     return Html(escape(text).replace(" ", "\N{NO-BREAK SPACE}"))
+
+
+def label(text: str) -> Html:
+    """Like `words`, but short ones stay whole beside a picture that takes all."""
+    return unbroken(text) if len(text) <= _SHORT_LABEL else words(text)
 
 
 def element(name: str, *children: Html, **attributes: str | int) -> Html:

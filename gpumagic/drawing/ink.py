@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions
 
+    from gpumagic.drawing.palette import Swatch
+
 _UNSHOWABLE = "\N{REPLACEMENT CHARACTER}"
 
 # XML, and so SVG, has no place for these two, though Unicode counts them as unassigned.
@@ -80,10 +82,14 @@ class Glyphs:
     """A curve's heights, from the lowest on."""
 
     kinds: str
-    """Kinds of spans, told apart without colour; the last is for all others."""
+    """From the densest on; what a kind is drawn with is in the palette."""
 
     gap: str
     rule: str
+
+    def of(self, swatch: Swatch) -> str:
+        """What a kind of thing is drawn with."""
+        return swatch.ascii_mark if self is ASCII else swatch.mark
 
 
 UNICODE = Glyphs(

@@ -17,14 +17,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import Html, element, unbroken, words
-from gpumagic.drawing.ink import clean
-from gpumagic.drawing.palette import FILLS, GREY, TRACK, text_on
+from gpumagic.drawing.html import Html, element, label, unbroken, words
+from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink
+from gpumagic.drawing.palette import TRACK, Swatch, text_on
 from gpumagic.drawing.table import cell_of, row_html
 from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import ConsoleOptions
 
     from gpumagic.drawing.ink import Glyphs
     from gpumagic.drawing.timeline import Lane, Scale, Span
@@ -32,14 +34,12 @@ if TYPE_CHECKING:
 _MOST_NAMES = 2
 # Names of kernels run to hundreds of letters, and a table has them in full.
 _LONGEST_NAME = 60
-_SIZE = 9
-# Said aloud, and shown where pictures are not: as far apart as the colours are.
-_NAMES = ("blue", "orange", "green", "pink", "grey")
+_PATCH_WIDTH, _PATCH_HEIGHT = 15, 10
 LINE_WIDTH = 480
+_MOST_EM = 120  # as wide as the output
 _HEIGHT = 20
 _COLUMN_WIDTH = 5
 _MOST_STRETCHES = 24
-KIND_FILLS = (*FILLS, GREY)
 # Generous for a letter of the label's font: what fits by this, fits.
 _LETTER_WIDTH = 7
 # From this width on, a stroke can spare a pixel that sets it off from the next.
@@ -118,9 +118,8 @@ def hovers_html(hovers: Iterable[Hover], width: int, height: int) -> Html:
         return Html("")
     if rest := width - max(each.right for each in hovers):
         boxes.append(_title_box("", rest))
-    # Boxes that share the room shrink with the picture, and let it shrink. Of a width
-    # in pixels they would keep the table wide, and its last column off the paper.
-    style = f"display:flex;max-width:{width}px;height:{height}px;margin-top:-{height}px"
+    # Boxes that share the room are as wide as the picture, however wide that is.
+    style = f"display:flex;height:{height}px;margin-top:-{height}px"
     return element("div", *boxes, style=style)
 
 
@@ -151,9 +150,8 @@ def of_stretches(lane: Lane, scale: Scale, width: int, count: int) -> Iterator[H
             held[stretch].append(span)
     for number, spans in enumerate(held):
         left, right = (at * width // count for at in (number, number + 1))
-        times = (
-            seconds_text(scale.length_s * at / count) for at in (number, number + 1)
-        )
+        step_s = scale.length_s / count
+        times = (scale.told(scale.start_s + step_s * at) for at in (number, number + 1))
         told = f"{' to '.join(times)}: {_counted(spans)}" if spans else ""
         yield Hover(left, right, told)
 
@@ -163,7 +161,7 @@ def _told(spans: Sequence[Span], scale: Scale) -> str:
         return _counted(spans)
     return "".join(
         f"{_name(span)}: {seconds_text(span.end_s - span.start_s)},"
-        f" from {seconds_text(span.start_s - scale.start_s)} on"
+        f" from {scale.told(span.start_s)} on"
         for span in spans
     )
 
@@ -188,47 +186,87 @@ def _name(span: Span) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def legend_html(said: Iterable[tuple[int, str]]) -> Html:
+def axis_html(marks: list[str]) -> Html:
+    """What a picture is measured by: its beginning, its middle and its end."""
+    spans = (element("span", words(mark)) for mark in marks)
+    style = "display:flex;justify-content:space-between;font-weight:normal"
+    return element("div", Html(" ".join(spans)), style=style)
+
+
+def axis_text(marks: list[str], width: int) -> str:
+    """The same in so many characters."""
+    if len(marks) == 1:
+        return marks[0]
+    first, *middle, last = marks
+    room = max(width - len(first) - len(last), 0)
+    row = f"{first}{' '.join(middle):^{room}}{last}"
+    return row if len(row) <= width else f"{first} to {last}"
+
+
+def legend_html(said: Iterable[tuple[Swatch, str]]) -> Html:
     """A patch and its words for each kind, in a row.
 
     The patch is a picture like those that it explains: where a site takes colours
     from the page, it leaves them in pictures.
 
     Args:
-        said: The number of each kind's colour, and what it means.
+        said: How each kind is drawn, and what it means.
     """
-    return Html(" &nbsp; ".join(_entry(number, text) for number, text in said))
+    return Html(" &nbsp; ".join(_entry(swatch, text) for swatch, text in said))
 
 
-def _entry(number: int, text: str) -> Html:
+def legend_ink(
+    said: Iterable[tuple[Swatch, str]], options: ConsoleOptions, *last: str
+) -> Iterator[Text]:
+    """The same as lines of text, none of which breaks where another one could begin.
+
+    Args:
+        said: As in HTML.
+
+        options: How much room there is.
+
+        last: What else is said.
+    """
+    glyphs, line = glyphs_for(options), Text()
+    entries = [
+        Text.assemble((glyphs.of(swatch), swatch.style), " ", ink(text, options))
+        for swatch, text in said
+    ]
+    for entry in (*entries, *(ink(text, options) for text in last)):
+        if line and line.cell_len + len(GAP) + entry.cell_len > options.max_width:
+            yield line
+            line = Text()
+        line = line.append(GAP if line else "").append_text(entry)
+    if line:
+        yield line
+
+
+def _entry(swatch: Swatch, text: str) -> Html:
     """Patch and words; a browser would break the line between the two."""
     first, *rest = text.split(" ", 1)
-    held = _patch(number) + Html("\N{NO-BREAK SPACE}") + words(first)
+    held = _patch(swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
     begun = element("span", Html(held), style="white-space:nowrap")
     return Html(" ".join((begun, *map(words, rest))))
 
 
-def _patch(number: int) -> Html:
+def _patch(swatch: Swatch) -> Html:
     """As small as can be, for a legend may have five of them."""
-    shape = element("path", d="M0 0h9v9H0z", fill=KIND_FILLS[number])
+    shape = svg.filled(f"M0 0h{_PATCH_WIDTH}v{_PATCH_HEIGHT}H0z", swatch)
     drawn = element("svg", shape, xmlns="http://www.w3.org/2000/svg")
-    return svg.image(drawn, _NAMES[number], _SIZE, _SIZE)
-
-
-"""The colours of kinds; the last one is for all kinds beyond."""
+    return svg.bare_image(drawn, swatch.name, _PATCH_WIDTH, _PATCH_HEIGHT)
 
 
 def lane_html(
-    lane: Lane, scale: Scale, kinds: Mapping[str, int], *, stretches: int
+    lane: Lane, scale: Scale, kinds: Mapping[str, Swatch], *, stretches: int
 ) -> Html:
-    """A row: the lane's name, its picture, how many spans it has, how busy it was.
+    """A row: the lane's name, its picture, how busy it was.
 
     Args:
         lane: What is drawn.
 
         scale: The time that it is drawn against.
 
-        kinds: The number of each kind's colour.
+        kinds: How each kind is drawn.
 
         stretches: Where spans are too fine to be drawn one by one: of how many
             stretches the pointer is told at most; else 0.
@@ -241,12 +279,14 @@ def lane_html(
         shapes = _boxes(lane, scale, kinds)
         hovers = of_strokes(lane, scale, LINE_WIDTH)
     track = svg.path(f"M0 0h{LINE_WIDTH}v{_HEIGHT}h-{LINE_WIDTH}z", TRACK)
-    picture = svg.picture(LINE_WIDTH, _HEIGHT, lane.name, track, *shapes)
-    image = svg.image(picture, lane.words(scale), LINE_WIDTH, _HEIGHT)
+    picture = svg.wide_picture(LINE_WIDTH, _HEIGHT, lane.name, track, *shapes)
+    over = hovers_html(hovers, LINE_WIDTH, _HEIGHT)
+    said = lane.words(scale)
     return row_html(
-        words(lane.name),
-        cell_of(Html(image + hovers_html(hovers, LINE_WIDTH, _HEIGHT))),
-        cell_of(words(str(len(lane.drawn))), right=True),
+        label(lane.name),
+        cell_of(
+            svg.wide_image(picture, said, LINE_WIDTH, _HEIGHT, over, most_em=_MOST_EM)
+        ),
         cell_of(unbroken(scale.share(lane)), right=True),
     )
 
@@ -257,7 +297,7 @@ def too_fine(lane: Lane, width: int) -> bool:
 
 
 def lane_ink(
-    lane: Lane, scale: Scale, kinds: Mapping[str, int], width: int, glyphs: Glyphs
+    lane: Lane, scale: Scale, kinds: Mapping[str, Swatch], width: int, glyphs: Glyphs
 ) -> Text:
     """The lane as a line of characters: a kind's own, or heights where too fine."""
     drawn = strokes(lane, scale, width)
@@ -265,33 +305,36 @@ def lane_ink(
         return Text(_heights_text(lane, scale, kinds, width, glyphs))
     row = [glyphs.gap] * width
     for stroke in drawn:
-        character = glyphs.kinds[kinds[stroke.kind]]
+        character = glyphs.of(kinds[stroke.kind])
         row[stroke.left : stroke.right] = character * stroke.width
     line = Text("".join(row))
     for stroke in drawn:
-        line.stylize(KIND_FILLS[kinds[stroke.kind]], stroke.left, stroke.right)
+        line.stylize(kinds[stroke.kind].style, stroke.left, stroke.right)
     return line
 
 
 def _heights_text(
-    lane: Lane, scale: Scale, kinds: Mapping[str, int], width: int, glyphs: Glyphs
+    lane: Lane, scale: Scale, kinds: Mapping[str, Swatch], width: int, glyphs: Glyphs
 ) -> str:
     *_, total = stacked(heights(lane, scale, width, kinds)).values()
     top = len(glyphs.levels) - 1
     return "".join(glyphs.levels[round(at * top)] if at else glyphs.gap for at in total)
 
 
-def _boxes(lane: Lane, scale: Scale, kinds: Mapping[str, int]) -> Iterator[Html]:
+def _boxes(lane: Lane, scale: Scale, kinds: Mapping[str, Swatch]) -> Iterator[Html]:
     drawn = strokes(lane, scale, LINE_WIDTH)
-    for kind, number in kinds.items():
+    for kind, swatch in kinds.items():
         data = "".join(_box(stroke) for stroke in drawn if stroke.kind == kind)
         if data:
-            yield svg.path(data, KIND_FILLS[number])
+            yield svg.filled(data, swatch)
     for stroke in drawn:
-        label = clean(stroke.label)
-        if label and cell_len(label) * _LETTER_WIDTH + 6 <= stroke.width:
-            fill = text_on(KIND_FILLS[kinds[stroke.kind]])
-            yield svg.words(label, stroke.left + 4, _HEIGHT - 6, fill)
+        name, swatch = clean(stroke.label), kinds[stroke.kind]
+        # Letters can be read on a plain fill only.
+        fits = cell_len(name) * _LETTER_WIDTH + 6 <= stroke.width
+        if name and fits and not swatch.pattern:
+            fill = text_on(swatch.fill)
+            left, share = stroke.left / LINE_WIDTH, stroke.width / LINE_WIDTH
+            yield svg.label(name, left, share, _HEIGHT - 6, fill)
 
 
 def _box(stroke: Stroke) -> str:
@@ -299,14 +342,14 @@ def _box(stroke: Stroke) -> str:
     return f"M{stroke.left} 1h{width}v{_HEIGHT - 2}h-{width}z"
 
 
-def _hills(lane: Lane, scale: Scale, kinds: Mapping[str, int]) -> Iterator[Html]:
+def _hills(lane: Lane, scale: Scale, kinds: Mapping[str, Swatch]) -> Iterator[Html]:
     """The highest first: what is stacked below is then drawn over it."""
     columns = LINE_WIDTH // _COLUMN_WIDTH
     tops = stacked(heights(lane, scale, columns, kinds))
     used = {span.kind for span in lane.drawn}
     for kind, top in reversed(tops.items()):
         if kind in used:
-            yield svg.path(_outline(top), KIND_FILLS[kinds[kind]])
+            yield svg.filled(_outline(top), kinds[kind])
 
 
 def _outline(tops: list[float]) -> str:

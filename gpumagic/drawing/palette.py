@@ -1,13 +1,16 @@
-"""The colours of every view: Okabe and Ito's eight, neutrals, and the tones they set.
+"""The colours of every view: one for each meaning, Okabe and Ito's eight, neutrals.
 
-Okabe-Ito colours stay apart for colour-blind readers and on a washed-out
-projector. Still, no view says anything by colour alone.
+Both stay apart for colour-blind readers, and those of meanings in grey as well, if
+need be by a pattern. Still, no view says anything by colour alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 BLACK = "#000000"
 WHITE = "#FFFFFF"
@@ -63,6 +66,72 @@ def _linear(channel: float) -> float:
     if channel <= _LINEAR_UP_TO:
         return channel / 12.92
     return float(((channel + 0.055) / 1.055) ** 2.4)
+
+
+Pattern = Literal["", "stripes", "counterstripes", "dots", "rows", "grid", "hatches"]
+
+
+@dataclass(frozen=True)
+class Swatch:
+    """How one kind of thing is drawn, wherever it is drawn."""
+
+    name: str
+    """Said aloud, and shown where pictures are not."""
+
+    fill: str
+    pattern: Pattern
+    """What lies on the fill; hatches let half of what is behind it through."""
+
+    mark: str
+    ascii_mark: str
+
+    @property
+    def style(self) -> str:
+        """The fill for a terminal, which has nothing half transparent."""
+        return self.fill if self.fill != TRACK else ""
+
+
+# Of those without a pattern, and of those with the same one, each is told from each
+# by its lightness alone, and by its colour whatever colours a reader sees.
+FREE = "free"
+MEANINGS = {
+    "host code": Swatch("slate", "#7E8199", "", "▒", "="),
+    "launch": Swatch("violet, striped", "#7148C8", "stripes", "▞", "+"),
+    "host waits": Swatch("red, dotted", "#C8362C", "dots", "░", "~"),
+    "kernel": Swatch("blue", "#1356DC", "", "█", "#"),
+    "copy": Swatch("orange", "#DF7916", "", "▓", "o"),
+    "communication": Swatch("magenta, lined", "#B5478F", "rows", "▚", "%"),
+    "in use": Swatch("green", "#238151", "", "█", "#"),
+    "cached": Swatch("light green, striped", "#5B9000", "stripes", "▒", "="),
+    "others": Swatch("grey, dotted", "#8A8A8A", "dots", "▚", "o"),
+    FREE: Swatch("empty", TRACK, "", "·", "."),
+    "perhaps busy": Swatch("grey, hatched", GREY, "hatches", "▨", "/"),
+}
+
+# For what has no meaning of those; the last is for all kinds beyond.
+SPARE = (
+    Swatch("teal, striped", "#0B7285", "counterstripes", "▤", "1"),
+    Swatch("ochre, striped", "#A87B00", "counterstripes", "▥", "2"),
+    Swatch("mauve, checked", "#9C4682", "grid", "▦", "3"),
+    Swatch("olive, checked", "#7C8C2E", "grid", "▩", "4"),
+    Swatch("tan, lined", "#A58A45", "rows", "◆", "5"),
+)
+
+
+def swatches(kinds: Iterable[str]) -> dict[str, Swatch]:
+    """How each kind in a picture is drawn: as its meaning is, or as what is left.
+
+    Args:
+        kinds: Those that are no meaning in the order in which they take what is left.
+
+    >>> [each.name for each in swatches(["load", "copy"]).values()]
+    ['teal, striped', 'orange']
+    """
+    left = iter(SPARE[:-1])
+    return {
+        kind: MEANINGS.get(kind) or next(left, SPARE[-1])
+        for kind in dict.fromkeys(kinds)
+    }
 
 
 Tone = Literal["ok", "note", "warning", "problem", "unknown"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gpumagic.drawing.cells import Meter
 from gpumagic.drawing.document import Drawing
@@ -16,41 +16,60 @@ if TYPE_CHECKING:
 
 _FEWEST_S_BETWEEN = 0.25
 _WHOLE = 1  # the total where shares are told, not steps
+# Nobody needs to be told how far a second has come.
+SHOWN_AFTER_S = 2.0
+
+
+class Place(Protocol):
+    """Somewhere on the screen: an output of a notebook, a line of a terminal."""
+
+    def show(self, drawing: Drawing, *, is_last: bool = False) -> None:
+        """Draw this in place of what was there.
+
+        Args:
+            drawing: What is drawn.
+
+            is_last: Whether it is to stay.
+        """
+
+    def clear(self) -> None:
+        """Take away what was there."""
 
 
 class Progress:
-    """Counts steps, and publishes a drawing of them four times a second at most.
+    """Counts steps, and draws them in one place, four times a second at most.
 
-    A notebook updates one output with what is published; a terminal redraws one
-    line with `line`. Front ends flicker, and lag, with more updates than that.
+    Front ends flicker, and lag, with more drawings than that. It is gone once all is
+    done, as the answer stands there then; where the work was stopped, it says how far
+    it had come.
 
     Args:
         total: How many steps there are; None where only shares of all are known.
 
         label: What is being done, as the beginning of a sentence.
 
-        publish: Shows a drawing in place of the one before.
+        place: Where it is drawn.
 
         clock: Seconds that never go back.
 
-        begins_after_s: How long nothing is published, for what is mostly over soon.
-            What ends before is never shown.
+        begins_after_s: How long nothing is drawn, for what is mostly over soon. What
+            ends before is never shown.
     """
 
     def __init__(
         self,
         total: int | None,
         label: str,
-        publish: Callable[[Drawing], object],
+        place: Place,
         *,
         clock: Callable[[], float] = time.monotonic,
-        begins_after_s: float = 0.0,
+        begins_after_s: float = SHOWN_AFTER_S,
     ) -> None:
         self.total = _WHOLE if total is None else total
         self.label = label
         self.done: float = 0
         self._are_steps = total is not None
-        self._publish = publish
+        self._place = place
         self._clock = clock
         self._begins_after_s = begins_after_s
         self._started_s = self._published_s = clock()
@@ -70,13 +89,12 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._begins_after_s and not self._is_shown:
+        if not self._is_shown:
+            return
+        if kind is None:
+            self._place.clear()
             return
         took = seconds_text(self._elapsed_s)
-        if kind is None:
-            self._outcome = f"finished in {took}"
-            self._show()
-            return
         self._outcome = f"stopped at {share_text(self.share)} after {took}"
         # What went wrong in the work is what the user must see, not what
         # went wrong in drawing it.
@@ -125,7 +143,7 @@ class Progress:
 
     def _show(self) -> None:
         self._published_s, self._is_shown = self._clock(), True
-        self._publish(self.drawing())
+        self._place.show(self.drawing(), is_last=bool(self._outcome))
 
     @property
     def _elapsed_s(self) -> float:

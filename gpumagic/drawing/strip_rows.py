@@ -12,11 +12,11 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.ink import clean
-from gpumagic.drawing.lanes import KIND_FILLS, Hover
-from gpumagic.drawing.palette import TRACK
+from gpumagic.drawing.lanes import Hover
+from gpumagic.drawing.palette import TRACK, Swatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.drawing.html import Html
     from gpumagic.drawing.ink import Glyphs
@@ -108,7 +108,7 @@ class StripRow:
 
 
 def coverage(
-    row: StripRow, scale: float, cells: int, kinds: tuple[str, ...]
+    row: StripRow, scale: float, cells: int, kinds: Iterable[str]
 ) -> dict[str, list[float]]:
     """Of each cell of the line the share that each kind covers."""
     shares = {kind: [0.0] * cells for kind in kinds}
@@ -181,7 +181,7 @@ def _shortened(title: str) -> str:
 
 
 def line_of(
-    row: StripRow, scale: float, cells: int, kinds: tuple[str, ...], glyphs: Glyphs
+    row: StripRow, scale: float, cells: int, kinds: Mapping[str, Swatch], glyphs: Glyphs
 ) -> Text:
     """The row as so many characters at most: of each the kind that has most of it.
 
@@ -192,7 +192,7 @@ def line_of(
 
         cells: How many there are.
 
-        kinds: In the order of their colours.
+        kinds: How each is drawn.
 
         glyphs: What is drawn with.
     """
@@ -202,14 +202,14 @@ def line_of(
     for cell in range(min(max(round(row.length * scale), 1), cells)):
         its = [shares[kind][cell] for kind in kinds]
         together = min(sum(its), 1.0)
-        number = max(range(len(its)), key=its.__getitem__)
+        swatch = kinds[max(kinds, key=lambda kind: shares[kind][cell])]
         if together < (_NEARLY_NONE if cell in fine else _HALF):
             line.append(glyphs.gap)
         elif cell in fine and together < _NEARLY_ALL:
             level = glyphs.levels[min(round(together * top), top - 1)]
-            line.append(level, style=KIND_FILLS[number])
+            line.append(level, style=swatch.style)
         else:
-            line.append(glyphs.kinds[number], style=KIND_FILLS[number])
+            line.append(glyphs.of(swatch), style=swatch.style)
     return _set_off(line, row, scale)
 
 
@@ -229,21 +229,23 @@ def has_fine(row: StripRow, scale: float) -> bool:
     return bool(fine_cells(row, scale, WIDTH, _FINE_PX))
 
 
-def shapes_of(row: StripRow, scale: float, kinds: tuple[str, ...]) -> Iterator[Html]:
+def shapes_of(
+    row: StripRow, scale: float, kinds: Mapping[str, Swatch]
+) -> Iterator[Html]:
     """The track, then the kinds upon each other; the highest is drawn first."""
     yield svg.path(_track(row, scale), TRACK)
     shares = coverage(row, scale, WIDTH, kinds)
     fine = fine_cells(row, scale, WIDTH, _FINE_PX)
     hairs = _hairs(row, scale)
     below, drawn = [0.0] * WIDTH, []
-    for number, its in enumerate(shares.values()):
+    for kind, its in shares.items():
         if not any(its):
             continue
         own = levelled(its, fine, _LEVEL_PX)
         below = list(map(sum, zip(below, own, strict=True)))
         # Where there is none of it, what lies below needs no path of this colour.
         tops = [top if share else 0.0 for top, share in zip(below, own, strict=True)]
-        drawn.append(svg.path(_outline(tops, hairs), KIND_FILLS[number]))
+        drawn.append(svg.filled(_outline(tops, hairs), kinds[kind]))
     yield from reversed(drawn)
 
 

@@ -6,12 +6,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import INSET, Html, element, lines, unbroken, words
+from gpumagic.drawing.html import (
+    INSET,
+    WIDEST_EM,
+    Html,
+    element,
+    label,
+    lines,
+    unbroken,
+    words,
+)
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
-from gpumagic.drawing.lanes import KIND_FILLS, hovers_html, legend_html
+from gpumagic.drawing.lanes import hovers_html, legend_html, legend_ink
+from gpumagic.drawing.palette import Swatch, swatches
 from gpumagic.drawing.strip_rows import (
     HEIGHT,
     WIDTH,
@@ -28,6 +36,7 @@ from gpumagic.drawing.table import (
     caption_ink,
     cell_of,
     indented,
+    narrower,
     row_html,
     table_html,
 )
@@ -36,12 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
 
-    from gpumagic.drawing.ink import Glyphs
 
 __all__ = ["Piece", "StripRow", "Strips"]
 
 _MOST_CELLS = 60
+_MOST_EM = 60
 _FEWEST_CELLS = 8
 _MOST_HOVERS = 96  # about 120 bytes of HTML each
 _TOO_FINE = (
@@ -58,8 +68,7 @@ class Strips:
 
         rows: From top to bottom.
 
-        legend: Each kind in the order of the colours, and what is said of it; the
-            first is what is in use, and empty is how unused space is called.
+        legend: Each kind in the order in which they are told, and what is said of it.
 
         full: How long a row is that fills the width.
 
@@ -68,6 +77,8 @@ class Strips:
         text_of: Writes a size with its unit.
 
         remark: What else is said under the rows.
+
+        empty: How unused space is called.
     """
 
     caption: str
@@ -80,8 +91,8 @@ class Strips:
     empty: str = "free"
 
     @cached_property
-    def _kinds(self) -> tuple[str, ...]:
-        return tuple(kind for kind, _ in self.legend)
+    def _kinds(self) -> dict[str, Swatch]:
+        return swatches(kind for kind, _ in self.legend)
 
     def _scale(self, width: int) -> float:
         longest = max((row.length for row in self.rows), default=0.0)
@@ -94,7 +105,7 @@ class Strips:
         most = max(_MOST_HOVERS // max(len(self.rows), 1), 1)
         rows = [
             row_html(
-                words(row.label),
+                label(row.label),
                 cell_of(self._picture(row, most)),
                 cell_of(unbroken(row.text), right=True),
             )
@@ -104,12 +115,13 @@ class Strips:
 
     def _picture(self, row: StripRow, most_hovers: int) -> Html:
         scale = self._scale(WIDTH)
-        label = row.label or "continued"
+        name = row.label or "continued"
         shapes = shapes_of(row, scale, self._kinds)
-        picture = svg.picture(WIDTH, HEIGHT, label, *shapes)
-        image = svg.image(picture, f"{label}: {row.text}", WIDTH, HEIGHT)
+        picture = svg.wide_picture(WIDTH, HEIGHT, name, *shapes)
         hovers = of_pieces(row, scale, most_hovers, self._told)
-        return Html(image + hovers_html(hovers, WIDTH, HEIGHT))
+        over = hovers_html(hovers, WIDTH, HEIGHT)
+        said = f"{name}: {row.text}"
+        return svg.wide_image(picture, said, WIDTH, HEIGHT, over, most_em=_MOST_EM)
 
     def _told(self, pieces: list[Piece]) -> str:
         """What the pointer is told of these."""
@@ -130,17 +142,17 @@ class Strips:
         fine = any(has_fine(row, scale) for row in self.rows)
         said = [" &nbsp; ".join(filter(None, (legend, self._unused("□"))))]
         said += map(words, self._remarks(fine=fine))
-        style = f"margin:0 0 .9em {INSET};max-width:60em"
+        style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
         return element("p", Html("<br/>".join(said)), style=style)
 
     def _unused(self, mark: str) -> str:
         return f"{mark} {self.empty}"
 
-    def _said(self) -> Iterator[tuple[int, str]]:
+    def _said(self) -> Iterator[tuple[Swatch, str]]:
         drawn = {piece.kind for row in self.rows for piece in row.drawn}
-        for number, (kind, text) in enumerate(self.legend):
+        for kind, text in self.legend:
             if kind in drawn:
-                yield number, f"{kind}, {text}" if text else kind
+                yield self._kinds[kind], f"{kind}, {text}" if text else kind
 
     def _remarks(self, *, fine: bool) -> Iterator[str]:
         if self.remark:
@@ -158,26 +170,18 @@ class Strips:
         texts = [ink(row.text, options) for row in self.rows]
         widths = _widths(labels, texts, options.max_width - INDENT - 2 * len(GAP))
         glyphs, fine = glyphs_for(options), False
-        for row, label, text in zip(self.rows, labels, texts, strict=True):
+        for row, name, text in zip(self.rows, labels, texts, strict=True):
             scale = self._scale(widths[1])
             fine = fine or bool(fine_cells(row, scale, widths[1], 1))
             drawn = line_of(row, scale, widths[1], self._kinds, glyphs)
             for line in side_by_side(
-                (label, drawn, text), widths, console, right=(False, False, True)
+                (name, drawn, text), widths, console, right=(False, False, True)
             ):
                 yield indented(line)
-        yield indented(self._legend_ink(options, glyphs))
+        unused = self._unused(glyphs.gap)
+        yield from map(indented, legend_ink(self._said(), narrower(options), unused))
         for remark in self._remarks(fine=fine):
             yield indented(ink(remark, options))
-
-    def _legend_ink(self, options: ConsoleOptions, glyphs: Glyphs) -> Text:
-        said = [
-            Text.assemble(
-                (glyphs.kinds[number], KIND_FILLS[number]), " ", ink(text, options)
-            )
-            for number, text in self._said()
-        ]
-        return Text(GAP).join((*said, ink(self._unused(glyphs.gap), options)))
 
 
 def _widths(labels: list[Text], texts: list[Text], room: int) -> tuple[int, int, int]:

@@ -9,9 +9,13 @@ of their own except on a fill. Names and axes stand around them in HTML.
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing.html import Html, element, escape
 from gpumagic.drawing.ink import clean
+
+if TYPE_CHECKING:
+    from gpumagic.drawing.palette import Swatch
 
 
 def picture(width: int, height: int, title: str, *shapes: Html) -> str:
@@ -30,6 +34,41 @@ def picture(width: int, height: int, title: str, *shapes: Html) -> str:
 def path(data: str, fill: str) -> Html:
     """A filled shape; many spans of one colour are one path, which keeps it small."""
     return element("path", d=data, fill=fill)
+
+
+# What lies on a fill, in a square that is laid beside itself again and again.
+_SQUARE = 6
+_WHITE = {
+    "stripes": "M0 6L6 0H4.4L0 4.4zM6 6V4.4L4.4 6z",
+    "counterstripes": "M0 0L6 6V4.4L1.6 0zM0 6V4.4L1.6 6z",
+    "dots": "M1 1h2v2H1zM4 4h2v2H4z",
+    "rows": "M0 2h6v1.4H0z",
+    "grid": "M0 0h6v1.2H0zM0 0h1.2v6H0z",
+}
+# Through its other half, what is behind it is seen.
+_HATCHES = "M0 0L6 6V3L3 0zM0 6V3L3 6z"
+
+
+def filled(data: str, swatch: Swatch) -> Html:
+    """A shape in the colour and the pattern of what it stands for."""
+    if not swatch.pattern:
+        return path(data, swatch.fill)
+    name = swatch.pattern[0] + swatch.fill[1:]
+    tile = element(
+        "pattern",
+        *_tile(swatch),
+        id=name,
+        width=_SQUARE,
+        height=_SQUARE,
+        patternUnits="userSpaceOnUse",
+    )
+    return Html(tile + path(data, f"url(#{name})"))
+
+
+def _tile(swatch: Swatch) -> tuple[Html, ...]:
+    if swatch.pattern == "hatches":
+        return (path(_HATCHES, swatch.fill),)
+    return path("M0 0h6v6H0z", swatch.fill), path(_WHITE[swatch.pattern], "#fff")
 
 
 def polyline(points: str, stroke: str) -> Html:
@@ -59,6 +98,12 @@ def words(text: str, x: float, y: float, fill: str) -> Html:
 
 def image(svg: str, alt: str, width: int, height: int) -> Html:
     """The picture as an element that survives; `alt` tells what it shows."""
+    style = "max-width:100%;vertical-align:middle"
+    return bare_image(svg, alt, width, height, style=style)
+
+
+def bare_image(svg: str, alt: str, width: int, height: int, *, style: str = "") -> Html:
+    """The same as small as can be."""
     data = base64.b64encode(svg.encode()).decode()
     return element(
         "img",
@@ -66,8 +111,70 @@ def image(svg: str, alt: str, width: int, height: int) -> Html:
         src=f"data:image/svg+xml;base64,{data}",
         width=width,
         height=height,
-        style="max-width:100%;vertical-align:middle",
+        style=style,
     )
+
+
+def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
+    """A picture that a page may draw out: shapes grow wider, `label`s do not."""
+    held = [shape for shape in shapes if shape.startswith("<svg")]
+    drawn_out = [shape for shape in shapes if shape not in held]
+    return element(
+        "svg",
+        element("title", escape(title)),
+        element(
+            "svg",
+            *drawn_out,
+            width="100%",
+            height="100%",
+            viewBox=f"0 0 {width} {height}",
+            preserveAspectRatio="none",
+        ),
+        *held,
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def label(text: str, left: float, share: float, base: int, fill: str) -> Html:
+    """Words in a wide picture, cut where their fill ends.
+
+    Args:
+        text: What is said.
+
+        left: Where the fill begins, as a share of the width.
+
+        share: How much of the width it takes.
+
+        base: Where the letters stand.
+
+        fill: A colour that the fill contrasts with.
+    """
+    box = {"x": f"{100 * left:.2f}%", "width": f"{100 * share:.2f}%"}
+    return element("svg", words(text, 4, base, fill), **box)
+
+
+def wide_image(
+    svg: str, alt: str, width: int, height: int, *over: Html, most_em: int
+) -> Html:
+    """The picture in all the width that is left beside what is written.
+
+    Args:
+        svg: A wide picture.
+
+        alt: What it shows.
+
+        width: Pixels where a page knows no styles.
+
+        height: Pixels.
+
+        over: What lies over it.
+
+        most_em: How wide it becomes.
+    """
+    drawn = bare_image(svg, alt, width, height, style=f"width:100%;height:{height}px")
+    # As with bars, a column that may shrink to nothing keeps no cell wide.
+    columns = f"grid-template-columns:minmax(0,{most_em}em)"
+    return element("div", drawn, *over, style=f"display:grid;{columns};min-width:8em")
 
 
 def _short(number: float) -> str:

@@ -125,6 +125,11 @@ def indented(renderable: RenderableType) -> Padding:
     return Padding.indent(renderable, INDENT)
 
 
+def narrower(options: ConsoleOptions) -> ConsoleOptions:
+    """The room that is there for what is indented."""
+    return options.update_width(max(options.max_width - INDENT, 1))
+
+
 def _caption_html(caption: str) -> str:
     return element("caption", words(caption), style=_CAPTION) if caption else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,18 +12,22 @@ from rich.text import Text
 from gpumagic.drawing.html import INSET, Html, element, lines, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.lanes import (
-    KIND_FILLS,
     LINE_WIDTH,
+    axis_html,
+    axis_text,
     lane_html,
     lane_ink,
     legend_html,
+    legend_ink,
     too_fine,
 )
+from gpumagic.drawing.palette import Swatch, swatches
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
     head_html,
     indented,
+    narrower,
     table_html,
     wide_row_html,
 )
@@ -43,7 +47,8 @@ _FEW = 6
 _FOREVER_S = 1e12
 
 MOST_LANES = 12
-_COLUMNS = 4
+_COLUMNS = 3
+_PART = " (part)"
 # About 100 bytes of HTML each, most of it what the pointer finds there.
 MOST_STROKES = 240
 # A span and its gap need as many pixels to be seen apart.
@@ -101,6 +106,15 @@ class Lane:
             until = max(until, span.end_s)
         return busy
 
+    def within(self, window: Span) -> Lane:
+        """The same with what ran in that time; what was cut off says so."""
+        spans = tuple(
+            _cut(span, window)
+            for span in self.drawn
+            if span.start_s < window.end_s and span.end_s > window.start_s
+        )
+        return Lane(self.name, spans)
+
     def words(self, scale: Scale) -> str:
         """The lane in one sentence: for the ear, and for the text form."""
         spans = self.drawn
@@ -116,21 +130,44 @@ class Lane:
         return f"{said}: {', '.join(scale.words(span) for span in spans)}"
 
 
+def _cut(span: Span, window: Span) -> Span:
+    start_s, end_s = max(span.start_s, window.start_s), min(span.end_s, window.end_s)
+    if (start_s, end_s) == (span.start_s, span.end_s):
+        return span
+    label = f"{(span.label or span.kind or 'span').removesuffix(_PART)}{_PART}"
+    return replace(span, start_s=start_s, end_s=end_s, label=label)
+
+
 @dataclass(frozen=True)
 class Scale:
-    """The time that all lanes are drawn against, from its own zero on."""
+    """The time that all lanes are drawn against.
+
+    Args:
+        start_s: What is drawn at the left.
+
+        end_s: What is drawn at the right.
+
+        zero_s: What times are told from.
+    """
 
     start_s: float
     end_s: float
+    zero_s: float
 
     @classmethod
-    def of(cls, lanes: tuple[Lane, ...], window: Span | None = None) -> Scale:
+    def of(
+        cls,
+        lanes: tuple[Lane, ...],
+        window: Span | None = None,
+        zero_s: float | None = None,
+    ) -> Scale:
         """The shortest scale that all spans fit on, and the window if there is one."""
         spans = [span for lane in lanes for span in lane.drawn]
         if window is not None and window.drawable:
             spans.append(window)
         start = min((span.start_s for span in spans), default=0.0)
-        return cls(start, max((span.end_s for span in spans), default=start))
+        end = max((span.end_s for span in spans), default=start)
+        return cls(start, end, start if zero_s is None else zero_s)
 
     @property
     def length_s(self) -> float:
@@ -153,13 +190,16 @@ class Scale:
     def ticks(self) -> list[str]:
         """The times at the beginning, in the middle and at the end."""
         shares = (0, 0.5, 1) if self.length_s > 0 else (0,)
-        return [seconds_text(self.length_s * share) for share in shares]
+        return [self.told(self.start_s + self.length_s * share) for share in shares]
+
+    def told(self, time_s: float) -> str:
+        """A time on the clock that starts at zero."""
+        return seconds_text(time_s - self.zero_s)
 
     def words(self, span: Span) -> str:
         """A span with its times."""
-        start, end = (time - self.start_s for time in (span.start_s, span.end_s))
         name = span.label or span.kind or "span"
-        return f"{name} ({seconds_text(start)} to {seconds_text(end)})"
+        return f"{name} ({self.told(span.start_s)} to {self.told(span.end_s)})"
 
 
 @dataclass(frozen=True)
@@ -171,17 +211,40 @@ class Timeline:
 
         lanes: From top to bottom.
 
-        kinds: The kinds of spans in the order of their colours, where two
+        kinds: The kinds of spans in the order in which they are told, where two
             timelines are to be compared; by default as they appear.
 
         window: The time that is shown even where nothing happened; by default
             from the first span to the last.
+
+        zero_s: From when on times are told; by default from the beginning.
     """
 
     caption: str
     lanes: tuple[Lane, ...]
     kinds: tuple[str, ...] = ()
     window: Span | None = None
+    zero_s: float | None = None
+
+    def zoomed(self, start_s: float, end_s: float) -> Timeline:
+        """A part of it, on the same clock and in the same colours.
+
+        Args:
+            start_s: From when on, as the axis tells it.
+
+            end_s: Until when.
+
+        Raises:
+            ValueError: It ends before it begins.
+        """
+        if not start_s < end_s:
+            raise ValueError(f"no time lies between {start_s} s and {end_s} s")
+        zero_s = self.scale.zero_s
+        window = Span(zero_s + start_s, zero_s + end_s)
+        lanes = tuple(lane.within(window) for lane in self.lanes)
+        return replace(
+            self, lanes=lanes, kinds=(*self.swatches,), window=window, zero_s=zero_s
+        )
 
     @property
     def shown(self) -> tuple[Lane, ...]:
@@ -191,7 +254,7 @@ class Timeline:
     @cached_property
     def scale(self) -> Scale:
         """The time that they share."""
-        return Scale.of(self.shown, self.window)
+        return Scale.of(self.shown, self.window, self.zero_s)
 
     def one_by_one(self, lane: Lane) -> bool:
         """Whether the picture has room for each of the lane's spans."""
@@ -202,19 +265,19 @@ class Timeline:
         return MOST_STROKES // len(self.shown)
 
     @cached_property
-    def kind_numbers(self) -> dict[str, int]:
-        """For each kind the number of its colour; all others share the last."""
+    def swatches(self) -> dict[str, Swatch]:
+        """How each kind is drawn."""
         spans = (span for lane in self.shown for span in lane.drawn)
-        kinds = dict.fromkeys((*self.kinds, *(span.kind for span in spans)))
-        return {kind: min(at, len(KIND_FILLS) - 1) for at, kind in enumerate(kinds)}
+        return swatches((*self.kinds, *(span.kind for span in spans)))
 
-    def legend(self) -> Iterator[tuple[int, str]]:
-        """Each colour's number, with the kinds that are drawn in it."""
+    def legend(self) -> Iterator[tuple[Swatch, str]]:
+        """What is drawn how, with the kinds that share it."""
         used = {span.kind for lane in self.shown for span in lane.drawn if span.kind}
-        for number in range(len(KIND_FILLS)):
-            its = [kind for kind, at in self.kind_numbers.items() if at == number]
-            if names := ", ".join(kind for kind in its if kind in used):
-                yield number, names
+        alike: dict[Swatch, list[str]] = {}
+        for kind, swatch in self.swatches.items():
+            if kind in used:
+                alike.setdefault(swatch, []).append(kind)
+        yield from ((swatch, ", ".join(kinds)) for swatch, kinds in alike.items())
 
     def remarks(self, *, heights: bool) -> Iterator[str]:
         """What the picture does not show as it was."""
@@ -235,19 +298,14 @@ class Timeline:
             lane_html(
                 lane,
                 self.scale,
-                self.kind_numbers,
+                self.swatches,
                 stretches=0 if self.one_by_one(lane) else self._strokes_each,
             )
             for lane in self.shown
         ] or [wide_row_html("none", _COLUMNS)]
-        names = (words("lane"), self._axis_html(), words("spans"), words("busy"))
-        head = head_html(zip(names, (False, False, True, True), strict=True))
+        names = (words("lane"), axis_html(self.scale.ticks()), words("busy"))
+        head = head_html(zip(names, (False, False, True), strict=True))
         return lines((table_html(self.caption, rows, head=head), self._foot_html()))
-
-    def _axis_html(self) -> Html:
-        marks = (element("span", words(mark)) for mark in self.scale.ticks())
-        style = "display:flex;justify-content:space-between;font-weight:normal"
-        return element("div", Html(" ".join(marks)), style=style)
 
     def _foot_html(self) -> str:
         heights = not all(map(self.one_by_one, self.shown))
@@ -264,7 +322,7 @@ class Timeline:
         shares = [Text(self.scale.share(lane)) for lane in self.shown]
         widths = _widths(names, shares, options.max_width - INDENT - 2 * len(GAP))
         lanes = self._lanes_ink(widths[1], glyphs_for(options))
-        axis = Text(_axis_text(self.scale.ticks(), widths[1]))
+        axis = Text(axis_text(self.scale.ticks(), widths[1]))
         rows = [*zip(names, lanes, shares, strict=True), (Text(), axis, Text())]
         for row in rows:
             for line in side_by_side(row, widths, console, right=(False, False, True)):
@@ -273,34 +331,16 @@ class Timeline:
 
     def _lanes_ink(self, width: int, glyphs: Glyphs) -> Iterator[Text]:
         for lane in self.shown:
-            yield lane_ink(lane, self.scale, self.kind_numbers, width, glyphs)
+            yield lane_ink(lane, self.scale, self.swatches, width, glyphs)
 
     def _told(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
-        if legend := self._legend_ink(options):
-            yield legend
+        yield from legend_ink(self.legend(), narrower(options))
         heights = any(too_fine(lane, width) for lane in self.shown)
-        told = (lane.words(self.scale) for lane in self.shown)
-        for sentence in (*told, *self.remarks(heights=heights)):
-            yield ink(sentence, options)
-
-    def _legend_ink(self, options: ConsoleOptions) -> Text:
-        marks = glyphs_for(options).kinds
-        return Text(GAP).join(
-            Text.assemble((marks[number], KIND_FILLS[number]), " ", ink(names, options))
-            for number, names in self.legend()
-        )
+        for remark in self.remarks(heights=heights):
+            yield ink(remark, options)
 
 
 def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:
     share = widest(text.plain for text in shares)
     name = max(min(widest(text.plain for text in names), room // 3), 2)
     return name, max(room - name - share, 1), share
-
-
-def _axis_text(marks: list[str], width: int) -> str:
-    if len(marks) == 1:
-        return marks[0]
-    first, *middle, last = marks
-    room = max(width - len(first) - len(last), 0)
-    row = f"{first}{' '.join(middle):^{room}}{last}"
-    return row if len(row) <= width else f"{first} to {last}"

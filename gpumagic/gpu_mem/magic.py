@@ -51,6 +51,7 @@ class MemoryMagics(GpuMagics):
     @word("leaks", "What could be let go of.")
     @word("free", "Let go of it.")
     @word("why", "The last out-of-memory error, explained.")
+    @word("live", "A panel while this cell runs.")
     @word("fit SIZE", "Whether that would fit now, as in fit 6GiB.")
     @argument(
         "--lines", action="store_true", help="Of a cell: what each of its lines did."

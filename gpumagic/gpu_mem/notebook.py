@@ -10,7 +10,7 @@ from gpumagic.gpu_mem.api import Memory
 from gpumagic.gpu_mem.cell import OneCell
 from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.gpu_mem.oom import LastOom
-from gpumagic.gpu_mem.options import Options, options_of
+from gpumagic.gpu_mem.options import LIVE, Options, options_of
 from gpumagic.gpu_mem.records import LedgerEntry
 from gpumagic.gpu_mem.report import BriefReport, LedgerReport
 from gpumagic.notebook.cell_hooks import Mode, running_cell
@@ -84,6 +84,10 @@ class Notebook:
         __tracebackhide__ = True
         options = options_of(typed, above_a_cell=cell is not None)
         self._last_oom.seen(running_cell(self._shell))
+        if options.word == LIVE:
+            self._magics.show_live(keeps=cell is None)
+            if cell is None:
+                return None
         if cell is not None:
             return self._watch(options, typed, line, cell)
         if options.word in ("on", "off"):

@@ -10,7 +10,8 @@ from gpumagic.errors import UsageProblem, did_you_mean
 if TYPE_CHECKING:
     import argparse
 
-_WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit")
+_WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit", "live")
+LIVE = "live"  # of the cell that runs, in whichever form
 _TAKE_A_VALUE = ("log", "fit")
 # Which words an option belongs to; "" is a cell.
 _BELONGS = {
@@ -94,7 +95,7 @@ def _check_words(word: str, values: list[str], *, above_a_cell: bool) -> None:
             f"%%gpu_mem takes no word {word}",
             "leave it out: what is watched is the cell below",
         )
-    if above_a_cell and word:
+    if above_a_cell and word and word != LIVE:
         raise UsageProblem(
             f"%%gpu_mem watches the cell below; {word} is a word of its own",
             f"type %gpu_mem {' '.join((word, *values))} in a cell of its own",

@@ -1,79 +1,263 @@
 """One place on the screen that is drawn again and again.
 
 In a notebook that is one output with one `display_id`: it lands in the right cell
-even from a thread, and the saved file keeps its last state. In a terminal it is one
-line. Where output goes to a file, only the last state is written.
+even from a thread, and what it showed last, or nothing, is in the saved file. In a
+terminal it is one line. Where output goes to a file, only what is to stay is written.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import shutil
 import sys
+import threading
+import time
+from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
 
-from gpumagic.drawing.progress import Progress
+from gpumagic.devices.now import Looking
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.drawing import Drawing, Grid, Meter, Sparkline
+from gpumagic.drawing.progress import SHOWN_AFTER_S, Progress
+from gpumagic.notebook.faults import CellEvents, Hook
 from gpumagic.report.frontend import is_terminal
+from gpumagic.report.units import bytes_text, part_text, seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gpumagic.drawing.document import Drawing
+    from gpumagic.devices.now import DeviceNow, LoopNow
+    from gpumagic.devices.protocols import Driver
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing.progress import Place
 
 # Whoever reads the saved notebook can tell how far something came from its answer.
 _RAW: dict[str, Any] = {"raw": True, "metadata": {"gpumagic": "progress"}}
+# An output cannot be taken away without those beside it, but one of nothing takes no
+# room; and nbconvert warns of one that has no form at all.
+_NOTHING = {"text/plain": "", "text/html": ""}
+
+# Sending what was drawn takes another thread about as long again.
+_FEWEST_S_BETWEEN, _MOST_OF_A_CORE = 0.25, 0.005
+THREAD = "gpumagic-live"
+_RATE_OVER_S, _MOST_MOMENTS = 3.0, 600
+_PATIENCE_S = 2.0  # for a last picture; without it the thread ends all the same
 _BACK_AND_CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def progress(
-    shell: Any, total: int | None, label: str, *, begins_after_s: float = 0.0
+    shell: Any,
+    total: int | None,
+    label: str,
+    *,
+    begins_after_s: float = SHOWN_AFTER_S,
 ) -> Iterator[Progress]:
-    """Count steps in one place of this shell; Ctrl-C leaves how far it came.
+    """Count steps in one place of this shell; only Ctrl-C and errors leave a trace.
 
     with progress(shell, len(batches), "Measuring") as steps:
         for batch in batches:
             ...
             steps.advance()
     """
-    place = _Line() if is_terminal(shell) else _Output()
-    with Progress(total, label, place.show, begins_after_s=begins_after_s) as steps:
-        try:
-            yield steps
-        finally:
-            place.is_last = True
+    with Progress(total, label, place_in(shell), begins_after_s=begins_after_s) as it:
+        yield it
+
+
+def place_in(shell: Any) -> Place:
+    """Where this shell draws again and again."""
+    return _Line() if is_terminal(shell) else _Output()
 
 
 class _Output:
     """An output of a notebook cell."""
 
-    is_last = False
-
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
 
-    def show(self, drawing: Drawing) -> None:
+    def show(self, drawing: Drawing, *, is_last: bool = False) -> None:
+        if is_last:
+            self._put(drawing.mimebundle())
+            return
+        # Laid out as text it would take ten times as long, and be seen by nobody.
+        self._put({"text/plain": drawing.title, "text/html": drawing.html()})
+
+    def clear(self) -> None:
+        if self._handle is not None:
+            self._put(_NOTHING)
+
+    def _put(self, shown: dict[str, str]) -> None:
         if self._handle is None:
             self._handle = DisplayHandle()
-            display(drawing.mimebundle(), display_id=self._handle.display_id, **_RAW)
+            display(shown, display_id=self._handle.display_id, **_RAW)
         else:
-            self._handle.update(drawing.mimebundle(), **_RAW)
+            self._handle.update(shown, **_RAW)
 
 
 class _Line:
     """A line of a terminal."""
 
-    is_last = False
-
-    def show(self, drawing: Drawing) -> None:
+    def show(self, drawing: Drawing, *, is_last: bool = False) -> None:
         if sys.stdout.isatty():
             # A line that wraps could not be taken back.
             room = shutil.get_terminal_size().columns - 1
             sys.stdout.write(_BACK_AND_CLEAR + drawing.title[:room])
-        elif self.is_last:
+        elif is_last:
             sys.stdout.write(drawing.title)
-        if self.is_last:
+        if is_last:
             sys.stdout.write("\n")
         sys.stdout.flush()
+
+    def clear(self) -> None:
+        if sys.stdout.isatty():
+            sys.stdout.write(_BACK_AND_CLEAR)
+            sys.stdout.flush()
+
+
+# ------------------------------------------------------------------ a cell that runs
+
+
+@dataclass
+class _Seen:
+    """What a panel has seen so far, for what no single moment shows."""
+
+    began_s: float
+    most_bytes: int = 0
+    counted: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
+    filled: list[float | None] = field(default_factory=list)
+
+    def rate(self, loop: LoopNow, now_s: float) -> float:
+        """Steps a second in the last seconds; 0 while there are none."""
+        its = self.counted.setdefault(loop.key, deque())
+        if its and its[-1][1] > loop.done:  # another loop has the same place
+            its.clear()
+        its.append((now_s, loop.done))
+        while now_s - its[0][0] > _RATE_OVER_S:
+            its.popleft()
+        (began_s, before), (ended_s, after) = its[0], its[-1]
+        return (after - before) / (ended_s - began_s) if ended_s > began_s else 0.0
+
+    def note(self, filled: float | None) -> None:
+        """Keep a curve of the memory; every other moment once there are many."""
+        self.filled.append(filled)
+        self.most_bytes = max(self.most_bytes, int(filled or 0))
+        if len(self.filled) > _MOST_MOMENTS:
+            del self.filled[::2]
+
+
+class Panel:
+    """What a running cell does, drawn in one place until the cell has ended.
+
+    A thread looks and draws, and draws the last picture as well: so Ctrl-C, which
+    Python raises in the main thread, leaves neither a thread nor half a panel. It asks
+    less than a hundredth of a core, however long it takes to look.
+
+    Args:
+        shell: The shell whose cell runs.
+
+        driver: Gives the driver of the machine.
+
+        keeps: Whether the last picture stays; else the answer stands in its place.
+    """
+
+    def __init__(
+        self, shell: Any, driver: Callable[[], Driver], *, keeps: bool
+    ) -> None:
+        self._looking = Looking(driver)
+        self._place = place_in(shell)
+        self._keeps = keeps
+        self._over = threading.Event()
+        self._outcome = "ran for"
+        self._hook = CellEvents(shell, "the live panel", after=self._cell_ended)
+        self._undo = contextlib.ExitStack()
+        self._seen = _Seen(time.monotonic())
+        # A notebook finds out by the context which cell an output belongs to.
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(Hook(self._draw_until_over, "the live panel"),),
+            name=THREAD,
+            daemon=True,
+        )
+
+    def begin(self) -> None:
+        """Draw from now on until the cell that is running has ended."""
+        self._hook.put_in()
+        self._undo.enter_context(self._looking.watching_loaders())
+        self._thread.start()
+
+    def _cell_ended(self, result: Any) -> None:
+        if getattr(result, "error_in_exec", None) is not None:
+            self._outcome = "stopped after"
+        self._over.set()
+        self._hook.take_out()
+        self._undo.close()
+        self._thread.join(_PATIENCE_S)
+
+    def _draw_until_over(self) -> None:
+        pause_s, is_shown = _FEWEST_S_BETWEEN, False
+        while not self._over.wait(pause_s):
+            began_s = time.thread_time()
+            self._place.show(self._drawing(is_last=False))
+            is_shown = True
+            pause_s = pause_after(time.thread_time() - began_s)
+        if is_shown and self._keeps:
+            self._place.show(self._drawing(is_last=True), is_last=True)
+        elif is_shown:
+            self._place.clear()
+
+    def _drawing(self, *, is_last: bool) -> Drawing:
+        now_s = time.monotonic()
+        took = seconds_text(now_s - self._seen.began_s)
+        devices, loops = self._looking.devices(), self._looking.loops()
+        told = [f"{self._outcome} {took}" if is_last else took]
+        told += self._loops_told(loops, now_s)
+        rows = [row for device in devices for row in _rows_of(device)]
+        filled = [each.allocated_bytes or each.used_bytes for each in devices]
+        self._seen.note(sum(filter(None, filled)) if any(filled) else None)
+        parts: list[Part] = [Grid("", tuple(rows))] if rows else []
+        if is_last and len(set(self._seen.filled)) > 1:
+            parts.append(Sparkline("Memory", self._seen.filled, bytes_text))
+        return Drawing(f"Live: {', '.join(told)}", tuple(parts), _label())
+
+    def _loops_told(self, loops: tuple[LoopNow, ...], now_s: float) -> Iterator[str]:
+        """The loop that counts fastest: an outer one waits for it."""
+        rates = [(self._seen.rate(loop, now_s), loop) for loop in loops]
+        rate, loop = max(rates, default=(0.0, None))
+        if loop is None or not rate:
+            return
+        of = "" if loop.total is None else f" of {loop.total:,}"
+        yield f"step {loop.done:,}{of}"
+        yield f"{rate:.3g} steps/s"
+        if loop.total is not None and loop.done < loop.total:
+            yield f"an estimated {seconds_text((loop.total - loop.done) / rate)} left"
+
+
+def pause_after(spent_s: float) -> float:
+    """How long nothing is drawn after a drawing that took so long.
+
+    >>> pause_after(0.0001), pause_after(0.1)
+    (0.25, 20.0)
+    """
+    return max(_FEWEST_S_BETWEEN, spent_s / _MOST_OF_A_CORE)
+
+
+def _rows_of(device: DeviceNow) -> Iterator[tuple[str, Cell]]:
+    if device.allocated_bytes is not None:
+        yield f"{device.where}, tensors", bytes_text(device.allocated_bytes)
+    used, total = device.used_bytes, device.total_bytes
+    if used is not None and total:
+        yield f"{device.where}, in use", Meter(used / total, part_text(used, total))
+    elif used is not None:
+        yield f"{device.where}, in use", bytes_text(used)
+    if device.busy_share is not None:
+        busy = Meter(device.busy_share, share_text(device.busy_share))
+        yield f"{device.where}, busy", busy
+
+
+def _label() -> str:
+    return str(getattr(simulated_box(), "label", ""))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import keyword
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, no_var_expand
@@ -79,12 +80,23 @@ class GpuMagics(Magics):
         return True
 
     def progress(
-        self, total: int | None, label: str, *, begins_after_s: float = 0.0
+        self, total: int | None, label: str, *, quiet: bool = False
     ) -> AbstractContextManager[Progress]:
         """Steps of something long, counted in one place of this shell."""
         from gpumagic.notebook import live
 
-        return live.progress(self.shell, total, label, begins_after_s=begins_after_s)
+        began = {"begins_after_s": math.inf} if quiet else {}
+        return live.progress(self.shell, total, label, **began)
+
+    def show_live(self, *, keeps: bool) -> None:
+        """Draw what the running cell does until it has ended.
+
+        Args:
+            keeps: Whether the last picture stays.
+        """
+        from gpumagic.notebook.live import Panel
+
+        Panel(self.shell, lambda: self.session.driver, keeps=keeps).begin()
 
     def run_body(
         self,

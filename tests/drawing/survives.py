@@ -69,6 +69,7 @@ class _Reader(HTMLParser):
     def handle_starttag(self, tag, attrs):
         if tag not in ELEMENTS:
             self.faults.append(f"<{tag}> is dropped")
+        is_wide = tag == "img" and "width:100%" in (dict(attrs).get("style") or "")
         allowed = ATTRIBUTES["*"] | ATTRIBUTES.get(tag, set())
         for name, value in attrs:
             if name not in allowed:
@@ -77,9 +78,9 @@ class _Reader(HTMLParser):
                 self.faults.extend(style_faults(value))
             elif name == "src" and not PICTURE.fullmatch(value):
                 self.faults.append(f"<{tag} src> is not a picture in itself")
-            elif name == "alt" or (name == "title" and tag != "span"):
-                # The title of a span lies over a picture whose `alt` is read here;
-                # it is a closer look, of which the text has no room for all.
+            elif (name == "alt" and not is_wide) or (name == "title" and tag != "span"):
+                # What lies over a picture, and what is said of one that the text
+                # draws as well, is a closer look, for which the text has no room.
                 self.words.append(value)
         if tag == "img" and not dict(attrs).get("alt"):
             self.faults.append("<img> without alt says nothing to the ear")

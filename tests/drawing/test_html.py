@@ -20,15 +20,14 @@ from gpumagic.drawing import (
     Stacks,
 )
 from gpumagic.drawing.html import element, escape, sentences, unbroken, words
-from gpumagic.drawing.lanes import KIND_FILLS
-from gpumagic.drawing.palette import contrast
+from gpumagic.drawing.palette import MEANINGS, SPARE, contrast
 from tests.drawing.drawings import DRAWINGS
 from tests.drawing.survives import assert_numbers_agree, assert_survives, read
 from tests.gallery.samples import HOSTILE, LONG, PARTS, everything
 
 SAMPLES = dict(PARTS)
 # A kind's colour and name, up to where it is explained.
-LEGEND = re.compile(r'<img alt="(\w+)" [^>]*>\xa0([^,<&]+)')
+LEGEND = re.compile(r'<img alt="([\w, ]+)" [^>]*>\xa0([^,<&]+)')
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -134,24 +133,25 @@ def legend_of(html):
 
 def test_a_legend_keeps_its_colours_where_those_of_the_page_are_taken_away():
     """GitHub strips styles and keeps pictures: a patch is one, and says its colour."""
-    pieces = (("x", 1.0), ("y", 1.0))
-    stacks = Stacks("", (Stack("a", pieces, "2 B"),), (("x", "1 B"), ("y", "1 B")))
+    pieces = (("x", 1.0), ("copy", 1.0))
+    stacks = Stacks("", (Stack("a", pieces, "2 B"),), (("x", "1 B"), ("copy", "1 B")))
 
-    assert legend_of(stacks.html()) == [("blue", "x"), ("orange", "y")]
-    for fill, patch in zip(KIND_FILLS, pictures(stacks.html()), strict=False):
-        assert fill in patch
+    _, *patches = pictures(stacks.html())
+    assert legend_of(stacks.html()) == [("teal, striped", "x"), ("orange", "copy")]
+    for its, patch in zip((SPARE[0], MEANINGS["copy"]), patches, strict=True):
+        assert its.fill in patch
 
 
-def test_kind_of_memory_has_one_colour_in_all_views():
-    """Who has learned that cached is orange finds it orange everywhere."""
+def test_a_kind_has_one_colour_in_all_views():
+    """Who has learned how cached memory is drawn finds it drawn so everywhere."""
     colours = {}
-    for name, drawing in everything():
-        if name.startswith("gpu_mem"):
-            for colour, kind in legend_of(drawing.html()):
-                colours.setdefault(kind, set()).add(colour)
+    for _, drawing in everything():
+        for colour, kind in legend_of(drawing.html()):
+            colours.setdefault(kind, set()).add(colour)
 
-    assert {"allocated", "cached"} <= colours.keys()
-    assert [kind for kind, its in colours.items() if len(its) > 1] == []
+    meant = colours.keys() & MEANINGS.keys()
+    assert {"cached", "copy", "kernel"} <= meant
+    assert [kind for kind in meant if colours[kind] != {MEANINGS[kind].name}] == []
 
 
 def test_attributes_are_escaped():

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from gpumagic.drawing import palette
-from gpumagic.drawing.lanes import KIND_FILLS
-from gpumagic.drawing.palette import TONES, contrast, text_on
+from gpumagic.drawing.palette import (
+    BLUE,
+    GREEN,
+    GREY,
+    MEANINGS,
+    PURPLE,
+    SPARE,
+    TONES,
+    TRACK,
+    VERMILLION,
+    contrast,
+    swatches,
+    text_on,
+)
+from tests.drawing.eyes import EYES, apart
 
 BACKGROUNDS = ("#ffffff", "#111111")
+KINDS = {**MEANINGS, **{each.name: each for each in SPARE}}
+DRAWN = {kind: its for kind, its in KINDS.items() if its.fill != TRACK}
+TIMES = ("host code", "launch", "host waits", "kernel", "copy", "communication")
+MEMORY = ("in use", "cached", "others", "free")
+# Two colours side by side, in steps of which 2.3 can just be seen; by lightness alone
+# fewer do, as nothing else is there to compare.
+LEAST_APART = {eyes: 6.5 if eyes == "grey" else 20.0 for eyes in EYES}
 
 
 @pytest.mark.parametrize("tone", TONES)
@@ -29,12 +51,66 @@ def test_tones_differ_in_mark_as_well():
         assert all(len(mark) == 1 for mark in marks)
 
 
-@pytest.mark.parametrize("fill", KIND_FILLS)
+@pytest.mark.parametrize(
+    "fill", [BLUE, VERMILLION, GREEN, PURPLE, GREY, *(k.fill for k in DRAWN.values())]
+)
 @pytest.mark.parametrize("background", BACKGROUNDS)
 def test_fill_that_stands_alone_is_seen_on_both_themes(fill, background):
     """Bars and spans have a contrast of at least 3:1, and labels on them 4.5:1."""
     assert contrast(fill, background) >= 3
     assert contrast(fill, text_on(fill)) >= 4.5
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_kinds_are_told_apart_by_whoever_looks(eyes):
+    """Each two differ in pattern, or in colour as it is seen: in grey by lightness."""
+    alike = [
+        (one, other)
+        for (one, its), (other, others) in combinations(DRAWN.items(), 2)
+        if its.pattern == others.pattern
+        and apart(its.fill, others.fill, eyes) < LEAST_APART[eyes]
+    ]
+
+    assert alike == []
+
+
+def test_free_is_the_track_that_all_else_lies_on():
+    """What is not in use is not drawn, which is seen whatever the colours are."""
+    assert MEANINGS["free"].fill == TRACK
+    assert MEANINGS["free"].style == ""
+
+
+def test_only_what_is_not_known_is_hatched():
+    """Half of it is left out, as it may have been or not."""
+    hatched = [kind for kind, its in KINDS.items() if its.pattern == "hatches"]
+    assert hatched == ["perhaps busy"]
+
+
+@pytest.mark.parametrize("marks", ["mark", "ascii_mark"])
+@pytest.mark.parametrize(
+    "family", [(*TIMES, "perhaps busy"), (*MEMORY, "perhaps busy")]
+)
+def test_kinds_of_one_picture_have_a_character_each(family, marks):
+    """In plain text, what may stand side by side is told apart, also what is left."""
+    its = [getattr(each, marks) for each in (*map(MEANINGS.get, family), *SPARE)]
+
+    assert len(set(its)) == len(its)
+    assert all(len(mark) == 1 for mark in its)
+
+
+def test_each_kind_is_said_in_words_of_its_own():
+    """Who hears the legend knows which is which."""
+    assert len({each.name for each in KINDS.values()}) == len(MEANINGS) + len(SPARE)
+
+
+def test_a_kind_without_a_meaning_gets_what_is_left():
+    """In order; a meaning among them takes nothing away, and the last one is shared."""
+    strange = [f"kind {at}" for at in range(6)]
+
+    found = swatches(("copy", strange[0], "copy", *strange[1:]))
+
+    assert found["copy"] == MEANINGS["copy"]
+    assert [found[kind] for kind in strange] == [*SPARE, SPARE[-1]]
 
 
 @pytest.mark.parametrize(
@@ -51,3 +127,10 @@ def test_contrast_is_that_of_wcag():
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     assert contrast("#123456", "#123456") == 1
+
+
+def test_eyes_are_those_that_were_measured():
+    """Red and green of one lightness are one colour to who lacks one of two cones."""
+    assert apart("#BE5E5E", "#7E7E5E", "normal") > 30
+    assert apart("#BE5E5E", "#7E7E5E", "deuteranopia") < 15
+    assert apart("#777777", "#777777", "tritanopia") == 0

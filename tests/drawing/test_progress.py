@@ -1,4 +1,4 @@
-"""Progress: published rarely, first and last always, and failures pass."""
+"""Progress: drawn rarely, gone when all is done, and failures pass."""
 
 from __future__ import annotations
 
@@ -24,28 +24,37 @@ def clock():
     return Clock()
 
 
+class Place(list):
+    """The titles of all drawings that were shown, and what became of the last."""
+
+    def show(self, drawing, *, is_last=False):
+        """Note what is shown."""
+        self.append(f"{drawing.title}{', and stays' if is_last else ''}")
+
+    def clear(self):
+        """Note that nothing is."""
+        self.append("gone")
+
+
 @pytest.fixture
 def published():
-    """The titles of all drawings that were published."""
-    return []
+    """Somewhere on a screen."""
+    return Place()
 
 
 @pytest.fixture
 def progress(clock, published):
-    """Forty steps of something."""
-    return Progress(40, "Timing", lambda it: published.append(it.title), clock=clock)
+    """Forty steps of something that is shown at once."""
+    return Progress(40, "Timing", published, clock=clock, begins_after_s=0)
 
 
-def test_first_and_last_are_published(progress, published, clock):
-    """Even work that takes no time is seen to begin and to end."""
+def test_what_is_done_is_gone(progress, published, clock):
+    """The answer stands where the progress was."""
     with progress:
         progress.advance(40)
         clock.now += 0.1
 
-    assert published == [
-        "Timing: 0 %, 0 of 40",
-        "Timing: finished in 100 ms, 40 of 40",
-    ]
+    assert published == ["Timing: 0 %, 0 of 40", "gone"]
 
 
 def test_at_most_four_drawings_a_second(progress, published, clock):
@@ -87,54 +96,47 @@ def test_stopping_is_shown_and_the_exception_passes(progress, published, clock, 
     with pytest.raises(error):
         work()
 
-    assert published[-1] == "Timing: stopped at 40.0 % after 1.00 s, 16 of 40"
+    assert published[-1] == (
+        "Timing: stopped at 40.0 % after 1.00 s, 16 of 40, and stays"
+    )
 
 
 def test_failure_to_publish_does_not_hide_why_the_work_stopped(clock):
     """The user's own error is the one that is seen."""
 
-    def publish(drawing):
-        if "stopped" in drawing.title:
-            raise OSError
+    class Broken(Place):
+        def show(self, drawing, *, is_last=False):  # noqa: ARG002
+            if is_last:
+                raise OSError
 
-    with pytest.raises(ZeroDivisionError), Progress(1, "x", publish, clock=clock):
+    progress = Progress(1, "x", Broken(), clock=clock, begins_after_s=0)
+    with pytest.raises(ZeroDivisionError), progress:
         raise ZeroDivisionError
 
 
 def test_nothing_to_do_is_all_done(clock, published):
     """A total of zero divides nothing."""
-    with Progress(0, "Empty", lambda it: published.append(it.title), clock=clock):
+    with Progress(0, "Empty", published, clock=clock, begins_after_s=0):
         pass
 
     assert published[0] == "Empty: 100 %, 0 of 0"
 
 
-def test_ending_early_says_how_many_were_done(progress, published):
-    """A `with` left by `break` or `return` does not claim all steps."""
-    with progress:
-        progress.advance(3)
-
-    assert published[-1] == "Timing: finished in 0 s, 3 of 40"
-
-
 def test_shares_are_not_counted(clock, published):
     """Where nobody knows of steps, the percent says it all, and so does the time."""
-    with Progress(
-        None, "Timing", lambda it: published.append(it.title), clock=clock
-    ) as it:
+    with Progress(None, "Timing", published, clock=clock, begins_after_s=0) as it:
         clock.now += 1
         it.reach(0.125)
 
-    assert published == [
+    assert published[:-1] == [
         "Timing: 0 %",
         "Timing: 12.5 %, an estimated 7.00 s left",
-        "Timing: finished in 1.00 s",
     ]
 
 
 def test_a_share_never_falls(clock):
     """Who has come half the way is not told to be at the beginning again."""
-    with Progress(None, "Timing", str, clock=clock) as it:
+    with Progress(None, "Timing", Place(), clock=clock) as it:
         it.reach(0.5)
         it.reach(0.25)
 
@@ -142,28 +144,24 @@ def test_a_share_never_falls(clock):
 
 
 def test_what_is_soon_over_is_never_shown(clock, published):
-    """Progress that begins after two seconds does not flash up for one of them."""
-    with later(clock, published) as it:
-        clock.now += 1.9
-        it.reach(0.9)
-        clock.now += 9
+    """Nothing flashes up for less than two seconds, not even where it is stopped."""
+
+    def work(error):
+        with Progress(None, "Timing", published, clock=clock) as it:
+            clock.now += 1.9
+            it.reach(0.9)
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        work(KeyboardInterrupt)
 
     assert published == []
 
 
 def test_what_is_long_is_shown_from_its_second_second_on(clock, published):
     """The time left counts from the beginning, not from the first drawing."""
-    with later(clock, published) as it:
+    with Progress(None, "Timing", published, clock=clock) as it:
         clock.now += 2
         it.reach(0.5)
 
-    assert published == [
-        "Timing: 50.0 %, an estimated 2.00 s left",
-        "Timing: finished in 2.00 s",
-    ]
-
-
-def later(clock, published):
-    """Shares of something that is mostly over within two seconds."""
-    publish = lambda it: published.append(it.title)  # noqa: E731
-    return Progress(None, "Timing", publish, clock=clock, begins_after_s=2)
+    assert published == ["Timing: 50.0 %, an estimated 2.00 s left", "gone"]

@@ -72,7 +72,7 @@ def test_any_pieces_are_drawn(rows, full, remark):
 
     assert_survives(part.html())
     shown = re.sub(r' title="[^"]*"', "", drawing.html())
-    assert_numbers_agree(SimpleNamespace(html=lambda: shown, text=drawing.text))
+    assert_numbers_agree(SimpleNamespace(html=lambda: shown, whole=drawing.whole))
     for width in (40, 88):
         assert max(map(cell_len, drawing.text(width).split("\n"))) <= width
 
@@ -119,14 +119,14 @@ def test_pieces_lie_at_their_places():
 
     line = line_of(part, 2 + 3 + 2 + 40 + 2 + 4)
 
-    assert line == "█" * 10 + "·" * 5 + "▓" * 5
+    assert line == "▤" * 10 + "·" * 5 + "▥" * 5
 
 
 def test_new_stretch_is_set_off():
     """Two stretches in use do not look like one."""
     part = strips(row(("*used", 50), ("*used", 50)))
 
-    assert line_of(part, 53) == "█" * 20 + "|" + "█" * 19
+    assert line_of(part, 53) == "▤" * 20 + "|" + "▤" * 19
     assert "M0 0h238" in picture_of(part)
     assert "M240 0h238" in picture_of(part)
 

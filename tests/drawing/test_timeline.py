@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def text_of(*lanes, width=60, **options):
 def test_lanes_are_drawn_to_one_scale():
     """The second half of the time is the second half of the line."""
     text = text_of(
-        Lane("a", (Span(0, 1, kind="k"),)), Lane("b", (Span(1, 2, kind="c"),))
+        Lane("a", (Span(0, 1, kind="kernel"),)), Lane("b", (Span(1, 2, kind="copy"),))
     )
 
     first, second = text.split("\n")[3:5]
@@ -33,21 +34,21 @@ def test_lanes_are_drawn_to_one_scale():
 
 def test_clock_of_the_spans_does_not_matter():
     """Times are told from the first span on."""
-    text = text_of(Lane("a", (Span(1e9, 1e9 + 2, "step"),)))
+    timeline = Timeline("C", (Lane("a", (Span(1e9, 1e9 + 2, "step"),)),))
 
-    assert "step (0 s to 2.00 s)" in text
+    assert "step (0 s to 2.00 s)" in timeline.html()
 
 
 def test_spans_too_fine_for_the_line_become_heights_and_say_so():
     """A lane that idles three quarters of the time does not look busy."""
-    spans = tuple(Span(at, at + 0.25, kind="k") for at in range(1000))
+    spans = tuple(Span(at, at + 0.25, kind="kernel") for at in range(1000))
     timeline = Timeline("C", (Lane("a", spans),))
 
     assert "the height is the share of time" in timeline.html()
     assert not timeline.one_by_one(timeline.lanes[0])
     text = text_of(*timeline.lanes)
     assert "█" not in text.split("\n")[3]
-    assert "1000 spans" in text
+    assert "the height is the share of time" in text.replace("\n  ", " ")
 
 
 def test_few_spans_make_no_remark():
@@ -58,18 +59,28 @@ def test_few_spans_make_no_remark():
 
 
 def test_kinds_keep_their_colours_across_timelines():
-    """An order that is given holds even where a kind is missing."""
-    lanes = (Lane("a", (Span(0, 1, kind="copy"),)),)
+    """A meaning has its own; of others, a given order holds for the missing."""
+    lanes = (Lane("a", (Span(0, 1, kind="copy"), Span(1, 2, kind="load"))),)
 
-    assert "█ copy" in text_of(*lanes)
-    assert "▓ copy" in text_of(*lanes, kinds=("kernel", "copy"))
+    assert "▓ copy  ▤ load" in text_of(*lanes)
+    assert "▓ copy  ▥ load" in text_of(*lanes, kinds=("compute", "copy", "load"))
+
+
+def test_text_tells_each_lane_in_one_line():
+    """The sentence on each lane is for the ear; what is drawn is not said again."""
+    lanes = (Lane("a", (Span(0, 1, "step", "kernel"),)), Lane("b"))
+    text = text_of(*lanes)
+
+    assert len(text.splitlines()) == 7
+    assert "step" not in text
+    assert "a: busy 1.00 s of 1.00 s, 1 span: step" in Timeline("C", lanes).html()
 
 
 def test_kinds_beyond_the_colours_share_one():
     """No two kinds look alike without the legend saying so."""
     spans = tuple(Span(at, at + 1, kind=f"kind {at}") for at in range(6))
 
-    assert "▚ kind 4, kind 5" in text_of(Lane("a", spans))
+    assert "◆ kind 4, kind 5" in text_of(Lane("a", spans))
 
 
 def test_broken_times_are_counted():
@@ -194,6 +205,38 @@ def test_window_shows_the_time_before_and_after():
     assert timeline.scale.share(lane) == "25.0 %"
     assert timeline.scale.ticks() == ["0 s", "2.00 s", "4.00 s"]
     assert [width for _, width in titles(timeline)] == [120, 120, 240]
+
+
+def test_a_part_is_drawn_on_the_clock_and_in_the_colours_of_the_whole():
+    """Times are those of the whole picture, and what reaches beyond says so."""
+    whole = Timeline(
+        "C",
+        (
+            Lane("a", (Span(10, 12, "long", "copy"), Span(13, 14, "late", "strange"))),
+            Lane("b", (Span(10, 11, "early", "other"),)),
+        ),
+    )
+
+    part = whole.zoomed(1.0, 3.5)
+
+    assert part.scale.ticks() == ["1.00 s", "2.25 s", "3.50 s"]
+    assert [title for title, _ in titles(part) if title] == [
+        "long (part): 1.00 s, from 1.00 s on",
+        "late (part): 500 ms, from 3.00 s on",
+    ]
+    assert part.scale.share(part.lanes[0]) == "60.0 %"
+    assert part.swatches == whole.swatches
+    assert part.zoomed(2.0, 3.0).zoomed(1.0, 3.5).scale == part.scale
+    assert [lane.name for lane in part.lanes] == ["a", "b"]
+
+
+def test_a_part_of_no_time_is_refused():
+    """What ends before it begins is a mistake, as is what is no time."""
+    whole = Timeline("C", (Lane("a", (Span(0, 1),)),))
+
+    for start_s, end_s in ((1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0)):
+        with pytest.raises(ValueError, match="no time lies between"):
+            whole.zoomed(start_s, end_s)
 
 
 def test_lane_of_nothing_has_nothing_to_point_at():

@@ -1,7 +1,8 @@
 """Writes all samples on one page: `python -m tests.gallery [OUT_DIR]`.
 
 The page is dressed as JupyterLab dresses an output, once light and once dark,
-because that is where most of them are seen.
+because that is where most of them are seen. Beside it, `palette.html` shows each
+kind as everybody's eyes see it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from tests.drawing.eyes import EYES, as_svg_filter
 from tests.gallery.samples import drawn
 
 # JupyterLab 4.6, .jp-RenderedHTMLCommon, with its variables filled in.
@@ -66,12 +68,31 @@ def _sample(name, drawing):
 <div class="bare">{bare}</div></details>"""
 
 
+def palette(shown: str) -> str:
+    """All kinds, light and dark, as they look to whom."""
+    filters = "".join(map(as_svg_filter, EYES))
+    body = "".join(
+        f"<h2>{eyes}</h2>"
+        f'<div class="pair" style="filter:url(#{eyes})">'
+        f'<div class="out light">{shown}</div><div class="out dark">{shown}</div></div>'
+        for eyes in EYES
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>gpumagic palette</title><style>{_STYLE}</style>"
+        f'<svg width="0" height="0">{filters}</svg>'
+        f"<h1>gpumagic: one colour, one meaning</h1>{body}</html>"
+    )
+
+
 def main(words) -> None:
     """Write the page, and say where."""
     folder = Path(words[0] if words else "build/gallery")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "index.html"
     target.write_text(page(drawn().items()), encoding="utf-8")
+    shown = drawn()["palette"].html()
+    (folder / "palette.html").write_text(palette(shown), encoding="utf-8")
     sys.stdout.write(f"{target}\n")
 
 

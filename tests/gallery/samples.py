@@ -23,6 +23,8 @@ from gpumagic.drawing import (
     Paragraph,
     Span,
     Sparkline,
+    Stack,
+    Stacks,
     Table,
     Timeline,
 )
@@ -105,6 +107,58 @@ _MANY = Timeline(
 )
 
 
+_TIMES_MEANT = (
+    *("host code", "launch", "host waits", "kernel", "copy", "communication"),
+    "perhaps busy",
+)
+_MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
+_WITHOUT_MEANING = tuple(f"kind {at}" for at in range(6))
+
+
+def _all_of(caption, kinds):
+    """A bar with a piece of each kind, and what they are called."""
+    pieces = tuple((kind, 1.0) for kind in kinds)
+    return Stacks(
+        caption,
+        (Stack("all", pieces, f"{len(kinds)} kinds"),),
+        tuple((kind, "") for kind in kinds),
+    )
+
+
+_PALETTE = (
+    _all_of("Time", _TIMES_MEANT),
+    _all_of("Memory", _MEMORY_MEANT),
+    _all_of("What has no meaning of those", _WITHOUT_MEANING),
+    Timeline(
+        "Beside and below each other",
+        tuple(
+            Lane(
+                kind, tuple(Span(at, at + 0.7, kind, kind) for at in (n / 4, n / 4 + 1))
+            )
+            for n, kind in enumerate(_TIMES_MEANT)
+        ),
+    ),
+)
+
+
+_USES = (("Hardly any", 16 * 2**20), ("Much", 40 * GIB), ("No", 0))
+
+
+def _memory(caption, used):
+    """A bar of a GPU's memory with an axis."""
+    pieces = (
+        ("in use", used * 0.75),
+        ("cached", used * 0.25),
+        ("free", 80 * GIB - used),
+    )
+    return Stacks(
+        caption,
+        (Stack("cuda:0", pieces, bytes_text(used)),),
+        (("in use", bytes_text(used * 0.75)), ("cached", ""), ("free", "")),
+        bytes_text,
+    )
+
+
 def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
@@ -130,6 +184,23 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
             Details("How it was measured", (Grid("", (("runs", "100"),)),)),
             label=SIMULATED,
+        ),
+    ),
+    ("palette", _one("One colour, one meaning.", *_PALETTE)),
+    (
+        "stacks",
+        _one(
+            "16 MiB is in use on a GPU of 80 GiB.",
+            *(_memory(f"{name} use of a GPU", used) for name, used in _USES),
+            Stacks(
+                "Without an axis",
+                (
+                    Stack("the run", (("host code", 1.0), ("host waits", 9.0)), "10 s"),
+                    Stack("cuda:0", (("", 1.0), ("perhaps busy", 8.0)), "8 s"),
+                    Stack("nothing", (), "unknown"),
+                ),
+                (("host code", "1 s"), ("host waits", "9 s"), ("perhaps busy", "")),
+            ),
         ),
     ),
     ("title-only", _one("No GPU was found, and none is needed for this.")),
@@ -351,6 +422,8 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 PICTURES = (  # how the names of those with a picture begin
     "whole",
     "timeline-",
+    "palette",
+    "stacks",
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-every",

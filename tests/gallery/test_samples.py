@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from gpumagic.drawing import Details, Table
 from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
+from tests.drawing.eyes import EYES
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gallery.__main__ import main
 from tests.gallery.headings import of_room
@@ -85,5 +86,7 @@ def test_gallery_is_written(tmp_path, capsys):
     main([str(tmp_path)])
 
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    eyes = (tmp_path / "palette.html").read_text(encoding="utf-8")
     assert all(f'<h2 id="{name}">' in page for name in SAMPLES)
+    assert all(f"filter:url(#{each})" in eyes for each in EYES)
     assert capsys.readouterr().out.strip().endswith("index.html")

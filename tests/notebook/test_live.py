@@ -1,4 +1,4 @@
-"""Something long shows how far it is, in one place, and leaves its last state."""
+"""Something long shows how far it is, in one place, and leaves it to the answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tests.notebook.shells import PATIENCE_S, see_in_kernel, see_in_terminal
 STEPS = """
 from gpumagic.notebook.live import progress
 import time
-with progress(get_ipython(), 40, "Measuring") as steps:
+with progress(get_ipython(), 40, "Measuring", begins_after_s=0) as steps:
     for number in range(40):
         time.sleep(0.01)
         steps.advance()
 """
 INTERRUPTED = """
-with progress(get_ipython(), 40, "Measuring") as steps:
+with progress(get_ipython(), 40, "Measuring", begins_after_s=0) as steps:
     steps.advance(10)
     raise KeyboardInterrupt
 """
 
 
 @pytest.mark.kernel
-def test_a_notebook_keeps_one_output_with_the_last_state():
-    """One output is shown and then updated; saved, it says that it has finished."""
+def test_a_notebook_keeps_what_was_stopped_and_nothing_of_what_was_done():
+    """One output is shown and then updated; saved, it says how far it came."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -37,11 +37,10 @@ def test_a_notebook_keeps_one_output_with_the_last_state():
         allow_errors=True,
     ).execute()
 
-    finished = notebook.cells[0].outputs
+    (finished,) = notebook.cells[0].outputs
     (stopped, error) = notebook.cells[1].outputs
-    assert [each.output_type for each in finished] == ["display_data"]
-    assert "Measuring: finished in" in finished[0].data["text/plain"]
-    assert "40 of 40" in finished[0].data["text/html"]
+    assert finished.data == {"text/plain": "", "text/html": ""}
+    assert finished.metadata == stopped.metadata == {"gpumagic": "progress"}
     assert "stopped at 25.0 %" in stopped.data["text/plain"]
     assert error.ename == "KeyboardInterrupt"
 
@@ -54,10 +53,133 @@ def test_a_kernel_displays_once_and_updates_that():
     assert len(seen.shown) == 1
 
 
-def test_output_that_goes_to_a_file_gets_the_last_state_only():
-    """No carriage returns or escapes where there is no terminal."""
+def test_output_that_goes_to_a_file_gets_one_line_of_what_was_stopped():
+    """No carriage returns or escapes in a file, and nothing of what was done."""
     finished, stopped = see_in_terminal([STEPS, INTERRUPTED])
-    assert finished.printed.startswith("Measuring: finished in")
-    assert "40 of 40" in finished.printed
+    assert finished.printed == ""
     assert "stopped at 25.0 %" in stopped.traceback
-    assert "\r" not in finished.printed
+    assert "\r" not in stopped.traceback
+
+
+# ------------------------------------------------------------------ a cell that runs
+
+LIVE = "%load_ext gpumagic\nimport os, signal, sys, threading, time"
+LONG = """
+%gpu_mem live
+from torch.utils.data import DataLoader
+for batch in DataLoader(range(30)):
+    time.sleep(0.05)
+"""
+TIMED = """
+%%cuda_sync_time --live
+time.sleep(0.8)
+"""
+SIMULATED = """
+import gpumagic
+box = gpumagic.simulate("h100")
+kept = torch.zeros(2**20, device="sim")
+"""
+THREADS = (
+    "[each.name for each in threading.enumerate() if each.name == 'gpumagic-live']"
+)
+# Somebody presses Ctrl-C so many seconds after the cell has begun.
+PRESSED = """
+%gpu_mem live
+threading.Timer({}, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+time.sleep(0.6)
+time.sleep(0.6)
+"""
+
+
+def seen_outputs(*cells):
+    """The outputs of these cells in a kernel of their own, and all updates of each."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    class Watching(NotebookClient):
+        def process_message(self, message, cell, number):
+            if message["msg_type"].endswith("display_data"):
+                text = message["content"]["data"]["text/plain"]
+                updates.setdefault(number, []).append(text)
+            return super().process_message(message, cell, number)
+
+    updates = {}
+    notebook = nbformat.v4.new_notebook(
+        cells=list(map(nbformat.v4.new_code_cell, cells))
+    )
+    Watching(
+        notebook,
+        timeout=PATIENCE_S,
+        startup_timeout=PATIENCE_S,
+        iopub_timeout=PATIENCE_S,
+        allow_errors=True,
+    ).execute()
+    return [cell.outputs for cell in notebook.cells], updates
+
+
+@pytest.mark.kernel
+def test_a_panel_shows_a_long_cell_and_ends_with_it():
+    """One output counts the steps of the loop; kept where no answer takes its place."""
+    outputs, updates = seen_outputs(
+        LIVE, "import torch", LONG, TIMED, THREADS, SIMULATED, LONG
+    )
+
+    (kept,), (gone, report) = outputs[2:4]
+    assert any("of 30," in text and "steps/s" in text for text in updates[2])
+    assert kept.data["text/plain"].startswith("Live: ran for")
+    assert "this process, in use" in kept.data["text/plain"]
+    assert gone.data["text/plain"] == ""
+    assert not report.data["text/plain"].startswith("Live")
+    assert outputs[4][0].data["text/plain"] == "[]"
+    (simulated,) = outputs[6][:1]
+    assert "sim:0, tensors  4.00 MiB" in simulated.data["text/plain"]
+    assert "[simulated" in simulated.data["text/plain"]
+
+
+@pytest.mark.kernel
+def test_looking_at_a_running_cell_starts_nothing():
+    """Neither torch nor CUDA is touched by a panel, and no loader stays changed."""
+    _, updates = seen_outputs(
+        LIVE,
+        "%gpu_mem live\ntime.sleep(0.6)",
+        "print(sorted({'torch', 'tqdm'} & set(sys.modules)))",
+    )
+
+    assert updates[1][-1].startswith("Live: ran for")
+    outputs, _ = seen_outputs(
+        LIVE + "\nfrom torch.utils.data import DataLoader\nold = DataLoader.__iter__",
+        "%gpu_mem live\nhere = DataLoader.__iter__",
+        "print(here is old, DataLoader.__iter__ is old, sys.modules['torch'].cuda"
+        ".is_initialized())",
+    )
+    assert outputs[2][0].text == "False True False\n"
+
+
+@pytest.mark.kernel
+def test_ctrl_c_at_any_moment_leaves_no_thread_and_no_half_panel():
+    """Whenever it is pressed, the panel says how it ended, or was never there."""
+    moments = (0.0, 0.1, 0.24, 0.26, 0.5, 0.8, 1.15, 1.19, 1.2, 1.21)
+    outputs, _ = seen_outputs(
+        LIVE,
+        *(PRESSED.format(moment) for moment in moments),
+        "time.sleep(0.5)",
+        THREADS,
+    )
+
+    shown = [
+        output.data["text/plain"].split()[1]
+        for cell in outputs[1:-2]
+        for output in cell
+        if output.output_type == "display_data"
+    ]
+    assert set(shown) <= {"stopped", "ran"}
+    assert outputs[-1][0].data["text/plain"] == "[]"
+
+
+def test_a_panel_in_a_file_is_one_line():
+    """Where there is no terminal, only the last state is written."""
+    _, live, _ = see_in_terminal([LIVE, "%gpu_mem live\ntime.sleep(0.8)", "1"])
+
+    assert live.printed.startswith("Live: ran for")
+    assert live.printed.count("\n") == 1
+    assert "\r" not in live.printed

@@ -1,0 +1,151 @@
+"""How devices and loops of a running cell do now, asked again and again from a thread.
+
+Nothing here calls CUDA, as such a call would stand in line with those of the cell, and
+may end a graph that it captures: figures are torch's own counters and the driver's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
+from gpumagic.devices.memory_counters import allocator_figures, figure
+from gpumagic.devices.nvml_utilisation import LoadReader
+from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.simulated import simulated_box, word_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpumagic.devices.protocols import Driver, Runtime
+
+_ALLOCATED = "allocated_bytes.all.current"
+_OWN_PAGES = Path("/proc/self/statm")
+
+
+class DeviceNow(NamedTuple):
+    """One device at one moment; None is what nobody tells."""
+
+    where: str
+    allocated_bytes: int | None = None
+    used_bytes: int | None = None  # by whomever
+    total_bytes: int | None = None
+    busy_share: float | None = None
+
+
+class LoopNow(NamedTuple):
+    """How far one loop has come."""
+
+    key: int  # the same from one moment to the next
+    done: int
+    total: int | None
+
+
+class Looking:
+    """Looks at what is in use, and starts nothing.
+
+    Args:
+        driver: Gives the driver of the machine.
+    """
+
+    def __init__(self, driver: Callable[[], Driver]) -> None:
+        self._driver = driver
+        self._reader = LoadReader()
+        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def devices(self) -> tuple[DeviceNow, ...]:
+        """The devices in use; of the CPU, this process."""
+        runtime = runtime_now()
+        if runtime.kind == "cpu":
+            return (DeviceNow("this process", used_bytes=_resident_bytes()),)
+        if not runtime.started():
+            return ()
+        told = self._told(runtime)
+        return tuple(
+            told.get(number, DeviceNow(""))._replace(
+                where=f"{word_of(runtime.kind)}:{number}",
+                allocated_bytes=figure(
+                    allocator_figures(runtime, number) or {}, _ALLOCATED
+                ),
+            )
+            for number in runtime.devices_in_use()
+        )
+
+    def _told(self, runtime: Runtime) -> dict[int, DeviceNow]:
+        """What the driver tells, by the numbers of this process."""
+        if (box := simulated_box()) is not None and runtime.simulated:
+            # Whether it is busy is a question of its own clock, which nobody watches.
+            return {
+                gpu.index: DeviceNow("", None, gpu.used_bytes(), gpu.model.memory_bytes)
+                for gpu in box.machine.gpus
+            }
+        if runtime.kind not in KINDS_OF_THE_DRIVER:
+            return {}
+        shown = self._driver().visible_devices() or ()
+        return {
+            number: DeviceNow("", None, use.used_bytes, use.total_bytes, use.busy_share)
+            for number, use in self._reader.uses(shown).items()
+        }
+
+    def loops(self) -> tuple[LoopNow, ...]:
+        """Loops that count themselves: bars of tqdm, and DataLoaders that are watched.
+
+        Of any other loop only Python knows how far it is, and tells nobody.
+        """
+        with contextlib.suppress(RuntimeError):  # one begins or ends at this moment
+            return (*_bars_of_tqdm(), *map(_loop_of, tuple(self._loaders)))
+        return ()
+
+    @contextlib.contextmanager
+    def watching_loaders(self) -> Iterator[None]:
+        """Know the iterators that DataLoaders make during a block; none is kept."""
+        loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
+        if loader is None:
+            yield
+            return
+        start, loaders = loader.__iter__, self._loaders
+
+        @functools.wraps(start)
+        def known(its: Any) -> Any:
+            iterator = start(its)
+            with contextlib.suppress(TypeError):  # no weak references to it
+                loaders.add(iterator)
+            return iterator
+
+        loader.__iter__ = known
+        try:
+            yield
+        finally:
+            if loader.__iter__ is known:  # else somebody else has put it round this
+                loader.__iter__ = start
+
+
+def _bars_of_tqdm() -> Iterator[LoopNow]:
+    bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
+    for bar in tuple(bars):
+        done, total = getattr(bar, "n", None), getattr(bar, "total", None)
+        if isinstance(done, int) and not getattr(bar, "disable", False):
+            yield LoopNow(id(bar), done, int(total) if total else None)
+
+
+def _loop_of(iterator: Any) -> LoopNow:
+    total = None
+    with contextlib.suppress(TypeError, AttributeError):  # a stream has no length
+        total = len(iterator)
+    done = getattr(iterator, "_num_yielded", 0)
+    return LoopNow(id(iterator), done, total or None)
+
+
+def _resident_bytes() -> int | None:
+    """What this process has in memory; None where that is not to be read."""
+    try:
+        pages = int(_OWN_PAGES.read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
