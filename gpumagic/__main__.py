@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpumagic import __version__
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_select import command
-from gpumagic.notebook.arguments import options_of
+from gpumagic.notebook.arguments import add_parts, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +46,7 @@ def _read(words: list[str]) -> argparse.Namespace:
         "doctor", help="say what is here for GPU work and whether it fits together"
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    add_parts(doctor)
     doctor.set_defaults(run=_doctor)
     demo = commands.add_parser(
         "demo", help="run the tour notebook on this machine and write it as HTML"
@@ -92,7 +93,8 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
     else:
-        sys.stdout.write(report.drawing().terminal() + "\n")
+        shown = report.asked(options.show, whole=options.all)
+        sys.stdout.write(shown.drawing().terminal() + "\n")
     return int(any(each.verdict.value == "problem" for each in report.findings))
 
 

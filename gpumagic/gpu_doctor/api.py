@@ -43,6 +43,7 @@ _VARIABLES = (
 _PYNVML_SUPPLIERS = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 _COMPILERS = ("cc", "gcc", "clang", "cl")
 _READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
+_CUDA_HERE, _STARTED = "CUDA in this process", "started"
 _TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
 
 
@@ -140,7 +141,7 @@ def _version_of(distribution: str) -> str | None:
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     pairs = (
         ("torch", _import_state(before), _import_state(after)),
-        ("CUDA in this process", _cuda_state(before), _cuda_state(after)),
+        (_CUDA_HERE, _cuda_state(before), _cuda_state(after)),
         *((name, _value(before, name), _value(after, name)) for name in _VARIABLES),
     )
     for topic, was, now in pairs:
@@ -156,7 +157,7 @@ def _value(facts: Facts, name: str) -> str:
 def _cuda_state(facts: Facts) -> str:
     """The state in the words of the table, where loading a library is no change."""
     words = {
-        Initialisation.INITIALISED: "started",
+        Initialisation.INITIALISED: _STARTED,
         Initialisation.FORKED_CHILD: "lost in a fork",
         Initialisation.FAILED: "failed",
         Initialisation.UNKNOWN: "unknown",
@@ -202,9 +203,25 @@ def headline_of_changes(
             "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
             "before."
         )
-    said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
     late = cuda_had_started and any(each.topic.startswith(_READ) for each in changes)
-    return f"Changed: {'; '.join(said)}.{_TOO_LATE if late else ''}"
+    topics = [each.topic for each in changes if not _is_start(each)]
+    if len(topics) < len(changes):
+        also = f" Also changed: {_and(topics)}." if topics else ""
+        return f"CUDA was started: the choice of GPUs is fixed from here on.{also}"
+    first = changes[0]
+    said = _and(topics)
+    if len(changes) == 1:
+        said = f"{first.topic} went from {first.before} to {first.after}"
+    return f"Changed: {said}.{_TOO_LATE if late else ''}"
+
+
+def _is_start(change: Change) -> bool:
+    return (change.topic, change.after) == (_CUDA_HERE, _STARTED)
+
+
+def _and(names: list[str]) -> str:
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Property, Table
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Drawing,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
+)
 from gpumagic.report.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.devices.protocols import Gpu
     from gpumagic.drawing import NoteKind, Part
@@ -20,46 +32,61 @@ _KINDS: dict[str, NoteKind] = {
     "note": "note",
     "unknown": "note",
 }
+_WORST_FIRST = ("problem", "warning", "note", "unknown")
+_HOW = (
+    "Looking starts nothing: no CUDA, and no import of torch. NVML tells of GPUs and "
+    "driver, files tell of torch."
+)
+_HOW_WATCHED = "Everything was looked at before and after, which starts nothing."
 
 
 def draw(report: DoctorReport) -> Drawing:
     """The whole examination, or what a stretch of code changed."""
     watched = report.changes is not None
-    parts = tuple(_changed(report) if watched else _examined(report))
+    parts = _changed(report) if watched else _examined(report)
     label = "simulated machine" if report.facts.simulated else ""
-    return Drawing(report.headline, parts, label)
+    return Drawing(report.headline, one_screen(parts), label)
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
-    yield from _steps(report, "problem", "warning")
-    yield _findings(report.findings)
+    """What is to be done, the worst first; then what is only to be known."""
+    fine = [each for each in report.findings if each.verdict.value == "ok"]
+    others = sorted(
+        (each for each in report.findings if each not in fine),
+        key=lambda each: _WORST_FIRST.index(each.verdict.value),
+    )
+    yield from (_step(each, report.headline) for each in others if each.next_step)
+    if known := [each for each in others if not each.next_step]:
+        yield _findings("Also to know", known, name="known")
     if report.facts.inventory.gpus:
         yield _gpus(report.facts.inventory.gpus)
-    yield from _steps(report, "note", "unknown")
+    if fine:
+        more = count_text(len(fine), "more is fine", "more are fine")
+        count = more if others else "All of it is fine"
+        yield Details(count, (_findings("", fine),), "fine")
+    yield how_measured(Paragraph(_HOW))
 
 
 def _changed(report: DoctorReport) -> Iterator[Part]:
-    if report.changes:
-        yield _changes(report.changes)
+    """The changes, where the first line does not say it all."""
+    changes = report.changes or ()
+    if any(_told(each) not in report.headline for each in changes):
+        yield _changes(changes)
+    yield how_measured(Paragraph(_HOW_WATCHED))
 
 
-def _steps(report: DoctorReport, *verdicts: str) -> Iterator[Note]:
-    """What to do about each finding that needs something done, the worst first."""
-    for verdict in verdicts:
-        for each in report.findings:
-            if each.verdict.value == verdict and each.next_step:
-                yield Note(
-                    _KINDS[verdict], _what(each, report.headline), each.next_step
-                )
+def _told(change: Change) -> str:
+    return f"{change.topic} went from {change.before} to {change.after}"
 
 
-def _what(finding: Finding, headline: str) -> str:
-    """The finding; of what the reader has just read as the headline, the topic."""
+def _step(finding: Finding, headline: str) -> Note:
+    """What to do about it, and of what the first line has said only the topic."""
     sentence = f"{finding.topic}: {finding.found}"
-    return finding.topic if headline == f"{sentence}." else sentence
+    said = finding.topic if headline == f"{sentence}." else sentence
+    return Note(_KINDS[finding.verdict.value], said, finding.next_step)
 
 
-def _findings(findings: tuple[Finding, ...]) -> Table:
+def _findings(caption: str, findings: Sequence[Finding], *, name: str = "") -> Table:
     properties = (
         Property(Column("Topic"), lambda each: each.topic),
         Property(
@@ -68,7 +95,7 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
         ),
         Property(Column("Found"), lambda each: each.found),
     )
-    return Table.of("What is here", properties, findings)
+    return Table.of(caption, properties, findings, name=name)
 
 
 def _gpus(gpus: tuple[Gpu, ...]) -> Table:
@@ -86,7 +113,7 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Table:
         Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
     caption = f"{title}: {gpus[0].name}" if alike else title
-    return Table.of(caption, properties, gpus)
+    return Table.of(caption, properties, gpus, name="gpus")
 
 
 def _busy(gpu: Gpu) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.request import meaning
+from gpumagic.notebook.arguments import add_parts
 
 if TYPE_CHECKING:
     import argparse
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--print", action="store_true", help="write nothing but the variables, for env"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    add_parts(parser)
 
 
 def run(words: argparse.Namespace, program: list[str]) -> int:
@@ -133,7 +135,8 @@ def _show(report: SelectReport, options: argparse.Namespace) -> int:
     elif options.json:
         said = json.dumps(report.to_dict(), indent=2)
     else:
-        said = report.drawing().terminal()
+        shown = report.asked(options.show, whole=options.all)
+        said = shown.drawing().terminal()
     sys.stdout.write(said + "\n")
     return 0
 

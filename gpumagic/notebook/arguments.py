@@ -181,6 +181,22 @@ def names_of_parts(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def add_parts(parser: argparse.ArgumentParser) -> None:
+    """Let a command show parts of its report, as a magic does.
+
+    Args:
+        parser: Of the command.
+    """
+    parser.add_argument(
+        "--show",
+        type=names_of_parts,
+        default=(),
+        metavar="PARTS",
+        help="with these parts",
+    )
+    parser.add_argument("--all", action="store_true", help="with all parts")
+
+
 def parts_asked_alone(line: str) -> tuple[str, ...] | None:
     """The parts that a line asks for and nothing else; none named for all of them."""
     words = line.rstrip().rstrip(";").replace("--show=", "--show ", 1).split()

@@ -63,7 +63,7 @@ class GpuMagics(Magics):
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
-            display(_as_asked(report, options))
+            display(report.asked(options.show or (), whole=options.all))
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
@@ -152,13 +152,6 @@ def gpu_magic(method: Method) -> Method:
         return None if cell is None and line.rstrip().endswith(";") else value
 
     return line_cell_magic(no_var_expand(magic))
-
-
-def _as_asked(report: Report, options: argparse.Namespace) -> Any:
-    """The report, or those of its parts that the options name."""
-    if options.all:
-        return report.show()
-    return report.only(options.show) if options.show else report
 
 
 def output_options(method: Method) -> Method:

@@ -64,13 +64,16 @@ class Report(Record):
                 )
         return Shown(self, names)
 
-    def only(self, names: tuple[str, ...]) -> Shown:
-        """Like `show`, with a note in place of an error on what is not there.
+    def asked(self, names: tuple[str, ...], *, whole: bool = False) -> Report | Shown:
+        """As options ask for it, typed before it was known which parts there are.
 
         Args:
-            names: Words of `parts`, as somebody has typed them before there were any.
+            names: Words of `parts`; on one that is not there a note says so. With
+                none, it is the report itself.
+
+            whole: Whether all of it is asked for.
         """
-        return Shown(self, names)
+        return Shown(self, () if whole else names) if whole or names else self
 
     def __str__(self) -> str:
         return str(self.drawing().text())

@@ -121,11 +121,11 @@ def test_the_guard_is_switched_by_hand():
     off, value, on = cells(
         "%gpu_select --no-guard",
         "import os; str(os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK'))",
-        "%gpu_select --guard",
+        "%gpu_select --guard --show state",
     )
 
     assert value["result"] == "None"
-    assert "Guard                 i off" in off["shown"]
+    assert "the guard is off\n    -> %gpu_select --guard" in off["shown"]
     assert "Guard                 on" in on["shown"]
 
 
