@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
+    from gpumagic.report.record import Report
+
 
 class _Parser(argparse.ArgumentParser):
     """Complains as our magics do: what is wrong, what to type next."""
@@ -48,6 +50,10 @@ def _read(words: list[str]) -> argparse.Namespace:
     doctor.add_argument("--json", action="store_true", help="as JSON")
     add_parts(doctor)
     doctor.set_defaults(run=_doctor)
+    explain = commands.add_parser("words", help="say what a word of the reports means")
+    explain.add_argument("term", nargs="*", help="nothing: all of them")
+    add_parts(explain)
+    explain.set_defaults(run=_words)
     demo = commands.add_parser(
         "demo", help="run the tour notebook on this machine and write it as HTML"
     )
@@ -93,9 +99,21 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
     else:
-        shown = report.asked(options.show, whole=options.all)
-        sys.stdout.write(shown.drawing().terminal() + "\n")
+        _write(report, options)
     return int(any(each.verdict.value == "problem" for each in report.findings))
+
+
+def _words(options: argparse.Namespace) -> int:
+    from gpumagic.gpu_doctor import words
+
+    _write(words(" ".join(options.term)), options)
+    return 0
+
+
+def _write(report: Report, options: argparse.Namespace) -> None:
+    """Write a report with the parts that were asked for."""
+    shown = report.as_asked(options.show, whole=options.all)
+    sys.stdout.write(shown.drawing().terminal() + "\n")
 
 
 def _select(options: argparse.Namespace) -> int:

@@ -16,8 +16,17 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor.checks import answering, findings_of, hides_all, in_words
-from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts, Verdict
+from gpumagic.gpu_doctor.report import (
+    Change,
+    DoctorReport,
+    Facts,
+    Term,
+    Verdict,
+    WordsReport,
+)
+from gpumagic.report import words as words_of_reports
 from gpumagic.report.frontend import front_end, running_shell
 from gpumagic.report.units import count_text
 
@@ -58,6 +67,27 @@ def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
     facts = gather(driver, shell)
     findings = findings_of(facts)
     return DoctorReport(headline_of(facts, findings), findings, facts)
+
+
+def words(asked: str = "") -> WordsReport:
+    """What a term of the reports means; without one, all of them.
+
+    Args:
+        asked: A term, a part of one, or one of the groups.
+
+    Raises:
+        GpuMagicError: There is no such term.
+    """
+    terms = tuple(Term(*each) for each in words_of_reports.find(asked))
+    if not terms:
+        near = words_of_reports.nearest(asked)
+        raise GpuMagicError(
+            f"the reports have no term {asked!r}",
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "all of them: %gpu_doctor words",
+        )
+    return WordsReport(asked, terms)
 
 
 class Watch:

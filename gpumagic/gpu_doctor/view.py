@@ -9,6 +9,7 @@ from gpumagic.drawing import (
     Column,
     Details,
     Drawing,
+    Grid,
     Meter,
     Note,
     Paragraph,
@@ -17,6 +18,7 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
+from gpumagic.gpu_doctor.report import WordsReport
 from gpumagic.report.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Gpu
     from gpumagic.drawing import NoteKind, Part
-    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding
+    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding, Term
 
 _KINDS: dict[str, NoteKind] = {
     "problem": "problem",
@@ -40,8 +42,10 @@ _HOW = (
 _HOW_WATCHED = "Everything was looked at before and after, which starts nothing."
 
 
-def draw(report: DoctorReport) -> Drawing:
-    """The whole examination, or what a stretch of code changed."""
+def draw(report: DoctorReport | WordsReport) -> Drawing:
+    """The whole examination, what a stretch of code changed, or words."""
+    if isinstance(report, WordsReport):
+        return Drawing(_words_headline(report), one_screen(_words(report)))
     watched = report.changes is not None
     parts = _changed(report) if watched else _examined(report)
     label = "simulated machine" if report.facts.simulated else ""
@@ -139,3 +143,51 @@ def _changes(changes: tuple[Change, ...]) -> Table:
         Property(Column("After"), lambda each: each.after),
     )
     return Table.of("What changed", properties, changes)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _words_headline(report: WordsReport) -> str:
+    if len(report.terms) == 1:
+        (found,) = report.terms
+        return f"{found.term}: {found.meaning}"
+    if report.about:
+        return f"{len(report.terms)} words {_about(report)}."
+    count = len(report.terms)
+    return f"{count} words of the reports. %gpu_doctor words TERM explains one."
+
+
+def _about(report: WordsReport) -> str:
+    groups = {each.group for each in report.terms}
+    return f"{'about' if groups == {report.about} else 'with'} {report.about}"
+
+
+def _words(report: WordsReport) -> Iterator[Part]:
+    """A table of few, behind its name a table of many, or of all their groups."""
+    if len(report.terms) == 1:
+        return
+    if report.about:
+        yield _terms(f"Words {_about(report)}", report.terms, name="words")
+        return
+    groups = dict.fromkeys(each.group for each in report.terms)
+    of_group = {
+        group: [each for each in report.terms if each.group == group]
+        for group in groups
+    }
+    names = {
+        group: ", ".join(each.term for each in terms)
+        for group, terms in of_group.items()
+    }
+    yield Grid("", tuple(names.items()))
+    for group, terms in of_group.items():
+        count = f"{len(terms)} words about {group}"
+        yield Details(count, (_terms("", terms),), group)
+
+
+def _terms(caption: str, terms: Sequence[Term], *, name: str = "") -> Table:
+    properties = (
+        Property(Column("Word"), lambda each: each.term),
+        Property(Column("It means"), lambda each: each.meaning),
+    )
+    return Table.of(caption, properties, terms, name=name)

@@ -135,7 +135,7 @@ def _show(report: SelectReport, options: argparse.Namespace) -> int:
     elif options.json:
         said = json.dumps(report.to_dict(), indent=2)
     else:
-        shown = report.asked(options.show, whole=options.all)
+        shown = report.as_asked(options.show, whole=options.all)
         said = shown.drawing().terminal()
     sys.stdout.write(said + "\n")
     return 0

@@ -63,7 +63,7 @@ class GpuMagics(Magics):
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
-            display(report.asked(options.show or (), whole=options.all))
+            display(report.as_asked(options.show or (), whole=options.all))
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None

@@ -64,7 +64,9 @@ class Report(Record):
                 )
         return Shown(self, names)
 
-    def asked(self, names: tuple[str, ...], *, whole: bool = False) -> Report | Shown:
+    def as_asked(
+        self, names: tuple[str, ...], *, whole: bool = False
+    ) -> Report | Shown:
         """As options ask for it, typed before it was known which parts there are.
 
         Args:

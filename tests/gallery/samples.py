@@ -356,6 +356,7 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
     "cuda_sync_time-hostile",
+    "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-balance-eight",
