@@ -1,4 +1,4 @@
-"""Writes the page of words from those that the program itself explains: `make words`."""
+"""Writes the page of words from those that the program explains: `make words`."""
 
 from __future__ import annotations
 

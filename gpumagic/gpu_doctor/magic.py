@@ -8,7 +8,7 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.errors import UsageProblem
-from gpumagic.notebook.arguments import argument, word
+from gpumagic.notebook.arguments import argument, examples, word
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ class DoctorMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
-    @argument("what", nargs="*", metavar="WORD", help="Nothing, or the word below.")
+    @examples(
+        {
+            "%gpu_doctor": "is this machine ready for GPU work?",
+            "%%gpu_doctor": "what did the cell below change?",
+            "%gpu_doctor words kernel": "what does this word mean?",
+        }
+    )
+    @argument("what", nargs="*", metavar="WORD", help="Nothing, or the word.")
     @word("words [TERM]", "What the words of the reports mean.")
     @output_options
     def gpu_doctor(self, line: str, cell: str | None = None) -> Any:

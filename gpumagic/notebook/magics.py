@@ -17,7 +17,7 @@ from IPython.display import display
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.notebook.arguments import HelpFormatter, argument
+from gpumagic.notebook.arguments import Unwritten, argument
 
 if TYPE_CHECKING:
     import argparse
@@ -112,12 +112,14 @@ _OUTPUT_OPTIONS = (
     argument(
         "-o",
         "--output",
+        more=True,
         action="store_true",
         help="Return the report, too; from a cell, in place of its value.",
     ),
     argument(
         "-v",
         "--variable",
+        more=True,
         type=variable_name,
         metavar="NAME",
         help="Store the report under this name, too.",
@@ -129,8 +131,14 @@ _OUTPUT_OPTIONS = (
         help="Show these parts, as in --show how; alone, of the last report.",
     ),
     argument("--all", action="store_true", help="Show all parts."),
-    argument("-q", "--quiet", action="store_true", help="Do not show the report."),
-    argument("--json", action="store_true", help="Show the report as JSON."),
+    argument(
+        "-q",
+        "--quiet",
+        more=True,
+        action="store_true",
+        help="Do not show the report.",
+    ),
+    argument("--json", more=True, action="store_true", help="Show the report as JSON."),
 )
 
 
@@ -140,6 +148,7 @@ def gpu_magic(method: Method) -> Method:
     `--help` shows what `?` shows. A `;` at the end of the line form silences its
     value. The text behind the name is left as it was typed: `{x}` in it may be code.
     """
+    method.__doc__ = arguments.help_text(method.parser)
 
     @functools.wraps(method)
     def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
@@ -156,7 +165,7 @@ def gpu_magic(method: Method) -> Method:
 
 def output_options(method: Method) -> Method:
     """The options that every magic has for its report, and the manner of its help."""
-    method = kwds(formatter_class=HelpFormatter)(method)
+    method = kwds(formatter_class=Unwritten)(method)
     for option in reversed(_OUTPUT_OPTIONS):  # as decorators apply: the last first
         method = option(method)
     return method

@@ -37,7 +37,7 @@ WORDS: Final[Mapping[str, Group]] = {
         "idle": "Nothing runs: the queue is empty, or the next work waits for "
         "something.",
         "kernel": "One program that runs on the GPU, started by one launch.",
-        "latency": "The time of one call, waited for before the next one begins.",
+        "latency": "The time of one call, where the host waits after each.",
         "launch": "Asks the GPU to run a kernel; it returns before the kernel runs.",
         "median": "Half of the runs took less, half took more.",
         "model's clock": "The clock of a simulated GPU: a model says how long its work "

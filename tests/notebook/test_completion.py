@@ -66,8 +66,8 @@ class ProbeMagics(GpuMagics):
         return [f"{begun}{number}" for number in (0, 1)]
 
 
-LONG = ["--count", "--device", "--help", "--json", "--level", "--output", "--pair"]
-LONG += ["--quick", "--quiet", "--unit", "--variable"]
+LONG = ["--all", "--count", "--device", "--help", "--json", "--level", "--output"]
+LONG += ["--pair", "--quick", "--quiet", "--show", "--unit", "--variable"]
 
 
 @pytest.fixture
