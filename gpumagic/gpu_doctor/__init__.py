@@ -17,3 +17,8 @@ def __getattr__(name: str) -> Any:
     from gpumagic.gpu_doctor import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """What people call; no imports of this file."""
+    return __all__

@@ -227,11 +227,11 @@ def _environment(facts: Facts) -> Iterator[Finding]:
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
         elif name == _GUARD and value == "1":
-            hint = (
-                "gpumagic sets it on loading, so that torch.cuda.is_available() starts "
-                "nothing; %gpu_select --no-guard takes it back"
+            found = (
+                f"{value}, as gpumagic sets it, so that torch.cuda.is_available() "
+                "starts nothing; %gpu_select --no-guard takes it back"
             )
-            yield Finding(name, value, Verdict.NOTE, hint)
+            yield Finding(name, found, Verdict.OK)
         else:
             yield Finding(name, value or "set to nothing", Verdict.NOTE)
 

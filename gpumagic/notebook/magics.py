@@ -68,11 +68,16 @@ class GpuMagics(Magics):
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
 
+    @property
+    def last_report(self) -> Any | None:
+        """The last report of this magic in this notebook."""
+        room = type(self).__module__.rpartition(".")[0]
+        return self.session.last(f"{room}.report")
+
     def shows_last(self, line: str) -> bool:
         """Show parts of the last report, if that is all that a line asks for."""
         names = arguments.parts_asked_alone(line)
-        room = type(self).__module__.rpartition(".")[0]
-        last = self.session.last(f"{room}.report") if self.keeps_last else None
+        last = self.last_report if self.keeps_last else None
         if names is None or last is None:
             return False
         display(last.show(*names))
@@ -108,6 +113,15 @@ def variable_name(text: str) -> str:
     raise UsageProblem(f"-v {text}: this is no name of a variable", "type -v report")
 
 
+def parts_of_last(magics: GpuMagics, begun: str) -> list[str]:
+    """What `--show` can show of the last report, behind the commas that are there."""
+    last = magics.last_report
+    before, comma, _ = begun.rpartition(",")
+    said = before.split(",")
+    known = last.parts if last is not None else ()
+    return [f"{before}{comma}{name}" for name in known if name not in said]
+
+
 _OUTPUT_OPTIONS = (
     argument(
         "-o",
@@ -128,6 +142,7 @@ _OUTPUT_OPTIONS = (
         "--show",
         type=arguments.names_of_parts,
         metavar="PARTS",
+        offers=parts_of_last,
         help="Show these parts, as in --show how; alone, of the last report.",
     ),
     argument("--all", action="store_true", help="Show all parts."),

@@ -88,13 +88,13 @@ class Report(Record):
 class Shown:
     """Parts of a report to be looked at."""
 
-    report: Report
+    of: Report
     names: tuple[str, ...]
     """The words for them; empty for all."""
 
     def drawing(self) -> Any:
         """The answer, and these parts open."""
-        drawing = self.report.drawing()
+        drawing = self.of.drawing()
         return drawing.asked(self.names) if self.names else drawing.whole()
 
     def __str__(self) -> str:

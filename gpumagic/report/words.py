@@ -179,7 +179,8 @@ def nearest(asked: str) -> tuple[str, ...]:
 
     known = {_plain(each): each for each in (*(each[1] for each in _entries()), *WORDS)}
     return tuple(
-        known[each] for each in difflib.get_close_matches(_plain(asked), known)
+        known[each]
+        for each in difflib.get_close_matches(_plain(asked), known, cutoff=0.7)
     )
 
 

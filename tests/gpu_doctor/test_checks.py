@@ -143,9 +143,9 @@ def finding(facts, topic):
         (
             on(LAPTOP, environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}),
             "PYTORCH_NVML_BASED_CUDA_CHECK",
-            "note",
-            "1",
-            "%gpu_select --no-guard",
+            "ok",
+            "1, as gpumagic sets it",
+            "",
         ),
         (
             on(LAPTOP, torch=dataclasses.replace(TORCH, hidden_by="/home/me/torch.py")),
