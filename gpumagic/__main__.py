@@ -63,6 +63,7 @@ def _read(words: list[str]) -> argparse.Namespace:
         "select", help="choose GPUs for a program: select free -n 1 -- python train.py"
     )
     command.add_arguments(choose)
+    add_parts(choose)
     choose.set_defaults(run=_select)
     words, program = _before_and_after("--", words)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:

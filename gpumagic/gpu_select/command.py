@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.request import meaning
-from gpumagic.notebook.arguments import add_parts
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--print", action="store_true", help="write nothing but the variables, for env"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
-    add_parts(parser)
 
 
 def run(words: argparse.Namespace, program: list[str]) -> int:
