@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from gpumagic.notebook.cells import Outcome
 
 
+def terms(_: DoctorMagics, begun: str) -> list[str]:
+    """The words that are explained, and their groups."""
+    del begun
+    from gpumagic.report.words import WORDS
+
+    return [*WORDS, *(term for group in WORDS.values() for term in group)]
+
+
 @magics_class
 class DoctorMagics(GpuMagics):
     """The magic of this room."""
@@ -34,7 +42,7 @@ class DoctorMagics(GpuMagics):
         }
     )
     @argument("what", nargs="*", metavar="WORD", help="Nothing, or the word.")
-    @word("words [TERM]", "What the words of the reports mean.")
+    @word("words [TERM]", "What the words of the reports mean.", offers=terms)
     @output_options
     def gpu_doctor(self, line: str, cell: str | None = None) -> Any:
         """Say what is here for GPU work, whether it fits together, and what to do.

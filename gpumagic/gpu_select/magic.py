@@ -71,6 +71,7 @@ class SelectMagics(GpuMagics):
     @argument(
         "what",
         nargs="*",
+        metavar="GPUS",
         offers=choices,
         help="Numbers as nvidia-smi shows them (2,0), the beginning of a UUID "
         "(GPU-1a2b, MIG-...), a PCI address (pci:3b:00.0), none, all, or free. "

@@ -90,17 +90,22 @@ class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument
         spelling: The word, and what may stand behind it: `log [FILE]`.
 
         does: A few words on it, for the help.
+
+        offers: What Tab puts behind it, as for an `argument`.
     """
 
-    def __init__(self, spelling: str, does: str) -> None:
+    def __init__(self, spelling: str, does: str, *, offers: Offers = ()) -> None:
         self.spelling = spelling
         self.does = does
+        self.offers = offers
 
     def add_to_parser(
         self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
     ) -> None:
         """Add it to a parser that is being made."""
         vars(parser)["words"] = words_of(parser) | {self.spelling: self.does}
+        offered = offers_behind(parser) | {self.spelling.split()[0]: self.offers}
+        vars(parser)["offers_behind"] = offered
 
 
 class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
@@ -137,8 +142,11 @@ def help_text(parser: argparse.ArgumentParser) -> str:
     from inspect import cleandoc
 
     purpose, _, further = cleandoc(parser.description or "").partition("\n\n")
-    usual = [each for each in actions_of(parser) if not getattr(each, "more", False)]
-    more = [each for each in actions_of(parser) if getattr(each, "more", False)]
+    # The words of a magic have a list of their own.
+    actions = [each for each in actions_of(parser) if each.metavar != "WORD"]
+    actions.sort(key=lambda each: bool(each.option_strings))
+    usual = [each for each in actions if not getattr(each, "more", False)]
+    more = [each for each in actions if each not in usual]
     sections = (
         purpose,
         _beside(examples_of(parser)),
@@ -297,6 +305,11 @@ def examples_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 def words_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     """What each word that a magic answers does, such as `log [FILE]`."""
     return dict(getattr(parser, "words", {}))
+
+
+def offers_behind(parser: argparse.ArgumentParser) -> dict[str, Offers]:
+    """What Tab puts behind each word that a magic answers."""
+    return dict(getattr(parser, "offers_behind", {}))
 
 
 def next_place(

@@ -83,7 +83,7 @@ def test_one_word_is_answered_in_one_line():
 def test_a_word_that_is_not_there_is_met_with_those_that_are():
     """Two lines: what is wrong, and what was perhaps meant."""
     with pytest.raises(GpuMagicError) as refused:
-        words("cahced")
+        words("cachedx")
 
-    assert "no term 'cahced'" in refused.value.problem
+    assert "no term 'cachedx'" in refused.value.problem
     assert "cached" in refused.value.hint

@@ -114,7 +114,7 @@ def test_words_are_explained_where_they_are_read(see):
     cells = [
         "%gpu_doctor words launch",
         "%gpu_doctor words loaders",
-        "%gpu_doctor words lanuch",
+        "%gpu_doctor words launchx",
         "%gpu_doctor launch",
     ]
     term, group, misspelt, alone = see([LOADED[0], *cells])[1:]
