@@ -63,10 +63,10 @@ def _examined(report: DoctorReport) -> Iterator[Part]:
     if known := [each for each in others if not each.next_step]:
         yield _findings("Also to know", known, name="known")
     if report.facts.inventory.gpus:
-        yield _gpus(report.facts.inventory.gpus)
+        yield _gpus(report.facts.inventory.gpus, report.headline)
     if fine:
         more = count_text(len(fine), "more is fine", "more are fine")
-        count = more if others else "All of it is fine"
+        count = more if others else f"All {len(fine)} checks are fine"
         yield Details(count, (_findings("", fine),), "fine")
     yield how_measured(Paragraph(_HOW))
 
@@ -102,8 +102,8 @@ def _findings(caption: str, findings: Sequence[Finding], *, name: str = "") -> T
     return Table.of(caption, properties, findings, name=name)
 
 
-def _gpus(gpus: tuple[Gpu, ...]) -> Table:
-    """The GPUs, with their model in the caption where all are alike."""
+def _gpus(gpus: tuple[Gpu, ...], headline: str) -> Table:
+    """The GPUs; their model, where all are alike, is said once."""
     models = {gpu.name for gpu in gpus}
     alike = len(models) == 1 and None not in models
     title = f"{count_text(len(gpus), 'GPU')} of this machine"
@@ -116,7 +116,8 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Table:
         Property(Column("Processes", number=True), _processes),
         Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
-    caption = f"{title}: {gpus[0].name}" if alike else title
+    is_said = not alike or str(gpus[0].name) in headline
+    caption = title if is_said else f"{title}: {gpus[0].name}"
     return Table.of(caption, properties, gpus, name="gpus")
 
 

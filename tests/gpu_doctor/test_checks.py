@@ -428,6 +428,13 @@ def test_what_is_fine_is_folded_and_counted():
     assert str(laptop).count("there is no NVIDIA driver here") == 1
 
 
+def test_the_model_is_said_once():
+    """In the first line; where that is about a problem, above the GPUs."""
+    samples = dict(SAMPLES)
+    for name in ("one-gpu", "eight-gpus", "driver-too-old"):
+        assert str(samples[name]).count("H100 80GB") == 1
+
+
 def test_the_worst_is_told_first_and_the_rest_is_kept():
     """Three things to do are in sight, problems before warnings; all can be asked."""
     wrong = dict(SAMPLES)["everything-wrong"]
