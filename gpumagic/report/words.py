@@ -14,8 +14,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "95 % interval": "Where the true figure lies in 95 of 100 such measurements.",
         "autograd": "torch's record of operations, from which backward() computes "
         "gradients.",
-        "backlog": "Work of earlier cells that is still in the queue; the clock begins "
-        "when it is done.",
+        "backlog": "Work of earlier cells that is still in the queue; the clock "
+        "begins when it is done.",
         "busy": "The share of the time in which the GPU ran at least one kernel or "
         "copy.",
         "cold": "With the caches of the GPU emptied before each run.",
@@ -23,13 +23,14 @@ WORDS: Final[Mapping[str, Group]] = {
         "copy": "Moves bytes between host and device, or between two places of one "
         "device.",
         "event": "A mark in a stream, by which others wait for it or time it.",
-        "first use": "The first call loads kernels and chooses algorithms, so it takes "
-        "longer than the next ones.",
+        "first use": "The first call loads kernels and chooses algorithms, so it "
+        "takes longer than the next ones.",
         "floor": "The time that an empty cell is measured as; anything shorter cannot "
         "be told from it.",
         "FLOP": "One addition or multiplication of floating-point numbers.",
-        "GPU clock": "The frequency of the GPU, which falls when it is hot or short of "
-        "power.",
+        "GPU clock": "The frequency of the GPU, which falls when it is hot or short "
+        "of power.",
+        "GPU time": "Time in which the GPU works on what was asked.",
         "host": "Python and the processor, which ask the GPU for work.",
         "host code": "Time in which the processor runs Python or C++, and neither "
         "launches nor waits.",
@@ -40,8 +41,9 @@ WORDS: Final[Mapping[str, Group]] = {
         "latency": "The time of one call, where the host waits after each.",
         "launch": "Asks the GPU to run a kernel; it returns before the kernel runs.",
         "median": "Half of the runs took less, half took more.",
-        "model's clock": "The clock of a simulated GPU: a model says how long its work "
-        "takes, and Python's own time is missing.",
+        "middle half": "The runs without the fastest and the slowest quarter.",
+        "model's clock": "The clock of a simulated GPU: a model says how long its "
+        "work takes, and Python's own time is missing.",
         "outlier": "A run far from the others; it is counted and kept.",
         "perhaps busy": "It is not known whether the GPU was busy then, for nothing "
         "recorded it.",
@@ -51,13 +53,16 @@ WORDS: Final[Mapping[str, Group]] = {
         "roofline": "The most that the device can do, by its arithmetic or by its "
         "memory, whichever is less.",
         "sample": "One timed stretch of one call or of many.",
+        "side stream": "Any stream but the one that the cell began on.",
         "spread": "How far apart the middle half of the runs lies.",
         "stream": "A queue of the GPU: its work runs in order, beside that of other "
         "streams.",
         "synchronise": "Let the host wait until the GPU has done all that was asked "
         "for.",
+        "tail": "Time in which only side streams still run.",
         "TF32": "Products of float32 with fewer digits, for speed.",
         "throughput": "The time per call where many are launched and waited for once.",
+        "trace": "A profile that is saved as a file, for Perfetto or chrome://tracing.",
         "warm-up": "Runs before the first one that counts.",
     },
     "memory": {
@@ -84,32 +89,46 @@ WORDS: Final[Mapping[str, Group]] = {
         "holds": "All memory that is reached from a name.",
         "hole": "A free piece between two tensors of a segment.",
         "in use": "Memory that lies in tensors.",
+        "large pool": "Where torch keeps tensors of more than 1 MiB.",
         "leak": "Memory that is held although nothing will use it again.",
+        "no name found": "Memory in tensors that no name of the notebook leads to.",
         "others": "What other processes hold on the same GPU.",
         "out of memory": "The error where no piece of free memory is large enough.",
         "outside the allocator": "Memory of this process that torch did not hand out: "
         "the context, kernels, libraries.",
         "peak": "The most that was in use at one time.",
         "reserved": "What torch has taken from the driver: in use and cached together.",
+        "rounding": "What a block has more than its tensor needs, since sizes are "
+        "rounded up to 512 bytes.",
         "segment": "A stretch of memory that torch has taken from the driver in one "
         "piece.",
+        "small pool": "Where torch keeps tensors of 1 MiB and less.",
+        "workspace": "Memory that cuBLAS keeps for its products.",
     },
     "tensors": {
         "alias": "Another name or tensor for the same memory.",
+        "alignment": "The largest power of two that divides the address.",
         "broadcast": "A dim of stride 0: one element stands for all.",
         "channels_last": "Images whose channels lie beside each other in memory.",
         "contiguous": "The elements lie in memory in the order of their indices, with "
         "no gap.",
         "copy of a tensor": "A tensor with memory of its own and the same values.",
+        "dense": "The elements fill their memory without gaps, in some order.",
         "dim": "One axis of a tensor, counted from 0.",
         "dtype": "The type of the elements, as in float32.",
         "element": "One number of a tensor.",
+        "gradient": "What backward() computes for a parameter.",
+        "logical bytes": "The bytes of all elements, counted by their indices.",
+        "memory order": "The order in which the elements lie in memory.",
         "offset": "The place in the storage where the tensor begins.",
         "overlap": "Two indices of one tensor lead to the same element.",
+        "parameter": "A tensor of a model that training changes.",
         "sector": "The 32 bytes that a GPU reads at a time.",
         "storage": "The memory that a tensor and its views share.",
         "stride": "How many elements lie between neighbours along a dim.",
         "tied": "Two parameters of a model share one storage.",
+        "touched bytes": "The bytes of the elements that the tensor reaches, each "
+        "counted once.",
         "view": "A tensor that shares the storage of another one.",
         "warp": "32 threads of a GPU, which read memory together.",
     },
@@ -119,13 +138,17 @@ WORDS: Final[Mapping[str, Group]] = {
         "collate": "Puts single samples together into a batch.",
         "DataLoader": "torch's class that reads samples, puts batches together and "
         "hands them out.",
+        "depth": "How many batches are copied ahead.",
+        "epoch": "One pass over all batches.",
         "loading": "Reading samples and putting them together, before any copy.",
         "non_blocking": "Lets the host go on while a copy from pinned memory runs.",
         "pageable": "Ordinary memory of the host, whose copies make the host wait.",
-        "pinned": "Memory of the host that stays in place, so that the GPU can copy it "
-        "by itself.",
+        "pinned": "Memory of the host that stays in place, so that the GPU can copy "
+        "it by itself.",
         "prefetching": "Copies the next batch while this one is computed.",
         "sampler": "Decides which samples come when.",
+        "shared memory": "Memory of the host in which workers hand batches over "
+        "(/dev/shm).",
         "stand-in step": "Kernels that take as long as a step could, where your own "
         "step is not given.",
         "step": "What the loop does with one batch.",
