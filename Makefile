@@ -27,7 +27,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick unit ipython torches hardware bench strangers gallery golden notebooks browser map docs clean
+.PHONY: help demo test check quick unit ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium
 
 map: $(VENV)/.dev  ## draw which room imports which, for CONTRIBUTING.md
 	$(BIN)/python -m docs_build.room_map
+
+words: $(VENV)/.dev  ## write the page of words from those that the program explains
+	$(BIN)/python -m docs_build.words
 
 docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from gpumagic.notebook.arguments import words_of
+from gpumagic.notebook.arguments import actions_of, examples_of, words_of
 
 if TYPE_CHECKING:
     import argparse
@@ -23,26 +23,29 @@ _TYPED = {
 def options(room: Room) -> str:
     """A section with every option, read from the parser that the magic itself uses."""
     parser: argparse.ArgumentParser = room.magic.parser
-    description = inspect.cleandoc(parser.description or "")
-    rows = [
-        f"| {_spelling(action)} | {_cell(action.help or '')} |"
-        for action in parser._actions  # noqa: SLF001 - argparse has no public list
-    ]
-    words = [f"| `{each}` | {_cell(does)} |" for each, does in words_of(parser).items()]
-    return "\n".join(
-        (
-            "## All options",
-            "",
-            f"What `{room.title}?` shows.",
-            "",
-            _cell(description),
-            "",
-            "| Option | |",
-            "| --- | --- |",
-            *rows,
-            *words,
-        )
+    more = [each for each in actions_of(parser) if getattr(each, "more", False)]
+    usual = [each for each in actions_of(parser) if each not in more]
+    parts = (
+        "## All options",
+        f"What `{room.title}?` shows.",
+        _cell(inspect.cleandoc(parser.description or "")),
+        _table("To begin with", _rows_of(examples_of(parser))),
+        _table("Option", [*_rows_of(words_of(parser)), *map(_row, usual)]),
+        _table("More options", list(map(_row, more))),
     )
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(heading: str, rows: list[str]) -> str:
+    return "\n".join((f"| {heading} | |", "| --- | --- |", *rows)) if rows else ""
+
+
+def _rows_of(meanings: dict[str, str]) -> list[str]:
+    return [f"| `{each}` | {_cell(does)} |" for each, does in meanings.items()]
+
+
+def _row(action: argparse.Action) -> str:
+    return f"| {_spelling(action)} | {_cell(action.help or '')} |"
 
 
 def functions(room: Room) -> str:
@@ -59,6 +62,8 @@ def _function(name: str) -> str:
 def _spelling(action: argparse.Action) -> str:
     """Each spelling as it is typed, with what stands behind it."""
     value = "" if action.nargs == 0 else f" {_value(action)}"
+    if action.nargs == "?":
+        value = f" [{_value(action)}]"
     if not action.option_strings:
         return f"`{action.metavar or action.dest}`"
     return ", ".join(f"`{each}{value}`" for each in action.option_strings)

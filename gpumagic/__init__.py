@@ -46,6 +46,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What people call: functions, and the rooms of the magics."""
+    from pathlib import Path
+
+    rooms = (each.parent.name for each in Path(__file__).parent.glob("*/magic.py"))
+    return ["__version__", *_FUNCTIONS, *rooms]
+
+
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext gpumagic` calls."""
     from gpumagic import extension

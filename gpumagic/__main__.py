@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from gpumagic import __version__
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_select import command
-from gpumagic.notebook.arguments import options_of
+from gpumagic.notebook.arguments import add_parts, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NoReturn
+
+    from gpumagic.report.record import Report
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,7 +48,12 @@ def _read(words: list[str]) -> argparse.Namespace:
         "doctor", help="say what is here for GPU work and whether it fits together"
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    add_parts(doctor)
     doctor.set_defaults(run=_doctor)
+    explain = commands.add_parser("words", help="say what a word of the reports means")
+    explain.add_argument("term", nargs="*", help="nothing: all of them")
+    add_parts(explain)
+    explain.set_defaults(run=_words)
     demo = commands.add_parser(
         "demo", help="run the tour notebook on this machine and write it as HTML"
     )
@@ -56,6 +63,7 @@ def _read(words: list[str]) -> argparse.Namespace:
         "select", help="choose GPUs for a program: select free -n 1 -- python train.py"
     )
     command.add_arguments(choose)
+    add_parts(choose)
     choose.set_defaults(run=_select)
     words, program = _before_and_after("--", words)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
@@ -92,8 +100,21 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
     else:
-        sys.stdout.write(report.drawing().terminal() + "\n")
+        _write(report, options)
     return int(any(each.verdict.value == "problem" for each in report.findings))
+
+
+def _words(options: argparse.Namespace) -> int:
+    from gpumagic.gpu_doctor import words
+
+    _write(words(" ".join(options.term)), options)
+    return 0
+
+
+def _write(report: Report, options: argparse.Namespace) -> None:
+    """Write a report with the parts that were asked for."""
+    shown = report.as_asked(options.show, whole=options.all)
+    sys.stdout.write(shown.drawing().terminal() + "\n")
 
 
 def _select(options: argparse.Namespace) -> int:

@@ -52,6 +52,18 @@ def test_a_room_offers_its_functions_however_they_are_asked_for(room):
     assert all(callable(getattr(folder, name)) for name in folder.__all__)
 
 
+@pytest.mark.parametrize("room", [None, "simulator", *(room.folder for room in ROOMS)])
+def test_tab_offers_what_people_call_and_nothing_else(room):
+    """`dir()` of the package and of each room has no imports, and no files."""
+    module = importlib.import_module(f"gpumagic.{room}" if room else "gpumagic")
+    offered = {name for name in dir(module) if not name.startswith("_")}
+    rooms = {each.folder for each in ROOMS}
+
+    assert offered == (set(module.__all__) if room else {"device", "simulate", *rooms})
+    assert all(hasattr(module, name) for name in offered)
+    assert "__version__" in dir(importlib.import_module("gpumagic"))
+
+
 @pytest.mark.parametrize("folder", ROOM_FOLDERS)
 def test_a_room_has_samples_and_a_contract(folder):
     """Its reports are drawn in the gallery, and its imports are held by a contract."""

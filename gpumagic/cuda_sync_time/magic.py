@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -10,7 +11,7 @@ from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.notebook.arguments import argument, word
+from gpumagic.notebook.arguments import argument, examples, word
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.notebook import Notebook
     from gpumagic.notebook.session import Session
+
+
+_WAYS = ("latency", "throughput")
+_TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
+_HOW = rf"(?:latency|throughput|\d+|{_TIME})"
 
 
 def kept_names(magics: TimeMagics, _: str) -> list[str]:
@@ -39,12 +45,43 @@ class OneWayToWait(argparse.Action):
         Raises:
             UsageProblem: The other way was asked for as well.
         """
-        if getattr(namespace, self.dest) not in (None, self.const):
-            raise UsageProblem(
-                "--latency waits after each call, and --throughput once after many",
-                "leave one of them away",
-            )
-        setattr(namespace, self.dest, self.const)
+        _wait(namespace, str(self.const))
+
+
+class Repeat(argparse.Action):
+    """Stores how to repeat: how to wait, how many samples, how long; or just that."""
+
+    def __call__(
+        self, _: Any, namespace: argparse.Namespace, values: Any, *__: Any
+    ) -> None:
+        """Take the option; argparse calls this for each that was typed.
+
+        Raises:
+            UsageProblem: The value says nothing of the kind, or two ways to wait.
+        """
+        namespace.repeat = True
+        for how in (values or "").split(","):
+            if how in _WAYS:
+                _wait(namespace, how)
+            elif how.isdecimal():
+                namespace.samples = int(how)
+            elif re.fullmatch(_TIME, how):
+                namespace.budget = how
+            elif how:
+                raise UsageProblem(
+                    f"--repeat={how} is no way to repeat",
+                    "say --repeat=latency, --repeat=throughput, --repeat=100 or "
+                    "--repeat=5s",
+                )
+
+
+def _wait(namespace: argparse.Namespace, way: str) -> None:
+    if namespace.mode not in (None, way):
+        raise UsageProblem(
+            "--latency waits after each call, and --throughput once after many",
+            "leave one of them away",
+        )
+    namespace.mode = way
 
 
 @magics_class
@@ -61,8 +98,16 @@ class TimeMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
+    @examples(
+        {
+            "%%cuda_sync_time": "how long did the cell below take?",
+            "%cuda_sync_time --repeat f(x)": "the median of many runs of f(x)",
+            "%%cuda_sync_time --syncs": "which lines make the host wait?",
+        }
+    )
     @argument(
         "-n",
+        more=True,
         dest="calls",
         type=int,
         metavar="N",
@@ -70,40 +115,60 @@ class TimeMagics(GpuMagics):
     )
     @argument(
         "-r",
+        more=True,
         dest="samples",
         type=int,
         metavar="R",
-        help="Repeat: samples (default: until the interval is narrow).",
+        help="As --repeat R: samples (default: until the interval is narrow).",
     )
     @argument(
-        "--repeat", action="store_true", help="Run again and again, with statistics."
+        "--repeat",
+        action=Repeat,
+        nargs="?",
+        takes=rf"{_HOW}(?:,{_HOW})*",
+        default=False,
+        metavar="HOW",
+        offers=_WAYS,
+        help="Run again and again, with statistics: latency (wait after each call), "
+        "throughput (once after many), 100 samples, about 5s, or latency,5s.",
     )
     @argument(
         "--budget",
+        more=True,
         metavar="TIME",
-        help="Repeat: about so long, as in 2s (1s); longer where a run alone is, or "
+        help="As --repeat 2s (1s); longer where a run alone is, or "
         "where this machine computes simulated values slowly.",
     )
     @argument(
         "--latency",
+        more=True,
         dest="mode",
         action=OneWayToWait,
         const="latency",
-        help="Repeat: wait for the device after each call.",
+        help="As --repeat latency.",
     )
     @argument(
         "--throughput",
+        more=True,
         dest="mode",
         action=OneWayToWait,
         const="throughput",
-        help="Repeat: wait once after many calls.",
-    )
-    @argument("--setup", metavar="CODE", help="Run this first, once, untimed.")
-    @argument(
-        "--before", metavar="CODE", help="Repeat: run this before each sample, untimed."
+        help="As --repeat throughput.",
     )
     @argument(
-        "--cold", action="store_true", help="Repeat: flush the caches between samples."
+        "--setup", more=True, metavar="CODE", help="Run this first, once, untimed."
+    )
+    @argument(
+        "--before",
+        more=True,
+        metavar="CODE",
+        help="Repeat: run this before each sample, untimed.",
+    )
+    @argument(
+        "--cold",
+        more=True,
+        action="store_true",
+        help="Repeat: flush the caches between samples.",
     )
     @argument(
         "--syncs", action="store_true", help="List what made the host wait, by line."
@@ -113,6 +178,7 @@ class TimeMagics(GpuMagics):
     )
     @argument(
         "--trace",
+        more=True,
         metavar="FILE",
         help="Profile, and save the trace for Perfetto or chrome://tracing.",
     )
@@ -123,11 +189,13 @@ class TimeMagics(GpuMagics):
     )
     @argument(
         "--flops",
+        more=True,
         action="store_true",
         help="Count operations in one more run; show them against the device's peak.",
     )
     @argument(
         "--bytes",
+        more=True,
         dest="nbytes",
         metavar="SIZE",
         help="What one run moves, as in 512MiB; shown against the device's peak.",
@@ -147,6 +215,7 @@ class TimeMagics(GpuMagics):
     )
     @argument(
         "--calibrate",
+        more=True,
         action="store_true",
         help="With --vs: also NAME against itself, the noise of this machine.",
     )
@@ -162,7 +231,7 @@ class TimeMagics(GpuMagics):
 
         The cell runs exactly as without this line, once, and its value is shown as
         ever. In line form an expression stands behind the options, or one of the
-        words below.
+        words.
         """
         __tracebackhide__ = True
         method = self.cuda_sync_time

@@ -1,13 +1,13 @@
-"""What is there and whether it fits together: `%gpu_doctor`, `examine()`, `watch()`."""
+"""What is there, whether it fits together, what words mean: `%gpu_doctor`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_doctor.api import examine, watch
+    from gpumagic.gpu_doctor.api import examine, watch, words
 
-__all__ = ["examine", "watch"]
+__all__ = ["examine", "watch", "words"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,3 +17,8 @@ def __getattr__(name: str) -> Any:
     from gpumagic.gpu_doctor import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """What people call; no imports of this file."""
+    return __all__

@@ -16,8 +16,17 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor.checks import answering, findings_of, hides_all, in_words
-from gpumagic.gpu_doctor.report import Change, DoctorReport, Facts, Verdict
+from gpumagic.gpu_doctor.report import (
+    Change,
+    DoctorReport,
+    Facts,
+    Term,
+    Verdict,
+    WordsReport,
+)
+from gpumagic.report import words as words_of_reports
 from gpumagic.report.frontend import front_end, running_shell
 from gpumagic.report.units import count_text
 
@@ -43,6 +52,7 @@ _VARIABLES = (
 _PYNVML_SUPPLIERS = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 _COMPILERS = ("cc", "gcc", "clang", "cl")
 _READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
+_CUDA_HERE, _STARTED = "CUDA in this process", "started"
 _TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
 
 
@@ -57,6 +67,27 @@ def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
     facts = gather(driver, shell)
     findings = findings_of(facts)
     return DoctorReport(headline_of(facts, findings), findings, facts)
+
+
+def words(asked: str = "") -> WordsReport:
+    """What a term of the reports means; without one, all of them.
+
+    Args:
+        asked: A term, a part of one, or one of the groups.
+
+    Raises:
+        GpuMagicError: There is no such term.
+    """
+    terms = tuple(Term(*each) for each in words_of_reports.find(asked))
+    if not terms:
+        near = words_of_reports.nearest(asked)
+        raise GpuMagicError(
+            f"the reports have no term {asked!r}",
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "all of them: %gpu_doctor words",
+        )
+    return WordsReport(asked, terms)
 
 
 class Watch:
@@ -140,7 +171,7 @@ def _version_of(distribution: str) -> str | None:
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     pairs = (
         ("torch", _import_state(before), _import_state(after)),
-        ("CUDA in this process", _cuda_state(before), _cuda_state(after)),
+        (_CUDA_HERE, _cuda_state(before), _cuda_state(after)),
         *((name, _value(before, name), _value(after, name)) for name in _VARIABLES),
     )
     for topic, was, now in pairs:
@@ -156,7 +187,7 @@ def _value(facts: Facts, name: str) -> str:
 def _cuda_state(facts: Facts) -> str:
     """The state in the words of the table, where loading a library is no change."""
     words = {
-        Initialisation.INITIALISED: "started",
+        Initialisation.INITIALISED: _STARTED,
         Initialisation.FORKED_CHILD: "lost in a fork",
         Initialisation.FAILED: "failed",
         Initialisation.UNKNOWN: "unknown",
@@ -202,9 +233,25 @@ def headline_of_changes(
             "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
             "before."
         )
-    said = (f"{each.topic} went from {each.before} to {each.after}" for each in changes)
     late = cuda_had_started and any(each.topic.startswith(_READ) for each in changes)
-    return f"Changed: {'; '.join(said)}.{_TOO_LATE if late else ''}"
+    topics = [each.topic for each in changes if not _is_start(each)]
+    if len(topics) < len(changes):
+        also = f" Also changed: {_and(topics)}." if topics else ""
+        return f"CUDA was started: the choice of GPUs is fixed from here on.{also}"
+    first = changes[0]
+    said = _and(topics)
+    if len(changes) == 1:
+        said = f"{first.topic} went from {first.before} to {first.after}"
+    return f"Changed: {said}.{_TOO_LATE if late else ''}"
+
+
+def _is_start(change: Change) -> bool:
+    return (change.topic, change.after) == (_CUDA_HERE, _STARTED)
+
+
+def _and(names: list[str]) -> str:
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:

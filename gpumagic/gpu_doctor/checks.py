@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _NEWEST_PYTHON = (3, 14)
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_SIMULATE = "%gpu_select --simulate h100"
 _PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
@@ -134,6 +135,8 @@ def _driver(facts: Facts) -> Iterator[Finding]:
     if inventory.problem is not None:
         verdict = Verdict.NOTE if inventory.absent else Verdict.PROBLEM
         hint = inventory.hint or ""
+        if inventory.absent:
+            hint = f"{hint}; for a simulated GPU: {_SIMULATE}".removeprefix("; ")
         yield Finding("NVIDIA driver", inventory.problem, verdict, hint)
         return
     found = f"{inventory.driver_version or 'unknown version'}"
@@ -224,11 +227,11 @@ def _environment(facts: Facts) -> Iterator[Finding]:
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
         elif name == _GUARD and value == "1":
-            hint = (
-                "gpumagic sets it on loading, so that torch.cuda.is_available() starts "
-                "nothing; %gpu_select --no-guard takes it back"
+            found = (
+                f"{value}, as gpumagic sets it, so that torch.cuda.is_available() "
+                "starts nothing; %gpu_select --no-guard takes it back"
             )
-            yield Finding(name, value, Verdict.NOTE, hint)
+            yield Finding(name, found, Verdict.OK)
         else:
             yield Finding(name, value or "set to nothing", Verdict.NOTE)
 

@@ -69,3 +69,20 @@ class DoctorReport(Report):
     findings: tuple[Finding, ...]
     facts: Facts
     changes: tuple[Change, ...] | None = None  # only where a cell was watched
+
+
+@dataclass(frozen=True)
+class Term(Record):
+    """A word of the reports, and what it means."""
+
+    group: str
+    term: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class WordsReport(Report):
+    """The terms that were asked for; all of them where none was."""
+
+    about: str
+    terms: tuple[Term, ...]

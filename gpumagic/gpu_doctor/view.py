@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Property, Table
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
+)
+from gpumagic.gpu_doctor.report import WordsReport
 from gpumagic.report.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.devices.protocols import Gpu
     from gpumagic.drawing import NoteKind, Part
-    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding
+    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding, Term
 
 _KINDS: dict[str, NoteKind] = {
     "problem": "problem",
@@ -20,46 +34,63 @@ _KINDS: dict[str, NoteKind] = {
     "note": "note",
     "unknown": "note",
 }
+_WORST_FIRST = ("problem", "warning", "note", "unknown")
+_HOW = (
+    "Looking starts nothing: no CUDA, and no import of torch. NVML tells of GPUs and "
+    "driver, files tell of torch."
+)
+_HOW_WATCHED = "Everything was looked at before and after, which starts nothing."
 
 
-def draw(report: DoctorReport) -> Drawing:
-    """The whole examination, or what a stretch of code changed."""
+def draw(report: DoctorReport | WordsReport) -> Drawing:
+    """The whole examination, what a stretch of code changed, or words."""
+    if isinstance(report, WordsReport):
+        return Drawing(_words_headline(report), one_screen(_words(report)))
     watched = report.changes is not None
-    parts = tuple(_changed(report) if watched else _examined(report))
+    parts = _changed(report) if watched else _examined(report)
     label = "simulated machine" if report.facts.simulated else ""
-    return Drawing(report.headline, parts, label)
+    return Drawing(report.headline, one_screen(parts), label)
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
-    yield from _steps(report, "problem", "warning")
-    yield _findings(report.findings)
+    """What is to be done, the worst first; then what is only to be known."""
+    fine = [each for each in report.findings if each.verdict.value == "ok"]
+    others = sorted(
+        (each for each in report.findings if each not in fine),
+        key=lambda each: _WORST_FIRST.index(each.verdict.value),
+    )
+    yield from (_step(each, report.headline) for each in others if each.next_step)
+    if known := [each for each in others if not each.next_step]:
+        yield _findings("Also to know", known, name="known")
     if report.facts.inventory.gpus:
-        yield _gpus(report.facts.inventory.gpus)
-    yield from _steps(report, "note", "unknown")
+        yield _gpus(report.facts.inventory.gpus, report.headline)
+    if fine:
+        more = count_text(len(fine), "more is fine", "more are fine")
+        count = more if others else f"All {len(fine)} checks are fine"
+        yield Details(count, (_findings("", fine),), "fine")
+    yield how_measured(Paragraph(_HOW))
 
 
 def _changed(report: DoctorReport) -> Iterator[Part]:
-    if report.changes:
-        yield _changes(report.changes)
+    """The changes, where the first line does not say it all."""
+    changes = report.changes or ()
+    if any(_told(each) not in report.headline for each in changes):
+        yield _changes(changes)
+    yield how_measured(Paragraph(_HOW_WATCHED))
 
 
-def _steps(report: DoctorReport, *verdicts: str) -> Iterator[Note]:
-    """What to do about each finding that needs something done, the worst first."""
-    for verdict in verdicts:
-        for each in report.findings:
-            if each.verdict.value == verdict and each.next_step:
-                yield Note(
-                    _KINDS[verdict], _what(each, report.headline), each.next_step
-                )
+def _told(change: Change) -> str:
+    return f"{change.topic} went from {change.before} to {change.after}"
 
 
-def _what(finding: Finding, headline: str) -> str:
-    """The finding; of what the reader has just read as the headline, the topic."""
+def _step(finding: Finding, headline: str) -> Note:
+    """What to do about it, and of what the first line has said only the topic."""
     sentence = f"{finding.topic}: {finding.found}"
-    return finding.topic if headline == f"{sentence}." else sentence
+    said = finding.topic if headline == f"{sentence}." else sentence
+    return Note(_KINDS[finding.verdict.value], said, finding.next_step)
 
 
-def _findings(findings: tuple[Finding, ...]) -> Table:
+def _findings(caption: str, findings: Sequence[Finding], *, name: str = "") -> Table:
     properties = (
         Property(Column("Topic"), lambda each: each.topic),
         Property(
@@ -68,11 +99,11 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
         ),
         Property(Column("Found"), lambda each: each.found),
     )
-    return Table.of("What is here", properties, findings)
+    return Table.of(caption, properties, findings, name=name)
 
 
-def _gpus(gpus: tuple[Gpu, ...]) -> Table:
-    """The GPUs, with their model in the caption where all are alike."""
+def _gpus(gpus: tuple[Gpu, ...], headline: str) -> Table:
+    """The GPUs; their model, where all are alike, is said once."""
     models = {gpu.name for gpu in gpus}
     alike = len(models) == 1 and None not in models
     title = f"{count_text(len(gpus), 'GPU')} of this machine"
@@ -85,8 +116,9 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Table:
         Property(Column("Processes", number=True), _processes),
         Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
-    caption = f"{title}: {gpus[0].name}" if alike else title
-    return Table.of(caption, properties, gpus)
+    is_said = not alike or str(gpus[0].name) in headline
+    caption = title if is_said else f"{title}: {gpus[0].name}"
+    return Table.of(caption, properties, gpus, name="gpus")
 
 
 def _busy(gpu: Gpu) -> str | None:
@@ -112,3 +144,51 @@ def _changes(changes: tuple[Change, ...]) -> Table:
         Property(Column("After"), lambda each: each.after),
     )
     return Table.of("What changed", properties, changes)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _words_headline(report: WordsReport) -> str:
+    if len(report.terms) == 1:
+        (found,) = report.terms
+        return f"{found.term}: {found.meaning}"
+    if report.about:
+        return f"{len(report.terms)} words {_about(report)}."
+    count = len(report.terms)
+    return f"{count} words of the reports. %gpu_doctor words TERM explains one."
+
+
+def _about(report: WordsReport) -> str:
+    groups = {each.group for each in report.terms}
+    return f"{'about' if groups == {report.about} else 'with'} {report.about}"
+
+
+def _words(report: WordsReport) -> Iterator[Part]:
+    """A table of few, behind its name a table of many, or of all their groups."""
+    if len(report.terms) == 1:
+        return
+    if report.about:
+        yield _terms(f"Words {_about(report)}", report.terms, name="words")
+        return
+    groups = dict.fromkeys(each.group for each in report.terms)
+    of_group = {
+        group: [each for each in report.terms if each.group == group]
+        for group in groups
+    }
+    names = {
+        group: ", ".join(each.term for each in terms)
+        for group, terms in of_group.items()
+    }
+    yield Grid("", tuple(names.items()))
+    for group, terms in of_group.items():
+        count = f"{len(terms)} words about {group}"
+        yield Details(count, (_terms("", terms),), group)
+
+
+def _terms(caption: str, terms: Sequence[Term], *, name: str = "") -> Table:
+    properties = (
+        Property(Column("Word"), lambda each: each.term),
+        Property(Column("It means"), lambda each: each.meaning),
+    )
+    return Table.of(caption, properties, terms, name=name)

@@ -8,7 +8,7 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.notebook.arguments import argument, word
+from gpumagic.notebook.arguments import argument, examples, word
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
@@ -38,11 +38,18 @@ class MemoryMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
+    @examples(
+        {
+            "%gpu_mem": "who holds the memory now?",
+            "%%gpu_mem --lines": "which lines of the cell below took it?",
+            "%gpu_mem leaks": "what is held for nothing?",
+        }
+    )
     @argument(
         "what",
         nargs="*",
         metavar="WORD",
-        help="One of the words below. Nothing: how things stand.",
+        help="One of the words. Nothing: how things stand.",
     )
     @word("on", "From now on a line after each cell that moves memory.")
     @word("off", "No more of these lines.")
@@ -57,16 +64,42 @@ class MemoryMagics(GpuMagics):
         "--lines", action="store_true", help="Of a cell: what each of its lines did."
     )
     @argument(
-        "--exact", action="store_true", help="Of a cell: its exact peak, never a bound."
+        "--exact",
+        more=True,
+        action="store_true",
+        help="Of a cell: its exact peak, never a bound.",
     )
     @argument(
-        "--top", type=int, default=10, metavar="N", help="How many names to show (10)."
+        "--top",
+        more=True,
+        type=int,
+        default=10,
+        metavar="N",
+        help="How many names to show (10).",
     )
-    @argument("--outputs", action="store_true", help="free: Out, _ and their copies.")
-    @argument("--errors", action="store_true", help="free: the last error, its frames.")
-    @argument("--gc", action="store_true", help="free, leaks: collect cycles as well.")
     @argument(
-        "--cache", action="store_true", help="free: give torch's cache to the driver."
+        "--outputs",
+        more=True,
+        action="store_true",
+        help="free: Out, _ and their copies.",
+    )
+    @argument(
+        "--errors",
+        more=True,
+        action="store_true",
+        help="free: the last error, its frames.",
+    )
+    @argument(
+        "--gc",
+        more=True,
+        action="store_true",
+        help="free, leaks: collect cycles as well.",
+    )
+    @argument(
+        "--cache",
+        more=True,
+        action="store_true",
+        help="free: give torch's cache to the driver.",
     )
     @output_options
     def gpu_mem(self, line: str, cell: str | None = None) -> Any:

@@ -133,7 +133,8 @@ def _show(report: SelectReport, options: argparse.Namespace) -> int:
     elif options.json:
         said = json.dumps(report.to_dict(), indent=2)
     else:
-        said = report.drawing().terminal()
+        shown = report.as_asked(options.show, whole=options.all)
+        said = shown.drawing().terminal()
     sys.stdout.write(said + "\n")
     return 0
 

@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.gpu_select.notebook import Notebook
-from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
@@ -61,9 +61,17 @@ class SelectMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
+    @examples(
+        {
+            "%gpu_select": "which GPU is cuda:0, and can I still choose?",
+            "%gpu_select 2,0": "use these, as nvidia-smi numbers them",
+            "%gpu_select free -n 2": "use the two with the most free memory",
+        }
+    )
     @argument(
         "what",
         nargs="*",
+        metavar="GPUS",
         offers=choices,
         help="Numbers as nvidia-smi shows them (2,0), the beginning of a UUID "
         "(GPU-1a2b, MIG-...), a PCI address (pci:3b:00.0), none, all, or free. "
@@ -74,17 +82,28 @@ class SelectMagics(GpuMagics):
         "--min-free", metavar="SIZE", help="With free: memory needed, such as 20GiB."
     )
     @argument(
-        "--max-util", type=float, metavar="PERCENT", help="With free: busy at most."
+        "--max-util",
+        more=True,
+        type=float,
+        metavar="PERCENT",
+        help="With free: busy at most.",
     )
-    @argument("--name", metavar="TEXT", help="With free: a part of the model's name.")
+    @argument(
+        "--name",
+        more=True,
+        metavar="TEXT",
+        help="With free: a part of the model's name.",
+    )
     @argument(
         "--exclude",
+        more=True,
         metavar="GPUS",
         offers=gpus,
         help="With free: what is not to be taken.",
     )
     @argument(
         "--mine-ok",
+        more=True,
         action="store_true",
         help="With free: memory of your own processes counts as free.",
     )
@@ -93,23 +112,31 @@ class SelectMagics(GpuMagics):
     )
     @argument(
         "--as",
+        more=True,
         dest="as_",
         choices=("index", "uuid"),
         help="How CUDA_VISIBLE_DEVICES names the GPUs.",
     )
-    @argument("--dry-run", action="store_true", help="Say what would be set.")
+    @argument(
+        "--dry-run", more=True, action="store_true", help="Say what would be set."
+    )
     @argument(
         "--verify",
+        more=True,
         action="store_true",
         help="Let a child process start CUDA first, to see that it finds the same.",
     )
     @argument(
         "--force",
+        more=True,
         action="store_true",
         help="Leave the limit that the kernel was started with.",
     )
     @argument(
-        "--reset", action="store_true", help="As it was when the kernel was started."
+        "--reset",
+        more=True,
+        action="store_true",
+        help="As it was when the kernel was started.",
     )
     @argument(
         "--restart",
@@ -118,12 +145,14 @@ class SelectMagics(GpuMagics):
     )
     @argument(
         "--guard",
+        more=True,
         action="store_true",
         default=None,
         help="Let torch.cuda.is_available() ask without starting CUDA (default).",
     )
     @argument(
         "--no-guard",
+        more=True,
         dest="guard",
         action="store_false",
         help="Leave torch.cuda.is_available() as torch has it.",
@@ -135,14 +164,18 @@ class SelectMagics(GpuMagics):
         help="Switch a simulated machine on, such as h100 or 4xh100; off: switch it "
         "off.",
     )
-    @argument("--memory", metavar="SIZE", help="Of each simulated GPU, as in 2GiB.")
+    @argument(
+        "--memory", more=True, metavar="SIZE", help="Of each simulated GPU, as in 2GiB."
+    )
     @argument(
         "--hazards",
+        more=True,
         choices=("report", "poison", "off"),
         help="What races on the simulated GPU come to.",
     )
     @argument(
         "--as-cuda",
+        more=True,
         action="store_true",
         help='Let code that says "cuda" run on the simulated GPU.',
     )

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Badge, Column, Drawing, Meter, Note, Property, Table
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Drawing,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
+)
 from gpumagic.gpu_select.report import Action, Severity, Verdict
 from gpumagic.gpu_select.view_deciding import truth_panel
 from gpumagic.report.units import bytes_text, count_text, part_text, share_text
@@ -22,31 +35,48 @@ _NOTED: dict[Severity, NoteKind] = {
 }
 _MOST_UNLISTED = 4
 _NOT_VISIBLE = "not visible"
-_USUAL_DOMAIN = "0000:"
-_LEAST_OF_UUID = len("GPU-1a2b")
-_UNBROKEN = ("Busy", "Processes", "PCI", "UUID")
+_HOW = (
+    "NVML tells of the GPUs, the driver library of what is visible. Choosing never "
+    "starts CUDA.\nUntil CUDA starts, which GPU is which is predicted from the "
+    "variables. Then it is what the driver shows."
+)
+_UNBROKEN = ("Busy", "Processes")
 
 
 def draw(report: SelectReport) -> Drawing:
     """The choice as it is now; what decides is shown where it was asked for."""
     label = "simulated machine" if report.simulated else ""
-    return Drawing(report.headline, tuple(_parts(report)), label)
+    return Drawing(report.headline, one_screen(_parts(report)), label)
 
 
 def _parts(report: SelectReport) -> Iterator[Part]:
+    """Where something was refused, the reasons are in sight, elsewhere the GPUs."""
+    refused = report.action is Action.REFUSED
+    why = reasons_table(report)
     if report.rows and _helps_to_choose(report):
-        yield remap_table(report)
-    if any(row.why for row in report.rows):
-        yield reasons_table(report)
+        gpus = remap_table(report)
+        folded = refused and bool(why.rows)
+        yield _behind_its_caption(gpus) if folded else gpus
+    if why.rows:
+        yield why if refused else _behind_its_caption(why)
     yield from _difference(report)
     for severity, kind in _NOTED.items():
         for remark in report.remarks:
             if remark.severity is severity:
                 yield _note(kind, remark)
     yield from _doubt(report)
+    yield from _way_out(report)
+    yield from _unguarded(report)
     yield from _unlisted(report)
+    if report.rows:
+        yield Details("PCI addresses and UUIDs", (address_table(report),), "addresses")
     if report.action is Action.STATUS:
-        yield truth_panel(report)
+        yield _behind_its_caption(truth_panel(report))
+    yield how_measured(Paragraph(_HOW))
+
+
+def _behind_its_caption(table: Table) -> Details:
+    return Details(table.caption, (replace(table, caption=""),), table.name)
 
 
 def _helps_to_choose(report: SelectReport) -> bool:
@@ -94,6 +124,25 @@ def _doubt(report: SelectReport) -> Iterator[Note]:
     )
 
 
+def _way_out(report: SelectReport) -> Iterator[Note]:
+    """What another choice takes, where it is too late for one."""
+    asked, late = report.action is Action.STATUS, report.verdict is Verdict.FIXED
+    agrees = not any(differing(row, report) for row in report.rows)
+    if asked and late and agrees and report.way_out:
+        needs = "a new machine" if report.simulated else "a restart"
+        yield Note("note", f"another choice needs {needs}", f"as in {report.way_out}")
+
+
+def _unguarded(report: SelectReport) -> Iterator[Note]:
+    """That a stray question can take the choice away, while there is one."""
+    guard = report.guard
+    if report.action is not Action.STATUS or report.verdict is not Verdict.OPEN:
+        return
+    if guard is not None and not guard.on:
+        said = "torch.cuda.is_available() starts CUDA here: the guard is off"
+        yield Note("note", said, "%gpu_select --guard")
+
+
 def _unlisted(report: SelectReport) -> Iterator[Note]:
     names = report.unlisted
     if not names:
@@ -122,8 +171,6 @@ def remap_table(report: SelectReport) -> Table:
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
         "Busy": [_busy(row) for row in rows],
         "Processes": [_processes(row) for row in rows],
-        "PCI": _addresses(rows),
-        "UUID": _short_uuids(rows),
     }
     if not (_asked(report) and report.only_tried_too_late):
         del columns["Now"]
@@ -134,7 +181,19 @@ def remap_table(report: SelectReport) -> Table:
         _caption(rows, model, memory),
         tuple(Column(each, number=each in unbroken) for each in columns),
         tuple(zip(*columns.values(), strict=True)),
+        name="gpus",
     )
+
+
+def address_table(report: SelectReport) -> Table:
+    """The other names of each GPU, by which it can be chosen as well."""
+    rows = _sorted(report)
+    said = (
+        Property(Column("GPU"), lambda row: _number(row, report.rows)),
+        Property(Column("PCI"), lambda row: row.pci_address),
+        Property(Column("UUID"), lambda row: row.uuid),
+    )
+    return Table.of("", said, rows)
 
 
 def reasons_table(report: SelectReport) -> Table:
@@ -143,7 +202,9 @@ def reasons_table(report: SelectReport) -> Table:
         Property(Column("GPU"), lambda row: _number(row, report.rows)),
         Property(Column("Reason"), lambda row: row.why),
     )
-    return Table.of("Why", said, [row for row in _sorted(report) if row.why])
+    return Table.of(
+        "Why", said, [row for row in _sorted(report) if row.why], name="why"
+    )
 
 
 def differing(row: Row, report: SelectReport) -> bool:
@@ -255,28 +316,3 @@ def _busy(row: Row) -> str | None:
 
 def _processes(row: Row) -> str | None:
     return None if row.process_count is None else str(row.process_count)
-
-
-def _addresses(rows: Iterable[Row]) -> list[Cell]:
-    """Without the domain where all are in the usual one."""
-    found = [row.pci_address for row in rows]
-    usual = all(each is None or each.startswith(_USUAL_DOMAIN) for each in found)
-    return [
-        each and (each.removeprefix(_USUAL_DOMAIN) if usual else each) for each in found
-    ]
-
-
-def _short_uuids(rows: Iterable[Row]) -> list[Cell]:
-    """As much of each as tells them apart, which is enough to choose by."""
-    found = [row.uuid for row in rows]
-    known = {each for each in found if each}
-    longest = max(map(len, known), default=0)
-    letters = next(
-        (
-            count
-            for count in range(_LEAST_OF_UUID, longest)
-            if len({each[:count] for each in known}) == len(known)
-        ),
-        longest,
-    )
-    return [each and each[:letters] for each in found]

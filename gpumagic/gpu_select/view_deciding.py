@@ -52,7 +52,7 @@ _TORCH: dict[TorchLatch, tuple[Tone, str]] = {
 def truth_panel(report: SelectReport) -> Table:
     """Everything that has a say, each with its state and what was found."""
     columns = (Column("Topic"), Column("State"), Column("Found"))
-    return Table("What decides", columns, tuple(_lines(report)))
+    return Table("What decides", columns, tuple(_lines(report)), name="state")
 
 
 def _lines(report: SelectReport) -> Iterator[_Line]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Options = Mapping[str, argparse.Action]
+    _Role = tuple[re.Match[str], Any]  # a word, with its option
     Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
 
 _BELOW_ZERO = re.compile(r"-\.?\d")
@@ -53,20 +55,32 @@ class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
         offers: What Tab puts there: words, or a function of the room's magics and
             what is typed so far. By default the metavar tells: NAME, DEVICE, CODE.
 
+        more: Whether few people need it: the help lists it last.
+
+        takes: What a value looks like that may be left out (`nargs="?"`); any other
+            word behind it is code.
+
         keywords: For argparse.
     """
 
-    def __init__(self, *spellings: str, offers: Offers = (), **keywords: Any) -> None:
+    def __init__(
+        self,
+        *spellings: str,
+        offers: Offers = (),
+        more: bool = False,
+        takes: str = "",
+        **keywords: Any,
+    ) -> None:
         self.spellings = spellings
-        self.offers = offers
         self.keywords = keywords
+        self.ours = {"offers": offers, "more": more, "takes": takes}
 
     def add_to_parser(
         self, parser: argparse.ArgumentParser, group: argparse.ArgumentParser | None
     ) -> None:
         """Add it to a parser that is being made."""
         action = (group or parser).add_argument(*self.spellings, **self.keywords)
-        vars(action)["offers"] = self.offers
+        vars(action).update(self.ours)
 
 
 class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
@@ -76,54 +90,110 @@ class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument
         spelling: The word, and what may stand behind it: `log [FILE]`.
 
         does: A few words on it, for the help.
+
+        offers: What Tab puts behind it, as for an `argument`.
     """
 
-    def __init__(self, spelling: str, does: str) -> None:
+    def __init__(self, spelling: str, does: str, *, offers: Offers = ()) -> None:
         self.spelling = spelling
         self.does = does
+        self.offers = offers
 
     def add_to_parser(
         self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
     ) -> None:
-        """Add it to a parser that is being made, and to the end of its help."""
-        words = words_of(parser) | {self.spelling: self.does}
-        vars(parser)["words"] = words
-        rows = (f"  {word:<{_MEANING_AT - 2}}{does}" for word, does in words.items())
-        parser.epilog = "\n".join(("words:", *rows))
+        """Add it to a parser that is being made."""
+        vars(parser)["words"] = words_of(parser) | {self.spelling: self.does}
+        offered = offers_behind(parser) | {self.spelling.split()[0]: self.offers}
+        vars(parser)["offers_behind"] = offered
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Says in one sentence what a magic is for, then how it is typed, then the rest."""
+class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
+    """Lines to begin with, which the help shows first.
 
-    def __init__(self, prog: str, **keywords: Any) -> None:
-        super().__init__(prog, **{**keywords, "width": _WIDTH})
-        self._kept_usage: tuple[Any, Any, Any] | None = None
+    Args:
+        lines: Each line as it is typed, with what it does.
+    """
 
-    def add_usage(
-        self, usage: Any, actions: Any, groups: Any, prefix: str | None = None
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        self.lines = lines
+
+    def add_to_parser(
+        self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
     ) -> None:
-        """Keep the usage until the first sentence has been said."""
-        del prefix  # argparse's is a word; here it is a percent sign
-        self._kept_usage = (usage, actions, groups)
+        """Add them to a parser that is being made."""
+        vars(parser)["examples"] = self.lines
 
-    def add_text(self, text: str | None) -> None:
-        """Add a text; the usage comes behind the first sentence of the first one.
 
-        Args:
-            text: The docstring of a magic, and later what stands below its options.
-        """
-        if self._kept_usage:
-            from inspect import cleandoc
+class Unwritten(argparse.HelpFormatter):
+    """Writes no help: argparse asks for it before all of ours is known."""
 
-            summary, _, text = cleandoc(text or "").partition("\n\n")
-            super().add_text(summary)
-            super().add_usage(*self._kept_usage, prefix="  %")
-            self._kept_usage = None
-        super().add_text(text)
+    def format_help(self) -> str:
+        """Nothing."""
+        return ""
 
-    def start_section(self, heading: str | None) -> None:
-        """Begin a list; nobody types the word "positional"."""
-        super().start_section(heading and heading.removeprefix("positional "))
+
+def help_text(parser: argparse.ArgumentParser) -> str:
+    """What `?` and `--help` show: what it is for, how to begin, then the rest.
+
+    Args:
+        parser: Of a magic whose docstring is its description.
+    """
+    from inspect import cleandoc
+
+    purpose, _, further = cleandoc(parser.description or "").partition("\n\n")
+    # The words of a magic have a list of their own.
+    actions = [each for each in actions_of(parser) if each.metavar != "WORD"]
+    actions.sort(key=lambda each: bool(each.option_strings))
+    usual = [each for each in actions if not getattr(each, "more", False)]
+    more = [each for each in actions if each not in usual]
+    sections = (
+        purpose,
+        _beside(examples_of(parser)),
+        _rows(words_of(parser), "words:"),
+        _rows({typed(each): each.help or "" for each in usual}, "options:"),
+        _rows({typed(each): each.help or "" for each in more}, "more options:"),
+        further,
+    )
+    return "\n\n".join(filter(None, sections)) + "\n"
+
+
+def typed(action: argparse.Action) -> str:
+    """An option as it is typed, with what stands behind it."""
+    value = action.metavar or "|".join(map(str, action.choices or (action.dest,)))
+    if not action.option_strings:
+        return str(value)
+    spellings = ", ".join(action.option_strings)
+    if action.nargs == 0:
+        return spellings
+    return f"{spellings} [{value}]" if action.nargs == "?" else f"{spellings} {value}"
+
+
+def _rows(meanings: Mapping[str, str], heading: str = "") -> str:
+    """What is typed, and beside it what that does."""
+    rows = (_row(typed, meaning) for typed, meaning in meanings.items())
+    return "\n".join((*filter(None, (heading,)), *rows)) if meanings else ""
+
+
+def _row(typed: str, meaning: str) -> str:
+    from textwrap import fill
+
+    begin, indent = f"  {typed:<{_MEANING_AT - 3}} ", " " * _MEANING_AT
+    is_short = len(begin) == _MEANING_AT
+    text = fill(
+        meaning,
+        _WIDTH,
+        initial_indent=begin if is_short else indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    return text if is_short else f"{begin.rstrip()}\n{text}"
+
+
+def _beside(lines: Mapping[str, str]) -> str:
+    """Lines to begin with, and what each does in a column of its own."""
+    wide = max(map(len, lines), default=0)
+    return "\n".join(f"  {line:<{wide}}  {does}" for line, does in lines.items())
 
 
 # ------------------------------------------------------------------------------ reading
@@ -164,10 +234,10 @@ def split_code(
 
     The first word that is no known option, or a `--`, ends the options.
     """
-    end = 0
-    words = _option_words(parser, line)
-    for word in words:
-        end = word.end()
+    words = list(_option_words(parser, line))
+    end = words[-1][0].end() if words else 0
+    if words and not name.startswith("%%") and not _has_code(line[end:]):
+        end = _end_before_code(words)
     options, code = line[:end], line[end:]
     if re.match(r"\s*--(\s|$)", code):
         code = code.lstrip()[2:]
@@ -179,6 +249,22 @@ def split_code(
 def names_of_parts(text: str) -> tuple[str, ...]:
     """Words for parts of a report, with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def add_parts(parser: argparse.ArgumentParser) -> None:
+    """Let a command show parts of its report, as a magic does.
+
+    Args:
+        parser: Of the command.
+    """
+    parser.add_argument(
+        "--show",
+        type=names_of_parts,
+        default=(),
+        metavar="PARTS",
+        help="with these parts",
+    )
+    parser.add_argument("--all", action="store_true", help="with all parts")
 
 
 def parts_asked_alone(line: str) -> tuple[str, ...] | None:
@@ -197,18 +283,33 @@ def wants_help(line: str) -> bool:
     return line.split(maxsplit=1)[:1] in ([word] for word in _HELP)
 
 
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """All that can be typed behind a magic, as argparse knows it."""
+    return list(parser._actions)  # noqa: SLF001 - argparse has no public list
+
+
 def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Every option by each of its spellings, such as `-o` and `--output`."""
     return {
         spelling: action
-        for action in parser._actions  # noqa: SLF001 - argparse has no public list
+        for action in actions_of(parser)
         for spelling in action.option_strings
     }
+
+
+def examples_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Lines to begin with, each with what it does."""
+    return dict(getattr(parser, "examples", {}))
 
 
 def words_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     """What each word that a magic answers does, such as `log [FILE]`."""
     return dict(getattr(parser, "words", {}))
+
+
+def offers_behind(parser: argparse.ArgumentParser) -> dict[str, Offers]:
+    """What Tab puts behind each word that a magic answers."""
+    return dict(getattr(parser, "offers_behind", {}))
 
 
 def next_place(
@@ -234,25 +335,55 @@ def _roles(
     """Each word with the option that it names or gives a value to, if it does."""
     options = options_of(parser)
     option: argparse.Action | None = None
-    awaited = 0
+    awaited, may_follow = 0, False
     for word in _WORD.finditer(line):
         if awaited:
             awaited -= 1
+        elif option and may_follow and _is_value(option, word, options):
+            may_follow = False
         else:
             spelling, _, attached = word[0].partition("=")
             option = options.get(spelling.rstrip(";"))  # it silences the line
             awaited = 0 if attached or option is None else _values_taken(option)
+            may_follow = not attached
         yield word, option
 
 
-def _option_words(
-    parser: argparse.ArgumentParser, line: str
-) -> Iterator[re.Match[str]]:
+def _option_words(parser: argparse.ArgumentParser, line: str) -> list[_Role]:
     """The leading words that are options or the values of options."""
-    for word, option in _roles(parser, line):
-        if option is None:
-            return
-        yield word
+    return list(takewhile(lambda role: role[1] is not None, _roles(parser, line)))
+
+
+def _is_value(option: argparse.Action, word: re.Match[str], options: Options) -> bool:
+    """Whether a word is the value of the option before it, which can be without.
+
+    It is code where it and what follows it can be read as Python, as in `2 * x`.
+    """
+    takes = getattr(option, "takes", "")
+    if not takes or re.fullmatch(takes, word[0]) is None:
+        return False
+    behind = word.string[word.end() :].strip()
+    follows = behind.split(maxsplit=1)[:1]
+    if not follows or follows[0].partition("=")[0] in options:
+        return True
+    try:
+        compile(f"({word[0]} {behind})", "", "eval")
+    except (SyntaxError, ValueError):
+        return True
+    return False
+
+
+def _has_code(text: str) -> bool:
+    return bool(text.partition("#")[0].strip(" ;"))
+
+
+def _end_before_code(words: list[_Role]) -> int:
+    """Where the options end, if what looks like a value is all the code there is."""
+    (*before, last) = words
+    takes = getattr(last[1], "takes", "")
+    if takes and before and last[0][0].partition("=")[0] not in last[1].option_strings:
+        return before[-1][0].end()
+    return last[0].end()
 
 
 def _values_taken(action: argparse.Action) -> int:
@@ -316,7 +447,7 @@ def _nearest(spelling: str, known: list[str]) -> str:
 def _known_words(parser: argparse.ArgumentParser) -> list[str]:
     choices: list[Any] = [
         choice
-        for action in parser._actions  # noqa: SLF001 - argparse has no public list
+        for action in actions_of(parser)
         for choice in (action.choices or () if not action.option_strings else ())
     ]
     words = (word.split()[0] for word in words_of(parser))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.notebook.arguments import next_place, options_of, words_of
+from gpumagic.notebook.arguments import (
+    next_place,
+    offers_behind,
+    options_of,
+    words_of,
+)
 from gpumagic.notebook.faults import Hook
 
 if TYPE_CHECKING:
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gpumagic.devices.protocols import Driver
+    from gpumagic.notebook.arguments import Offers
     from gpumagic.notebook.session import Session
 
 # `%name words`, `%%name words` and `result = %name words`, up to the cursor.
@@ -72,7 +78,8 @@ class Completion:
         if plain and is_code:
             return _offer(begun, self._notebook_names(), beside_code=True)
         if plain:
-            return _Offer(begun, [])
+            behind = offers_behind(parser).get(plain[0], ()) if len(plain) == 1 else ()
+            return _offer(begun, _offered(behind, magic, begun))
         words = [each.split()[0] for each in words_of(parser) if sign == "%"]
         for action in positional:
             words += self._values(action, magic, begun)
@@ -101,7 +108,7 @@ class Completion:
         if action.choices is not None:
             return [str(choice) for choice in action.choices]
         if offers := getattr(action, "offers", ()):
-            return [*(offers(magic.__self__, begun) if callable(offers) else offers)]
+            return _offered(offers, magic, begun)
         values: dict[Any, Callable[[], Collection[str]]] = {
             "NAME": self._notebook_names,
             "DEVICE": self._devices,
@@ -154,6 +161,10 @@ class Completion:
             return [word[len(begun) - len(text) :] for word in words]
 
         return match
+
+
+def _offered(offers: Offers, magic: Any, begun: str) -> list[str]:
+    return [*(offers(magic.__self__, begun) if callable(offers) else offers)]
 
 
 def _offer(begun: str, words: Iterable[str], *, beside_code: bool = False) -> _Offer:

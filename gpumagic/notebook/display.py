@@ -75,8 +75,15 @@ class GpuMagic(Configurable):  # the name is what users type after %config
         """Whether the running cell has displayed this report already."""
         return self.session.was_shown(report, self.parent.execution_count)
 
-    def without_repetition(self, report: Any, drawing: Drawing) -> Drawing:
-        """The drawing without the notes that the report before it had as well."""
+    def without_repetition(self, shown: Any, drawing: Drawing) -> Drawing:
+        """The drawing without the notes that the report before it had as well.
+
+        Args:
+            shown: A report, or parts of one, which have the notes of the whole.
+
+            drawing: All that is to be shown.
+        """
         words = frozenset(note.word for note in drawing.notes if note.word)
-        known = self.session.said_before(report, words) if words else words
+        whole = getattr(shown, "of", shown)
+        known = self.session.said_before(whole, words) if words else words
         return drawing.after(known)

@@ -18,7 +18,7 @@ from IPython.display import display
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.notebook.arguments import HelpFormatter, argument
+from gpumagic.notebook.arguments import Unwritten, argument
 
 if TYPE_CHECKING:
     import argparse
@@ -64,16 +64,21 @@ class GpuMagics(Magics):
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
-            display(_as_asked(report, options))
+            display(report.as_asked(options.show or (), whole=options.all))
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None
 
+    @property
+    def last_report(self) -> Any | None:
+        """The last report of this magic in this notebook."""
+        room = type(self).__module__.rpartition(".")[0]
+        return self.session.last(f"{room}.report")
+
     def shows_last(self, line: str) -> bool:
         """Show parts of the last report, if that is all that a line asks for."""
         names = arguments.parts_asked_alone(line)
-        room = type(self).__module__.rpartition(".")[0]
-        last = self.session.last(f"{room}.report") if self.keeps_last else None
+        last = self.last_report if self.keeps_last else None
         if names is None or last is None:
             return False
         display(last.show(*names))
@@ -120,16 +125,27 @@ def variable_name(text: str) -> str:
     raise UsageProblem(f"-v {text}: this is no name of a variable", "type -v report")
 
 
+def parts_of_last(magics: GpuMagics, begun: str) -> list[str]:
+    """What `--show` can show of the last report, behind the commas that are there."""
+    last = magics.last_report
+    before, comma, _ = begun.rpartition(",")
+    said = before.split(",")
+    known = last.parts if last is not None else ()
+    return [f"{before}{comma}{name}" for name in known if name not in said]
+
+
 _OUTPUT_OPTIONS = (
     argument(
         "-o",
         "--output",
+        more=True,
         action="store_true",
         help="Return the report, too; from a cell, in place of its value.",
     ),
     argument(
         "-v",
         "--variable",
+        more=True,
         type=variable_name,
         metavar="NAME",
         help="Store the report under this name, too.",
@@ -138,11 +154,18 @@ _OUTPUT_OPTIONS = (
         "--show",
         type=arguments.names_of_parts,
         metavar="PARTS",
+        offers=parts_of_last,
         help="Show these parts, as in --show how; alone, of the last report.",
     ),
     argument("--all", action="store_true", help="Show all parts."),
-    argument("-q", "--quiet", action="store_true", help="Do not show the report."),
-    argument("--json", action="store_true", help="Show the report as JSON."),
+    argument(
+        "-q",
+        "--quiet",
+        more=True,
+        action="store_true",
+        help="Do not show the report.",
+    ),
+    argument("--json", more=True, action="store_true", help="Show the report as JSON."),
 )
 
 
@@ -152,6 +175,7 @@ def gpu_magic(method: Method) -> Method:
     `--help` shows what `?` shows. A `;` at the end of the line form silences its
     value. The text behind the name is left as it was typed: `{x}` in it may be code.
     """
+    method.__doc__ = arguments.help_text(method.parser)
 
     @functools.wraps(method)
     def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
@@ -166,16 +190,9 @@ def gpu_magic(method: Method) -> Method:
     return line_cell_magic(no_var_expand(magic))
 
 
-def _as_asked(report: Report, options: argparse.Namespace) -> Any:
-    """The report, or those of its parts that the options name."""
-    if options.all:
-        return report.show()
-    return report.only(options.show) if options.show else report
-
-
 def output_options(method: Method) -> Method:
     """The options that every magic has for its report, and the manner of its help."""
-    method = kwds(formatter_class=HelpFormatter)(method)
+    method = kwds(formatter_class=Unwritten)(method)
     for option in reversed(_OUTPUT_OPTIONS):  # as decorators apply: the last first
         method = option(method)
     return method

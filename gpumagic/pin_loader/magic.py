@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
@@ -49,12 +49,32 @@ class LoaderMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
-    @argument("name", nargs="?", metavar="NAME", offers=loaders, help="The DataLoader.")
-    @argument("--device", metavar="DEVICE", help="Where batches go (the current one).")
-    @argument(
-        "--out", metavar="NAME", help="What the new loader is called (NAME_pinned)."
+    @examples(
+        {
+            "%pin_loader train_dl": "does it feed the GPU fast enough?",
+            "%pin_loader train_dl --workers auto": "how many workers pay?",
+            "%%pin_loader --watch": "which lines wait for data?",
+        }
     )
-    @argument("--inplace", action="store_true", help="Put it in the place of the old.")
+    @argument("name", nargs="?", metavar="NAME", offers=loaders, help="The DataLoader.")
+    @argument(
+        "--device",
+        more=True,
+        metavar="DEVICE",
+        help="Where batches go (the current one).",
+    )
+    @argument(
+        "--out",
+        more=True,
+        metavar="NAME",
+        help="What the new loader is called (NAME_pinned).",
+    )
+    @argument(
+        "--inplace",
+        more=True,
+        action="store_true",
+        help="Put it in the place of the old.",
+    )
     @argument(
         "--workers",
         metavar="N",
@@ -62,10 +82,19 @@ class LoaderMagics(GpuMagics):
         help="So many worker processes; auto finds out how many pay.",
     )
     @argument(
-        "--prefetch", type=int, metavar="N", help="Batches each worker prepares ahead."
+        "--prefetch",
+        more=True,
+        type=int,
+        metavar="N",
+        help="Batches each worker prepares ahead.",
     )
     @argument(
-        "--depth", type=int, default=1, metavar="N", help="Batches copied ahead (1)."
+        "--depth",
+        more=True,
+        type=int,
+        default=1,
+        metavar="N",
+        help="Batches copied ahead (1).",
     )
     @argument(
         "--step",
@@ -73,9 +102,16 @@ class LoaderMagics(GpuMagics):
         offers=functions,
         help="The function that your loop calls with a batch; it is really called.",
     )
-    @argument("--batches", type=int, metavar="K", help="Batches in each measurement.")
+    @argument(
+        "--batches",
+        more=True,
+        type=int,
+        metavar="K",
+        help="Batches in each measurement.",
+    )
     @argument(
         "--budget",
+        more=True,
         default="10s",
         metavar="TIME",
         help="About so long (10s): longer where batches are large, or load slowly, "
@@ -83,11 +119,20 @@ class LoaderMagics(GpuMagics):
     )
     @argument("--diagnose", action="store_true", help="Look and predict, no more.")
     @argument(
-        "--verify", action="store_true", help="Compare a whole epoch, batch by batch."
+        "--verify",
+        more=True,
+        action="store_true",
+        help="Compare a whole epoch, batch by batch.",
     )
-    @argument("--no-profile", action="store_true", help="Take no trace of the overlap.")
+    @argument(
+        "--no-profile",
+        more=True,
+        action="store_true",
+        help="Take no trace of the overlap.",
+    )
     @argument(
         "--force",
+        more=True,
         action="store_true",
         help="Go on where it is refused or not worth it.",
     )

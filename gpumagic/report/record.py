@@ -64,13 +64,18 @@ class Report(Record):
                 )
         return Shown(self, names)
 
-    def only(self, names: tuple[str, ...]) -> Shown:
-        """Like `show`, with a note in place of an error on what is not there.
+    def as_asked(
+        self, names: tuple[str, ...], *, whole: bool = False
+    ) -> Report | Shown:
+        """As options ask for it, typed before it was known which parts there are.
 
         Args:
-            names: Words of `parts`, as somebody has typed them before there were any.
+            names: Words of `parts`; on one that is not there a note says so. With
+                none, it is the report itself.
+
+            whole: Whether all of it is asked for.
         """
-        return Shown(self, names)
+        return Shown(self, () if whole else names) if whole or names else self
 
     def __str__(self) -> str:
         return str(self.drawing().text())
@@ -83,13 +88,13 @@ class Report(Record):
 class Shown:
     """Parts of a report to be looked at."""
 
-    report: Report
+    of: Report
     names: tuple[str, ...]
     """The words for them; empty for all."""
 
     def drawing(self) -> Any:
         """The answer, and these parts open."""
-        drawing = self.report.drawing()
+        drawing = self.of.drawing()
         return drawing.asked(self.names) if self.names else drawing.whole()
 
     def __str__(self) -> str:

@@ -71,6 +71,11 @@ def device() -> Any:
     return best_device()
 
 
+def __dir__() -> list[str]:
+    """What people call; no imports of this file."""
+    return __all__
+
+
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
     """Thousands of kernels that will stay are no reason to go through all of torch."""

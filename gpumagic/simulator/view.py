@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Drawing, Meter, Note, Paragraph, Property, Table
+from gpumagic.drawing import (
+    Column,
+    Drawing,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
+)
 from gpumagic.report.units import (
     bytes_text,
     count_text,
@@ -23,13 +33,23 @@ if TYPE_CHECKING:
 
 _MOST_NAMES = 6
 _MOST_RACES = 20
+_HOW = (
+    "Values are torch's own, computed on the CPU. Memory is counted as torch's caching "
+    "allocator does.\nTimes are those of a model, on a clock of its own: "
+    "box.pass_time(s) lets the host be busy."
+)
+_HOW_RACES = (
+    "Each operation is held against all that went before, on streams and on the host. "
+    "A pair of places is told once."
+)
 
 
 def draw(report: SimulationReport | RacesReport) -> Drawing:
     """The machine, or the races that it has found, with its label."""
     if isinstance(report, RacesReport):
-        return Drawing(_races_headline(report), tuple(_races(report)), report.label)
-    return Drawing(_headline(report), tuple(_parts(report)), report.label)
+        parts = one_screen(_races(report))
+        return Drawing(_races_headline(report), parts, report.label)
+    return Drawing(_headline(report), one_screen(_parts(report)), report.label)
 
 
 def _headline(report: SimulationReport) -> str:
@@ -53,21 +73,23 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
             f"{count_text(report.races, 'data race')} so far",
             "box.races tells of each; the warnings show both places",
         )
-    yield _gpus(report)
-    yield Paragraph(
-        f"Its clock stands at {seconds_text(report.time_s)}. It runs by a model, not "
-        "by Python: box.pass_time(s) lets the host be busy."
-    )
-    guessed = sorted({name for gpu in report.gpus for name in gpu.guessed})
+    guessed = _guessed(report)
     if guessed:
-        names = listed(
-            [name.removeprefix("aten::") for name in guessed], ", ", _MOST_NAMES
-        )
-        yield Note("note", f"times that are a guess: {names}")
+        names = listed(guessed, ", ", _MOST_NAMES)
+        yield Note("note", f"times that are a guess: {names}", word="guessed times")
     if not report.on:
         yield Note(
             "note", "its tensors are of no more use", 'gpumagic.simulate("h100")'
         )
+    yield _gpus(report)
+    yield Paragraph(f"Its clock stands at {seconds_text(report.time_s)}.")
+    said = f"All times that are a guess: {', '.join(guessed)}." if guessed else ""
+    yield how_measured(Paragraph(f"{_HOW}\n{said}".strip()))
+
+
+def _guessed(report: SimulationReport) -> list[str]:
+    names = {name for gpu in report.gpus for name in gpu.guessed}
+    return [name.removeprefix("aten::") for name in sorted(names)]
 
 
 def _gpus(report: SimulationReport) -> Table:
@@ -88,7 +110,7 @@ def _gpus(report: SimulationReport) -> Table:
         ),
         Property(Column("Streams", number=True), lambda gpu: str(gpu.streams)),
     )
-    return Table.of("The machine", properties, report.gpus)
+    return Table.of("The machine", properties, report.gpus, name="gpus")
 
 
 def _in_use(gpu: GpuState) -> Meter:
@@ -106,7 +128,7 @@ def _races_headline(report: RacesReport) -> str:
     return f"{count_text(count, 'data race')} so far." if count else "No data race."
 
 
-def _races(report: RacesReport) -> Iterator[Note]:
+def _races(report: RacesReport) -> Iterator[Part]:
     """Each pair of places once, however often they met."""
     told = Counter(report.races)
     for race, times in list(told.items())[:_MOST_RACES]:
@@ -114,3 +136,4 @@ def _races(report: RacesReport) -> Iterator[Note]:
         yield Note("warning", f"{race.problem}{often}", race.hint)
     if (more := len(told) - _MOST_RACES) > 0:
         yield Note("note", f"{count_text(more, 'more race')} not shown")
+    yield how_measured(Paragraph(_HOW_RACES))

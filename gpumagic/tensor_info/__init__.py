@@ -16,3 +16,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("gpumagic.tensor_info.api"), name)
+
+
+def __dir__() -> list[str]:
+    """What people call; no imports of this file."""
+    return __all__

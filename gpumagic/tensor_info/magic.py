@@ -9,7 +9,7 @@ from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ class TensorMagics(GpuMagics):
 
     @gpu_magic
     @magic_arguments()
+    @examples(
+        {
+            "%tensor_info x": "how does x lie in memory?",
+            "%tensor_info x, x.t()": "do they share it?",
+            "%tensor_info --view 6,4 x": "does x.view(6, 4) work, and why not?",
+        }
+    )
     @argument(
         "--view",
         type=shape_of,
@@ -47,6 +54,7 @@ class TensorMagics(GpuMagics):
     )
     @argument(
         "--gpu",
+        more=True,
         action="store_true",
         help="Show what a warp reads along each dim (always for device tensors).",
     )

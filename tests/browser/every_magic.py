@@ -43,7 +43,7 @@ PREPARE = (
 )
 
 WHAT_IS_HERE = (
-    Typed("%gpu_doctor", "What is here"),
+    Typed("%gpu_doctor", "How it was measured"),
     Typed(
         "%%gpu_doctor\n"
         "import os\n"

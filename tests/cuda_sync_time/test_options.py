@@ -57,6 +57,28 @@ def test_values_are_read_in_the_units_of_a_measurement():
     assert (request.calls, request.samples) == (4, 7)
 
 
+@pytest.mark.parametrize(
+    ("plain", "apart"),
+    [
+        ("--repeat latency", "--latency"),
+        ("--repeat throughput", "--throughput"),
+        ("--repeat 100", "-r 100"),
+        ("--repeat 5s", "--budget 5s"),
+        ("--repeat=latency,100,300ms", "--latency -r 100 --budget 300ms"),
+    ],
+)
+def test_one_option_says_how_to_repeat(plain, apart):
+    """How to wait, how many samples and how long stand behind `--repeat`."""
+    one, several = request_of(plain), request_of(apart)
+
+    assert (one.mode, one.samples, one.budget_s) == (
+        several.mode,
+        several.samples,
+        several.budget_s,
+    )
+    assert one.repeating[0] == "--repeat"
+
+
 def test_saving_a_trace_is_profiling():
     """A file for the trace needs no second option."""
     assert request_of("--trace run.json").traces
@@ -67,6 +89,11 @@ def test_saving_a_trace_is_profiling():
     [
         ("--budget soon", "'soon' is not a duration"),
         ("--budget 0s", "a budget of no time"),
+        ("--repeat 0s", "a budget of no time"),
+        ("--repeat 0", "-r 0 runs nothing"),
+        ("--repeat=soon", "--repeat=soon is no way to repeat"),
+        ("--repeat latency --throughput", "--throughput once after many"),
+        ("--races --repeat 3", "--races looks at one run"),
         ("--bytes many", "'many' is not a size"),
         ("-n 0", "-n 0 runs nothing"),
         ("-r -3", "-r -3 runs nothing"),

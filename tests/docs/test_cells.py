@@ -63,10 +63,11 @@ def test_each_cell_runs_and_shows_what_is_printed_below_it(path):
 
 @pytest.mark.parametrize("path", _WITH_TEXTS, ids=name_of)
 def test_what_is_cut_from_a_sample_is_still_in_it(path):
-    """A block that names a sample is part of the text of that sample."""
+    """A block that names a sample is part of its text, or of what it has folded."""
     for block in blocks(path, "text"):
         if block.sample is not None:
-            text = _drawn()[block.sample].text()
+            drawing = _drawn()[block.sample]
+            text = f"{drawing.text()}\n{drawing.asked(drawing.folded).text()}"
             assert missing(block.text, text) is None, block
 
 

@@ -429,7 +429,9 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
     "cuda_sync_time-hostile",
+    "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
+    "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-balance-eight",
     "pin_loader-fixed",  # two timelines, and all figures behind a click
     "pin_loader-unproven",

@@ -12,7 +12,7 @@ from gpumagic.devices.protocols import (
     Inventory,
 )
 from gpumagic.devices.torch_build import TorchBuild
-from gpumagic.gpu_doctor.api import compare, headline_of
+from gpumagic.gpu_doctor.api import compare, headline_of, words
 from gpumagic.gpu_doctor.checks import findings_of
 from gpumagic.gpu_doctor.report import DoctorReport, Facts
 
@@ -143,4 +143,7 @@ SAMPLES = (
         ),
     ),
     ("simulated", report(on(ONE_GPU, simulated=True))),
+    ("words", words()),
+    ("words-of-a-group", words("tensors")),
+    ("word", words("launch")),
 )

@@ -143,9 +143,9 @@ def finding(facts, topic):
         (
             on(LAPTOP, environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}),
             "PYTORCH_NVML_BASED_CUDA_CHECK",
-            "note",
-            "1",
-            "%gpu_select --no-guard",
+            "ok",
+            "1, as gpumagic sets it",
+            "",
         ),
         (
             on(LAPTOP, torch=dataclasses.replace(TORCH, hidden_by="/home/me/torch.py")),
@@ -386,8 +386,8 @@ def test_a_cell_that_changes_nothing_is_told_so():
     assert found.headline.startswith("Nothing changed: ")
 
 
-def test_what_a_cell_changed_is_in_the_headline():
-    """An import, a start of CUDA and a variable are told with before and after."""
+def test_a_start_of_cuda_is_the_first_that_is_said_of_a_cell():
+    """What can still be chosen depends on it; the rest is named, and in a table."""
     before = on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": "0"})
     after = on(
         ONE_GPU,
@@ -395,22 +395,67 @@ def test_what_a_cell_changed_is_in_the_headline():
         cuda=CudaState(Initialisation.INITIALISED, 0, 1),
     )
     found = compare(before, after)
-    assert [(each.topic, each.before, each.after) for each in found.changes] == [
+    changes = [(each.topic, each.before, each.after) for each in found.changes]
+    assert changes == [
         ("torch", "not imported", "imported"),
         ("CUDA in this process", "not started", "started"),
         ("CUDA_VISIBLE_DEVICES", "'0'", "unset"),
     ]
-    for change in found.changes:
-        assert f"{change.topic} went from {change.before} to {change.after}" in (
-            found.headline
-        )
+    assert found.headline == (
+        "CUDA was started: the choice of GPUs is fixed from here on. "
+        "Also changed: torch and CUDA_VISIBLE_DEVICES."
+    )
+    assert all(word in str(found) for change in changes for word in change)
     assert NOT_STARTED.state is before.cuda.state
+
+
+def test_one_change_is_told_once():
+    """Before and after stand in the first line, and in no table beneath it."""
+    found = compare(on(ONE_GPU, environment={"CUDA_DEVICE_ORDER": "x"}), ONE_GPU)
+
+    assert found.headline == "Changed: CUDA_DEVICE_ORDER went from 'x' to unset."
+    assert str(found).count("unset") == 1
+
+
+def test_what_is_fine_is_folded_and_counted():
+    """Eyes are for what is not; a note is no table row besides."""
+    laptop = dict(SAMPLES)["laptop"]
+    fine = [each for each in laptop.findings if each.verdict is Verdict.OK]
+
+    assert laptop.parts["fine"] == f"{len(fine)} more are fine"
+    assert not any(each.topic in str(laptop) for each in fine)
+    assert all(each.topic in str(laptop.show("fine")) for each in fine)
+    assert str(laptop).count("there is no NVIDIA driver here") == 1
+
+
+def test_the_model_is_said_once():
+    """In the first line; where that is about a problem, above the GPUs."""
+    samples = dict(SAMPLES)
+    for name in ("one-gpu", "eight-gpus", "driver-too-old"):
+        assert str(samples[name]).count("H100 80GB") == 1
+
+
+def test_the_worst_is_told_first_and_the_rest_is_kept():
+    """Three things to do are in sight, problems before warnings; all can be asked."""
+    wrong = dict(SAMPLES)["everything-wrong"]
+    notes = wrong.drawing().notes
+    steps = [each.next_step for each in wrong.findings if each.next_step]
+
+    assert [each.kind for each in notes] == ["problem", "problem", "warning"]
+    whole = " ".join(str(wrong.show()).split())
+    assert [step for step in steps if step not in whole] == []
+
+
+def test_a_machine_without_a_gpu_is_told_of_the_simulated_one():
+    """Who has none can go on: the way to a simulated GPU is in the first screen."""
+    said = " ".join(str(dict(SAMPLES)["laptop"]).split())
+    assert "%gpu_select --simulate h100" in said
 
 
 def test_every_problem_says_what_to_do():
     """No sample report leaves its reader alone with a problem or a warning."""
     for _, each in SAMPLES:
-        for found in each.findings:
+        for found in getattr(each, "findings", ()):
             if found.verdict in (Verdict.PROBLEM, Verdict.WARNING):
                 assert found.next_step, found
 

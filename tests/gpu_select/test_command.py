@@ -55,11 +55,12 @@ def test_without_a_program_it_is_said_what_would_be_chosen():
 
 
 def test_without_words_it_shows_how_things_stand():
-    """No words, no choice: the state is shown, and nothing is started."""
+    """No words, no choice: it is shown, what decides on demand; nothing is started."""
     run = run_module("gpumagic", "select", **MACHINE)
 
     assert "You can still choose" in run.stdout
-    assert "What decides" in run.stdout
+    for words in (["--show", "state"], ["--all"]):
+        assert "Guard" in run_module("gpumagic", "select", *words, **MACHINE).stdout
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumagic.drawing import Table
 from gpumagic.gpu_select.report import Action, Guard, Row, TorchLatch, Verdict
 from gpumagic.gpu_select.reporting import headline_of
-from gpumagic.gpu_select.view import differing, draw, reasons_table, remap_table
+from gpumagic.gpu_select.view import (
+    address_table,
+    differing,
+    draw,
+    reasons_table,
+    remap_table,
+)
 from gpumagic.gpu_select.view_deciding import truth_panel
 from tests.gpu_select.samples import (
     DIFFERING,
@@ -146,8 +153,9 @@ def test_what_is_unknown_is_not_zero():
     """A GPU that says nothing of itself has no figure at all."""
     silent = replace(OPEN, rows=(Row(0, predicted=0),))
 
-    for heading in ("Memory free", "Busy", "Processes", "PCI", "UUID"):
+    for heading in ("Memory free", "Busy", "Processes"):
         assert column(silent, heading) == [None]
+    assert address_table(silent).rows == (("0", None, None),)
 
 
 def test_slices_are_counted_on_their_gpu():
@@ -162,18 +170,13 @@ def test_slices_are_counted_on_their_gpu():
     assert column(replace(OPEN, rows=slices[:1]), "GPU") == ["2 slice"]
 
 
-@settings(deadline=None)
-@given(st.sets(st.text("01", min_size=8, max_size=8), min_size=1))
-def test_short_uuids_tell_gpus_apart(names):
-    """Each is the beginning of its UUID, of four letters or more, and no other's."""
-    whole = [f"GPU-{name}-aaaa" for name in sorted(names)]
-    rows = tuple(gpu(at, uuid=uuid) for at, uuid in enumerate(whole))
+def test_the_other_names_of_a_gpu_are_there_when_asked_for():
+    """Address and UUID, whole and in the order of the GPUs in sight."""
+    told = str(SELECTED.show("addresses"))
 
-    short = column(replace(OPEN, rows=rows), "UUID")
-
-    assert len(set(short)) == len(whole)
-    pairs = zip(whole, short, strict=True)
-    assert all(uuid.startswith(each) and len(each) >= 8 for uuid, each in pairs)
+    assert all(row.uuid in told and row.pci_address in told for row in SELECTED.rows)
+    assert [row[0] for row in address_table(SELECTED).rows] == column(SELECTED, "GPU")
+    assert SELECTED.rows[0].uuid not in str(SELECTED)
 
 
 def test_reasons_have_a_table_of_their_own():
@@ -188,27 +191,44 @@ def test_reasons_have_a_table_of_their_own():
 # ---------------------------------------------------------------- what decides
 
 
-def test_what_decides_is_shown_where_it_was_asked_for():
+def test_what_decides_can_be_asked_for_where_somebody_only_looks():
     """The status explains itself; a choice is short, and so is a refusal."""
     explained = {
         (action, verdict)
         for action in Action
         for verdict, report in ((Verdict.OPEN, OPEN), (Verdict.FIXED, FIXED))
-        if "What decides" in str(replace(report, action=action))
+        if "state" in replace(report, action=action).parts
     }
 
     assert explained == {
         (Action.STATUS, Verdict.OPEN),
         (Action.STATUS, Verdict.FIXED),
     }
+    assert "Guard" not in str(OPEN)
+    assert "Guard" in str(OPEN.show("state"))
 
 
-def test_a_refusal_shows_the_gpus_only_where_they_help_to_choose():
-    """Two lines follow that say what to type, and nothing should bury them."""
-    shown = ["Memory free" in str(report) for report in (LATE, REFUSED, OPEN)]
+def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
+    """One table is in sight, the one that the next step needs; the other is folded."""
+    tables = {
+        report.headline: [
+            part.caption for part in report.drawing().parts if isinstance(part, Table)
+        ]
+        for report in (LATE, REFUSED, SELECTED)
+    }
 
-    assert shown == [False, True, True]
-    assert "Why" in str(REFUSED)
+    assert tables[LATE.headline] == []
+    assert tables[REFUSED.headline] == ["Why"]
+    assert tables[SELECTED.headline][0].startswith("8 GPUs")
+    assert "gpus" in REFUSED.parts
+
+
+def test_the_way_to_another_choice_is_told_where_it_is_too_late():
+    """Who looks after CUDA has started is told what to type for another choice."""
+    late = replace(FIXED, way_out="%gpu_select 2,0 --restart")
+
+    assert "%gpu_select 2,0 --restart" in str(late)
+    assert "another choice" not in str(replace(OPEN, way_out="%gpu_select 1"))
 
 
 def test_a_guess_is_called_a_guess():

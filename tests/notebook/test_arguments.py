@@ -163,3 +163,47 @@ def test_any_line_is_read_or_refused(line):
 def test_help_is_asked_for_by_the_first_word(line, wants):
     """Code such as `f(-h)` is no call for help."""
     assert arguments.wants_help(line) is wants
+
+
+# ------------------------------------------------------------- a value or code
+
+
+@pytest.fixture(scope="module")
+def repeating():
+    """A parser with an option that can be without its value, in front of code."""
+    parser = Parser(add_help=False)
+    action = parser.add_argument("--repeat", nargs="?", const="", metavar="HOW")
+    vars(action)["takes"] = r"(?:fast|\d+)"
+    parser.add_argument("--quiet", action="store_true")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("line", "how", "code"),
+    [
+        ("--repeat f(x)", "", "f(x)"),
+        ("--repeat 3 f(x)", "3", "f(x)"),
+        ("--repeat fast f(x)", "fast", "f(x)"),
+        ("--repeat=fast f(x)", "fast", "f(x)"),
+        ("--repeat 3 --quiet f(x)", "3", "f(x)"),
+        ("--repeat --quiet 3", "", "3"),
+        ("--repeat 3 4", "3", "4"),
+        ("--repeat 2 * x", "", "2 * x"),
+        ("--repeat 2 -x", "", "2 -x"),
+        ("--repeat 2 in x", "", "2 in x"),
+        ("--repeat fast (x)", "", "fast (x)"),
+        ("--repeat 2", "", "2"),
+        ("--repeat fast;", "", "fast;"),
+        ("--repeat 2 # two", "", "2 # two"),
+        ("--repeat", "", ""),
+    ],
+)
+def test_a_value_that_can_be_left_out_takes_no_code_away(repeating, line, how, code):
+    """What could be timed as it stands is code; what cannot is the option's value."""
+    options, rest = arguments.split_code(repeating, "%t", line)
+    assert (options.repeat, rest) == (how, code)
+
+
+def test_above_a_cell_no_code_follows(repeating):
+    """The code is the cell, so that the word is the value."""
+    assert arguments.split_code(repeating, "%%t", "--repeat 2")[0].repeat == "2"

@@ -66,8 +66,8 @@ class ProbeMagics(GpuMagics):
         return [f"{begun}{number}" for number in (0, 1)]
 
 
-LONG = ["--count", "--device", "--help", "--json", "--level", "--output", "--pair"]
-LONG += ["--quick", "--quiet", "--unit", "--variable"]
+LONG = ["--all", "--count", "--device", "--help", "--json", "--level", "--output"]
+LONG += ["--pair", "--quick", "--quiet", "--show", "--unit", "--variable"]
 
 
 @pytest.fixture
@@ -283,6 +283,24 @@ def test_simulated_devices_have_the_word_that_code_has(
     completion = Completion(shell, Session(lambda: machine), {"probe"})
 
     assert completion.candidates("%probe --device ").words == devices
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%gpu_doctor w", ["words"]),
+        ("%gpu_doctor words lau", ["launch"]),
+        ("%gpu_doctor words loa", ["loaders", "loading"]),
+        ("%gpu_doctor words launch k", []),
+        ("%gpu_mem log k", []),
+        ("%cuda_sync_time --repeat=", ["--repeat=latency", "--repeat=throughput"]),
+    ],
+)
+def test_what_a_word_takes_is_offered_behind_it(loaded, line, words):
+    """Terms stand behind `words`, and the ways to wait behind `--repeat=`."""
+    names = {"gpu_doctor", "gpu_mem", "cuda_sync_time"}
+    found = Completion(loaded, Session(TwoGpus), names).candidates(line)
+    assert found.words == words
 
 
 class TouchyLoader:

@@ -23,4 +23,4 @@ def test_the_demo_says_what_it_saw_and_where_to_look(tmp_path, capsys, monkeypat
     assert told.count("  - ") > 8
     assert "[simulated H100 SXM]" in told
     assert "Measuring" not in told
-    assert "What is here" in page.read_text(encoding="utf-8")
+    assert "How it was measured" in page.read_text(encoding="utf-8")

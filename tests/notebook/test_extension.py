@@ -295,7 +295,7 @@ def test_reports_from_before_a_reload_are_still_drawn(see, first):
     seen = see(["%load_ext gpumagic", *cells, *order, *order])
     shown = [each.result for each in seen[-4:]]
     assert len(set(shown)) == 1
-    assert "What is here" in shown[0]
+    assert "More, by --show" in shown[0]
     assert "-> " in shown[0]
 
 
@@ -336,7 +336,7 @@ def test_a_semicolon_silences_the_value(see):
             "did you mean --json?",
         ),
         ("%gpu_doctor -z", "%gpu_doctor has no option -z", "%gpu_doctor --help"),
-        ("%gpu_doctor torch", "%gpu_doctor has no word torch", "%gpu_doctor --help"),
+        ("%gpu_doctor torch", "%gpu_doctor has no word torch", "%gpu_doctor words"),
         ("%gpu_doctor 'torch", "the quotation mark ' is not closed", "close it"),
         ("%gpu_doctor --json=3", "ignored explicit argument", "%gpu_doctor --help"),
         ("%%gpu_doctor --jsn\nx = 1", "%%gpu_doctor has no option --jsn", "--json"),

@@ -9,10 +9,37 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic import extension
 from gpumagic.extension import ROOMS
-from gpumagic.notebook.arguments import options_of, words_of
+from gpumagic.notebook.arguments import (
+    examples_of,
+    options_of,
+    parse,
+    split_code,
+    words_of,
+)
 
 NAMES = [room.folder for room in ROOMS]
-WITH_WORDS = ["cuda_sync_time", "gpu_mem"]
+WITH_WORDS = ["cuda_sync_time", "gpu_doctor", "gpu_mem"]
+MOST_USUAL = 10
+OF_ALL = "-o|--output|-v r|--variable r|--show how|--all|-q|--quiet|--json"
+SO_FAR = {
+    "gpu_doctor": "",
+    "gpu_select": "-n 2|--min-free 2GiB|--max-util 30|--name A100|--exclude 0|--mine-ok"
+    "|--wait 10m|--as uuid|--dry-run|--verify|--force|--reset|--restart|--guard"
+    "|--no-guard|--simulate h100|--memory 2GiB|--hazards poison|--as-cuda",
+    "tensor_info": "--view 6,4|--gpu|--alias|--values",
+    "cuda_sync_time": "-n 4|-r 4|--repeat|--budget 2s|--latency|--throughput|--setup x"
+    "|--before x|--cold|--syncs|--profile|--trace f|--races|--flops|--bytes 2GiB"
+    "|--name a|--vs a|--calibrate",
+    "gpu_mem": "--lines|--exact|--top 4|--outputs|--errors|--gc|--cache",
+    "pin_loader": "--device cpu|--out x|--inplace|--workers 2|--prefetch 2|--depth 2"
+    "|--step f|--batches 4|--budget 2s|--diagnose|--verify|--no-profile|--force"
+    "|--watch",
+}
+TYPED_SO_FAR = [
+    (name, typed)
+    for name, lines in SO_FAR.items()
+    for typed in f"{lines}|{OF_ALL}".strip("|").split("|")
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,24 +59,53 @@ def help_of(shell, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_says_first_what_a_magic_is_for(loaded, name):
-    """A sentence, then how it is typed, then the rest; nothing stands in front."""
-    purpose, usage, more, *_ = help_of(loaded, name).split("\n\n")
+def test_help_says_first_what_a_magic_is_for_and_how_to_begin(loaded, name):
+    """A sentence, then two or three lines to type; no list of all that is possible."""
+    purpose, begin, *_ = help_of(loaded, name).split("\n\n")
 
     assert re.fullmatch(r"[A-Z].*\.", purpose)
-    assert usage.startswith(f"  %{name} [")
-    assert re.match("[A-Z]", more)
+    assert 2 <= len(begin.splitlines()) <= 3
+    assert all(
+        line.startswith(f"  %{name}") for line in begin.replace("%%", "%").splitlines()
+    )
+    assert "[-" not in help_of(loaded, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_usage_lines_stand_below_each_other(loaded, name):
-    """Each further line of the usage begins where the first option begins."""
-    usage = help_of(loaded, name).split("\n\n")[1].splitlines()
+def test_each_line_to_begin_with_is_one_that_the_magic_reads(loaded, name):
+    """What help shows can be typed: its options are known, and their values fit."""
+    parser = loaded.find_line_magic(name).parser
 
-    first = len(f"  %{name} ")
-    begins = [len(line) - len(line.lstrip()) for line in usage[1:]]
+    for line in examples_of(parser):
+        typed, _, rest = line.partition(" ")
+        if any(each.metavar == "CODE" for each in parser._actions):
+            split_code(parser, typed, rest)
+        else:
+            parse(parser, typed, rest)
 
-    assert begins == [first] * len(begins)
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_options_stand_in_front_of_the_others(loaded, name):
+    """A dozen lines are read, and the others are looked up."""
+    parser = loaded.find_line_magic(name).parser
+    options = {id(each): each for each in options_of(parser).values()}.values()
+    usual = [each for each in options if not each.more]
+
+    assert len(usual) <= MOST_USUAL
+    assert {"--show", "--all"} <= {each.option_strings[-1] for each in usual}
+
+
+@pytest.mark.parametrize(("name", "typed"), TYPED_SO_FAR)
+def test_what_people_have_typed_goes_on_being_read(loaded, name, typed):
+    """No spelling of an option is taken away, wherever the help lists it by now."""
+    parser = loaded.find_line_magic(name).parser
+
+    options = parse(parser, f"%{name}", typed)
+
+    spelling, _, value = typed.partition(" ")
+    action = options_of(parser)[spelling]
+    assert getattr(options, action.dest) not in (None, (), [])
+    assert (action.nargs in {0, "?"}) == (not value)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,8 +117,8 @@ def test_help_is_complete_and_narrow(loaded, name):
 
     assert max(map(len, text.splitlines())) <= 80
     for spelling, action in options_of(parser).items():
-        assert spelling in text
-        assert action.help in lists.replace("chrome: //", "chrome://")
+        assert re.search(rf"{re.escape(spelling)}[ ,\n]", text)
+        assert action.help in lists
     for word, does in words_of(parser).items():
         row = rf"^  {re.escape(word)} +{re.escape(does)}$"
         assert re.search(row, text, re.MULTILINE)
@@ -70,9 +126,10 @@ def test_help_is_complete_and_narrow(loaded, name):
 
 
 def test_help_has_its_parts_in_order(loaded):
-    """What is typed most is read first: the usage, the options, then single words."""
+    """What is typed most is read first: lines, words, the few options, the others."""
     text = help_of(loaded, "gpu_mem")
-    parts = ["Say where", "  %gpu_mem [", "Looking resets", "\noptions:", "\nwords:"]
+    parts = ["Say where", "  %gpu_mem  ", "\nwords:", "\noptions:"]
+    parts += ["\nmore options:", "Looking resets"]
 
     places = [text.index(part) for part in parts]
 

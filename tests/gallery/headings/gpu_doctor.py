@@ -14,4 +14,7 @@ HEADINGS = {
     "cell-that-changed-nothing": "A cell that changed nothing",
     "cell-that-started-cuda": "A cell that started CUDA",
     "simulated": "A simulated GPU",
+    "words": "All words of the reports",
+    "words-of-a-group": "The words about tensors",
+    "word": "What one word means",
 }
