@@ -65,7 +65,7 @@ class Notebook:
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
             "cuda_sync_time",
-            lambda: OneRun(self._instruments),
+            lambda: OneRun(self._instruments, draws=False),
             self._tell,
             is_timer=True,
         )

@@ -39,6 +39,23 @@ _FOLDED = frozenset(
 )
 
 
+# What a second run does not meet: without it the time would be another one.
+COSTS_ONCE = frozenset(
+    {FlagKind.FIRST_USE, FlagKind.LIBRARY_STARTED, FlagKind.COMPILED}
+)
+# What would come again and again in a notebook, with nothing new in it.
+_SAID_ONCE = frozenset(
+    {
+        FlagKind.UNSEEN,
+        FlagKind.COLLECTED,
+        FlagKind.LAUNCH_BLOCKING,
+        FlagKind.PROFILED,
+        FlagKind.WATCHED,
+        FlagKind.UNWATCHED,
+    }
+)
+
+
 class FlagText(NamedTuple):
     """How a flag is told.
 
@@ -247,7 +264,7 @@ _OF_SAMPLES = {
         "two groups",
         "warning",
         "the samples form two groups{groups}: one figure in the middle hides both",
-        "the samples in order, above, may show when it changed",
+        "--show times draws them in order: it may show when it changed",
     ),
     FlagKind.CORRELATED: FlagText(
         "correlated",
@@ -284,6 +301,11 @@ _OF_SAMPLES = {
 }
 
 FLAG_TEXTS = {**_OF_A_RUN, **_OF_THE_MACHINE, **_OF_THE_WAY, **_OF_SAMPLES}
+
+
+def is_weighty(kind: FlagKind) -> bool:
+    """Whether the time may not be what was asked for."""
+    return FLAG_TEXTS[kind].kind != "note" or kind in COSTS_ONCE
 
 
 def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
@@ -330,7 +352,8 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         device=_devices(same, setting),
         it="it" if len(same) == 1 else "them",
     )
-    return Note(said.kind, text, said.hint.format(kind=setting.kind))
+    word = said.short if flag.kind in _SAID_ONCE else ""
+    return Note(said.kind, text, said.hint.format(kind=setting.kind), word)
 
 
 def short_words(kinds: Iterable[FlagKind]) -> str:

@@ -9,14 +9,14 @@ views; so they are part of the vocabulary that all of them share.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,14 @@ class SyncCall(Record):
         line: Where the user's code made it; None if it did not come from there.
 
         waited_s: How long the host stood still; None where it cannot be told.
+
+        ended_ns: When the host went on, by the clock of the runtime.
     """
 
     what: str
     line: CodeLine | None
     waited_s: float | None = None
+    ended_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,46 @@ class Window:
             else:
                 merged.append((start_s, end_s))
         return merged
+
+
+def pooled(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
+    """About so many spans at most, that keep a lane as busy as it was, and where.
+
+    The short ones of a stretch become one for each kind, as long as they were together.
+    What was exact stays so where there are few.
+
+    Args:
+        spans: Of one lane, so one after the other.
+
+        most: How many there may be.
+    """
+    if len(spans) <= most:
+        return list(spans)
+    length_s = spans[-1].end_s - spans[0].start_s
+    shortest_s = length_s * len(SpanKind) / most
+    kept: list[TraceSpan] = []
+    short: list[TraceSpan] = []
+    for span in spans:
+        is_long = span.end_s - span.start_s >= shortest_s
+        if is_long or (short and span.end_s - short[0].start_s > shortest_s):
+            kept += _one_of_each(short)
+            short = []
+        if is_long:
+            kept.append(span)
+        else:
+            short.append(span)
+    return [*kept, *_one_of_each(short)]
+
+
+def _one_of_each(short: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
+    at_s = short[0].start_s if short else 0.0
+    for kind in dict.fromkeys(span.kind for span in short):
+        its = [span for span in short if span.kind is kind]
+        seconds = sum(span.end_s - span.start_s for span in its)
+        names = {span.name for span in its}
+        name = names.pop() if len(names) == 1 else f"{len(names)} names"
+        yield replace(its[0], name=name, start_s=at_s, end_s=at_s + seconds)
+        at_s += seconds
 
 
 def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float:

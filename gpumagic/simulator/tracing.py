@@ -13,27 +13,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
-from gpumagic.report.events import SpanKind, Trace, TraceSpan
+from gpumagic.report.events import SpanKind, Trace, TraceSpan, pooled
 from gpumagic.simulator.engines import CopyName, Engine
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.devices.tracing import Tracing
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.engines import Stream, Work
 
+# About a megabyte; a picture is a few hundred pixels wide.
+MOST_IN_A_LANE = 1000
+_MOST_KEPT = 20_000
+_NEVER = 1 << 62
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
 @contextlib.contextmanager
-def trace(box: Box) -> Iterator[Tracing]:
+def trace(box: Box, *, most: int | None = None) -> Iterator[Tracing]:
     """Trace what host and devices do during a block.
 
     Args:
         box: The machine. What its user records with `box.record()` goes on.
+
+        most: How many spans of each stream are kept about; of more, the short ones
+            beside each other become one. By default all are kept.
 
     Raises:
         DeviceError: On entering: a graph is being captured, so that nothing runs.
@@ -43,7 +50,7 @@ def trace(box: Box) -> Iterator[Tracing]:
             "a graph is being captured, so that nothing runs that could be traced",
             "trace its replay",
         )
-    tracing = SimulatedTracing(box)
+    tracing = SimulatedTracing(box, most)
     with tracing.observing():
         yield tracing
 
@@ -51,16 +58,20 @@ def trace(box: Box) -> Iterator[Tracing]:
 class SimulatedTracing:
     """A `Tracing` of the simulated machine."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: Box, most: int | None = None) -> None:
         self._box = box
+        self._most = most
         self._scheduler = box.machine.scheduler
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
+        self._pooled: list[TraceSpan] = []
+        self._first_wait_ns: int | None = None  # within a launch
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
         """The window begins now."""
         self._began_ns = self._ended_ns = self._scheduler.now_ns
+        self._pooled.clear()
 
     def end(self) -> None:
         """The window ends now."""
@@ -68,13 +79,24 @@ class SimulatedTracing:
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        spans = [
-            span
-            for span in (*self._device_spans(), *self._host_spans())
-            if span is not None
-        ]
-        spans.sort(key=lambda span: (span.start_s, -span.end_s))
+        spans = self._spans(self._ended_ns)
+        if self._most is not None:
+            spans = _pooled_by_lane(spans, self._most)
+        spans.sort(key=_in_order)
         return Trace(tuple(spans), self._seconds(self._ended_ns))
+
+    def _spans(self, until_ns: int) -> list[TraceSpan]:
+        seen = (*self._device_spans(until_ns), *self._host_spans(until_ns))
+        return [*self._pooled, *(span for span in seen if span is not None)]
+
+    def _keep_few(self) -> None:
+        """Pool what was seen, where it has become much: a cell may run for hours."""
+        if self._most is None or len(self._work) + len(self._calls) < _MOST_KEPT:
+            return
+        spans = sorted(self._spans(_NEVER), key=_in_order)
+        self._pooled = _pooled_by_lane(spans, self._most)
+        self._work.clear()
+        self._calls.clear()
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON for Perfetto and Chrome."""
@@ -108,26 +130,30 @@ class SimulatedTracing:
 
     def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
         self._calls.append((what, SpanKind.WAIT, began_ns, ended_ns))
+        if self._first_wait_ns is None:
+            self._first_wait_ns = began_ns
+        self._keep_few()
 
     def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
         def listening(*args: Any, **named: Any) -> Work:
-            began_ns, heard = self._scheduler.now_ns, len(self._calls)
+            began_ns, self._first_wait_ns = self._scheduler.now_ns, None
             work = launch(*args, **named)
-            # Where the queue was full, the wait for a slot was noted meanwhile.
-            waits = [each[2] for each in self._calls[heard:]]
-            ended_ns = min([work.submitted_ns, *waits])
+            ended_ns = work.submitted_ns
+            if self._first_wait_ns is not None:  # the queue was full
+                ended_ns = min(ended_ns, self._first_wait_ns)
             self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
+            self._keep_few()
             return work
 
         return listening
 
-    def _host_spans(self) -> Iterator[TraceSpan | None]:
+    def _host_spans(self, until_ns: int) -> Iterator[TraceSpan | None]:
         for name, kind, began_ns, ended_ns in self._calls:
-            yield self._span(name, kind, began_ns, ended_ns, thread=0)
+            yield self._span(name, kind, began_ns, min(ended_ns, until_ns), thread=0)
 
     # ------------------------------------------------------------- the devices
 
-    def _device_spans(self) -> Iterator[TraceSpan | None]:
+    def _device_spans(self, until_ns: int) -> Iterator[TraceSpan | None]:
         numbers = self._numbers()
         for work in self._work:
             if work.start_ns is None or work.end_ns is None:
@@ -138,7 +164,7 @@ class SimulatedTracing:
                 work.name,
                 SpanKind.COPY if copies else SpanKind.KERNEL,
                 work.start_ns,
-                work.end_ns,
+                min(work.end_ns, until_ns),
                 device=device,
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
@@ -159,7 +185,7 @@ class SimulatedTracing:
         self, name: str, kind: SpanKind, start_ns: int, end_ns: int, **more: Any
     ) -> TraceSpan | None:
         """The part of a span that lies in the window; None where there is none."""
-        start_ns, end_ns = max(start_ns, self._began_ns), min(end_ns, self._ended_ns)
+        start_ns = max(start_ns, self._began_ns)
         if start_ns >= end_ns:
             return None
         return TraceSpan(
@@ -168,6 +194,21 @@ class SimulatedTracing:
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._began_ns) / 1e9
+
+
+def _in_order(span: TraceSpan) -> tuple[float, float]:
+    return span.start_s, -span.end_s
+
+
+def _pooled_by_lane(spans: Iterable[TraceSpan], most: int) -> list[TraceSpan]:
+    lanes: dict[tuple[int, int], list[TraceSpan]] = {}
+    for span in spans:
+        lanes.setdefault(_lane(span), []).append(span)
+    return [
+        span
+        for lane in lanes.values()
+        for span in pooled(sorted(lane, key=_in_order), most)
+    ]
 
 
 class _Works(list["Work"]):
