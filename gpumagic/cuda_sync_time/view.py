@@ -213,7 +213,7 @@ def _all_cells(report: LogReport) -> Iterator[Part]:
     caption = ""
     if len(shown) < len(report.entries):
         caption = f"The last {len(shown)} of {len(report.entries):,}"
-    yield _table(report, shown, caption)
+    yield _table(report, shown, caption, whole=True)
     times = [entry.seconds for entry in _finished(report)]
     if len(times) >= _FEWEST_DRAWN and min(times) < max(times):
         yield Sparkline("Times in order", times, seconds_text)
@@ -227,17 +227,22 @@ def _about_the_log(report: LogReport) -> Iterator[str]:
     yield "%cuda_sync_time log times.csv saves it all, with the code and in seconds."
 
 
-def _table(report: LogReport, shown: Sequence[LogEntry], caption: str) -> Table:
+def _table(
+    report: LogReport, shown: Sequence[LogEntry], caption: str, *, whole: bool = False
+) -> Table:
     longest = max((entry.seconds for entry in _finished(report)), default=0.0)
     mixed = len({(entry.kind, entry.label) for entry in report.entries}) > 1
     on = (Property(Column("On"), lambda entry: entry.label or entry.kind),)
+    as_bar = Property(Column("Time"), lambda entry: _time_cell(entry, longest))
+    as_text = Property(Column("Time", number=True), _time_text)
+    runs = Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}")
     properties = (
         Property(Column("Cell"), _place),
         Property(Column("Code"), _title),
         *(on if mixed else ()),
-        Property(Column("Time"), lambda entry: _time_cell(entry, longest)),
+        *((as_text,) if whole else (as_bar,)),
         Property(Column("%%time saw", number=True), _share_seen),
-        Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}"),
+        *((runs,) if whole else ()),
         Property(Column("Notes"), lambda entry: short_words(entry.flags)),
     )
     return Table.of(caption, properties, shown)
@@ -248,10 +253,15 @@ def _place(entry: LogEntry) -> str:
 
 
 def _time_cell(entry: LogEntry, longest: float) -> Cell:
-    time = seconds_text(entry.seconds)
+    text = _time_text(entry)
     if entry.failed:
-        return Badge(f"failed after {time}", "problem")
-    return Meter(entry.seconds / longest if longest > 0 else None, time)
+        return Badge(text, "problem")
+    return Meter(entry.seconds / longest if longest > 0 else None, text)
+
+
+def _time_text(entry: LogEntry) -> str:
+    time = seconds_text(entry.seconds)
+    return f"failed after {time}" if entry.failed else time
 
 
 def _share_seen(entry: LogEntry) -> str:

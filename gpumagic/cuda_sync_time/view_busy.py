@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.drawing import Lane, Span, Timeline
 from gpumagic.drawing.timeline import Scale
-from gpumagic.report.events import DEVICE_KINDS, SpanKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
 from gpumagic.report.units import (
     UNKNOWN,
     count_text,
@@ -20,6 +20,8 @@ from gpumagic.report.units import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.cuda_sync_time.report import DeviceTime, Setting, TimingReport
     from gpumagic.report.events import TraceSpan
@@ -39,6 +41,7 @@ _COMMUNICATION = "communication"
 _ORDER = (*dict.fromkeys(_KINDS.values()), _COMMUNICATION, PERHAPS)
 _IDLE = frozenset({WAITS, PERHAPS})  # what does not count as busy
 _AT_WORK = "at work"
+_CELLS_EACH = 4  # of the width of a terminal, for each span of several kinds
 _FEW = 2  # devices, each of which has a line of its own
 _HOST_LANES = 3
 
@@ -78,6 +81,17 @@ class SeenLane(Lane):
 
 
 @dataclass(frozen=True)
+class _PooledLane(SeenLane):
+    """A lane that is drawn by the stretch, and told as it is."""
+
+    whole: Lane = field(default_factory=lambda: Lane(""))
+
+    def words(self, scale: Scale) -> str:
+        """The whole lane in one sentence."""
+        return self.whole.words(scale)
+
+
+@dataclass(frozen=True)
 class _SeenScale(Scale):
     """A scale whose marks are times of the run, also of a part of it."""
 
@@ -103,6 +117,15 @@ class Picture(Timeline):
         """The time that the lanes share."""
         scale = super().scale
         return _SeenScale(scale.start_s, scale.end_s)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        most = max(options.max_width // _CELLS_EACH, 1)
+        lanes = tuple(_fit_for_text(lane, most) for lane in self.lanes)
+        yield from Timeline.__rich_console__(
+            replace(self, lanes=lanes), console, options
+        )
 
 
 def picture(
@@ -156,8 +179,31 @@ def _cut(lane: Lane, window: Span) -> Iterator[Span]:
             max(span.start_s, window.start_s),
             min(span.end_s, window.end_s),
         )
-        if start_s <= end_s:
+        if start_s < end_s or (start_s == end_s and span.start_s == span.end_s):
             yield replace(span, start_s=start_s, end_s=end_s)
+
+
+def _fit_for_text(lane: Lane, most: int) -> Lane:
+    """Kinds that follow each other faster than letters can, by the stretch.
+
+    The short ones of a kind are one, as long as they were together: else the lane would
+    be drawn by its height alone, which tells no kind from the other.
+    """
+    kinds = {span.kind for span in lane.drawn}
+    if len(lane.drawn) <= most or len(kinds) == 1:
+        return lane
+    length_s = lane.drawn[-1].end_s - lane.drawn[0].start_s
+    groups = stretches(lane.drawn, length_s * len(kinds) / most)
+    drawn = tuple(each for group in groups for each in _pool(group))
+    return _PooledLane(lane.name, drawn, lane)
+
+
+def _pool(group: Sequence[Span]) -> Iterator[Span]:
+    at_s = group[0].start_s
+    for kind in dict.fromkeys(span.kind for span in group):
+        seconds = sum(span.end_s - span.start_s for span in group if span.kind == kind)
+        yield Span(at_s, at_s + seconds, "", kind)
+        at_s += seconds
 
 
 # ---------------------------------------------------------------------- the host
@@ -285,7 +331,7 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
     """
     run = report.run
     devices = done_alike(report)
-    alone = len({number for numbers, _ in devices for number in numbers}) == 1
+    alone = len({number for numbers, _ in devices for number in numbers}) <= 1
     returned_s = min(max(run.naive_s, 0.0), length_s)
     waited = [
         (each.start_s, each.end_s)
@@ -304,7 +350,8 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
         )
         unknown_until_s = length_s if _may_go_on(report, done_s) else until_s
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
-        name = devices_text(report.setting.kind, numbers)
+        kind = report.setting.kind
+        name = devices_text(kind, numbers) if numbers else kind
         yield SeenLane(name, tuple(_laid_over(below, above)))
 
 
@@ -335,4 +382,5 @@ def done_alike(report: TimingReport) -> list[tuple[tuple[int, ...], float | None
     for its in alike.values():
         done = [each.elapsed_s for each in its if each.elapsed_s is not None]
         groups.append((tuple(each.device for each in its), max(done, default=None)))
-    return [*groups, *(((number,), None) for number in first_used)]
+    groups += (((number,), None) for number in first_used)
+    return groups or [((), None)]

@@ -264,7 +264,7 @@ _OF_SAMPLES = {
         "two groups",
         "warning",
         "the samples form two groups{groups}: one figure in the middle hides both",
-        "--show times draws them in order: it may show when it changed",
+        "the samples in order may show when it changed",
     ),
     FlagKind.CORRELATED: FlagText(
         "correlated",

@@ -28,6 +28,11 @@ _COUNTED = (
     "matrix products, convolutions and attention count."
 )
 _SHOWN = 8
+_FASTER_TYPES = {
+    "float64": "float32 computes faster, where it is exact enough",
+    "float32": "bfloat16 computes faster, as in torch.autocast",
+    "tf32": "bfloat16 computes faster, as in torch.autocast",
+}
 _DECADE = 10.0
 _LARGE = 100
 
@@ -68,13 +73,14 @@ def roof_notes(roofline: Roofline) -> Iterator[Note]:
         )
         return
     most = rate_text(roofline.roof_flops_per_s, "FLOP/s")
+    dtype = "" if roofline.peaks is None else roofline.peaks.dtype
     does = f"with {_intensity(roofline.intensity)} for each byte"
     if _memory_binds(roofline):
         text = f"{does} the memory is the limit, at {most}"
         yield Note("note", text, "fuse operations, so that less is read and written")
     else:
         text = f"{does} computing is the limit, at {most}"
-        yield Note("note", text, "smaller types, such as bfloat16, compute faster")
+        yield Note("note", text, _FASTER_TYPES.get(dtype, ""))
 
 
 def roof_table(roofline: Roofline) -> Table | None:

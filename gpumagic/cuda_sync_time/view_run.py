@@ -41,6 +41,7 @@ from gpumagic.drawing import (
 from gpumagic.report.events import SpanKind
 from gpumagic.report.units import (
     UNKNOWN,
+    count_text,
     devices_text,
     listed,
     seconds_text,
@@ -65,6 +66,8 @@ _ALONE, _WITH_A_TABLE = 10, 6  # lanes
 # A cell that took this machine so many times as long has perhaps done other things.
 _OWN_TIMES, _OWN_S = 10, 0.01
 _PYTHON = "simulated clock"
+# Told with how it was measured: whoever asked for it knows that it was on.
+_OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
 
 _LONGEST_NAME = 60
 _FEW = 2  # devices, each of which has a line of its own
@@ -162,8 +165,8 @@ def _did(report: TimingReport) -> str:
 def _works(report: TimingReport, busy_s: float) -> str:
     """What the GPU and the host did, where all of it was seen."""
     if busy_s <= 0:
-        return "the GPU does nothing in it"
-    said = f"the GPU works {seconds_text(busy_s)} of it"
+        return f"{_gpus(report, 'does')} nothing in it"
+    said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
     launching_s = seconds_of(report, SpanKind.LAUNCH)
@@ -176,16 +179,23 @@ def _works(report: TimingReport, busy_s: float) -> str:
     return said
 
 
+def _gpus(report: TimingReport, does: str) -> str:
+    """Who did it: a single one, or some of several."""
+    if len(report.setting.devices) <= 1:
+        return f"the GPU {does}"
+    return f"the GPUs {'do' if does == 'does' else does.removesuffix('s')}"
+
+
 def _started(report: TimingReport) -> str:
     """What a second run does not meet, where the host took its time."""
     flags = [flag for flag in report.flags if flag.kind in COSTS_ONCE]
     if not flags or report.run.naive_s < _MOSTLY * report.run.elapsed_s:
         return ""
     if any(flag.kind is FlagKind.COMPILED for flag in flags):
-        return ", compiling is in it"
+        return ", compiling takes part of it"
     libraries = dict.fromkeys(name for flag in flags for name in flag.names)
     what = listed(tuple(libraries), " and ", _FEW) or "the GPU"
-    return f", starting {what} is in it"
+    return f", starting {what} takes part of it"
 
 
 def _works_perhaps(report: TimingReport) -> str:
@@ -193,17 +203,18 @@ def _works_perhaps(report: TimingReport) -> str:
     waited = measured(report.run.waited_s, report.setting.floor_s)
     if report.bound is Bound.HOST:
         if report.syncs is not None:
-            return f"nothing waits for the GPU in it, and {_when_done(report)}"
-        return _when_done(report)
-    said = f"the GPU works at least {waited} of it"
+            return f"nothing in it waits for the GPU, which {_when_done(report)}"
+        code = measured(report.run.naive_s, report.setting.floor_s)
+        return f"the code ran {code} of it, the GPU {_when_done(report)}"
+    said = f"{_gpus(report, 'works')} at least {waited} of it"
     return f"{said}, the host waits" if report.bound is Bound.DEVICE else said
 
 
 def _when_done(report: TimingReport) -> str:
     run, floor_s = report.run, report.setting.floor_s
     if not report.tells(run.waited_s):
-        return "the GPU was done as soon as the code was"
-    return f"the GPU was done {measured(run.waited_s, floor_s)} after the code was"
+        return "was done with it"
+    return f"was done {measured(run.waited_s, floor_s)} later"
 
 
 def _lines_wait(report: TimingReport) -> str:
@@ -212,7 +223,8 @@ def _lines_wait(report: TimingReport) -> str:
     run, floor_s = report.run, report.setting.floor_s
     known = [point.waited_s for point in points if point.waited_s is not None]
     whole_s, least = sum(known), "" if len(known) == len(points) else "at least "
-    said = "its lines wait for the GPU"
+    times = count_text(sum(point.times for point in points), "time")
+    said = f"its lines wait for the GPU {times}"
     if known and whole_s <= run.naive_s:
         said = f"its lines wait {least}{seconds_text(whole_s)} for the GPU"
     if report.bound in (Bound.DEVICE, Bound.OVERLAPPED):
@@ -293,16 +305,22 @@ def _folded(report: TimingReport) -> Iterator[Details]:
 def _notes(report: TimingReport) -> Iterator[Note]:
     """What makes the time untrue, then what makes it long, then all else."""
     if report.failed is not None:
-        yield Note("problem", "the time ends at the error: code that works may differ")
+        text = "the time ends at the error: code that works takes another one"
+        yield Note("problem", text)
     weighty = [flag for flag in report.flags if is_weighty(flag.kind)]
-    others = [flag for flag in report.flags if not is_weighty(flag.kind)]
+    others = [
+        flag
+        for flag in report.flags
+        if not is_weighty(flag.kind) and flag.kind not in _OF_LOOKING
+    ]
     yield from notes(weighty, report.setting)
-    if report.failed is None and not any(each.kind in COSTS_ONCE for each in weighty):
+    roof = () if report.roofline is None else tuple(roof_notes(report.roofline))
+    yield from roof
+    once = any(each.kind in COSTS_ONCE for each in weighty)
+    if report.failed is None and not once and not roof:
         yield from _advice(report)
     if report.profile is not None:
         yield from profile_notes(report.profile)
-    if report.roofline is not None:
-        yield from roof_notes(report.roofline)
     yield from notes(others, report.setting)
 
 
@@ -340,10 +358,7 @@ def _advice(report: TimingReport) -> Iterator[Note]:
 
 def _advice_unseen(report: TimingReport) -> Iterator[Note]:
     if report.bound is Bound.DEVICE:
-        text = "the GPU is the limit: faster kernels or less work make it faster"
-        yield Note(
-            "note", text, "--profile names the kernels that take most", "GPU limit"
-        )
+        yield Note("note", _GPU_LIMIT, _NAMES_KERNELS, "GPU limit")
     elif report.bound is Bound.OVERLAPPED:
         text = "what the GPU did before the code returned is not known"
         yield Note("note", text, "--profile shows when it was busy", "part unknown")
@@ -358,11 +373,9 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
     whole_s = report.run.elapsed_s
     profile = report.profile
     if busy_s >= _NEARLY_ALL * whole_s:
-        hint = "--profile names the kernels that take most"
-        if profile is not None and profile.kernels:
-            hint = _most_of(profile)
-        text = "the GPU is the limit: faster kernels or less work make it faster"
-        yield Note("note", text, hint, "GPU limit")
+        named = profile is not None and bool(profile.kernels)
+        hint = _most_of(profile) if named and profile else _NAMES_KERNELS
+        yield Note("note", _GPU_LIMIT, hint, "GPU limit")
     elif seconds_of(report, SpanKind.WAIT) > _MOSTLY * (whole_s - busy_s):
         text = "lines of the code wait for the GPU, which then has nothing to do"
         yield Note("note", text, "--syncs names these lines", "waits")
@@ -373,9 +386,11 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         yield Note("note", text, "--profile shows what the host does then", "idle GPU")
 
 
+_GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
+_NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = Note(
     "note",
-    "launching is the limit: the GPU waits for the host",
+    "launching is the limit: each operation costs the host time, however small it is",
     "fewer and larger operations, torch.compile, or a CUDA graph",
     "launch limit",
 )
@@ -403,7 +418,7 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
     else:
         yield "measured", "from the first line to the last, by the host's clock"
     for numbers, done_s in done_alike(report):
-        if run.uses_device:
+        if run.uses_device and numbers:
             where = devices_text(setting.kind, numbers)
             yield f"{where}, by events", _by_events(done_s, floor_s)
     yield "an empty cell (the floor)", _floor(setting)
@@ -414,8 +429,11 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
 
 
 def _how(report: TimingReport) -> Iterator[str]:
+    looked = [flag for flag in report.flags if flag.kind in _OF_LOOKING]
     if report.setting.floor_s is not None:
         yield "The floor is not subtracted, and no figure is finer than a tenth of it."
+    for note in notes(looked, report.setting):
+        yield f"{note.text[:1].upper()}{note.text[1:]}: {note.hint}."
     if report.setting.label:
         yield "The clock is that of the model: Python's own time is not on it."
     if _has_picture(report) and report.run.uses_device and report.busy_s is None:

@@ -121,7 +121,8 @@ def _figures_in_sight(
     if samples.seconds and not _alike(report):
         low, high = samples.quartiles
         yield "fastest", text(min(samples.seconds))
-        yield "middle half", f"{text(low)} to {text(high)}"
+        if text(low) != text(high):
+            yield "middle half", f"{text(low)} to {text(high)}"
     if samples.first_s is not None and samples.seconds:
         yield "the very first call", _first(report)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from gpumagic.report.record import Record
 
@@ -195,6 +195,38 @@ class Window:
         return merged
 
 
+class _Timed(Protocol):
+    @property
+    def start_s(self) -> float: ...
+    @property
+    def end_s(self) -> float: ...
+
+
+_T = TypeVar("_T", bound=_Timed)
+
+
+def stretches(spans: Sequence[_T], shortest_s: float) -> Iterator[list[_T]]:
+    """The spans of one lane in groups: a long one alone, short ones by the stretch.
+
+    Args:
+        spans: One after the other.
+
+        shortest_s: How long a span is that stands alone, and how long a stretch.
+    """
+    short: list[_T] = []
+    for span in spans:
+        is_long = span.end_s - span.start_s >= shortest_s
+        if short and (is_long or span.end_s - short[0].start_s > shortest_s):
+            yield short
+            short = []
+        if is_long:
+            yield [span]
+        else:
+            short.append(span)
+    if short:
+        yield short
+
+
 def pooled(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
     """About so many spans at most, that keep a lane as busy as it was, and where.
 
@@ -209,25 +241,14 @@ def pooled(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
     if len(spans) <= most:
         return list(spans)
     length_s = spans[-1].end_s - spans[0].start_s
-    shortest_s = length_s * len(SpanKind) / most
-    kept: list[TraceSpan] = []
-    short: list[TraceSpan] = []
-    for span in spans:
-        is_long = span.end_s - span.start_s >= shortest_s
-        if is_long or (short and span.end_s - short[0].start_s > shortest_s):
-            kept += _one_of_each(short)
-            short = []
-        if is_long:
-            kept.append(span)
-        else:
-            short.append(span)
-    return [*kept, *_one_of_each(short)]
+    groups = stretches(spans, length_s * len(SpanKind) / most)
+    return [span for group in groups for span in _one_of_each(group)]
 
 
-def _one_of_each(short: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
-    at_s = short[0].start_s if short else 0.0
-    for kind in dict.fromkeys(span.kind for span in short):
-        its = [span for span in short if span.kind is kind]
+def _one_of_each(group: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
+    at_s = group[0].start_s
+    for kind in dict.fromkeys(span.kind for span in group):
+        its = [span for span in group if span.kind is kind]
         seconds = sum(span.end_s - span.start_s for span in its)
         names = {span.name for span in its}
         name = names.pop() if len(names) == 1 else f"{len(names)} names"

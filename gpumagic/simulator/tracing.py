@@ -65,7 +65,7 @@ class SimulatedTracing:
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
         self._pooled: list[TraceSpan] = []
-        self._first_wait_ns: int | None = None  # within a launch
+        self._full_since_ns: list[int] = []  # when a launch found its queue full
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
@@ -130,17 +130,15 @@ class SimulatedTracing:
 
     def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
         self._calls.append((what, SpanKind.WAIT, began_ns, ended_ns))
-        if self._first_wait_ns is None:
-            self._first_wait_ns = began_ns
+        self._full_since_ns[:] = self._full_since_ns[:1] or [began_ns]
         self._keep_few()
 
     def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
         def listening(*args: Any, **named: Any) -> Work:
-            began_ns, self._first_wait_ns = self._scheduler.now_ns, None
+            began_ns = self._scheduler.now_ns
+            self._full_since_ns.clear()
             work = launch(*args, **named)
-            ended_ns = work.submitted_ns
-            if self._first_wait_ns is not None:  # the queue was full
-                ended_ns = min(ended_ns, self._first_wait_ns)
+            ended_ns = min([work.submitted_ns, *self._full_since_ns])
             self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
             self._keep_few()
             return work
