@@ -115,8 +115,7 @@ class Picture(Timeline):
     @cached_property
     def scale(self) -> Scale:
         """The time that the lanes share."""
-        scale = super().scale
-        return _SeenScale(scale.start_s, scale.end_s)
+        return _SeenScale(**vars(super().scale))
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -217,8 +216,13 @@ def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
             threads.setdefault(span.thread or 0, []).append(span)
     returned_s = min(max(report.run.naive_s, 0.0), length_s)
     whole = [Span(0.0, returned_s, "", CODE), Span(returned_s, length_s, "", WAITS)]
-    busiest = sorted(threads, key=lambda thread: (thread > 0, -len(threads[thread])))
-    for thread in sorted(busiest[:_HOST_LANES]):
+    submits = [
+        thread
+        for thread, spans in threads.items()
+        if not thread or any(span.kind is not SpanKind.HOST for span in spans)
+    ]
+    submits.sort(key=lambda thread: (thread > 0, -len(threads[thread])))
+    for thread in sorted(submits[:_HOST_LANES]):
         spans = threads[thread]
         over = [drawn_span(each) for each in spans if each.kind is not SpanKind.HOST]
         own = [drawn_span(each) for each in spans if each.kind is SpanKind.HOST]

@@ -38,11 +38,7 @@ def profile_notes(profile: Profile) -> Iterator[Note]:
     if profile.problem:
         yield Note("warning", profile.problem, profile.hint or "")
     if profile.saved_as:
-        yield Note(
-            "note",
-            f"the whole trace was saved as {profile.saved_as}",
-            "open it at https://ui.perfetto.dev",
-        )
+        yield Note("note", f"{profile.saved_as} is for https://ui.perfetto.dev")
 
 
 def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
@@ -51,9 +47,9 @@ def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
         parts: list[Part] = [Grid("", tuple(_shares(profile)))]
         if profile.streams:
             parts.append(_streams(profile, setting))
-        yield Details("How busy the GPU was", tuple(parts), "busy")
-    if any(kernel_name(each.name) != each.name for each in profile.kernels):
-        yield Details("Kernels by their full names", (_by_name(profile),), "names")
+        if profile.kernels:
+            parts.append(_by_name(profile))
+        yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
     if profile.spans:
         yield Details("Every thread and stream", (timeline(profile, setting),), "lanes")
 
@@ -186,7 +182,7 @@ def _by_name(profile: Profile) -> Table:
             Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
         ),
     )
-    return Table.of("", properties, profile.kernels)
+    return Table.of("All kernels, by their full names", properties, profile.kernels)
 
 
 def _of_busy_time(profile: Profile, seconds: float) -> float | None:
