@@ -386,5 +386,8 @@ def done_alike(report: TimingReport) -> list[tuple[tuple[int, ...], float | None
     for its in alike.values():
         done = [each.elapsed_s for each in its if each.elapsed_s is not None]
         groups.append((tuple(each.device for each in its), max(done, default=None)))
-    groups += (((number,), None) for number in first_used)
+    if len(first_used) > _FEW:
+        groups.append((tuple(first_used), None))
+    else:
+        groups += (((number,), None) for number in first_used)
     return groups or [((), None)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
-from gpumagic.cuda_sync_time.view_busy import done_alike, picture, seconds_of
+from gpumagic.cuda_sync_time.view_busy import done_alike, picture, seconds_of, spans_of
 from gpumagic.cuda_sync_time.view_flags import (
     COSTS_ONCE,
     MOST_NAMES,
@@ -63,8 +64,9 @@ _FLOORS = 2
 _MOSTLY = 0.5  # of the time
 _NEARLY_ALL = 0.8
 _ALONE, _WITH_A_TABLE = 10, 6  # lanes
-# A cell that took this machine so many times as long has perhaps done other things.
-_OWN_TIMES, _OWN_S = 10, 0.01
+# A cell that took this machine so many times as long has perhaps done other things;
+# working out what it launched, and what it waited for, takes a while as well.
+_OWN_TIMES, _OWN_S, _OWN_EACH_S = 10, 0.02, 2e-3
 _PYTHON = "simulated clock"
 # Told with how it was measured: whoever asked for it knows that it was on.
 _OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
@@ -134,7 +136,8 @@ def _when(report: TimingReport) -> str:
 def _leaves_out_python(report: TimingReport) -> bool:
     """Whether Python's own time, which no model has, may be most of what passed."""
     run, own_s = report.run, report.run.simulated_in_s
-    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S):
+    least_s = _OWN_S + _OWN_EACH_S * len(spans_of(report))
+    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, least_s):
         return False
     return (report.busy_s or 0.0) < _MOSTLY * run.elapsed_s
 
@@ -289,10 +292,10 @@ def _tables(report: TimingReport) -> Iterator[Table]:
 
 def _folded(report: TimingReport) -> Iterator[Details]:
     for table in tuple(_tables(report))[1:]:
-        yield Details(table.caption, (table,), table.name)
+        yield Details(table.caption, (replace(table, caption=""),), table.name)
     if roof_picture(report.roofline) is not None and _has_picture(report):
         whole = picture(report, most=_ALONE)
-        yield Details(whole.caption, (whole,), "timeline")
+        yield Details(whole.caption, (replace(whole, caption=""),), "timeline")
     if report.roofline is not None:
         yield from roof_details(report.roofline)
     if report.profile is not None:

@@ -187,6 +187,17 @@ def host(kind, *times, name="aten::mm"):
     )
 
 
+ON_SIMULATOR = dataclasses.replace(
+    ON_SIMULATOR,
+    activity=seen(
+        *host(
+            SpanKind.LAUNCH, *((at * 0.005, at * 0.005 + 0.0049) for at in range(60))
+        ),
+        *work(0, *((at * 0.126 + 0.01, at * 0.126 + 0.135) for at in range(60))),
+        length_s=7.62 * MS,
+        busy_s=7.5 * MS,
+    ),
+)
 TWO_SIMULATED = dataclasses.replace(
     SIMULATED, devices=((0, "H100 SXM"), (1, "H100 SXM"))
 )

@@ -356,6 +356,7 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
     "cuda_sync_time-roof",  # a roof, and the timeline behind a click
+    "cuda_sync_time-simulated",
     "cuda_sync_time-syncs",
     "cuda_sync_time-tail",
     "cuda_sync_time-turns",
