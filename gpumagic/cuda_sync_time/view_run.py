@@ -64,9 +64,9 @@ _FLOORS = 2
 _MOSTLY = 0.5  # of the time
 _NEARLY_ALL = 0.8
 _ALONE, _WITH_A_TABLE = 10, 6  # lanes
-# A cell that took this machine so many times as long has perhaps done other things;
-# working out what it launched, and what it waited for, takes a while as well.
-_OWN_TIMES, _OWN_S, _OWN_EACH_S = 10, 0.02, 2e-3
+# A cell that took this machine so many times as long has perhaps done other things; but
+# working out a value takes long, too: for each operation, and by what it would compute.
+_OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
 _PYTHON = "simulated clock"
 # Told with how it was measured: whoever asked for it knows that it was on.
 _OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
@@ -136,10 +136,11 @@ def _when(report: TimingReport) -> str:
 def _leaves_out_python(report: TimingReport) -> bool:
     """Whether Python's own time, which no model has, may be most of what passed."""
     run, own_s = report.run, report.run.simulated_in_s
-    least_s = _OWN_S + _OWN_EACH_S * len(spans_of(report))
-    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, least_s):
+    busy_s = report.busy_s or 0.0
+    values_s = _OWN_EACH_S * len(spans_of(report)) + _OWN_OF_BUSY * busy_s
+    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S + values_s):
         return False
-    return (report.busy_s or 0.0) < _MOSTLY * run.elapsed_s
+    return busy_s < _MOSTLY * run.elapsed_s
 
 
 def _spent(report: TimingReport) -> str:

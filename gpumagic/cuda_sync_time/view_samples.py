@@ -212,7 +212,8 @@ def _first(report: RepeatedReport) -> str:
     ratio = samples.first_s / samples.median_s
     if nearly_same(ratio) or ratio < 1:
         return f"{said}, before any warming up"
-    return f"{said}, before any warming up: {times_text(ratio)} times the median"
+    others = "the others" if _alike(report) else "the median"
+    return f"{said}, before any warming up: {times_text(ratio)} times {others}"
 
 
 def _outliers(samples: Samples) -> str:
