@@ -159,14 +159,13 @@ def kernel_table(profile: Profile) -> Table:
         _KERNELS,
         (
             Column("Kernel or copy"),
-            Column("Kind"),
             Column("Count", number=True),
             Column("Total", number=True),
             Column("Of busy time"),
         ),
         tuple(
-            (name, kind, f"{times:,}", seconds_text(total_s), _meter(profile, total_s))
-            for name, kind, times, total_s in _by_short_name(profile)
+            (name, f"{times:,}", seconds_text(total_s), _meter(profile, total_s))
+            for name, _, times, total_s in _by_short_name(profile)
         ),
         name="kernels",
     )

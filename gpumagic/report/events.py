@@ -9,9 +9,9 @@ views; so they are part of the vocabulary that all of them share.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from gpumagic.report.record import Record
 
@@ -227,32 +227,44 @@ def stretches(spans: Sequence[_T], shortest_s: float) -> Iterator[list[_T]]:
         yield short
 
 
-def pooled(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
-    """About so many spans at most, that keep a lane as busy as it was, and where.
+class Piece(NamedTuple):
+    """A span that is not worth a record yet, as there may be very many."""
+
+    name: str
+    kind: SpanKind
+    start_s: float
+    end_s: float
+
+
+def pooled(pieces: Sequence[Piece], most: int) -> list[Piece]:
+    """About so many pieces at most, that keep a lane as busy as it was, and where.
 
     The short ones of a stretch become one for each kind, as long as they were together.
     What was exact stays so where there are few.
 
     Args:
-        spans: Of one lane, so one after the other.
+        pieces: Of one lane, so one after the other.
 
         most: How many there may be.
     """
-    if len(spans) <= most:
-        return list(spans)
-    length_s = spans[-1].end_s - spans[0].start_s
-    groups = stretches(spans, length_s * len(SpanKind) / most)
-    return [span for group in groups for span in _one_of_each(group)]
+    if len(pieces) <= most:
+        return list(pieces)
+    length_s = pieces[-1].end_s - pieces[0].start_s
+    groups = stretches(pieces, length_s * len(SpanKind) / most)
+    return [piece for group in groups for piece in _one_of_each(group)]
 
 
-def _one_of_each(group: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
+def _one_of_each(group: Sequence[Piece]) -> Iterator[Piece]:
+    if len(group) == 1:
+        yield group[0]
+        return
     at_s = group[0].start_s
-    for kind in dict.fromkeys(span.kind for span in group):
-        its = [span for span in group if span.kind is kind]
-        seconds = sum(span.end_s - span.start_s for span in its)
-        names = {span.name for span in its}
+    for kind in dict.fromkeys(piece.kind for piece in group):
+        its = [piece for piece in group if piece.kind is kind]
+        seconds = sum(piece.end_s - piece.start_s for piece in its)
+        names = {piece.name for piece in its}
         name = names.pop() if len(names) == 1 else f"{len(names)} names"
-        yield replace(its[0], name=name, start_s=at_s, end_s=at_s + seconds)
+        yield Piece(name, kind, at_s, at_s + seconds)
         at_s += seconds
 
 

@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
-from gpumagic.report.events import SpanKind, Trace, TraceSpan, pooled
+from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
 from gpumagic.simulator.engines import CopyName, Engine
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.devices.tracing import Tracing
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.engines import Stream, Work
 
+    _LaneKey = tuple[int, int] | None  # a device and its stream; None is the host
+
 # About a megabyte; a picture is a few hundred pixels wide.
 MOST_IN_A_LANE = 1000
-_MOST_KEPT = 20_000
-_NEVER = 1 << 62
+_MOST_KEPT = 5000
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
@@ -64,14 +65,14 @@ class SimulatedTracing:
         self._scheduler = box.machine.scheduler
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
-        self._pooled: list[TraceSpan] = []
+        self._lanes: dict[_LaneKey, list[Piece]] = {}
         self._full_since_ns: list[int] = []  # when a launch found its queue full
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
         """The window begins now."""
         self._began_ns = self._ended_ns = self._scheduler.now_ns
-        self._pooled.clear()
+        self._lanes.clear()
 
     def end(self) -> None:
         """The window ends now."""
@@ -79,24 +80,47 @@ class SimulatedTracing:
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        spans = self._spans(self._ended_ns)
-        if self._most is not None:
-            spans = _pooled_by_lane(spans, self._most)
-        spans.sort(key=_in_order)
+        if self._most is None:
+            seen = (*self._device_spans(), *self._host_spans())
+            spans = [span for span in seen if span is not None]
+        else:
+            self._pool(self._most)
+            spans = list(self._pooled_spans())
+        spans.sort(key=lambda span: (span.start_s, -span.end_s))
         return Trace(tuple(spans), self._seconds(self._ended_ns))
 
-    def _spans(self, until_ns: int) -> list[TraceSpan]:
-        seen = (*self._device_spans(until_ns), *self._host_spans(until_ns))
-        return [*self._pooled, *(span for span in seen if span is not None)]
+    # ------------------------------------------------------- however much there is
 
     def _keep_few(self) -> None:
         """Pool what was seen, where it has become much: a cell may run for hours."""
-        if self._most is None or len(self._work) + len(self._calls) < _MOST_KEPT:
-            return
-        spans = sorted(self._spans(_NEVER), key=_in_order)
-        self._pooled = _pooled_by_lane(spans, self._most)
-        self._work.clear()
+        if self._most is not None and len(self._work) + len(self._calls) > _MOST_KEPT:
+            self._pool(self._most)
+
+    def _pool(self, most: int) -> None:
+        seconds, numbers = self._seconds, self._numbers()
+        for name, kind, began_ns, ended_ns in self._calls:
+            piece = Piece(name, kind, seconds(began_ns), seconds(ended_ns))
+            self._lanes.setdefault(None, []).append(piece)
+        for work in self._work:
+            if work.start_ns is not None and work.end_ns is not None:
+                times = seconds(work.start_ns), seconds(work.end_ns)
+                piece = Piece(work.name, _kind_of(work), *times)
+                self._lanes.setdefault(numbers[work.stream], []).append(piece)
         self._calls.clear()
+        self._work.clear()
+        for lane, pieces in self._lanes.items():
+            whole = [each for each in pieces if each.end_s > each.start_s >= 0]
+            self._lanes[lane] = pooled(sorted(whole, key=_start), most)
+
+    def _pooled_spans(self) -> Iterator[TraceSpan]:
+        length_s = self._seconds(self._ended_ns)
+        for lane, pieces in self._lanes.items():
+            device, stream = lane or (None, None)
+            thread = 0 if lane is None else None
+            for name, kind, start_s, end_s in pieces:
+                if start_s < length_s:
+                    times = start_s, min(end_s, length_s)
+                    yield TraceSpan(name, kind, *times, device, stream, thread)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON for Perfetto and Chrome."""
@@ -145,24 +169,23 @@ class SimulatedTracing:
 
         return listening
 
-    def _host_spans(self, until_ns: int) -> Iterator[TraceSpan | None]:
+    def _host_spans(self) -> Iterator[TraceSpan | None]:
         for name, kind, began_ns, ended_ns in self._calls:
-            yield self._span(name, kind, began_ns, min(ended_ns, until_ns), thread=0)
+            yield self._span(name, kind, began_ns, ended_ns, thread=0)
 
     # ------------------------------------------------------------- the devices
 
-    def _device_spans(self, until_ns: int) -> Iterator[TraceSpan | None]:
+    def _device_spans(self) -> Iterator[TraceSpan | None]:
         numbers = self._numbers()
         for work in self._work:
             if work.start_ns is None or work.end_ns is None:
                 continue
             device, stream = numbers[work.stream]
-            copies = work.engine is not Engine.COMPUTE
             yield self._span(
                 work.name,
-                SpanKind.COPY if copies else SpanKind.KERNEL,
+                _kind_of(work),
                 work.start_ns,
-                min(work.end_ns, until_ns),
+                work.end_ns,
                 device=device,
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
@@ -183,7 +206,7 @@ class SimulatedTracing:
         self, name: str, kind: SpanKind, start_ns: int, end_ns: int, **more: Any
     ) -> TraceSpan | None:
         """The part of a span that lies in the window; None where there is none."""
-        start_ns = max(start_ns, self._began_ns)
+        start_ns, end_ns = max(start_ns, self._began_ns), min(end_ns, self._ended_ns)
         if start_ns >= end_ns:
             return None
         return TraceSpan(
@@ -194,19 +217,12 @@ class SimulatedTracing:
         return (at_ns - self._began_ns) / 1e9
 
 
-def _in_order(span: TraceSpan) -> tuple[float, float]:
-    return span.start_s, -span.end_s
+def _kind_of(work: Work) -> SpanKind:
+    return SpanKind.KERNEL if work.engine is Engine.COMPUTE else SpanKind.COPY
 
 
-def _pooled_by_lane(spans: Iterable[TraceSpan], most: int) -> list[TraceSpan]:
-    lanes: dict[tuple[int, int], list[TraceSpan]] = {}
-    for span in spans:
-        lanes.setdefault(_lane(span), []).append(span)
-    return [
-        span
-        for lane in lanes.values()
-        for span in pooled(sorted(lane, key=_in_order), most)
-    ]
+def _start(piece: Piece) -> float:
+    return piece.start_s
 
 
 class _Works(list["Work"]):

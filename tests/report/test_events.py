@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.report.events import SpanKind, TraceSpan, pooled
+from gpumagic.report.events import Piece, SpanKind, pooled
 
 KINDS = st.sampled_from((SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
 LENGTHS = st.tuples(KINDS, st.integers(0, 50), st.integers(1, 2000))
@@ -20,7 +20,7 @@ def lane_of(pieces):
     """Spans one after the other: each its kind, the pause before it, its length."""
     at, spans = 0, []
     for kind, pause, length in pieces:
-        spans.append(TraceSpan("work", kind, at + pause, at + pause + length))
+        spans.append(Piece("work", kind, at + pause, at + pause + length))
         at += pause + length
     return spans
 
