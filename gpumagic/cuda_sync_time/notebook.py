@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
 
+_WORDS = ("on", "off", "log")
 _LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
@@ -63,7 +65,7 @@ class Notebook:
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
             "cuda_sync_time",
-            lambda: OneRun(self._instruments),
+            lambda: OneRun(self._instruments, draws=False),
             self._tell,
             is_timer=True,
         )
@@ -115,6 +117,7 @@ class Notebook:
         if not _has_code(body):
             return self._nothing_to_time(asked, cell)
         if cell is None:
+            self._check_word(code)
             self._check_order(code)
             self._check_syntax(code)
         if parsed.live:
@@ -122,6 +125,16 @@ class Notebook:
         if options.repeating:
             return self._repeat(asked)
         return self._look_for_races(asked) if options.races else self._run_once(asked)
+
+    def _check_word(self, code: str) -> None:
+        """Say which word was meant by a name that nothing has."""
+        is_known = code in self._shell.user_ns or hasattr(builtins, code)
+        if not code.isidentifier() or is_known:
+            return
+        if hint := did_you_mean(code, _WORDS):
+            raise UsageProblem(
+                f"{code} is neither a word of %cuda_sync_time nor a name", hint
+            )
 
     def _check_order(self, code: str) -> None:
         """Say that options come first, where Python would read `x - -repeat`."""

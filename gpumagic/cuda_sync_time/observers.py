@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.cuda_sync_time.report import (
+    Activity,
     Flag,
     FlagKind,
     Profile,
@@ -21,20 +22,30 @@ from gpumagic.cuda_sync_time.report import (
     TopKernel,
 )
 from gpumagic.devices.around_cell import Observer
+from gpumagic.devices.simulated import SIMULATED, watch_work
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.events import DEVICE_KINDS, SpanKind, Trace, Window, seconds_busy
+from gpumagic.report.events import (
+    DEVICE_KINDS,
+    SpanKind,
+    Trace,
+    TraceSpan,
+    Window,
+    seconds_busy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import CodeLine, SyncCall, TraceSpan
+    from gpumagic.report.events import CodeLine, SyncCall
 
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 
-MOST_KERNELS = 12
+MOST_KERNELS = 200
+# A model's clock stands still while somebody looks, and the CPU has nobody to watch.
+_UNTOUCHED = ("cpu", SIMULATED)
 # CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
 # which no profiler shows.
 FULL_QUEUE = 1000
@@ -72,16 +83,79 @@ class SyncWatcher(Observer):
             return None
         return points_of(self._calls)
 
+    def spans(self, kind: str, started_ns: int) -> tuple[TraceSpan, ...]:
+        """When the host waited; a wait of unknown cost has an end and no length.
+
+        Args:
+            kind: Of the devices that it waited for.
+
+            started_ns: When the run began, on the clock of the runtime.
+        """
+        calls = () if self._calls is None or self._missed(kind) else self._calls
+        return tuple(
+            _span_of(call, (call.ended_ns - started_ns) / 1e9)
+            for call in calls
+            if call.ended_ns is not None
+        )
+
     def flags(self, kind: str) -> tuple[Flag, ...]:
         """How looking on has to be taken into account."""
         reason = _TOO_LATE if self._missed(kind) else self._unwatched
         if reason is not None:
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
-        return () if kind == "cpu" else (Flag(FlagKind.WATCHED),)
+        return () if kind in _UNTOUCHED else (Flag(FlagKind.WATCHED),)
 
     def _missed(self, kind: str) -> bool:
         """Whether it was another kind of device that was watched."""
         return self._calls is not None and kind not in ("cpu", self._kind)
+
+
+def _span_of(call: SyncCall, end_s: float) -> TraceSpan:
+    start_s = max(end_s - (call.waited_s or 0.0), 0.0)
+    return TraceSpan(call.what, SpanKind.WAIT, start_s, max(end_s, start_s), thread=0)
+
+
+class Onlooker(Observer):
+    """Notes who is busy when on a simulated machine: that takes none of its time."""
+
+    def __init__(self) -> None:
+        self._watch = ExitStack()
+        self._tracing: Tracing | None = None
+
+    def start(self, runtime: Runtime) -> None:
+        """Note it from now on."""
+        if runtime.simulated:
+            # During a capture nothing runs that could be seen.
+            with suppress(DeviceError):
+                self._tracing = self._watch.enter_context(watch_work())
+
+    def begin(self) -> None:
+        """What is noted from here on belongs to the run."""
+        if self._tracing is not None:
+            self._tracing.begin()
+
+    def all_idle(self, unwaited: str | None) -> None:
+        """It ends here; where the end was not seen, nothing is known."""
+        if self._tracing is None:
+            return
+        self._tracing.end()
+        self.close()
+        if unwaited is not None:
+            self._tracing = None
+
+    def close(self) -> None:
+        """Note no more."""
+        self._watch.close()
+
+    def activity(self) -> Activity | None:
+        """What was seen, if anybody could look."""
+        if self._tracing is None:
+            return None
+        trace = self._tracing.trace()
+        busy = Window(trace.length_s).merged(
+            each for each in trace.spans if each.kind in DEVICE_KINDS
+        )
+        return Activity(trace.spans, trace.length_s, seconds_busy([busy], at_once=1))
 
 
 class Tracer(Observer):
@@ -98,6 +172,7 @@ class Tracer(Observer):
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
         self._lost: str | None = None
+        self._kind = ""
 
     def start(self, runtime: Runtime) -> None:
         """Trace from now on.
@@ -112,6 +187,7 @@ class Tracer(Observer):
                 "import torch in a cell before this one",
             )
         _check_folder(self._file)
+        self._kind = "" if runtime.kind == "cpu" else runtime.kind
         self._tracing = self._trace.enter_context(runtime.trace())
 
     def begin(self) -> None:
@@ -156,7 +232,8 @@ class Tracer(Observer):
         """How looking on, and what it saw, has to be taken into account."""
         if profile is None:
             return ()
-        return (Flag(FlagKind.PROFILED), *flags_of(profile))
+        free = self._kind in _UNTOUCHED
+        return (*(() if free else (Flag(FlagKind.PROFILED),)), *flags_of(profile))
 
     def _save(self, tracing: Tracing) -> str | None:
         """Save the trace where that was asked for; say why it could not be."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
-from gpumagic.cuda_sync_time.observers import SyncWatcher, Tracer
+from gpumagic.cuda_sync_time.observers import Onlooker, SyncWatcher, Tracer
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import (
+    Activity,
     DeviceTime,
     Flag,
     FlagKind,
@@ -48,10 +49,16 @@ class OneRun:
         instruments: Where runtime and driver are found, and the floor is kept.
 
         options: What is wanted beside the time.
+
+        draws: Whether the report is to have a picture of who was busy when.
     """
 
     def __init__(
-        self, instruments: Instruments, options: Options | None = None
+        self,
+        instruments: Instruments,
+        options: Options | None = None,
+        *,
+        draws: bool = True,
     ) -> None:
         options = options or Options()
         self.late_error: BaseException | None = None
@@ -59,7 +66,8 @@ class OneRun:
         self._environment = EnvironmentWatch(lambda: instruments.driver)
         self._tracer = Tracer(options.trace_file) if options.traces else None
         self._waits = SyncWatcher() if options.syncs else None
-        observers = (self._environment, self._tracer, self._waits)
+        self._onlooker = Onlooker() if draws and not options.traces else None
+        observers = (self._environment, self._tracer, self._onlooker, self._waits)
         self._around = AroundCell(
             instruments.runtime, [each for each in observers if each is not None]
         )
@@ -127,7 +135,19 @@ class OneRun:
             failed=ended.failed,
             syncs=None if self._waits is None else self._waits.points(runtime.kind),
             profile=profile,
+            activity=self._activity(ended),
         )
+
+    def _activity(self, ended: Ended) -> Activity | None:
+        """All that is known, on a simulated machine; else the waits that were seen."""
+        if self._onlooker is None:
+            return None
+        seen = self._onlooker.activity()
+        if seen is not None and ended.found.simulated:
+            return seen
+        kind = ended.runtime.kind
+        waits = self._waits and self._waits.spans(kind, ended.started_ns)
+        return Activity(waits, ended.elapsed_s) if waits else None
 
     def _floor_s(self, ended: Ended) -> float | None:
         """The floor; it is not measured while a device may still be at work."""

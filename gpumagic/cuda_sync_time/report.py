@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpumagic.errors import GpuMagicError
 from gpumagic.report import robust
 from gpumagic.report.record import Record, Report
+from gpumagic.report.units import parse_seconds, seconds_text
 
 if TYPE_CHECKING:
     from gpumagic.report.events import Code, CodeLine, SeenRace, TraceSpan
@@ -305,9 +307,32 @@ class Profile(Record):
     saved_as: str | None = None
 
     @property
+    def sees_devices(self) -> bool:
+        """Whether it has the devices' part, be it that they did nothing."""
+        return bool(self.launches) or (self.problem is None and self.length_s > 0)
+
+    @property
     def idle_s(self) -> float:
         """How long no device did anything."""
         return max(self.length_s - self.busy_s, 0.0)
+
+
+@dataclass(frozen=True)
+class Activity(Record):
+    """Who was busy when, as far as it is known without a trace.
+
+    Attributes:
+        spans: Launches and waits, and what the devices did where that is known.
+
+        length_s: From all idle to all idle.
+
+        busy_s: How long at least one device was busy; None where that is unknown, and
+            `spans` has nothing of the devices.
+    """
+
+    spans: tuple[TraceSpan, ...]
+    length_s: float
+    busy_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -428,6 +453,8 @@ class TimingReport(Report):
             time until it was raised.
 
         syncs: Lines that made the host wait; None if nobody looked.
+
+        activity: Who was busy when, where there is no `profile`.
     """
 
     code: Code
@@ -438,11 +465,48 @@ class TimingReport(Report):
     syncs: tuple[SyncPoint, ...] | None = None
     profile: Profile | None = None
     roofline: Roofline | None = None
+    activity: Activity | None = None
 
     @property
     def seconds(self) -> float:
         """The figure that a log shows."""
         return self.run.elapsed_s
+
+    @property
+    def busy_s(self) -> float | None:
+        """How long at least one device was busy; None where nobody saw that."""
+        if self.profile is not None:
+            return self.profile.busy_s if self.profile.sees_devices else None
+        return None if self.activity is None else self.activity.busy_s
+
+    def zoom(self, start: str | float, end: str | float) -> Zoom:
+        """A part of the picture of who was busy when; nothing is measured again.
+
+        The last line of a cell shows it, as `print` does.
+
+        Args:
+            start: From when, as in "2ms"; a number is in seconds.
+
+            end: Until when.
+
+        Raises:
+            GpuMagicError: There is nothing between them, or no such picture.
+        """
+        start_s, end_s = map(_seconds, (start, end))
+        length_s = self.run.elapsed_s
+        if not self.run.uses_device and self.profile is None:
+            raise GpuMagicError(
+                "this run has no timeline: it has used no device",
+                "%%cuda_sync_time --profile draws what the host did",
+            )
+        if not 0 <= start_s < min(end_s, length_s):
+            raise GpuMagicError(
+                f"nothing lies between {start} and {end}: "
+                f"this run took {seconds_text(length_s)}",
+                'from an earlier time to a later one: report.zoom("0s", '
+                f'"{seconds_text(length_s / 2).replace(" ", "")}")',
+            )
+        return Zoom(self, start_s, end_s)
 
     @property
     def bound(self) -> Bound:
@@ -459,6 +523,19 @@ class TimingReport(Report):
         """Whether a time is more than an empty cell shows, as far as digits tell."""
         floor_s = self.setting.floor_s or 0.0
         return seconds > floor_s * _ABOVE_THE_FLOOR
+
+
+def _seconds(time: str | float) -> float:
+    return parse_seconds(time) if isinstance(time, str) else float(time)
+
+
+@dataclass(frozen=True)
+class Zoom(Report):
+    """A part of the picture of who was busy when."""
+
+    timing: TimingReport
+    start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)

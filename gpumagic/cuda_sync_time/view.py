@@ -11,9 +11,17 @@ from gpumagic.cuda_sync_time.report import (
     LogReport,
     RaceReport,
     RepeatedReport,
+    Zoom,
 )
 from gpumagic.cuda_sync_time.view_flags import short_words
-from gpumagic.cuda_sync_time.view_run import brief, headline, run_parts
+from gpumagic.cuda_sync_time.view_run import (
+    brief,
+    headline,
+    run_parts,
+    setting_facts,
+    zoom_headline,
+    zoom_parts,
+)
 from gpumagic.cuda_sync_time.view_samples import (
     comparison_headline,
     comparison_parts,
@@ -23,25 +31,31 @@ from gpumagic.cuda_sync_time.view_samples import (
 from gpumagic.drawing import (
     Badge,
     Column,
+    Details,
     Drawing,
+    Grid,
     Meter,
     Note,
     Paragraph,
     Property,
     Sparkline,
     Table,
+    how_measured,
+    one_screen,
 )
+from gpumagic.drawing.document import MOST_ROWS as ROWS_IN_SIGHT
 from gpumagic.drawing.table import MOST_ROWS
 from gpumagic.report.units import count_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.report import LogEntry, TimingReport
     from gpumagic.drawing import Cell, Part
 
     AnyReport = (
         TimingReport
+        | Zoom
         | BriefReport
         | RepeatedReport
         | ComparisonReport
@@ -50,21 +64,21 @@ if TYPE_CHECKING:
     )
 
 _MOST_RACES = 10
-_NO_TIME = "It ran with every access being noted, so no time is claimed for it."
 _OF_THE_MODEL = (
-    "which notes each byte that torch's operations read and write, and the waits "
-    "between streams."
+    "It notes each byte that torch's operations read and write, and the waits between "
+    "streams."
 )
 _OF_THE_SANITIZER = (
-    "which notes the tensors that torch's own operations read and write, by the "
-    "address where each begins: it does not see kernels that are launched past torch, "
-    "nor that two views overlap which begin at different addresses."
+    "It notes the tensors that torch's own operations read and write, by their first "
+    "address. It sees no kernels that are launched past torch. Views that overlap, and "
+    "begin at different addresses, are different to it."
 )
 _GOES_ON = (
-    "From now on torch goes on telling of its calls in this process, which takes a "
-    "little time of each: restart the kernel before you time what is very short."
+    "From now on torch tells of its calls in this process, which takes a little time. "
+    "Restart the kernel before you time what is very short."
 )
 _ONE_RUN = "It judges this run only: another input may take another way."
+_NO_TIME = "Every access was noted, so no time is claimed for it."
 
 _LONGEST_TITLE = 48
 _FEWEST_DRAWN = 3  # cells
@@ -75,6 +89,9 @@ def draw(report: AnyReport) -> Drawing:
     match report:
         case BriefReport():
             return Drawing(brief(report.timing), (), report.timing.setting.label)
+        case Zoom():
+            label = report.timing.setting.label
+            return Drawing(zoom_headline(report), zoom_parts(report), label)
         case RepeatedReport():
             title, parts = samples_headline(report), samples_parts(report)
         case ComparisonReport():
@@ -83,11 +100,11 @@ def draw(report: AnyReport) -> Drawing:
             title, parts = race_headline(report), race_parts(report)
         case LogReport():
             return Drawing(
-                log_headline(report), tuple(log_parts(report)), _of_all(report)
+                log_headline(report), one_screen(log_parts(report)), _of_all(report)
             )
         case _:
-            title, parts = headline(report), run_parts(report)
-    return Drawing(title, tuple(parts), report.setting.label)
+            title, parts = headline(report), iter(run_parts(report))
+    return Drawing(title, one_screen(parts), report.setting.label)
 
 
 def _of_all(report: LogReport) -> str:
@@ -100,15 +117,18 @@ def _of_all(report: LogReport) -> str:
 
 
 def race_headline(report: RaceReport) -> str:
-    """How many, or that nothing could be found out."""
+    """How many and where, or that nothing could be found out."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.problem:
         return f"{name}races could not be looked for"
     if report.races:
-        return f"{name}{count_text(len(report.races), 'race')} found"
+        line = report.races[0].later or report.races[0].earlier
+        where = "" if line is None else f", the first at {line.where}"
+        found = count_text(len(report.races), "race")
+        return f"{name}{found} found{where}: its result may differ each time"
     if report.failed is not None:
         return f"{name}no race was seen until it failed ({report.failed})"
-    return f"{name}no race was seen"
+    return f"{name}no race was seen in this run"
 
 
 def race_parts(report: RaceReport) -> Iterator[Part]:
@@ -116,27 +136,33 @@ def race_parts(report: RaceReport) -> Iterator[Part]:
     if report.problem:
         yield Note("warning", report.problem, report.hint or "")
         return
-    for race in report.races[:_MOST_RACES]:
-        yield Note("problem", race.problem, race.hint)
-        rows = tuple(
-            (name, line.where, line.source)
-            for name, line in (("first", race.earlier), ("then", race.later))
-            if line is not None
-        )
-        if rows:
-            yield Table("", (Column("Access"), Column("Line"), Column("Code")), rows)
-    if more := len(report.races[_MOST_RACES:]):
-        yield Paragraph(f"... and {more:,} more")
+    shown = report.races[:_MOST_RACES]
     if report.failed is not None and report.races:
         yield Note("problem", f"the code failed: {report.failed}")
-    yield Paragraph(" ".join(_limits(report)))
+    for race in shown:
+        yield Note("problem", race.problem, race.hint)
+    rows = tuple(_race_rows(report))
+    if rows:
+        columns = Column("Race", number=True), Column("Access"), Column("Line")
+        table = Table("The lines", (*columns, Column("Code")), rows, name="lines")
+        yield table
+    if more := len(report.races) - len(shown):
+        yield Paragraph(f"... and {more:,} more")
+    how = Paragraph(" ".join(_limits(report)))
+    yield how_measured(how, Grid("", tuple(setting_facts(report.setting))))
+
+
+def _race_rows(report: RaceReport) -> Iterator[tuple[Cell, ...]]:
+    for number, race in enumerate(report.races[:_MOST_RACES], 1):
+        for access, line in (("first", race.earlier), ("then", race.later)):
+            if line is not None:
+                yield f"{number}", access, line.where, line.source
 
 
 def _limits(report: RaceReport) -> Iterator[str]:
     if report.watcher:
-        simulated = bool(report.setting.label)
-        notes = _OF_THE_MODEL if simulated else _OF_THE_SANITIZER
-        yield f"Watched by {report.watcher}, {notes}"
+        yield f"Watched by {report.watcher}."
+        yield _OF_THE_MODEL if report.setting.label else _OF_THE_SANITIZER
     yield _ONE_RUN
     yield _NO_TIME
     if report.watcher and not report.setting.label:
@@ -161,45 +187,62 @@ def log_headline(report: LogReport) -> str:
 
 
 def log_parts(report: LogReport) -> Iterator[Part]:
-    """The table, how the times went, and how to take them along."""
-    if report.entries:
-        yield _table(report)
-        finished = _finished(report)
-        if len(finished) >= _FEWEST_DRAWN:
-            times = [entry.seconds for entry in finished]
-            yield Sparkline("Times in order", times, seconds_text)
-    if report.dropped:
-        older = count_text(report.dropped, "older cell")
-        yield Paragraph(f"{older} before these were forgotten.")
+    """The slowest cells, what to do with the log, and all cells in order."""
+    entries = report.entries
+    if len(entries) > ROWS_IN_SIGHT:
+        slowest = sorted(entries, key=lambda entry: -entry.seconds)[:ROWS_IN_SIGHT]
+        caption = f"The {ROWS_IN_SIGHT} slowest of {len(entries):,} cells"
+        yield _table(report, slowest, caption)
+    elif entries:
+        yield _table(report, entries, "Timed cells, oldest first")
     if report.automatic:
-        yield Note("note", "every cell is being timed", "%cuda_sync_time off")
-    else:
+        text, hint = "every cell is being timed", "%cuda_sync_time off"
+        yield Note("note", text, hint, "every cell is timed")
+    elif not entries:
         yield Note("note", "cells are timed when asked", "%cuda_sync_time on")
     if report.saved_as:
         yield Note("note", f"saved as {report.saved_as}")
-    elif report.entries:
-        yield Note(
-            "note",
-            "it can be saved as a file of its own, with the code and in seconds",
-            "%cuda_sync_time log times.csv",
-        )
+    if len(entries) > ROWS_IN_SIGHT:
+        yield Details("All cells, oldest first", tuple(_all_cells(report)), "cells")
+    if entries:
+        yield how_measured(Paragraph("\n".join(_about_the_log(report))))
 
 
-def _table(report: LogReport) -> Table:
+def _all_cells(report: LogReport) -> Iterator[Part]:
     shown = report.entries[-MOST_ROWS:]
+    caption = ""
+    if len(shown) < len(report.entries):
+        caption = f"The last {len(shown)} of {len(report.entries):,}"
+    yield _table(report, shown, caption, whole=True)
+    times = [entry.seconds for entry in _finished(report)]
+    if len(times) >= _FEWEST_DRAWN and min(times) < max(times):
+        yield Sparkline("Times in order", times, seconds_text)
+
+
+def _about_the_log(report: LogReport) -> Iterator[str]:
+    if report.dropped:
+        older = count_text(report.dropped, "older cell")
+        yield f"{older} before these were forgotten."
+    yield "%cuda_sync_time on times every cell, and off ends that."
+    yield "%cuda_sync_time log times.csv saves it all, with the code and in seconds."
+
+
+def _table(
+    report: LogReport, shown: Sequence[LogEntry], caption: str, *, whole: bool = False
+) -> Table:
     longest = max((entry.seconds for entry in _finished(report)), default=0.0)
     mixed = len({(entry.kind, entry.label) for entry in report.entries}) > 1
-    caption = "Timed cells, oldest first"
-    if len(shown) < len(report.entries):
-        caption += f": the last {len(shown)} of {len(report.entries):,}"
     on = (Property(Column("On"), lambda entry: entry.label or entry.kind),)
+    as_bar = Property(Column("Time"), lambda entry: _time_cell(entry, longest))
+    as_text = Property(Column("Time", number=True), _time_text)
+    runs = Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}")
     properties = (
         Property(Column("Cell"), _place),
         Property(Column("Code"), _title),
         *(on if mixed else ()),
-        Property(Column("Time"), lambda entry: _time_cell(entry, longest)),
+        *((as_text,) if whole else (as_bar,)),
         Property(Column("%%time saw", number=True), _share_seen),
-        Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}"),
+        *((runs,) if whole else ()),
         Property(Column("Notes"), lambda entry: short_words(entry.flags)),
     )
     return Table.of(caption, properties, shown)
@@ -210,10 +253,15 @@ def _place(entry: LogEntry) -> str:
 
 
 def _time_cell(entry: LogEntry, longest: float) -> Cell:
-    time = seconds_text(entry.seconds)
+    text = _time_text(entry)
     if entry.failed:
-        return Badge(f"failed after {time}", "problem")
-    return Meter(entry.seconds / longest if longest > 0 else None, time)
+        return Badge(text, "problem")
+    return Meter(entry.seconds / longest if longest > 0 else None, text)
+
+
+def _time_text(entry: LogEntry) -> str:
+    time = seconds_text(entry.seconds)
+    return f"failed after {time}" if entry.failed else time
 
 
 def _share_seen(entry: LogEntry) -> str:

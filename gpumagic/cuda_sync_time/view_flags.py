@@ -38,6 +38,23 @@ _FOLDED = frozenset(
 )
 
 
+# What a second run does not meet: without it the time would be another one.
+COSTS_ONCE = frozenset(
+    {FlagKind.FIRST_USE, FlagKind.LIBRARY_STARTED, FlagKind.COMPILED}
+)
+# What would come again and again in a notebook, with nothing new in it.
+_SAID_ONCE = frozenset(
+    {
+        FlagKind.UNSEEN,
+        FlagKind.COLLECTED,
+        FlagKind.LAUNCH_BLOCKING,
+        FlagKind.PROFILED,
+        FlagKind.WATCHED,
+        FlagKind.UNWATCHED,
+    }
+)
+
+
 _OF_A_RUN = {
     FlagKind.BACKLOG: NoteText(
         "backlog",
@@ -227,7 +244,7 @@ _OF_SAMPLES = {
         "two groups",
         "warning",
         "the samples form two groups{groups}: one figure in the middle hides both",
-        "the samples in order, above, may show when it changed",
+        "the samples in order may show when it changed",
     ),
     FlagKind.CORRELATED: NoteText(
         "correlated",
@@ -264,6 +281,11 @@ _OF_SAMPLES = {
 }
 
 FLAG_TEXTS = {**_OF_A_RUN, **_OF_THE_MACHINE, **_OF_THE_WAY, **_OF_SAMPLES}
+
+
+def is_weighty(kind: FlagKind) -> bool:
+    """Whether the time may not be what was asked for."""
+    return FLAG_TEXTS[kind].kind != "note" or kind in COSTS_ONCE
 
 
 def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
@@ -305,7 +327,8 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         device=_devices(same, setting),
         it="it" if len(same) == 1 else "them",
     )
-    return Note(said.kind, text, said.hint.format(kind=setting.kind))
+    word = said.short if flag.kind in _SAID_ONCE else ""
+    return Note(said.kind, text, said.hint.format(kind=setting.kind), word)
 
 
 def short_words(kinds: Iterable[FlagKind]) -> str:

@@ -1,16 +1,18 @@
-"""What ran when: a lane for each stream and thread, and what took most of the time."""
+"""What a profile adds: what took most of the time, how busy it was, every lane."""
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.cuda_sync_time.view_busy import drawn_span, stream_lanes
 from gpumagic.drawing import (
     Column,
+    Details,
+    Grid,
     Lane,
     Meter,
     Note,
-    Paragraph,
     Property,
     Span,
     Table,
@@ -18,102 +20,55 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
-from gpumagic.report.units import count_text, seconds_text, share_text
+from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
-    from gpumagic.drawing import Part
-    from gpumagic.report.events import TraceSpan
+    from gpumagic.drawing import Cell, Part
 
-_KINDS = {
-    SpanKind.KERNEL: "kernel",
-    SpanKind.COPY: "copy or fill",
-    SpanKind.FILL: "copy or fill",
-    SpanKind.WAIT: "the host waits",
-    SpanKind.LAUNCH: "launch",
-    SpanKind.HOST: "operation",
-}
 _SUBMITTING = frozenset({SpanKind.LAUNCH, SpanKind.WAIT})
+_NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
+_KERNELS = "What took most of the GPU's time"
 
 
-def profile_parts(profile: Profile, setting: Setting) -> Iterator[Part]:
-    """The timeline, the shares, the longest kernels, and where it was saved."""
+def profile_notes(profile: Profile) -> Iterator[Note]:
+    """What is missing from it, and where it was saved."""
     if profile.problem:
         yield Note("warning", profile.problem, profile.hint or "")
-    yield timeline(profile, setting)
-    if profile.launches:
-        yield Paragraph(" ".join(_shares(profile)))
-    if profile.kernels:
-        yield _kernels(profile)
     if profile.saved_as:
-        yield Note(
-            "note",
-            f"the whole trace was saved as {profile.saved_as}",
-            "open it at https://ui.perfetto.dev",
-        )
+        yield Note("note", f"{profile.saved_as} is for https://ui.perfetto.dev")
+
+
+def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
+    """The figures behind the picture, all names in full, and every lane."""
+    if profile.launches:
+        parts: list[Part] = [Grid("", tuple(_shares(profile)))]
+        if profile.streams:
+            parts.append(_streams(profile, setting))
+        if profile.kernels:
+            parts.append(_by_name(profile))
+        yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
+    if profile.spans:
+        yield Details("Every thread and stream", (timeline(profile, setting),), "lanes")
 
 
 def timeline(profile: Profile, setting: Setting) -> Timeline:
-    """Host lanes first, then the streams; of very many the busiest ones.
-
-    Where a device would not be seen at all, each device has one lane instead.
-    """
+    """Host lanes first, then the streams; of very many the busiest ones."""
     host: dict[tuple[int, str], list[Span]] = {}
     streams: dict[tuple[int, int], list[Span]] = {}
     for each in profile.spans:
-        drawn = Span(each.start_s, each.end_s, each.name, _KINDS[each.kind])
+        drawn = drawn_span(each)
         if each.kind in DEVICE_KINDS and each.device is not None:
             key = each.device, -1 if each.stream is None else each.stream
             streams.setdefault(key, []).append(drawn)
         else:
-            host.setdefault(_host_lane(each), []).append(drawn)
+            what = "waits, launches" if each.kind in _SUBMITTING else ""
+            host.setdefault((each.thread or 0, what), []).append(drawn)
     lanes = [Lane(_host_name(key), tuple(host[key])) for key in sorted(host)]
-    lanes.extend(_device_lanes(streams, setting, MOST_LANES - len(lanes)))
-    return Timeline(
-        "What ran when",
-        tuple(lanes),
-        tuple(dict.fromkeys(_KINDS.values())),
-        Span(0.0, profile.length_s),
-    )
-
-
-def _device_lanes(
-    streams: dict[tuple[int, int], list[Span]], setting: Setting, room: int
-) -> list[Lane]:
-    """A lane for each stream, or for each device if only so all of them are seen."""
-    ordered = _busiest_first(streams, room)
-    devices = {device for device, _ in streams}
-    if {device for device, _ in ordered[:room]} != devices and len(devices) <= room:
-        return [_one_lane(number, streams, setting) for number in sorted(devices)]
-    return [Lane(_stream_name(*key, setting), tuple(streams[key])) for key in ordered]
-
-
-def _busiest_first(
-    streams: dict[tuple[int, int], list[Span]], room: int
-) -> list[tuple[int, int]]:
-    """The streams in order; where room is short, the idlest of them come last."""
-    busy = {key: Lane("", tuple(spans)).busy_s for key, spans in streams.items()}
-    by_time = sorted(sorted(streams), key=lambda key: -busy[key])
-    busiest = set(by_time[: max(room, 0)])
-    return sorted(streams, key=lambda key: (key not in busiest, key))
-
-
-def _one_lane(
-    number: int, streams: dict[tuple[int, int], list[Span]], setting: Setting
-) -> Lane:
-    """All that ran on a device; what ran at the same time lies on each other."""
-    its = [spans for (device, _), spans in streams.items() if device == number]
-    joined = sorted(chain.from_iterable(its), key=lambda span: span.start_s)
-    name = f"{setting.kind}:{number}, {count_text(len(its), 'stream')}"
-    return Lane(name, tuple(joined))
-
-
-def _host_lane(span: TraceSpan) -> tuple[int, str]:
-    """Waits and launches lie inside operations, so they have a lane of their own."""
-    what = "waits, launches" if span.kind in _SUBMITTING else ""
-    return span.thread or 0, what
+    lanes.extend(stream_lanes(streams, setting, MOST_LANES - len(lanes)))
+    return Timeline("", tuple(lanes), (), Span(0.0, profile.length_s))
 
 
 def _host_name(lane: tuple[int, str]) -> str:
@@ -122,53 +77,119 @@ def _host_name(lane: tuple[int, str]) -> str:
     return f"{name}: {what}" if what else name
 
 
-def _stream_name(device: int, stream: int, setting: Setting) -> str:
-    name = f"{setting.kind}:{device}"
-    return name if stream < 0 else f"{name} stream {stream}"
-
-
-def _shares(profile: Profile) -> Iterator[str]:
+def _shares(profile: Profile) -> Iterator[tuple[str, Cell]]:
     length = profile.length_s
 
-    def share(seconds: float) -> str:
-        return share_text(min(seconds / length, 1.0) if length > 0 else None)
+    def timed(seconds: float) -> str:
+        share = share_text(min(seconds / length, 1.0) if length > 0 else None)
+        return f"{seconds_text(seconds)}, {share} of the time"
 
-    yield (
-        f"At least one stream was busy for {share(profile.busy_s)} of the time "
-        f"({seconds_text(profile.busy_s)}), and none for {share(profile.idle_s)}."
-    )
-    if profile.overlapped_s > 0:
-        yield f"At least two streams ran at once for {share(profile.overlapped_s)}."
+    yield "at least one stream busy", timed(profile.busy_s)
+    yield "no stream busy", timed(profile.idle_s)
+    yield "two streams or more at once", timed(profile.overlapped_s)
     if profile.copying_s > 0:
         hidden = share_text(min(profile.hidden_copy_s / profile.copying_s, 1.0))
-        yield (
-            f"Copies took {seconds_text(profile.copying_s)}; {hidden} of that was "
-            "hidden behind kernels."
-        )
-    count = f"{profile.launches:,} kernels, copies and fills"
-    if profile.launches == 1:
-        count = "1 kernel, copy or fill"
-    queued = profile.in_flight
-    most = "" if queued is None else f"; up to {queued:,} were in the queue of a stream"
-    yield f"There were {count} in all{most}."
+        said = f"{seconds_text(profile.copying_s)}, {hidden} of it behind kernels"
+        yield "copies", said
+    yield "kernels, copies and fills", f"{profile.launches:,}"
+    if profile.in_flight is not None:
+        yield "most in the queue of a stream", f"{profile.in_flight:,}"
 
 
-def _kernels(profile: Profile) -> Table:
-    busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
+def _streams(profile: Profile, setting: Setting) -> Table:
+    properties = (
+        Property(
+            Column("Stream"),
+            lambda each: f"{setting.kind}:{each.device} stream {each.stream}",
+        ),
+        Property(Column("Count", number=True), lambda each: f"{each.spans:,}"),
+        Property(Column("Busy", number=True), lambda each: seconds_text(each.busy_s)),
+    )
+    return Table.of("", properties, profile.streams)
 
-    def of_busy_time(kernel: TopKernel) -> Meter:
-        share = min(kernel.total_s / busy, 1.0) if busy > 0 else None
-        return Meter(share, share_text(share))
 
+# --------------------------------------------------------------------- kernels
+
+
+def kernel_name(name: str) -> str:
+    """A kernel without its parameters and arguments of templates.
+
+    >>> kernel_name("void at::native::reduce_kernel<512, 1>(at::Tensor)")
+    'reduce_kernel'
+    >>> kernel_name("Memcpy HtoD (Pinned -> Device)"), kernel_name("aten::mm")
+    ('Memcpy HtoD (Pinned -> Device)', 'aten::mm')
+    """
+    if not name.startswith("void ") and "<" not in name:
+        return name
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    bare = re.split(r"[<(]", bare, maxsplit=1)[0]
+    return _NAMESPACES.sub("", bare).strip() or name
+
+
+class _Named(NamedTuple):
+    """All kernels of one name."""
+
+    name: str
+    kind: str
+    times: int
+    total_s: float
+
+
+def _by_short_name(profile: Profile) -> list[_Named]:
+    """However many types and shapes each was made for; the dearest first."""
+    alike: dict[tuple[str, str], list[TopKernel]] = {}
+    for each in profile.kernels:
+        alike.setdefault((kernel_name(each.name), each.kind), []).append(each)
+    named = [
+        _Named(*key, sum(each.times for each in its), sum(each.total_s for each in its))
+        for key, its in alike.items()
+    ]
+    return sorted(named, key=lambda each: -each.total_s)
+
+
+def dearest(profile: Profile) -> tuple[str, float | None]:
+    """The name that took most of the time, and its share."""
+    first = _by_short_name(profile)[0]
+    return first.name, _of_busy_time(profile, first.total_s)
+
+
+def kernel_table(profile: Profile) -> Table:
+    """A row for each name."""
+    return Table(
+        _KERNELS,
+        (
+            Column("Kernel or copy"),
+            Column("Count", number=True),
+            Column("Total", number=True),
+            Column("Of busy time"),
+        ),
+        tuple(
+            (name, f"{times:,}", seconds_text(total_s), _meter(profile, total_s))
+            for name, _, times, total_s in _by_short_name(profile)
+        ),
+        name="kernels",
+    )
+
+
+def _by_name(profile: Profile) -> Table:
     properties = (
         Property(Column("Kernel or copy"), lambda each: each.name),
         Property(Column("Kind"), lambda each: each.kind),
         Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
         Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
-        Property(Column("Of busy time"), of_busy_time),
         Property(
             Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
         ),
     )
-    caption = "What took most of the devices' time"
-    return Table.of(caption, properties, profile.kernels)
+    return Table.of("All kernels, by their full names", properties, profile.kernels)
+
+
+def _of_busy_time(profile: Profile, seconds: float) -> float | None:
+    """Which share of the time of all streams that is."""
+    busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
+    return min(seconds / busy, 1.0) if busy > 0 else None
+
+
+def _meter(profile: Profile, seconds: float) -> Meter:
+    share = _of_busy_time(profile, seconds)
+    return Meter(share, share_text(share))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import rate_text
-from gpumagic.drawing import Column, Meter, Note, Paragraph, Plane, Property, Table
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Meter,
+    Note,
+    Paragraph,
+    Plane,
+    Property,
+    Table,
+)
 from gpumagic.report.units import share_of, share_text
 
 if TYPE_CHECKING:
@@ -15,33 +24,79 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part
 
 _COUNTED = (
-    "Operations were counted in one more run of the code, after the timed one: matrix "
-    "products, convolutions and attention only."
+    "Operations were counted in one more run of the code, after the timed one. Only "
+    "matrix products, convolutions and attention count."
 )
 _SHOWN = 8
+_FASTER_TYPES = {
+    "float64": "float32 computes faster, where it is exact enough",
+    "float32": "bfloat16 computes faster, as in torch.autocast",
+    "tf32": "bfloat16 computes faster, as in torch.autocast",
+}
 _DECADE = 10.0
 _LARGE = 100
 
 
-def roof_parts(roofline: Roofline) -> Iterator[Part]:
-    """What was achieved, which limit binds, and what it rests on."""
+def roof_reached(roofline: Roofline | None) -> str:
+    """How near it came to the limit that binds, for a headline."""
+    if roofline is None:
+        return ""
+    roof, achieved = roofline.roof_flops_per_s, roofline.flops_per_s
+    if roof and achieved is not None:
+        limit = f"what {_whose(roofline)} can compute"
+        if _memory_binds(roofline):
+            limit = f"what the memory of {_whose(roofline)} allows"
+        return f"{share_of(achieved / roof)} {limit}"
+    peak, moved = roofline.peak_bytes_per_s, roofline.bytes_per_s
+    if peak and moved is not None:
+        limit = f"the memory bandwidth of {_whose(roofline)}"
+        return f"{share_of(moved / peak)} {limit}"
+    return ""
+
+
+def roof_notes(roofline: Roofline) -> Iterator[Note]:
+    """Which limit binds, or why that is not known."""
     if roofline.problem:
         yield Note(
             "warning",
             f"operations could not be counted: {roofline.problem}",
             roofline.hint or "",
         )
-    if roofline.flops is None and roofline.nbytes is None:
+    if not roofline.roof_flops_per_s or roofline.flops_per_s is None:
         return
-    yield _achieved(roofline)
-    if verdict := _verdict(roofline):
-        yield Paragraph(verdict)
-    if picture := _picture(roofline):
-        yield picture
+    if roofline.intensity is None:
+        yield Note(
+            "note",
+            "the limit of the memory is not known: how much one run moves was not said",
+            "--bytes SIZE says how much it reads and writes",
+            "no bytes",
+        )
+        return
+    most = rate_text(roofline.roof_flops_per_s, "FLOP/s")
+    dtype = "" if roofline.peaks is None else roofline.peaks.dtype
+    does = f"with {_intensity(roofline.intensity)} for each byte"
+    if _memory_binds(roofline):
+        text = f"{does} the memory is the limit, at {most}"
+        yield Note("note", text, "fuse operations, so that less is read and written")
+    else:
+        text = f"{does} computing is the limit, at {most}"
+        yield Note("note", text, _FASTER_TYPES.get(dtype, ""))
+
+
+def roof_table(roofline: Roofline) -> Table | None:
+    """What was achieved, against what can be."""
+    if roofline.flops is None and roofline.nbytes is None:
+        return None
+    return _achieved(roofline)
+
+
+def roof_details(roofline: Roofline) -> Iterator[Details]:
+    """The operations, and how they were counted."""
     if roofline.flops is not None:
-        yield Paragraph(_COUNTED)
-    if roofline.counted:
-        yield _operations(roofline)
+        parts: list[Part] = [Paragraph(_COUNTED)]
+        if roofline.counted:
+            parts.append(_operations(roofline))
+        yield Details("Which operations were counted", tuple(parts), "operations")
 
 
 def _achieved(roofline: Roofline) -> Table:
@@ -80,8 +135,8 @@ def _achieved(roofline: Roofline) -> Table:
 
 def _those(roofline: Roofline) -> str:
     if roofline.devices == 1:
-        return "the device can do"
-    return f"{roofline.devices} devices can do together"
+        return "the GPU can do"
+    return f"{roofline.devices} GPUs can do together"
 
 
 def _where(peaks: Peaks | None) -> str:
@@ -98,44 +153,9 @@ def _held_against(
     return rate_text(peak, unit), Meter(share, share_text(share))
 
 
-def _verdict(roofline: Roofline) -> str:
-    roof, achieved = roofline.roof_flops_per_s, roofline.flops_per_s
-    if not roof or achieved is None:
-        return ""
-    share = share_of(achieved / roof)
-    if roofline.intensity is None:
-        return (
-            f"It reached {share} the most that {_who(roofline)}. --bytes SIZE "
-            "says how much one run reads and writes; then the memory's limit is known "
-            "as well."
-        )
-    most = rate_text(roof, "FLOP/s")
-    does = f"With {_intensity(roofline.intensity)} for each byte"
-    if _memory_binds(roofline):
-        return (
-            f"{does}, the memory is the limit: it allows {most}, and the run reached "
-            f"{share} that."
-        )
-    return (
-        f"{does}, computing is the limit: {_doing(roofline)} {most}, and the run "
-        f"reached {share} that."
-    )
-
-
 def _whose(roofline: Roofline) -> str:
     one = roofline.devices == 1
-    return "this device" if one else f"these {roofline.devices} devices"
-
-
-def _who(roofline: Roofline) -> str:
-    if roofline.devices == 1:
-        return "this device computes"
-    return f"these {roofline.devices} devices compute together"
-
-
-def _doing(roofline: Roofline) -> str:
-    one = roofline.devices == 1
-    return "the device does" if one else f"the {roofline.devices} devices do"
+    return "this GPU" if one else f"these {roofline.devices} GPUs"
 
 
 def _memory_binds(roofline: Roofline) -> bool:
@@ -149,8 +169,10 @@ def _intensity(intensity: float) -> str:
     return f"{intensity:.3g} FLOP"
 
 
-def _picture(roofline: Roofline) -> Plane | None:
+def roof_picture(roofline: Roofline | None) -> Plane | None:
     """The roof and the run, where both limits and both counts are known."""
+    if roofline is None:
+        return None
     most, fastest = roofline.peak_flops_per_s, roofline.peak_bytes_per_s
     x, y = roofline.intensity, roofline.flops_per_s
     if not (most and fastest and x and y):
@@ -195,7 +217,7 @@ def _operations(roofline: Roofline) -> Table:
         ),
     )
     return Table.of(
-        "Floating point operations by kind",
+        "",
         properties,
         roofline.counted[:_SHOWN],
         len(roofline.counted),

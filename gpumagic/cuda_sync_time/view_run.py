@@ -1,57 +1,77 @@
-"""One run in sentences: how long, who waited for whom, and what that means."""
+"""One run: how long, who waited for whom, and what to do about it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
-from gpumagic.cuda_sync_time.view_flags import MOST_NAMES, notes, short_words
-from gpumagic.cuda_sync_time.view_profile import profile_parts
-from gpumagic.cuda_sync_time.view_roofline import roof_parts
+from gpumagic.cuda_sync_time.view_busy import done_alike, picture, seconds_of, spans_of
+from gpumagic.cuda_sync_time.view_flags import (
+    COSTS_ONCE,
+    MOST_NAMES,
+    is_weighty,
+    notes,
+    short_words,
+)
+from gpumagic.cuda_sync_time.view_profile import (
+    dearest,
+    kernel_table,
+    profile_details,
+    profile_notes,
+)
+from gpumagic.cuda_sync_time.view_roofline import (
+    roof_details,
+    roof_notes,
+    roof_picture,
+    roof_reached,
+    roof_table,
+)
 from gpumagic.drawing import (
     Column,
+    Details,
     Grid,
     Note,
     Paragraph,
     Property,
-    Stack,
-    Stacks,
     Table,
     how_measured,
+    one_screen,
 )
-from gpumagic.report.units import UNKNOWN, devices_text, listed, seconds_text, shortened
+from gpumagic.report.events import SpanKind
+from gpumagic.report.units import (
+    UNKNOWN,
+    count_text,
+    devices_text,
+    listed,
+    seconds_text,
+    share_of,
+    share_text,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import (
-        DeviceTime,
-        Run,
-        Setting,
-        SyncPoint,
-        TimingReport,
-    )
+    from gpumagic.cuda_sync_time.report import Profile, Setting, TimingReport, Zoom
     from gpumagic.drawing import Cell, Part
 
-_LONGEST_ERROR = 200
+_LONGEST_ERROR = 90
 
 # Below so many floors a run cannot be told from an empty cell.
 _FLOORS = 2
-_NAIVE = "%%time would have said"
-_NO_MORE = "hardly more than an empty cell"
+_MOSTLY = 0.5  # of the time
+_NEARLY_ALL = 0.8
+_ALONE, _WITH_A_TABLE = 10, 6  # lanes
+# A cell that took this machine so many times as long has perhaps done other things; but
+# working out a value takes long, too: for each operation, and by what it would compute.
+_OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
+_PYTHON = "simulated clock"
+# Told with how it was measured: whoever asked for it knows that it was on.
+_OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
 
-_CODE = "the host runs the code"
-_WAIT = "the host waits"
-_TAIL = "it waits for work on other streams"
-_BACKLOG = "waited for before, not counted"
-# Events tell when that stream is done, and nothing of its pauses before.
-_UNTIL_DONE = (
-    "the GPU may be at work, on the stream that the cell began on: --profile tells when"
-)
-
-# Earlier work that took longer than this many times the run would hide the run.
-_LONGEST_BACKLOG = 3
+_LONGEST_NAME = 60
 _FEW = 2  # devices, each of which has a line of its own
 # Waits were timed one by one, so no floor of a cell is in them.
 _WAITS = (
@@ -71,28 +91,26 @@ _WAITS = (
 )
 
 
+# --------------------------------------------------------------------- the answer
+
+
 def headline(report: TimingReport) -> str:
     """The true time, what it was spent on, and what an untrue one would have been."""
-    name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        return (
-            f"{name}failed {_when(report)} ({shortened(report.failed, _LONGEST_ERROR)})"
-        )
-    if too_short(report):
-        return f"{name}{_time(report)}: {_NO_MORE}"
-    said = [f"{name}{_spent(report)}", _naive(report)]
-    return ". ".join(each for each in said if each)
+        said = shortened(report.failed, _LONGEST_ERROR)
+        return f"{_name(report)}failed {_when(report)} ({said})"
+    said = f"{_name(report)}{_spent(report)}"
+    return said if too_short(report) else f"{said}{_naive(report)}"
 
 
 def brief(report: TimingReport) -> str:
     """The time in a line with its flags, for when every cell is timed."""
-    name = f"{report.code.name}: " if report.code.name else ""
     flags = short_words(flag.kind for flag in report.flags)
     behind = f" [{flags}]" if flags else ""
     if report.failed is not None:
-        return f"{name}failed {_when(report)}{behind}"
+        return f"{_name(report)}failed {_when(report)}{behind}"
     spent = _time(report) if too_short(report) else _spent(report)
-    return f"{name}{spent}{behind}"
+    return f"{_name(report)}{spent}{behind}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -101,123 +119,134 @@ def too_short(report: TimingReport) -> bool:
     return floor_s is not None and report.run.elapsed_s < _FLOORS * floor_s
 
 
-def meaning(report: TimingReport) -> str:
-    """What the split between host and device says, as far as it says anything."""
-    if too_short(report):
-        return "One such run is too short to be judged: --repeat takes many in a row."
-    match report.bound:
-        case Bound.DEVICE:
-            return (
-                "The GPU decided this time: the host was soon done and then waited for "
-                "it. Faster work on the GPU makes the cell faster."
-            )
-        case Bound.HOST:
-            return _of_the_host(report)
-        case Bound.OVERLAPPED:
-            return (
-                "Host and GPU both took their part: part of the GPU's work was done "
-                "while the host was still busy."
-            )
-        case Bound.HOST_ONLY:
-            if _is_blind(report):
-                return "This is the host's time alone; what a GPU did is unknown."
-            return "No device was in use, so this is the host's time alone."
-
-
-def about_the_floor(report: TimingReport) -> str:
-    """What an empty cell would have shown."""
-    if report.setting.floor_s is None:
-        return ""
-    floor = floor_text(report.setting.floor_s)
-    return (
-        f"An empty cell is measured as {floor} here (the floor); nothing is subtracted."
-    )
+def _name(report: TimingReport) -> str:
+    return f"{report.code.name}: " if report.code.name else ""
 
 
 def _time(report: TimingReport) -> str:
-    return measured(report.run.elapsed_s, report.setting.floor_s)
+    time = measured(report.run.elapsed_s, report.setting.floor_s)
+    return f"{time} on the simulated clock" if _leaves_out_python(report) else time
 
 
 def _when(report: TimingReport) -> str:
-    time = _time(report)
+    time = measured(report.run.elapsed_s, report.setting.floor_s)
     return "at once" if time.startswith("below") else f"after {time}"
+
+
+def _leaves_out_python(report: TimingReport) -> bool:
+    """Whether Python's own time, which no model has, may be most of what passed."""
+    run, own_s = report.run, report.run.simulated_in_s
+    busy_s = report.busy_s or 0.0
+    values_s = _OWN_EACH_S * len(spans_of(report)) + _OWN_OF_BUSY * busy_s
+    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S + values_s):
+        return False
+    return busy_s < _MOSTLY * run.elapsed_s
 
 
 def _spent(report: TimingReport) -> str:
     run, time = report.run, _time(report)
     if report.bound is Bound.HOST_ONLY:
+        if run.simulated_in_s is not None and _leaves_out_python(report):
+            return f"{time}, {seconds_text(run.simulated_in_s)} here; no GPU was used"
         of_gpus = "a GPU was not waited for" if _is_blind(report) else "no GPU was used"
         return f"{time} on the host; {of_gpus}"
+    return f"{time}: {_did(report)}"
+
+
+def _did(report: TimingReport) -> str:
+    """What the time went to, as told by what was asked for."""
+    if too_short(report):
+        return "hardly more than an empty cell"
+    if reached := roof_reached(report.roofline):
+        return reached
+    if report.syncs:
+        return _lines_wait(report)
+    if report.busy_s is not None:
+        return f"{_works(report, report.busy_s)}{_started(report)}"
+    return f"{_works_perhaps(report)}{_started(report)}"
+
+
+def _works(report: TimingReport, busy_s: float) -> str:
+    """What the GPU and the host did, where all of it was seen."""
+    if busy_s <= 0:
+        return f"{_gpus(report, 'does')} nothing in it"
+    said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
+    if report.bound is Bound.DEVICE:
+        return f"{said}, the host waits"
+    launching_s = seconds_of(report, SpanKind.LAUNCH)
+    waiting_s = seconds_of(report, SpanKind.WAIT)
+    whole_s = report.run.elapsed_s
+    if waiting_s > _MOSTLY * whole_s:
+        return f"{said}, its lines wait {seconds_text(waiting_s)} for that"
+    if launching_s > _MOSTLY * whole_s:
+        return f"{said}, launching takes {seconds_text(launching_s)}"
+    return said
+
+
+def _gpus(report: TimingReport, does: str) -> str:
+    """Who did it: a single one, or some of several."""
+    if len(report.setting.devices) <= 1:
+        return f"the GPU {does}"
+    return f"the GPUs {'do' if does == 'does' else does.removesuffix('s')}"
+
+
+def _started(report: TimingReport) -> str:
+    """What a second run does not meet, where the host took its time."""
+    flags = [flag for flag in report.flags if flag.kind in COSTS_ONCE]
+    if not flags or report.run.naive_s < _MOSTLY * report.run.elapsed_s:
+        return ""
+    if any(flag.kind is FlagKind.COMPILED for flag in flags):
+        return ", compiling takes part of it"
+    libraries = dict.fromkeys(name for flag in flags for name in flag.names)
+    what = listed(tuple(libraries), " and ", _FEW) or "the GPU"
+    return f", starting {what} takes part of it"
+
+
+def _works_perhaps(report: TimingReport) -> str:
+    """The same where only two stamps and a pair of events are known."""
+    waited = measured(report.run.waited_s, report.setting.floor_s)
     if report.bound is Bound.HOST:
-        return f"{time}, {_in_the_code(report)}; {_when_done(report)}"
-    waited = measured(run.waited_s, report.setting.floor_s)
-    inside = _waits_inside(report)
-    also = f" at the end, and {inside} within the code" if inside else ""
-    return f"{time}, of which the host waited {waited} for the GPU{also}"
-
-
-def _in_the_code(report: TimingReport) -> str:
-    """What the time before the code returned was, as far as somebody looked."""
-    if not report.syncs:
-        nobody_looked = report.syncs is None
-        return _how_much_of_it(report) if nobody_looked else "spent on the host"
-    inside = _waits_inside(report)
-    return f"of which the code itself waited {inside or 'now and then'} for the GPU"
-
-
-def _how_much_of_it(report: TimingReport) -> str:
-    """How much of the time had passed when the code returned, as far as digits tell."""
-    run, floor_s = report.run, report.setting.floor_s
-    same_figure = measured(run.naive_s, floor_s) == _time(report)
-    if same_figure or not report.tells(run.waited_s):
-        return "all while the code ran"
-    return "nearly all while the code ran"
+        if report.syncs is not None:
+            return f"nothing in it waits for the GPU, which {_when_done(report)}"
+        code = measured(report.run.naive_s, report.setting.floor_s)
+        return f"the code ran {code} of it, the GPU {_when_done(report)}"
+    said = f"{_gpus(report, 'works')} at least {waited} of it"
+    return f"{said}, the host waits" if report.bound is Bound.DEVICE else said
 
 
 def _when_done(report: TimingReport) -> str:
-    """When the GPU was done, as the title and the sentence below it say it."""
-    waited_s = report.run.waited_s
-    if not report.tells(waited_s):
-        return "the GPU was done as soon as the code was"
-    waited = measured(waited_s, report.setting.floor_s)
-    return f"the GPU was done {waited} after the code was"
+    run, floor_s = report.run, report.setting.floor_s
+    if not report.tells(run.waited_s):
+        return "was done with it"
+    return f"was done {measured(run.waited_s, floor_s)} later"
 
 
-def _waits_inside(report: TimingReport) -> str:
-    """How long the lines of the code waited; empty where nobody can tell.
-
-    Waits of several threads may lie beside each other, and then make no sum.
-    """
-    known = [each.waited_s for each in report.syncs or ()]
-    sum_s = sum(each for each in known if each is not None)
-    if not 0 < sum_s <= report.run.naive_s:
-        return ""
-    return f"{'at least ' if None in known else ''}{seconds_text(sum_s)}"
+def _lines_wait(report: TimingReport) -> str:
+    """The waits within the code; those of several threads at once make no sum."""
+    points = report.syncs or ()
+    run, floor_s = report.run, report.setting.floor_s
+    known = [point.waited_s for point in points if point.waited_s is not None]
+    whole_s, least = sum(known), "" if len(known) == len(points) else "at least "
+    times = count_text(sum(point.times for point in points), "time")
+    said = f"its lines wait for the GPU {times}"
+    if known and whole_s <= run.naive_s:
+        said = f"its lines wait {least}{seconds_text(whole_s)} for the GPU"
+    if report.bound in (Bound.DEVICE, Bound.OVERLAPPED):
+        return f"{said}, its end {measured(run.waited_s, floor_s)}"
+    return said
 
 
 def _naive(report: TimingReport) -> str:
-    """What a clock around the code would have said, and how wrong that is."""
-    run: Run = report.run
-    if report.bound is Bound.HOST_ONLY or run.too_little is None:
+    """What a clock round the call would have said, where that is wrong."""
+    run, floor_s = report.run, report.setting.floor_s
+    ratio = run.too_little
+    if not run.uses_device or ratio is None or nearly_same(ratio):
         return ""
-    if nearly_same(run.too_little):
-        return f"{_NAIVE} the same"
-    floor_s = report.setting.floor_s
     if not report.tells(run.waited_s):
-        said = measured(run.naive_s, floor_s)
-        return f"{_NAIVE} {said}: the rest is what an empty cell takes"
-    if not report.tells(run.naive_s) and floor_s:
-        least = run.elapsed_s / floor_s
-        if nearly_same(least) or least < 1:
-            return ""
-        return (
-            f"{_NAIVE} less than {floor_text(floor_s)}, more than "
-            f"{times_text(least)} times too little"
-        )
-    return (
-        f"{_NAIVE} {measured(run.naive_s, floor_s)}, "
-        f"{times_text(run.too_little)} times too little"
-    )
+        return ""
+    if not report.tells(run.naive_s):
+        return f"; %%time would say less than {floor_text(floor_s)}"
+    return f"; %%time would say {measured(run.naive_s, floor_s)}"
 
 
 def _is_blind(report: TimingReport) -> bool:
@@ -225,102 +254,159 @@ def _is_blind(report: TimingReport) -> bool:
     return any(flag.kind is FlagKind.UNSEEN for flag in report.flags)
 
 
-def _of_the_host(report: TimingReport) -> str:
-    done = _when_done(report)
-    said = f"{done[:1].upper()}{done[1:]}."
-    if report.syncs is None:
-        return (
-            f"{said} Either launching takes longer than the work, or something in the "
-            "code waits for the GPU: --syncs tells which."
-        )
-    if report.syncs:
-        return f"{said} The code itself waits for it, in the lines below."
-    return (
-        f"{said} Nothing made the host wait in between, so launching takes longer than "
-        "the work: fewer and larger operations make the cell faster."
-    )
+# ---------------------------------------------------------------------- the parts
 
 
-def run_parts(report: TimingReport) -> Iterator[Part]:
+def run_parts(report: TimingReport) -> tuple[Part, ...]:
     """Everything below the headline, the most telling first."""
-    if report.failed is not None:
-        yield Note(
-            "problem",
-            "this is the time until the error was raised, and says nothing about "
-            "code that works",
+    return one_screen((*_in_sight(report), *_folded(report)))
+
+
+def _in_sight(report: TimingReport) -> Iterator[Part]:
+    roof, tables = roof_picture(report.roofline), tuple(_tables(report))
+    if roof is not None:
+        yield roof
+    elif _has_picture(report):
+        yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
+    yield from tables[:1]
+    yield from _notes(report)
+
+
+def _has_picture(report: TimingReport) -> bool:
+    if too_short(report):
+        return False
+    profile = report.profile
+    return report.run.uses_device or (profile is not None and bool(profile.spans))
+
+
+def _tables(report: TimingReport) -> Iterator[Table]:
+    """The one that was asked for most pointedly comes first."""
+    if report.roofline is not None and (table := roof_table(report.roofline)):
+        yield table
+    if report.syncs:
+        yield Table.of(
+            "Lines that make the host wait", _WAITS, report.syncs, name="waits"
         )
-    if report.run.uses_device and not too_short(report):
-        yield _bars(report)
-    yield Paragraph(" ".join(_sentences(report)))
-    yield from notes(report.flags, report.setting)
-    if report.syncs is not None:
-        yield _syncs(report.syncs)
-    if report.profile is not None:
-        yield from profile_parts(report.profile, report.setting)
+    if report.profile is not None and report.profile.kernels:
+        yield kernel_table(report.profile)
+
+
+def _folded(report: TimingReport) -> Iterator[Details]:
+    for table in tuple(_tables(report))[1:]:
+        yield Details(table.caption, (replace(table, caption=""),), table.name)
+    if roof_picture(report.roofline) is not None and _has_picture(report):
+        whole = picture(report, most=_ALONE)
+        yield Details(whole.caption, (replace(whole, caption=""),), "timeline")
     if report.roofline is not None:
-        yield from roof_parts(report.roofline)
-    yield how_measured(Grid("", tuple(_facts(report))))
-
-
-def _sentences(report: TimingReport) -> Iterator[str]:
-    if report.failed is None:
-        yield meaning(report)
-    if report.setting.label:
-        yield "The clock is that of the model: Python's own time is not in it."
-    yield about_the_floor(report)
-
-
-def _bars(report: TimingReport) -> Stacks:
-    """One bar for the run, and one to its scale for each device's events."""
-    run, floor_s = report.run, report.setting.floor_s
-    tail = _drawn(min(run.tail_s or 0.0, run.waited_s), floor_s)
-    backlog = _drawn(run.backlog_s or 0.0, floor_s)
-    if backlog > _LONGEST_BACKLOG * run.elapsed_s:
-        backlog = 0.0
-    sizes = {_CODE: run.naive_s, _WAIT: run.waited_s - tail, _TAIL: tail}
-    whole = measured(run.elapsed_s, floor_s)
-    devices = (
-        Stack(where, (("", backlog), (_UNTIL_DONE, done_s)), f"done by {text}")
-        for where, done_s, text in _done_alike(report)
-        if done_s is not None
-    )
-    legend = {kind: measured(size, floor_s) for kind, size in sizes.items()}
-    legend |= {_UNTIL_DONE: "", _BACKLOG: measured(backlog, floor_s)}
-    pieces = ((_BACKLOG, backlog), *sizes.items())
-    return Stacks(
-        "Who was busy when",
-        (Stack("the run", pieces, whole), *devices),
-        tuple(legend.items()),
+        yield from roof_details(report.roofline)
+    if report.profile is not None:
+        yield from profile_details(report.profile, report.setting)
+    yield how_measured(
+        Grid("", tuple(_facts(report))), Paragraph("\n".join(_how(report)))
     )
 
 
-def _done_alike(report: TimingReport) -> Iterator[tuple[str, float | None, str]]:
-    """Devices, when they were done, and that as text.
+def _notes(report: TimingReport) -> Iterator[Note]:
+    """What makes the time untrue, then what makes it long, then all else."""
+    if report.failed is not None:
+        text = "the time ends at the error: code that works takes another one"
+        yield Note("problem", text)
+    weighty = [flag for flag in report.flags if is_weighty(flag.kind)]
+    others = [
+        flag
+        for flag in report.flags
+        if not is_weighty(flag.kind) and flag.kind not in _OF_LOOKING
+    ]
+    yield from notes(weighty, report.setting)
+    roof = () if report.roofline is None else tuple(roof_notes(report.roofline))
+    yield from roof
+    once = any(each.kind in COSTS_ONCE for each in weighty)
+    if report.failed is None and not once and not roof:
+        yield from _advice(report)
+    if report.profile is not None:
+        yield from profile_notes(report.profile)
+    yield from notes(others, report.setting)
 
-    Of very few each is told; of more, those together whose figures read the same.
-    """
-    events, setting = report.run.events, report.setting
-    alike: dict[str, list[DeviceTime]] = {}
-    for each in events:
-        text = measured(each.elapsed_s, setting.floor_s)
-        key = text if len(events) > _FEW else f"{each.device}"
-        alike.setdefault(key, []).append(each)
-    for its in alike.values():
-        known = [each.elapsed_s for each in its if each.elapsed_s is not None]
-        done_s = max(known, default=None)
-        where = devices_text(setting.kind, (each.device for each in its))
-        yield where, done_s, measured(done_s, setting.floor_s)
+
+def _advice(report: TimingReport) -> Iterator[Note]:
+    """What makes it slow, and what to try."""
+    if _leaves_out_python(report):
+        own = seconds_text(report.run.simulated_in_s)
+        yield Note(
+            "note",
+            f"Python's own time is not on the simulated clock; here it ran {own}",
+            "box.off(), then time it again: this machine's clock counts Python",
+            _PYTHON,
+        )
+    elif too_short(report):
+        yield Note(
+            "note",
+            "one run this short cannot be judged",
+            "--repeat takes many in a row",
+            "too short",
+        )
+    if too_short(report) or report.bound is Bound.HOST_ONLY:
+        return
+    if report.syncs:
+        yield Note(
+            "note",
+            "while a line waits, the host launches nothing ahead",
+            "keep values on the GPU, and read them once at the end",
+            "waits",
+        )
+    elif report.busy_s is None:
+        yield from _advice_unseen(report)
+    else:
+        yield from _advice_seen(report, report.busy_s)
 
 
-def _drawn(seconds: float, floor_s: float | None) -> float:
-    """A time that an empty cell has as well is not worth a piece of the bar."""
-    return seconds if seconds >= (floor_s or 0.0) else 0.0
+def _advice_unseen(report: TimingReport) -> Iterator[Note]:
+    if report.bound is Bound.DEVICE:
+        yield Note("note", _GPU_LIMIT, _NAMES_KERNELS, "GPU limit")
+    elif report.bound is Bound.OVERLAPPED:
+        text = "what the GPU did before the code returned is not known"
+        yield Note("note", text, "--profile shows when it was busy", "part unknown")
+    elif report.syncs is None:
+        text = "launching is the limit, or lines of the code wait for the GPU"
+        yield Note("note", text, "--syncs tells which", "host limit")
+    else:
+        yield _LAUNCH_LIMIT
 
 
-def _syncs(syncs: tuple[SyncPoint, ...]) -> Part:
-    if not syncs:
-        return Paragraph("Nothing made the host wait while the code ran.")
-    return Table.of("Lines that made the host wait", _WAITS, syncs)
+def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
+    whole_s = report.run.elapsed_s
+    profile = report.profile
+    if busy_s >= _NEARLY_ALL * whole_s:
+        named = profile is not None and bool(profile.kernels)
+        hint = _most_of(profile) if named and profile else _NAMES_KERNELS
+        yield Note("note", _GPU_LIMIT, hint, "GPU limit")
+    elif seconds_of(report, SpanKind.WAIT) > _MOSTLY * (whole_s - busy_s):
+        text = "lines of the code wait for the GPU, which then has nothing to do"
+        yield Note("note", text, "--syncs names these lines", "waits")
+    elif busy_s > 0 and seconds_of(report, SpanKind.LAUNCH) > _MOSTLY * whole_s:
+        yield _LAUNCH_LIMIT
+    elif 0 < busy_s < _MOSTLY * whole_s and profile is None:
+        text = f"the GPU has nothing to do for {share_text(1 - busy_s / whole_s)} of it"
+        yield Note("note", text, "--profile shows what the host does then", "idle GPU")
+
+
+_GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
+_NAMES_KERNELS = "--profile names the kernels that take most"
+_LAUNCH_LIMIT = Note(
+    "note",
+    "launching is the limit: each operation costs the host time, however small it is",
+    "fewer and larger operations, torch.compile, or a CUDA graph",
+    "launch limit",
+)
+
+
+def _most_of(profile: Profile) -> str:
+    """The dearest kernel, as where to begin."""
+    name, share = dearest(profile)
+    return f"begin with {shortened(name, _LONGEST_NAME)}: {share_of(share)} busy time"
+
+
+# ------------------------------------------------------------ how it was measured
 
 
 def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
@@ -328,22 +414,55 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
     floor_s = setting.floor_s
     if run.uses_device:
         yield "measured", "from all devices idle to all devices idle, by the host"
-        yield "until the code returned", measured(run.naive_s, floor_s)
+        yield "time", measured(run.elapsed_s, floor_s)
+        yield "until the code returned", _until_returned(report)
         yield "wait after that", measured(run.waited_s, floor_s)
         yield "of that, for other streams", _or_unknown(run.tail_s, floor_s)
-        yield "waited for before, not counted", _or_unknown(run.backlog_s, floor_s)
+        yield "earlier work, not counted", _or_unknown(run.backlog_s, floor_s)
     else:
         yield "measured", "from the first line to the last, by the host's clock"
-    for where, done_s, _ in _done_alike(report):
-        yield f"{where}, by events", _by_events(done_s, floor_s)
-    yield (
-        "an empty cell (the floor)",
-        UNKNOWN if floor_s is None else floor_text(floor_s),
-    )
+    for numbers, done_s in done_alike(report):
+        if run.uses_device and numbers:
+            where = devices_text(setting.kind, numbers)
+            yield f"{where}, by events", _by_events(done_s, floor_s)
+    yield "an empty cell (the floor)", _floor(setting)
     if run.simulated_in_s is not None:
         took = seconds_text(run.simulated_in_s)
         yield "simulated in", f"{took} of this machine's own time"
     yield from setting_facts(setting)
+
+
+def _how(report: TimingReport) -> Iterator[str]:
+    looked = [flag for flag in report.flags if flag.kind in _OF_LOOKING]
+    if report.setting.floor_s is not None:
+        yield "The floor is not subtracted, and no figure is finer than a tenth of it."
+    for note in notes(looked, report.setting):
+        yield f"{note.text[:1].upper()}{note.text[1:]}: {note.hint}."
+    if report.setting.label:
+        yield "The clock is that of the model: Python's own time is not on it."
+    if _has_picture(report) and report.run.uses_device and report.busy_s is None:
+        yield (
+            "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
+            "Without it, copies are drawn as kernels."
+        )
+
+
+def _until_returned(report: TimingReport) -> str:
+    run, floor_s = report.run, report.setting.floor_s
+    said = f"{measured(run.naive_s, floor_s)}, as %%time would say"
+    ratio = run.too_little
+    if ratio is None or nearly_same(ratio) or not report.tells(run.waited_s):
+        return said
+    if report.tells(run.naive_s):
+        return f"{said}: {times_text(ratio)} times too little"
+    least = run.elapsed_s / floor_s if floor_s else 0.0
+    return (
+        f"{said}: more than {times_text(least)} times too little" if least > 1 else said
+    )
+
+
+def _floor(setting: Setting) -> str:
+    return UNKNOWN if setting.floor_s is None else floor_text(setting.floor_s)
 
 
 def setting_facts(setting: Setting) -> Iterator[tuple[str, Cell]]:
@@ -380,3 +499,25 @@ def _or_unknown(seconds: float | None, floor_s: float | None) -> str | None:
     if seconds is None:
         return None
     return measured(seconds, floor_s) if seconds > 0 else "none"
+
+
+# ---------------------------------------------------------------- a part of the time
+
+
+def zoom_headline(zoom: Zoom) -> str:
+    """How much of this part the GPU was busy."""
+    report = zoom.timing
+    drawn = picture(report, most=_ALONE, part=(zoom.start_s, zoom.end_s))
+    shares = [
+        f"{lane.name} {drawn.scale.share(lane)}"
+        for lane in drawn.shown
+        if not lane.name.startswith("host")
+    ]
+    length = seconds_text(zoom.end_s - zoom.start_s)
+    busy = f": {listed(shares[:_FEW], ', ')} busy" if shares else ""
+    return f"{_name(report)}{length} of {_time(report)}{busy}"
+
+
+def zoom_parts(zoom: Zoom) -> tuple[Part, ...]:
+    """The picture of this part."""
+    return (picture(zoom.timing, most=_ALONE, part=(zoom.start_s, zoom.end_s)),)

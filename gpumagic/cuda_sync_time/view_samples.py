@@ -12,9 +12,14 @@ from gpumagic.cuda_sync_time.digits import (
     ratio_text,
     times_text,
 )
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.view_flags import notes
-from gpumagic.cuda_sync_time.view_roofline import roof_parts
+from gpumagic.cuda_sync_time.view_roofline import (
+    roof_details,
+    roof_notes,
+    roof_picture,
+    roof_table,
+)
 from gpumagic.cuda_sync_time.view_run import setting_facts
 from gpumagic.drawing import (
     Details,
@@ -25,13 +30,14 @@ from gpumagic.drawing import (
     Range,
     Ranges,
     Sparkline,
+    how_measured,
 )
 from gpumagic.report import robust
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.cuda_sync_time.report import (
         ComparisonReport,
@@ -48,6 +54,7 @@ _MODES = {
     Mode.THROUGHPUT: "many calls, then one wait (throughput)",
 }
 _SAME = 0.01
+_DUST = 1e-6  # of a time, on a clock of whole nanoseconds
 _MODES_OF_PAIRS = {
     Mode.LATENCY: "each call was waited for (latency)",
     Mode.THROUGHPUT: "many calls, then one wait (throughput)",
@@ -62,29 +69,62 @@ def samples_headline(report: RepeatedReport) -> str:
         return f"{before}no sample was taken"
     text = text_of(report)
     said = f"{before}{text(samples.median_s)} a call"
+    if _alike(report):
+        return f"{said}, the same in each run"
     if samples.interval is None:
         return f"{said}, the median of {count_text(len(samples.seconds), 'sample')}"
-    if _alike(samples):
-        return f"{said}, in each of {len(samples.seconds)} samples"
     return f"{said} (median; 95 % interval: {_interval(samples, text)})"
 
 
 def samples_parts(report: RepeatedReport) -> Iterator[Part]:
-    """The figures, the samples in order and by size, and what to doubt."""
-    samples = report.samples
-    if samples.seconds:
-        text = text_of(report)
-        yield Grid("One call", tuple(_figures(report, text)))
-        if len(samples.seconds) >= _DRAWN and not _alike(samples):
-            yield Sparkline("Samples in order", samples.seconds, text)
-            yield Histogram("Samples by size", samples.seconds, text)
-    yield Paragraph(" ".join(_how(samples)))
+    """The samples in a picture, the figures that matter, and what to doubt."""
+    samples, text = report.samples, text_of(report)
+    drawn = len(samples.seconds) >= _DRAWN and not _alike(report)
+    roof, table = roof_picture(report.roofline), None
+    if report.roofline is not None:
+        table = roof_table(report.roofline)
+    order = Sparkline("Samples in order", samples.seconds, text)
+    sizes = Histogram("Samples by size", samples.seconds, text)
+    first, other = (order, sizes) if _moved(report) else (sizes, order)
+    if roof is not None:
+        yield roof
+    elif drawn:
+        yield first
+    if table is not None:
+        yield table
+    elif figures := tuple(_figures_in_sight(report, text)):
+        yield Grid("One call", figures)
     yield from notes(report.flags, report.setting)
     if report.roofline is not None:
-        yield from roof_parts(report.roofline)
-    facts = tuple(_facts(report))
-    if facts:
-        yield Details("How it was measured", (Grid("", facts),))
+        yield from roof_notes(report.roofline)
+    if samples.seconds:
+        every = Grid("", tuple(_figures(report, text)))
+        pictures = (first, other) if roof is not None else (other,)
+        yield Details("All figures", (every, *(pictures if drawn else ())), "times")
+    if report.roofline is not None:
+        yield from roof_details(report.roofline)
+    yield how_measured(
+        Paragraph(" ".join(_how(samples))), Grid("", tuple(_facts(report)))
+    )
+
+
+def _moved(report: RepeatedReport) -> bool:
+    """Whether the order of the samples tells more than their sizes."""
+    told = {FlagKind.DRIFT, FlagKind.TWO_HUMPS, FlagKind.UNSTEADY}
+    return any(flag.kind in told for flag in report.flags)
+
+
+def _figures_in_sight(
+    report: RepeatedReport, text: Callable[[float], str]
+) -> Iterator[tuple[str, Cell]]:
+    samples = report.samples
+    if samples.seconds and not _alike(report):
+        low, high = samples.quartiles
+        yield "fastest", text(min(samples.seconds))
+        if text(low) != text(high):
+            yield "middle half", f"{text(low)} to {text(high)}"
+    if samples.first_s is not None and samples.seconds:
+        yield "the very first call", _first(report)
 
 
 def text_of(report: RepeatedReport) -> Callable[[float], str]:
@@ -103,24 +143,33 @@ def _figures(
     report: RepeatedReport, text: Callable[[float], str]
 ) -> Iterator[tuple[str, Cell]]:
     samples = report.samples
+    if _alike(report):
+        yield "each call", text(samples.median_s)
+        yield "samples", _counted(samples)
+        return
     yield (
         "median, 95 % interval",
         f"{text(samples.median_s)} [{_interval(samples, text)}]",
     )
-    yield "fastest", text(min(samples.seconds))
     low, high = samples.quartiles
     spread = "" if samples.spread is None else f" ({share_text(samples.spread)})"
     wide = f"{_difference(high - low, report)}{spread}"
+    yield "fastest", text(min(samples.seconds))
     yield "middle half", f"{text(low)} to {text(high)}: {wide}"
     yield "samples", _counted(samples)
-    if samples.first_s is not None:
-        yield "the very first call", _first(report)
     yield "outliers", _outliers(samples)
 
 
-def _alike(samples: Samples) -> bool:
+def _alike(report: RepeatedReport) -> bool:
     """Whether there is nothing to tell apart, as on a simulated clock."""
-    return min(samples.seconds) == max(samples.seconds)
+    seconds = report.samples.seconds
+    return bool(seconds) and nearly_equal(seconds, report.setting)
+
+
+def nearly_equal(seconds: Sequence[float], setting: Setting) -> bool:
+    """Whether times differ in nothing but what rounding leaves on a model's clock."""
+    least, most = min(seconds), max(seconds)
+    return least == most or (bool(setting.label) and most - least <= _DUST * most)
 
 
 def _interval(samples: Samples, text: Callable[[float], str]) -> str:
@@ -163,7 +212,8 @@ def _first(report: RepeatedReport) -> str:
     ratio = samples.first_s / samples.median_s
     if nearly_same(ratio) or ratio < 1:
         return f"{said}, before any warming up"
-    return f"{said}, before any warming up: {times_text(ratio)} times the median"
+    others = "the others" if _alike(report) else "the median"
+    return f"{said}, before any warming up: {times_text(ratio)} times {others}"
 
 
 def _outliers(samples: Samples) -> str:
@@ -183,10 +233,8 @@ def _how(samples: Samples) -> Iterator[str]:
         if samples.cold
         else "Caches were left as the call before had left them (hot)."
     )
-    yield (
-        f"The code ran {count_text(samples.runs, 'time')} altogether; what it changes, "
-        "it has changed as often."
-    )
+    runs = count_text(samples.runs, "time")
+    yield f"The code ran {runs} altogether, and has changed as often what it changes."
 
 
 def _facts(report: RepeatedReport) -> Iterator[tuple[str, Cell]]:
@@ -225,20 +273,35 @@ def comparison_headline(report: ComparisonReport) -> str:
 
 
 def comparison_parts(report: ComparisonReport) -> Iterator[Part]:
-    """The interval in a picture, the figures, the noise, and what to doubt."""
-    yield _picture(report)
-    yield Grid("One call", tuple(_figures_of_pairs(report)))
-    if len(report.result.pairs) >= _DRAWN:
-        ratios = [_quotient(newer, base) for base, newer in report.result.pairs]
-        caption = "Pairs in order: time of the newer code over that of the base"
-        yield Sparkline(caption, ratios, ratio_text)
-    yield Paragraph(" ".join(_how_paired(report)))
-    if report.noise is not None:
+    """The interval in a picture, both times, and what to doubt."""
+    exact = _is_exact(report)
+    if not exact:
+        yield _picture(report)
+    yield Grid("One call", tuple(_times_of_pairs(report)))
+    if report.result.verdict is Verdict.CANNOT_TELL:
+        text = "the interval is too wide for an answer"
+        yield Note("note", text, "--budget 5s, or -r with more samples, narrows it")
+    if report.noise is not None and not exact:
         yield _noise(report, report.noise)
     yield from notes(report.flags, report.setting)
-    facts = tuple(_where(report.setting))
-    if facts:
-        yield Details("How it was measured", (Grid("", facts),))
+    parts: list[Part] = [Grid("", tuple(_figures_of_pairs(report)))]
+    if len(report.result.pairs) >= _DRAWN and not exact:
+        ratios = [_quotient(newer, base) for base, newer in report.result.pairs]
+        caption = "Pairs in order: time of the newer code over that of the base"
+        parts.append(Sparkline(caption, ratios, ratio_text))
+    yield Details("All figures", tuple(parts), "times")
+    yield how_measured(
+        Paragraph(" ".join(_how_paired(report))),
+        Grid("", tuple(_where(report.setting))),
+    )
+
+
+def _is_exact(report: ComparisonReport) -> bool:
+    """Whether both codes take the same time in each pair, as on a model's clock."""
+    pairs = report.result.pairs
+    return bool(pairs) and all(
+        nearly_equal(seconds, report.setting) for seconds in zip(*pairs, strict=True)
+    )
 
 
 def _names(report: ComparisonReport) -> tuple[str, str]:
@@ -261,8 +324,8 @@ def _speed(result: Comparison) -> str:
 
 
 def _between(result: Comparison) -> str:
-    """The interval, in the words of the verdict; nothing where there is none."""
-    if result.interval is None:
+    """The interval, in the words of the verdict; nothing where it has no width."""
+    if result.interval is None or result.interval.low == result.interval.high:
         return ""
     ends = [result.interval.low, result.interval.high]
     if result.verdict is Verdict.FASTER:
@@ -304,17 +367,25 @@ def _ends(result: Comparison) -> str:
     return " to ".join(ratio_text(each, _width(result)) for each in (low, high))
 
 
-def _figures_of_pairs(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
+def _times_of_pairs(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
+    """Both medians; where all pairs are the same, each time itself."""
     new, base = _names(report)
     each = _floor_of_a_call(report, report.calls)
-    pairs = report.result.pairs
-    if pairs:
+    middle = "" if _is_exact(report) else ", median"
+    if pairs := report.result.pairs:
         newer = robust.median([after for _, after in pairs])
         older = robust.median([before for before, _ in pairs])
-        yield f"{new}, median", measured(newer, each)
-        yield f"{base}, median", measured(older, each)
+        yield f"{new}{middle}", measured(newer, each)
+        yield f"{base}{middle}", measured(older, each)
+
+
+def _figures_of_pairs(report: ComparisonReport) -> Iterator[tuple[str, Cell]]:
+    result = report.result
+    if result.interval is not None and not _is_exact(report):
+        text = ratio_text(result.ratio, _width(result))
+        yield "time of one over the other", f"{text} [{_ends(result)}]"
     calls = f"{count_text(report.calls, 'call')} of either in each"
-    yield "pairs, in turn", f"{len(pairs):,}, with {calls}"
+    yield "pairs, in turn", f"{len(result.pairs):,}, with {calls}"
     yield "runs altogether", f"{report.runs:,}"
 
 
@@ -323,13 +394,11 @@ def _how_paired(report: ComparisonReport) -> Iterator[str]:
     yield f"In one sample {_MODES_OF_PAIRS[mode]}."
     if report.result.interval is None:
         yield "There were too few pairs for an interval."
-    else:
+    elif not _is_exact(report):
         yield "The interval holds the true ratio with 95 % confidence."
-    if report.result.verdict is Verdict.CANNOT_TELL:
-        yield "A longer --budget, or -r with more samples, narrows it."
     yield (
-        "Faster or slower is said only where the interval leaves out 1 and the "
-        "difference is more than 1 %."
+        "Faster or slower is said where the interval leaves out 1. "
+        "A difference of up to 1 % counts as the same."
     )
 
 

@@ -125,6 +125,8 @@ class Ended:
 
         found: What there was to run on, be it used or not.
 
+        started_ns: When it began, by the clock that the times are on.
+
         elapsed_s: From all idle to all idle; after an error, until that was raised.
 
         host_s: The same by the host's clock, where that of the device is simulated.
@@ -144,6 +146,7 @@ class Ended:
 
     runtime: Runtime
     found: Runtime
+    started_ns: int
     elapsed_s: float
     host_s: float
     naive_s: float
@@ -292,6 +295,7 @@ class AroundCell:
         ended = Ended(
             runtime=window.runtime if window.uses_device else CpuRuntime(),
             found=window.runtime,
+            started_ns=started_ns,
             elapsed_s=elapsed_s,
             host_s=host_s if self._ran_on.has_simulated_clock else elapsed_s,
             naive_s=(returned_ns - started_ns) / 1e9,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from gpumagic.devices.tracing import Tracing
 
 SIMULATED = "sim"  # the kind of its devices
 _LIBRARIES = {"cublas": "cuBLAS", "cudnn": "cuDNN"}
@@ -51,6 +56,16 @@ def libraries_started(device: int) -> frozenset[str]:
     return frozenset(
         _LIBRARIES.get(name, name) for name in next(opened, frozenset[str]())
     )
+
+
+def watch_work() -> AbstractContextManager[Tracing]:
+    """Note what the simulated machine does when; unlike a trace it stays small.
+
+    Raises:
+        DeviceError: It is switched off, or a graph is being captured.
+    """
+    watching: AbstractContextManager[Tracing] = required_box().watch_work()
+    return watching
 
 
 def why_not_simulated(_: Any) -> str | None:

@@ -80,6 +80,7 @@ class _Wait(NamedTuple):
     what: str | None
     mark: PlaceMark | None
     waited_ns: int | None
+    ended_ns: int
 
 
 @contextlib.contextmanager
@@ -112,7 +113,8 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
 
     def note(what: str | None, waited_ns: int | None = None) -> None:
         what = "printing a tensor" if runs_through(_PRINTING) else what
-        waits.append(_Wait(what, places.here(), waited_ns))
+        ended_ns = time.perf_counter_ns()
+        waits.append(_Wait(what, places.here(), waited_ns, ended_ns))
 
     def warned() -> None:
         if not asked_for.now:  # else it is noted there, when it has ended
@@ -174,7 +176,7 @@ def _looked_at(wait: _Wait) -> SyncCall:
         expression = None if wait.mark is None else Place(*wait.mark).expression
         what = call_in_words(expression)
     waited_s = None if wait.waited_ns is None else wait.waited_ns / 1e9
-    return SyncCall(what, code_line(wait.mark), waited_s)
+    return SyncCall(what, code_line(wait.mark), waited_s, wait.ended_ns)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,14 @@ class SyncCall(Record):
         line: Where the user's code made it; None if it did not come from there.
 
         waited_s: How long the host stood still; None where it cannot be told.
+
+        ended_ns: When the host went on, by the clock of the runtime.
     """
 
     what: str
     line: CodeLine | None
     waited_s: float | None = None
+    ended_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,79 @@ class Window:
             else:
                 merged.append((start_s, end_s))
         return merged
+
+
+class _Timed(Protocol):
+    @property
+    def start_s(self) -> float: ...
+    @property
+    def end_s(self) -> float: ...
+
+
+_T = TypeVar("_T", bound=_Timed)
+
+
+def stretches(spans: Sequence[_T], shortest_s: float) -> Iterator[list[_T]]:
+    """The spans of one lane in groups: a long one alone, short ones by the stretch.
+
+    Args:
+        spans: One after the other.
+
+        shortest_s: How long a span is that stands alone, and how long a stretch.
+    """
+    short: list[_T] = []
+    for span in spans:
+        is_long = span.end_s - span.start_s >= shortest_s
+        if short and (is_long or span.end_s - short[0].start_s > shortest_s):
+            yield short
+            short = []
+        if is_long:
+            yield [span]
+        else:
+            short.append(span)
+    if short:
+        yield short
+
+
+class Piece(NamedTuple):
+    """A span that is not worth a record yet, as there may be very many."""
+
+    name: str
+    kind: SpanKind
+    start_s: float
+    end_s: float
+
+
+def pooled(pieces: Sequence[Piece], most: int) -> list[Piece]:
+    """About so many pieces at most, that keep a lane as busy as it was, and where.
+
+    The short ones of a stretch become one for each kind, as long as they were together.
+    What was exact stays so where there are few.
+
+    Args:
+        pieces: Of one lane, so one after the other.
+
+        most: How many there may be.
+    """
+    if len(pieces) <= most:
+        return list(pieces)
+    length_s = pieces[-1].end_s - pieces[0].start_s
+    groups = stretches(pieces, length_s * len(SpanKind) / most)
+    return [piece for group in groups for piece in _one_of_each(group)]
+
+
+def _one_of_each(group: Sequence[Piece]) -> Iterator[Piece]:
+    if len(group) == 1:
+        yield group[0]
+        return
+    at_s = group[0].start_s
+    for kind in dict.fromkeys(piece.kind for piece in group):
+        its = [piece for piece in group if piece.kind is kind]
+        seconds = sum(piece.end_s - piece.start_s for piece in its)
+        names = {piece.name for piece in its}
+        name = names.pop() if len(names) == 1 else f"{len(names)} names"
+        yield Piece(name, kind, at_s, at_s + seconds)
+        at_s += seconds
 
 
 def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float:

@@ -207,6 +207,12 @@ class Box:
 
         return trace(self)
 
+    def watch_work(self) -> AbstractContextManager[Tracing]:
+        """Note who is busy when during a block, however long that is."""
+        from gpumagic.simulator.tracing import MOST_IN_A_LANE, trace
+
+        return trace(self, most=MOST_IN_A_LANE)
+
     def watch_resets(
         self, around: Callable[[], AbstractContextManager[object]]
     ) -> AbstractContextManager[None]:

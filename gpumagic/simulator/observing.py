@@ -38,6 +38,7 @@ class _Wait(NamedTuple):
     what: str
     mark: PlaceMark | None
     waited_ns: int
+    ended_ns: int
 
 
 @contextlib.contextmanager
@@ -57,7 +58,7 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
     def note(what: str, began_ns: int, ended_ns: int) -> None:
         if what != QUEUE_FULL:
             what = "printing a tensor" if runs_through(_PRINTING) else what
-            waits.append(_Wait(what, places.here(), ended_ns - began_ns))
+            waits.append(_Wait(what, places.here(), ended_ns - began_ns, ended_ns))
 
     seen: list[SyncCall] = []
     box.machine.wait_observers.append(note)
@@ -185,7 +186,7 @@ def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
 def _looked_at(wait: _Wait) -> SyncCall:
     expression = None if wait.mark is None else Place(*wait.mark).expression
     what = wait_in_words(wait.what, expression)
-    return SyncCall(what, code_line(wait.mark), wait.waited_ns / 1e9)
+    return SyncCall(what, code_line(wait.mark), wait.waited_ns / 1e9, wait.ended_ns)
 
 
 def _simulation_of(box: Box) -> Simulation:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
-from gpumagic.report.events import SpanKind, Trace, TraceSpan
+from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
 from gpumagic.simulator.engines import CopyName, Engine
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
@@ -25,15 +25,23 @@ if TYPE_CHECKING:
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.engines import Stream, Work
 
+    _LaneKey = tuple[int, int] | None  # a device and its stream; None is the host
+
+# About a megabyte; a picture is a few hundred pixels wide.
+MOST_IN_A_LANE = 1000
+_MOST_KEPT = 5000
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
 @contextlib.contextmanager
-def trace(box: Box) -> Iterator[Tracing]:
+def trace(box: Box, *, most: int | None = None) -> Iterator[Tracing]:
     """Trace what host and devices do during a block.
 
     Args:
         box: The machine. What its user records with `box.record()` goes on.
+
+        most: How many spans of each stream are kept about; of more, the short ones
+            beside each other become one. By default all are kept.
 
     Raises:
         DeviceError: On entering: a graph is being captured, so that nothing runs.
@@ -43,7 +51,7 @@ def trace(box: Box) -> Iterator[Tracing]:
             "a graph is being captured, so that nothing runs that could be traced",
             "trace its replay",
         )
-    tracing = SimulatedTracing(box)
+    tracing = SimulatedTracing(box, most)
     with tracing.observing():
         yield tracing
 
@@ -51,16 +59,20 @@ def trace(box: Box) -> Iterator[Tracing]:
 class SimulatedTracing:
     """A `Tracing` of the simulated machine."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: Box, most: int | None = None) -> None:
         self._box = box
+        self._most = most
         self._scheduler = box.machine.scheduler
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
+        self._lanes: dict[_LaneKey, list[Piece]] = {}
+        self._full_since_ns: list[int] = []  # when a launch found its queue full
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
         """The window begins now."""
         self._began_ns = self._ended_ns = self._scheduler.now_ns
+        self._lanes.clear()
 
     def end(self) -> None:
         """The window ends now."""
@@ -68,13 +80,47 @@ class SimulatedTracing:
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        spans = [
-            span
-            for span in (*self._device_spans(), *self._host_spans())
-            if span is not None
-        ]
+        if self._most is None:
+            seen = (*self._device_spans(), *self._host_spans())
+            spans = [span for span in seen if span is not None]
+        else:
+            self._pool(self._most)
+            spans = list(self._pooled_spans())
         spans.sort(key=lambda span: (span.start_s, -span.end_s))
         return Trace(tuple(spans), self._seconds(self._ended_ns))
+
+    # ------------------------------------------------------- however much there is
+
+    def _keep_few(self) -> None:
+        """Pool what was seen, where it has become much: a cell may run for hours."""
+        if self._most is not None and len(self._work) + len(self._calls) > _MOST_KEPT:
+            self._pool(self._most)
+
+    def _pool(self, most: int) -> None:
+        seconds, numbers = self._seconds, self._numbers()
+        for name, kind, began_ns, ended_ns in self._calls:
+            piece = Piece(name, kind, seconds(began_ns), seconds(ended_ns))
+            self._lanes.setdefault(None, []).append(piece)
+        for work in self._work:
+            if work.start_ns is not None and work.end_ns is not None:
+                times = seconds(work.start_ns), seconds(work.end_ns)
+                piece = Piece(work.name, _kind_of(work), *times)
+                self._lanes.setdefault(numbers[work.stream], []).append(piece)
+        self._calls.clear()
+        self._work.clear()
+        for lane, pieces in self._lanes.items():
+            whole = [each for each in pieces if each.end_s > each.start_s >= 0]
+            self._lanes[lane] = pooled(sorted(whole, key=_start), most)
+
+    def _pooled_spans(self) -> Iterator[TraceSpan]:
+        length_s = self._seconds(self._ended_ns)
+        for lane, pieces in self._lanes.items():
+            device, stream = lane or (None, None)
+            thread = 0 if lane is None else None
+            for name, kind, start_s, end_s in pieces:
+                if start_s < length_s:
+                    times = start_s, min(end_s, length_s)
+                    yield TraceSpan(name, kind, *times, device, stream, thread)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON for Perfetto and Chrome."""
@@ -108,15 +154,17 @@ class SimulatedTracing:
 
     def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
         self._calls.append((what, SpanKind.WAIT, began_ns, ended_ns))
+        self._full_since_ns[:] = self._full_since_ns[:1] or [began_ns]
+        self._keep_few()
 
     def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
         def listening(*args: Any, **named: Any) -> Work:
-            began_ns, heard = self._scheduler.now_ns, len(self._calls)
+            began_ns = self._scheduler.now_ns
+            self._full_since_ns.clear()
             work = launch(*args, **named)
-            # Where the queue was full, the wait for a slot was noted meanwhile.
-            waits = [each[2] for each in self._calls[heard:]]
-            ended_ns = min([work.submitted_ns, *waits])
+            ended_ns = min([work.submitted_ns, *self._full_since_ns])
             self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
+            self._keep_few()
             return work
 
         return listening
@@ -133,10 +181,9 @@ class SimulatedTracing:
             if work.start_ns is None or work.end_ns is None:
                 continue
             device, stream = numbers[work.stream]
-            copies = work.engine is not Engine.COMPUTE
             yield self._span(
                 work.name,
-                SpanKind.COPY if copies else SpanKind.KERNEL,
+                _kind_of(work),
                 work.start_ns,
                 work.end_ns,
                 device=device,
@@ -168,6 +215,14 @@ class SimulatedTracing:
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._began_ns) / 1e9
+
+
+def _kind_of(work: Work) -> SpanKind:
+    return SpanKind.KERNEL if work.engine is Engine.COMPUTE else SpanKind.COPY
+
+
+def _start(piece: Piece) -> float:
+    return piece.start_s
 
 
 class _Works(list["Work"]):

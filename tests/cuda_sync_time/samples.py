@@ -10,6 +10,7 @@ import dataclasses
 import math
 
 from gpumagic.cuda_sync_time.report import (
+    Activity,
     BriefReport,
     ComparisonReport,
     DeviceTime,
@@ -95,6 +96,15 @@ SYNCING = dataclasses.replace(
         SyncPoint("torch.cuda.synchronize()", None, 1),
     ),
     flags=(Flag(FlagKind.WATCHED),),
+    activity=Activity(
+        tuple(
+            TraceSpan(
+                ".item()", SpanKind.WAIT, at * 20 * US, (at * 20 + 14) * US, thread=0
+            )
+            for at in range(1000)
+        ),
+        20.1 * MS,
+    ),
 )
 OVERLAPPED = TimingReport(
     Code("y = train_step(batch)", name="step", cell=6),
@@ -152,6 +162,121 @@ ON_SIMULATOR = TimingReport(
     ),
 )
 UNKNOWN = TimingReport(Code(""), Setting("xpu"), Run(0.05, 0.01))
+
+
+# ------------------------------------------------- what a simulated machine knows
+
+
+def seen(*spans, length_s, busy_s):
+    """All that happened, as a simulated machine tells it."""
+    ordered = tuple(sorted(spans, key=lambda span: span.start_s))
+    return Activity(ordered, length_s, busy_s)
+
+
+def work(device, *times, name="aten::mm", kind=SpanKind.KERNEL):
+    """Kernels of a device, from and until so many milliseconds."""
+    return tuple(
+        TraceSpan(name, kind, start * MS, end * MS, device, 0) for start, end in times
+    )
+
+
+def host(kind, *times, name="aten::mm"):
+    """Launches or waits, from and until so many milliseconds."""
+    return tuple(
+        TraceSpan(name, kind, start * MS, end * MS, thread=0) for start, end in times
+    )
+
+
+ON_SIMULATOR = dataclasses.replace(
+    ON_SIMULATOR,
+    activity=seen(
+        *host(
+            SpanKind.LAUNCH, *((at * 0.005, at * 0.005 + 0.0049) for at in range(60))
+        ),
+        *work(0, *((at * 0.126 + 0.01, at * 0.126 + 0.135) for at in range(60))),
+        length_s=7.62 * MS,
+        busy_s=7.5 * MS,
+    ),
+)
+TWO_SIMULATED = dataclasses.replace(
+    SIMULATED, devices=((0, "H100 SXM"), (1, "H100 SXM"))
+)
+TURNS = TimingReport(
+    Code("for stage in stages:\n    x = stage(x)", cell=14),
+    TWO_SIMULATED,
+    Run(8.1 * MS, 0.9 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.06),
+    activity=seen(
+        *host(SpanKind.LAUNCH, *((at * 0.2, at * 0.2 + 0.1) for at in range(4))),
+        *work(0, (0.1, 2.0), (4.1, 6.0)),
+        *work(1, (2.1, 4.0), (6.1, 8.0)),
+        length_s=8.1 * MS,
+        busy_s=7.6 * MS,
+    ),
+)
+NO_WORK = TimingReport(
+    Code("for _ in range(1000):\n    torch.empty(n, device='cuda')", cell=15),
+    SIMULATED,
+    Run(2.64 * MS, 2.63 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.02),
+    activity=seen(length_s=2.64 * MS, busy_s=0.0),
+)
+SMALL_WORK = TimingReport(
+    Code("for p in model.parameters():\n    p.mul_(0.9)", cell=16),
+    SIMULATED,
+    Run(4.05 * MS, 4.0 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.03),
+    activity=seen(
+        *host(SpanKind.LAUNCH, *((at * 0.1, at * 0.1 + 0.08) for at in range(40))),
+        *work(0, *((at * 0.1 + 0.08, at * 0.1 + 0.095) for at in range(40))),
+        length_s=4.05 * MS,
+        busy_s=0.6 * MS,
+    ),
+)
+WAITING = TimingReport(
+    Code("for batch in data:\n    losses.append(step(batch).item())", cell=17),
+    SIMULATED,
+    Run(15.0 * MS, 14.99 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.08),
+    syncs=(
+        SyncPoint(
+            ".item()",
+            CodeLine("In [17], line 2", "losses.append(step(batch).item())"),
+            10,
+            11.8 * MS,
+        ),
+    ),
+    activity=seen(
+        *host(SpanKind.LAUNCH, *((at * 1.5, at * 1.5 + 0.3) for at in range(10))),
+        *host(
+            SpanKind.WAIT,
+            *((at * 1.5 + 0.32, at * 1.5 + 1.5) for at in range(10)),
+            name=".item()",
+        ),
+        *work(0, *((at * 1.5 + 0.1, at * 1.5 + 1.45) for at in range(10))),
+        length_s=15.0 * MS,
+        busy_s=13.5 * MS,
+    ),
+)
+OWN_TIME = TimingReport(
+    Code("words = sorted(text.split())\ny = x @ x", cell=18),
+    SIMULATED,
+    Run(95 * US, 20 * US, tail_s=0.0, backlog_s=0.0, simulated_in_s=1.31),
+    activity=seen(
+        *host(SpanKind.LAUNCH, (0.01, 0.02)),
+        *work(0, (0.022, 0.06)),
+        length_s=95 * US,
+        busy_s=38 * US,
+    ),
+)
+STARTED = TimingReport(
+    Code("loss = model(x).sum().item()", cell=19),
+    SIMULATED,
+    Run(20.6 * MS, 20.6 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.05),
+    (Flag(FlagKind.LIBRARY_STARTED, names=("cuBLAS",), device=0),),
+    activity=seen(
+        *host(SpanKind.LAUNCH, (20.5, 20.52)),
+        *work(0, (20.52, 20.57)),
+        length_s=20.6 * MS,
+        busy_s=50 * US,
+    ),
+)
 
 EVERY_FLAG = tuple(
     Flag(
@@ -289,7 +414,10 @@ NO_DEVICE = profile(
 def profiled(profile, **others):
     """A timing with this profile."""
     report = dataclasses.replace(
-        GPU_BOUND, profile=profile, flags=(Flag(FlagKind.PROFILED),)
+        GPU_BOUND,
+        run=Run(profile.length_s or 84.3 * MS, 0.4 * MS, tail_s=0.0, backlog_s=0.0),
+        profile=profile,
+        flags=(Flag(FlagKind.PROFILED),),
     )
     return dataclasses.replace(report, **others)
 
@@ -382,8 +510,7 @@ RACES = RaceReport(
     SIMULATED,
     (
         SeenRace(
-            "In [11], line 2 reads x on stream side while In [11], line 1 may still "
-            "be writing it on the default stream",
+            "In [11], line 2 reads x on side while In [11], line 1 may still write it",
             "side.wait_stream(torch.cuda.current_stream()) before In [11], line 2",
             CodeLine("In [11], line 1", "x = torch.randn(4096, device='sim')"),
             CodeLine("In [11], line 2", "total = x.sum()"),
@@ -524,11 +651,18 @@ SAMPLES = (
     ("failed", FAILED),
     ("simulated", ON_SIMULATOR),
     ("nothing-known", UNKNOWN),
+    ("turns", TURNS),
+    ("no-work", NO_WORK),
+    ("small-work", SMALL_WORK),
+    ("waiting", WAITING),
+    ("own-time", OWN_TIME),
+    ("started", STARTED),
+    ("zoom", TURNS.zoom("2ms", "5ms")),
     ("every-flag", dataclasses.replace(GPU_BOUND, flags=EVERY_FLAG)),
     ("brief", BriefReport(TAIL)),
     ("brief-failed", BriefReport(FAILED)),
     ("profile-two-streams", profiled(TWO_STREAMS)),
-    ("profile-many-spans", profiled(MANY_SPANS)),
+    ("profile-many-spans", profiled(MANY_SPANS, run=Run(100 * MS, 96.1 * MS))),
     ("profile-many-streams", profiled(MANY_STREAMS)),
     ("profile-no-device", profiled(NO_DEVICE)),
     ("profile-nothing", profiled(profile((), 0.0))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.cuda_sync_time.report import (
@@ -17,10 +19,9 @@ from gpumagic.cuda_sync_time.report import (
 )
 from gpumagic.cuda_sync_time.view_flags import notes
 from gpumagic.cuda_sync_time.view_profile import timeline
-from gpumagic.cuda_sync_time.view_roofline import roof_parts
+from gpumagic.cuda_sync_time.view_roofline import roof_table
 from gpumagic.cuda_sync_time.view_run import run_parts
-from gpumagic.drawing import Stacks, Table
-from gpumagic.drawing.timeline import MOST_LANES
+from gpumagic.drawing import Timeline
 from gpumagic.report.events import Code, SpanKind, TraceSpan
 from gpumagic.report.units import devices_text
 
@@ -31,13 +32,14 @@ EIGHT = Setting("cuda", devices=tuple((n, "H100") for n in EVERY), floor_s=1e-5)
 def timed(done_s):
     """A run of 7 ms with these devices' events."""
     events = tuple(DeviceTime(n, each) for n, each in enumerate(done_s))
-    return TimingReport(Code("step()"), EIGHT, Run(7e-3, 6e-3, events=events))
+    setting = replace(EIGHT, devices=EIGHT.devices[: len(done_s)])
+    return TimingReport(Code("step()"), setting, Run(7e-3, 6e-3, events=events))
 
 
-def stacks(report):
-    """The bars of a report, by their names."""
-    (found,) = (each for each in run_parts(report) if isinstance(each, Stacks))
-    return [stack.label for stack in found.stacks]
+def lanes(report):
+    """The lanes of a report, by their names."""
+    (found,) = (each for each in run_parts(report) if isinstance(each, Timeline))
+    return [lane.name for lane in found.lanes]
 
 
 def traced(streams):
@@ -103,27 +105,27 @@ def test_clocks_that_moved_differently_keep_their_notes():
     assert len(notes(flags, EIGHT)) == 2
 
 
-def test_devices_that_were_done_at_once_share_a_bar():
-    """Eight equal bars are one, and a device that was done earlier has its own."""
+def test_devices_that_were_done_at_once_share_a_lane():
+    """Eight equal lanes are one, and a device that was done earlier has its own."""
     same = timed([6.5e-3] * 8)
     one_earlier = timed([6.5e-3] * 5 + [2e-3] + [6.5e-3] * 2)
 
-    assert stacks(same) == ["the run", "cuda:0 to cuda:7"]
-    assert stacks(one_earlier) == [
-        "the run",
+    assert lanes(same) == ["host", "cuda:0 to cuda:7"]
+    assert lanes(one_earlier) == [
+        "host",
         "cuda:0 to cuda:4, cuda:6, cuda:7",
         "cuda:5",
     ]
 
 
-def test_two_devices_keep_a_bar_each():
+def test_two_devices_keep_a_lane_each():
     """Few devices are drawn one by one, whatever their figures are."""
-    assert stacks(timed([6.5e-3] * 2)) == ["the run", "cuda:0", "cuda:1"]
+    assert lanes(timed([6.5e-3] * 2)) == ["host", "cuda:0", "cuda:1"]
 
 
 def test_all_devices_in_use_are_told():
     """None of eight is left out of the facts, and their model is said once."""
-    text = str(timed([6.5e-3] * 8))
+    text = str(timed([6.5e-3] * 8).show("how"))
 
     assert "cuda:0 to cuda:7 H100" in text
     assert "2 more" not in text
@@ -133,20 +135,24 @@ def test_no_device_is_missing_from_what_ran_when():
     """Of 8 devices with 3 streams each, every device has its lane."""
     profile = traced([(n, stream) for n in EVERY for stream in (1, 2, 3)])
 
-    lanes = timeline(profile, EIGHT).shown
+    drawn = timeline(profile, EIGHT).shown
 
-    assert [lane.name for lane in lanes] == [f"cuda:{n}, 3 streams" for n in EVERY]
-    assert sum(len(lane.spans) for lane in lanes) == 24
+    assert [lane.name for lane in drawn] == [f"cuda:{n}, 3 streams" for n in EVERY]
+    assert sum(len(lane.spans) for lane in drawn) == 24
 
 
-def test_streams_have_lanes_of_their_own_where_all_devices_are_seen():
-    """Two devices with more streams than room still show streams, the busiest."""
-    profile = traced([(n % 2, n) for n in range(20)])
+def test_streams_have_lanes_of_their_own_where_there_is_room():
+    """Two devices with two streams each show four lanes."""
+    profile = traced([(n % 2, n) for n in range(4)])
 
-    lanes = timeline(profile, EIGHT).shown
+    drawn = timeline(profile, EIGHT).shown
 
-    assert len(lanes) == MOST_LANES
-    assert all("stream " in lane.name for lane in lanes)
+    assert [lane.name for lane in drawn] == [
+        "cuda:0 stream 0",
+        "cuda:0 stream 2",
+        "cuda:1 stream 1",
+        "cuda:1 stream 3",
+    ]
 
 
 def test_work_of_eight_devices_is_held_against_eight():
@@ -154,9 +160,8 @@ def test_work_of_eight_devices_is_held_against_eight():
     peaks = Peaks("bfloat16", 700e12, 3e12)
     roofline = Roofline(1.0, peaks, flops=2_800 * 10**12, nbytes=10**12, devices=8)
 
-    parts = tuple(roof_parts(roofline))
+    table = roof_table(roofline)
 
-    table = next(each for each in parts if isinstance(each, Table))
-    assert "8 devices can do together in bfloat16" in table.caption
+    assert "8 GPUs can do together in bfloat16" in table.caption
     assert [row[4].share for row in table.rows] == pytest.approx([0.5, 1 / 24])
     assert roofline.roof_flops_per_s == pytest.approx(5600e12)

@@ -17,7 +17,8 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.events import Code
+from gpumagic.report.events import Code, SpanKind
+from gpumagic.report.units import seconds_text
 from gpumagic.simulator.engines import Engine
 
 MS = 1_000_000
@@ -164,9 +165,9 @@ def test_without_work_on_the_gpu_the_host_waits_for_nothing(bench, microseconds)
     assert report.run.waited_s == pytest.approx(report.setting.floor_s)
     assert report.bound is Bound.HOST
     title = view_run.headline(report)
-    assert "waited" not in title
-    assert "too little" not in title
-    assert "done as soon as the code was" in title
+    assert "waits" not in title
+    assert "%%time" not in title
+    assert title.endswith("the GPUs do nothing in it")
 
 
 def test_both_may_take_their_part(bench):
@@ -531,7 +532,7 @@ def test_waits_are_listed_without_ours(bench):
 
     (point,) = report.syncs
     assert point.what == "function(): .item()"  # the line that calls it is ours
-    assert FlagKind.WATCHED in kinds(report)
+    assert FlagKind.WATCHED not in kinds(report)  # it takes no time of the model's
     assert quiet.syncs == ()
     assert bench.time(x.item).syncs is None
 
@@ -544,8 +545,135 @@ def test_a_profile_spans_the_run_to_the_nanosecond(bench):
 
     assert report.profile.length_s == pytest.approx(report.run.elapsed_s, abs=1e-9)
     assert report.profile.busy_s == pytest.approx(0.02)
-    assert FlagKind.PROFILED in kinds(report)
+    assert FlagKind.PROFILED not in kinds(report)  # it takes no time of the model's
     assert bench.time(lambda: None).profile is None
+
+
+# ------------------------------------------------------------ who was busy when
+
+
+def busy(report, device):
+    """When a device worked, in milliseconds."""
+    return [
+        (round(each.start_s * 1e3, 1), round(each.end_s * 1e3, 1))
+        for each in report.activity.spans
+        if each.device == device
+    ]
+
+
+def test_two_devices_that_take_turns_are_seen_taking_turns(bench):
+    """The times are the engine's own, without a trace that was asked for."""
+
+    def turns():
+        for device in (0, 1, 0):
+            bench.busy(20, device=device)
+            torch.sim.synchronize(device)
+
+    report = bench.time(turns)
+
+    assert busy(report, 0) == [(0.0, 20.0), (40.0, 60.0)]
+    assert busy(report, 1) == [(20.0, 40.0)]
+    assert report.busy_s == pytest.approx(0.06, rel=1e-3)
+    assert "profile" not in report.run.to_dict()
+
+
+def test_a_small_part_looks_like_a_small_part(bench):
+    """Work of 15 in 100 ms is 15 % of the lane, and of the title."""
+
+    def cell():
+        for _ in range(3):
+            bench.busy(5)
+            bench.box.pass_time(0.0333)
+
+    report = bench.time(cell)
+    (drawn,) = (each for each in view_run.run_parts(report) if hasattr(each, "lanes"))
+
+    lane = next(each for each in drawn.lanes if each.name == "sim:0")
+    assert drawn.scale.share(lane).startswith("15.0 %")
+    assert "the GPUs work 15.0 ms of it" in view_run.headline(report)
+
+
+def test_memory_alone_is_no_work(bench):
+    """A loop of `torch.empty` leaves the GPU idle."""
+    report = bench.time(lambda: [torch.empty(9, device="sim") for _ in range(99)])
+
+    assert report.busy_s == 0
+    assert busy(report, 0) == []
+    assert "do nothing in it" in view_run.headline(report)
+
+
+def test_waits_are_drawn_where_the_cell_waited(bench):
+    """Title, table and lane have one figure."""
+    x = torch.ones(1, device="sim")
+
+    def cell():
+        for _ in range(3):
+            bench.busy(4)
+            x.item()
+
+    report = bench.time(cell, syncs=True)
+
+    waits = [
+        each
+        for each in report.activity.spans
+        if each.kind is SpanKind.WAIT and each.end_s <= report.run.naive_s
+    ]
+    in_lane_s = sum(each.end_s - each.start_s for each in waits)
+    assert in_lane_s == pytest.approx(sum(each.waited_s for each in report.syncs))
+    assert f"wait {seconds_text(in_lane_s)}" in view_run.headline(report)
+
+
+def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
+    """It has no events of before, and works all the same."""
+    torch.zeros(1, device="sim:0")
+
+    report = Bench(box).time(lambda: torch.ones(99, device="sim:1"))
+
+    (drawn,) = (each for each in view_run.run_parts(report) if hasattr(each, "lanes"))
+    assert [lane.name for lane in drawn.lanes] == ["host", "sim:0", "sim:1"]
+    assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
+
+
+def test_a_long_run_is_kept_small_and_as_busy_as_it_was(bench):
+    """Thirty thousand kernels are a thousand stretches of the same work."""
+
+    def cell():
+        for _ in range(30_000):
+            bench.busy(0.01)
+
+    report = bench.time(cell)
+
+    assert len(report.activity.spans) < 3000
+    assert report.busy_s == pytest.approx(0.3, rel=1e-6)
+
+
+def test_nothing_stays_of_looking(bench):
+    """The engine has its own launch again, and tells nobody."""
+    scheduler = bench.box.machine.scheduler
+    before = list(scheduler.wait_observers)
+
+    bench.time(lambda: bench.busy(1))
+
+    assert "launch" not in vars(scheduler)
+    assert scheduler.trace is None
+    assert scheduler.wait_observers == before
+
+
+def test_time_of_pythons_own_is_told_apart_from_the_models(bench):
+    """What no model knows is not left out in silence."""
+    report = bench.time(lambda: threading.Event().wait(0.1))
+
+    assert "on the simulated clock" in view_run.headline(report)
+    assert "Python's own time is not on the simulated clock" in str(report)
+
+
+def test_a_part_of_the_time_can_be_looked_at(bench):
+    """The part has what ran in it, on the clock of the run."""
+    report = bench.time(lambda: [bench.busy(10), bench.busy(10, device=1)])
+
+    text = str(report.zoom("5ms", "6ms"))
+
+    assert text.startswith("1.00 ms of 10.0 ms: sim:0 100 %, sim:1 100 % busy")
 
 
 def test_a_full_queue_is_seen_by_the_profile(bench):

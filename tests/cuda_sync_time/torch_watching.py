@@ -141,6 +141,7 @@ def test_the_wait_is_exact(box):
     assert first.waited_s == pytest.approx(between_s - before_s, rel=1e-9)
     assert again.waited_s == pytest.approx(box.time_s - between_s, rel=1e-9)
     assert first.waited_s > 50 * again.waited_s > 0
+    assert first.ended_ns == pytest.approx(between_s * 1e9)
 
 
 def test_a_copy_behind_work_is_one_wait_with_its_staging(box):

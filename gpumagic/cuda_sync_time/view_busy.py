@@ -1,0 +1,393 @@
+"""Who was busy when, in one picture: what is known is solid, the rest is hatched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.digits import measured
+from gpumagic.drawing import Lane, Span, Timeline
+from gpumagic.drawing.timeline import Scale
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
+from gpumagic.report.units import (
+    UNKNOWN,
+    count_text,
+    devices_text,
+    seconds_text,
+    share_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from gpumagic.cuda_sync_time.report import DeviceTime, Setting, TimingReport
+    from gpumagic.report.events import TraceSpan
+
+CAPTION = "Who was busy when"
+PERHAPS = "perhaps busy"
+CODE, WAITS, KERNEL = "host code", "host waits", "kernel"
+_KINDS = {
+    SpanKind.HOST: CODE,
+    SpanKind.LAUNCH: "launch",
+    SpanKind.WAIT: WAITS,
+    SpanKind.KERNEL: KERNEL,
+    SpanKind.COPY: "copy",
+    SpanKind.FILL: "copy",
+}
+_COMMUNICATION = "communication"
+_ORDER = (*dict.fromkeys(_KINDS.values()), _COMMUNICATION, PERHAPS)
+_IDLE = frozenset({WAITS, PERHAPS})  # what does not count as busy
+_AT_WORK = "at work"
+_CELLS_EACH = 4  # of the width of a terminal, for each span of several kinds
+_FEW = 2  # devices, each of which has a line of its own
+_HOST_LANES = 3
+
+StreamKey = tuple[int, int]  # a device, its stream; -1 is an unknown one
+
+
+def kind_of(span: TraceSpan) -> str:
+    """What a span is called in pictures, which gives it its colour."""
+    if span.kind is SpanKind.KERNEL and span.name.lower().startswith("nccl"):
+        return _COMMUNICATION
+    return _KINDS[span.kind]
+
+
+def drawn_span(span: TraceSpan) -> Span:
+    """A span as pictures have it."""
+    return Span(span.start_s, span.end_s, span.name, kind_of(span))
+
+
+class SeenLane(Lane):
+    """A lane in which waiting is not being busy, nor is what nobody knows."""
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether all of it was seen."""
+        return all(span.kind != PERHAPS for span in self.drawn)
+
+    @cached_property
+    def busy_s(self) -> float:
+        """How long it was busy for certain."""
+        certain = tuple(span for span in self.drawn if span.kind not in _IDLE)
+        return Lane(self.name, certain).busy_s
+
+    def words(self, scale: Scale) -> str:
+        """The lane in one sentence."""
+        said = super().words(scale)
+        return said if self.is_known else said.replace(": busy", ": busy at least", 1)
+
+
+@dataclass(frozen=True)
+class _PooledLane(SeenLane):
+    """A lane that is drawn by the stretch, and told as it is."""
+
+    whole: Lane = field(default_factory=lambda: Lane(""))
+
+    def words(self, scale: Scale) -> str:
+        """The whole lane in one sentence."""
+        return self.whole.words(scale)
+
+
+@dataclass(frozen=True)
+class _SeenScale(Scale):
+    """A scale whose marks are times of the run, also of a part of it."""
+
+    def share(self, lane: Lane) -> str:
+        """How much of it the lane was busy for certain."""
+        busy_s = min(lane.busy_s, self.length_s)
+        text = share_text(busy_s / self.length_s) if self.length_s > 0 else UNKNOWN
+        if isinstance(lane, SeenLane) and not lane.is_known:
+            return f"at least {text}" if busy_s > 0 else UNKNOWN
+        return text
+
+    def ticks(self) -> list[str]:
+        """The times at the beginning, in the middle and at the end."""
+        shares = (0, 0.5, 1) if self.length_s > 0 else (0,)
+        return [seconds_text(self.start_s + self.length_s * each) for each in shares]
+
+
+class Picture(Timeline):
+    """A timeline that says how busy each was as far as that is known."""
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The time that the lanes share."""
+        return _SeenScale(**vars(super().scale))
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        most = max(options.max_width // _CELLS_EACH, 1)
+        lanes = tuple(_fit_for_text(lane, most) for lane in self.lanes)
+        yield from Timeline.__rich_console__(
+            replace(self, lanes=lanes), console, options
+        )
+
+
+def picture(
+    report: TimingReport, *, most: int, part: tuple[float, float] | None = None
+) -> Picture:
+    """The host's lanes first, then those of the devices.
+
+    Args:
+        report: The run.
+
+        most: How many lanes there may be about.
+
+        part: From when to when, where it is not all of it.
+    """
+    length_s = length_of(report)
+    host = list(_host_lanes(report, length_s))
+    lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
+    window = Span(0.0, length_s)
+    if part is None:
+        return Picture(CAPTION, tuple(lanes), _ORDER, window)
+    window = Span(*part)
+    caption = f"{CAPTION}, {seconds_text(part[0])} to {seconds_text(part[1])}"
+    cut = tuple(SeenLane(lane.name, tuple(_cut(lane, window))) for lane in lanes)
+    return Picture(caption, cut, _ORDER, window)
+
+
+def length_of(report: TimingReport) -> float:
+    """How long the run is on the clock of what was seen of it."""
+    seen = report.profile or report.activity
+    if seen is not None and seen.length_s > 0:
+        return seen.length_s
+    return max(report.run.elapsed_s, 0.0)
+
+
+def spans_of(report: TimingReport) -> tuple[TraceSpan, ...]:
+    """What was seen, by the profiler or without it."""
+    seen = report.profile or report.activity
+    return () if seen is None else seen.spans
+
+
+def seconds_of(report: TimingReport, kind: SpanKind) -> float:
+    """How long one thread of the host did that before the code returned."""
+    until_s = report.run.naive_s
+    its = (each for each in spans_of(report) if each.kind is kind and not each.thread)
+    return sum(max(min(each.end_s, until_s) - each.start_s, 0.0) for each in its)
+
+
+def _cut(lane: Lane, window: Span) -> Iterator[Span]:
+    for span in lane.drawn:
+        start_s, end_s = (
+            max(span.start_s, window.start_s),
+            min(span.end_s, window.end_s),
+        )
+        if start_s < end_s or (start_s == end_s and span.start_s == span.end_s):
+            yield replace(span, start_s=start_s, end_s=end_s)
+
+
+def _fit_for_text(lane: Lane, most: int) -> Lane:
+    """Kinds that follow each other faster than letters can, by the stretch.
+
+    The short ones of a kind are one, as long as they were together: else the lane would
+    be drawn by its height alone, which tells no kind from the other.
+    """
+    kinds = {span.kind for span in lane.drawn}
+    if len(lane.drawn) <= most or len(kinds) == 1:
+        return lane
+    length_s = lane.drawn[-1].end_s - lane.drawn[0].start_s
+    groups = stretches(lane.drawn, length_s * len(kinds) / most)
+    drawn = tuple(each for group in groups for each in _pool(group))
+    return _PooledLane(lane.name, drawn, lane)
+
+
+def _pool(group: Sequence[Span]) -> Iterator[Span]:
+    at_s = group[0].start_s
+    for kind in dict.fromkeys(span.kind for span in group):
+        seconds = sum(span.end_s - span.start_s for span in group if span.kind == kind)
+        yield Span(at_s, at_s + seconds, "", kind)
+        at_s += seconds
+
+
+# ---------------------------------------------------------------------- the host
+
+
+def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
+    """The thread that ran the code, and those that launched something as well."""
+    threads: dict[int, list[TraceSpan]] = {0: []}
+    for span in spans_of(report):
+        if span.kind not in DEVICE_KINDS:
+            threads.setdefault(span.thread or 0, []).append(span)
+    returned_s = min(max(report.run.naive_s, 0.0), length_s)
+    whole = [Span(0.0, returned_s, "", CODE), Span(returned_s, length_s, "", WAITS)]
+    submits = [
+        thread
+        for thread, spans in threads.items()
+        if not thread or any(span.kind is not SpanKind.HOST for span in spans)
+    ]
+    submits.sort(key=lambda thread: (thread > 0, -len(threads[thread])))
+    for thread in sorted(submits[:_HOST_LANES]):
+        spans = threads[thread]
+        over = [drawn_span(each) for each in spans if each.kind is not SpanKind.HOST]
+        own = [drawn_span(each) for each in spans if each.kind is SpanKind.HOST]
+        below = _apart(own) if thread else whole
+        name = f"host, thread {thread}" if thread else "host"
+        yield SeenLane(name, tuple(_laid_over(below, _apart(over))))
+
+
+def _apart(spans: Iterable[Span]) -> list[Span]:
+    """The spans without what earlier ones cover."""
+    apart: list[Span] = []
+    until_s = 0.0
+    for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
+        start_s = max(span.start_s, until_s)
+        if start_s < span.end_s or start_s == span.start_s:
+            apart.append(replace(span, start_s=start_s))
+            until_s = max(until_s, span.end_s)
+    return apart
+
+
+def _laid_over(below: Sequence[Span], above: Sequence[Span]) -> Iterator[Span]:
+    """The upper spans, and of the lower ones what they leave free; both apart."""
+    yield from above
+    first = 0
+    for span in below:
+        at_s = span.start_s
+        while first < len(above) and above[first].end_s <= span.start_s:
+            first += 1
+        for place in range(first, len(above)):
+            over = above[place]
+            if over.start_s >= span.end_s:
+                break
+            if over.start_s > at_s:
+                yield replace(span, start_s=at_s, end_s=over.start_s)
+            at_s = max(at_s, over.end_s)
+        if at_s < span.end_s:
+            yield replace(span, start_s=at_s)
+
+
+# ------------------------------------------------------------------- the devices
+
+
+def _device_lanes(report: TimingReport, length_s: float, room: int) -> list[Lane]:
+    if not report.run.uses_device:
+        return []
+    if report.busy_s is None:
+        return list(_as_far_as_known(report, length_s))
+    streams: dict[StreamKey, list[Span]] = {}
+    for each in spans_of(report):
+        if each.kind in DEVICE_KINDS and each.device is not None:
+            key = each.device, -1 if each.stream is None else each.stream
+            streams.setdefault(key, []).append(drawn_span(each))
+    idle = {number for number, _ in report.setting.devices} - {
+        each[0] for each in streams
+    }
+    streams |= {(number, -1): [] for number in idle}
+    return stream_lanes(streams, report.setting, room)
+
+
+def stream_lanes(
+    streams: dict[StreamKey, list[Span]], setting: Setting, room: int
+) -> list[Lane]:
+    """A lane for each stream, or for each device if only so all of them are seen."""
+    ordered = _busiest_first(streams, room)
+    devices = {device for device, _ in streams}
+    crowded = len(streams) > room
+    seen = {device for device, _ in ordered[: max(room, 0)]}
+    if crowded and (seen != devices or len(devices) > 1) and len(devices) <= room:
+        return [_one_lane(number, streams, setting) for number in sorted(devices)]
+    alone = {each for each in devices if sum(key[0] == each for key in streams) == 1}
+    return [
+        SeenLane(_stream_name(key, setting, alone), tuple(streams[key]))
+        for key in ordered
+    ]
+
+
+def _busiest_first(streams: dict[StreamKey, list[Span]], room: int) -> list[StreamKey]:
+    """The streams in order; where room is short, the idlest of them come last."""
+    busy = {key: Lane("", tuple(spans)).busy_s for key, spans in streams.items()}
+    by_time = sorted(sorted(streams), key=lambda key: -busy[key])
+    busiest = set(by_time[: max(room, 0)])
+    return sorted(streams, key=lambda key: (key not in busiest, key))
+
+
+def _one_lane(
+    number: int, streams: dict[StreamKey, list[Span]], setting: Setting
+) -> Lane:
+    """All that ran on a device; what ran at the same time lies on each other."""
+    its = [spans for (device, _), spans in streams.items() if device == number]
+    joined = sorted((span for spans in its for span in spans), key=_start)
+    more = f", {count_text(len(its), 'stream')}" if len(its) > 1 else ""
+    return SeenLane(f"{setting.kind}:{number}{more}", tuple(joined))
+
+
+def _start(span: Span) -> float:
+    return span.start_s
+
+
+def _stream_name(key: StreamKey, setting: Setting, alone: set[int]) -> str:
+    device, stream = key
+    name = f"{setting.kind}:{device}"
+    return name if stream < 0 or device in alone else f"{name} stream {stream}"
+
+
+def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
+    """What two stamps and a pair of events tell, with the waits that were seen.
+
+    A device works as long as its stream is not done though the code has returned, and
+    a single one as long as the host waits for it.
+    """
+    run = report.run
+    devices = done_alike(report)
+    alone = len({number for numbers, _ in devices for number in numbers}) <= 1
+    returned_s = min(max(run.naive_s, 0.0), length_s)
+    waited = [
+        (each.start_s, each.end_s)
+        for each in spans_of(report)
+        if each.kind is SpanKind.WAIT and each.start_s < each.end_s <= returned_s
+    ]
+    for numbers, done_s in devices:
+        sure = list(waited) if alone else []
+        until_s = returned_s
+        if done_s is not None:
+            until_s = min(max(done_s, returned_s), length_s)
+        if report.tells(run.waited_s):
+            sure.append((returned_s, length_s if alone else until_s))
+        above = _apart(
+            Span(*each, _AT_WORK, KERNEL) for each in sure if each[0] < each[1]
+        )
+        unknown_until_s = length_s if _may_go_on(report, done_s) else until_s
+        below = [Span(0.0, unknown_until_s, "", PERHAPS)]
+        kind = report.setting.kind
+        name = devices_text(kind, numbers) if numbers else kind
+        yield SeenLane(name, tuple(_laid_over(below, above)))
+
+
+def _may_go_on(report: TimingReport, done_s: float | None) -> bool:
+    """Whether it may have worked until the end: nobody knows of all streams."""
+    run = report.run
+    if done_s is None:
+        return report.tells(run.waited_s)
+    return report.tells(run.tail_s or 0.0)
+
+
+def done_alike(report: TimingReport) -> list[tuple[tuple[int, ...], float | None]]:
+    """Devices, and when the stream was done that the cell began on; None is unknown.
+
+    Of very few each is told; of more, those together whose figures read the same. A
+    device first used in the cell has no events.
+    """
+    setting = report.setting
+    events = list(report.run.events)
+    known = {each.device for each in events}
+    first_used = [number for number, _ in setting.devices if number not in known]
+    alike: dict[str, list[DeviceTime]] = {}
+    for each in events:
+        text = measured(each.elapsed_s, setting.floor_s)
+        key = text if len(events) > _FEW else f"{each.device}"
+        alike.setdefault(key, []).append(each)
+    groups: list[tuple[tuple[int, ...], float | None]] = []
+    for its in alike.values():
+        done = [each.elapsed_s for each in its if each.elapsed_s is not None]
+        groups.append((tuple(each.device for each in its), max(done, default=None)))
+    if len(first_used) > _FEW:
+        groups.append((tuple(first_used), None))
+    else:
+        groups += (((number,), None) for number in first_used)
+    return groups or [((), None)]

@@ -1,0 +1,69 @@
+"""Spans of a lane that are put together, so that hours of them stay small."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.report.events import Piece, SpanKind, pooled
+
+KINDS = st.sampled_from((SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
+LENGTHS = st.tuples(KINDS, st.integers(0, 50), st.integers(1, 2000))
+LANES = st.lists(LENGTHS, min_size=1, max_size=300)
+MOST = 60
+
+
+def lane_of(pieces):
+    """Spans one after the other: each its kind, the pause before it, its length."""
+    at, spans = 0, []
+    for kind, pause, length in pieces:
+        spans.append(Piece("work", kind, at + pause, at + pause + length))
+        at += pause + length
+    return spans
+
+
+def seconds(spans, kind):
+    """How long a kind was running."""
+    return sum(span.end_s - span.start_s for span in spans if span.kind is kind)
+
+
+@given(LANES)
+def test_a_pooled_lane_is_as_busy_as_it_was(pieces):
+    """Each kind keeps its time, nothing overlaps, and nothing moves beyond the lane."""
+    spans = lane_of(pieces)
+
+    few = pooled(spans, MOST)
+
+    for kind in SpanKind:
+        assert seconds(few, kind) == pytest.approx(seconds(spans, kind))
+    assert all(one.end_s <= next_one.start_s + 1e-6 for one, next_one in pairwise(few))
+    assert few[0].start_s == spans[0].start_s
+    assert few[-1].end_s <= spans[-1].end_s + 1e-6
+
+
+@given(LANES)
+def test_what_is_pooled_is_few(pieces):
+    """However many there were, about as many are left as may be."""
+    assert len(pooled(lane_of(pieces), MOST)) <= 2 * MOST
+
+
+def test_few_spans_are_kept_as_they_are():
+    """What was exact stays exact."""
+    spans = lane_of([(SpanKind.KERNEL, 1, 2)] * 20)
+
+    assert pooled(spans, MOST) == spans
+
+
+def test_long_spans_keep_their_place():
+    """Only the short ones beside each other are put together."""
+    short = [(SpanKind.KERNEL, 1, 1)] * 100
+    spans = lane_of([*short, (SpanKind.COPY, 5, 1000), *short])
+    (copy,) = (span for span in spans if span.kind is SpanKind.COPY)
+
+    few = pooled(spans, MOST)
+
+    assert copy in few
+    assert len(few) < 10
