@@ -89,15 +89,19 @@ class Tracer(Observer):
 
     Args:
         file: Where the whole trace is saved, if it is.
+
+        devices_only: Whether there is nothing to trace where there is no device.
     """
 
     traces = True
 
-    def __init__(self, file: str | None = None) -> None:
+    def __init__(self, file: str | None = None, *, devices_only: bool = False) -> None:
         self._file = file
+        self._devices_only = devices_only
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
         self._lost: str | None = None
+        self._untraced: str | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Trace from now on.
@@ -105,6 +109,9 @@ class Tracer(Observer):
         Raises:
             GpuMagicError: It cannot be traced, or not be saved.
         """
+        if self._devices_only:
+            self._trace_devices(runtime)
+            return
         # What the CPU is traced with is torch's, too, and is not imported for it.
         if runtime.kind == "cpu" and loaded_torch() is None:
             raise GpuMagicError(
@@ -113,6 +120,14 @@ class Tracer(Observer):
             )
         _check_folder(self._file)
         self._tracing = self._trace.enter_context(runtime.trace())
+
+    def _trace_devices(self, runtime: Runtime) -> None:
+        if runtime.kind == "cpu":
+            return
+        try:
+            self._tracing = self._trace.enter_context(runtime.trace())
+        except DeviceError as error:
+            self._untraced = error.problem
 
     def begin(self) -> None:
         """What is traced from here on belongs to the run."""
@@ -154,6 +169,8 @@ class Tracer(Observer):
 
     def flags(self, profile: Profile | None) -> tuple[Flag, ...]:
         """How looking on, and what it saw, has to be taken into account."""
+        if self._untraced is not None:
+            return (Flag(FlagKind.LINES_OF_THE_HOST, names=(self._untraced,)),)
         if profile is None:
             return ()
         return (Flag(FlagKind.PROFILED), *flags_of(profile))

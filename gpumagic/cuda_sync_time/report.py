@@ -52,6 +52,9 @@ class FlagKind(enum.Enum):
     PROFILED = "the profiler was running, which takes time of its own"
     WATCHED = "waits were being noted, which takes time of its own"
     UNWATCHED = "waits could not be noted"  # reason
+    LINES = "lines were being noted, which takes time of its own"
+    LINES_CUT = "the last part of the run has no lines"
+    LINES_OF_THE_HOST = "what lines launched could not be traced"  # reason
     QUEUE_FULL = "a launch queue was full"  # most entries in flight on one stream
     # Of several runs.
     SPREAD = "the samples differ much"  # IQR as a share of the median
@@ -420,6 +423,34 @@ class LogEntry(Record):
 
 
 @dataclass(frozen=True)
+class LineTime(Record):
+    """What a line of the user's code took, with all that it has called.
+
+    Attributes:
+        number: The line's number in the cell; None in any other file.
+
+        runs: How often it began.
+
+        host_s: How long the host was at it.
+
+        device_s: What kernels and copies took that were launched meanwhile, added up;
+            None where no device was traced.
+
+        launches: How many they were.
+
+        backward_s: What the backward of its operations took, wherever it was called.
+    """
+
+    line: CodeLine
+    number: int | None
+    runs: int
+    host_s: float
+    device_s: float | None = None
+    launches: int | None = None
+    backward_s: float | None = None
+
+
+@dataclass(frozen=True)
 class TimingReport(Report):
     """One run of a cell.
 
@@ -428,6 +459,8 @@ class TimingReport(Report):
             time until it was raised.
 
         syncs: Lines that made the host wait; None if nobody looked.
+
+        lines: What each line took; None if nobody looked.
     """
 
     code: Code
@@ -438,6 +471,7 @@ class TimingReport(Report):
     syncs: tuple[SyncPoint, ...] | None = None
     profile: Profile | None = None
     roofline: Roofline | None = None
+    lines: tuple[LineTime, ...] | None = None
 
     @property
     def seconds(self) -> float:

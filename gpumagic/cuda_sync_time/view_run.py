@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.cuda_sync_time.view_flags import MOST_NAMES, notes, short_words
+from gpumagic.cuda_sync_time.view_lines import line_parts
 from gpumagic.cuda_sync_time.view_profile import profile_parts
 from gpumagic.cuda_sync_time.view_roofline import roof_parts
 from gpumagic.drawing import (
@@ -255,6 +256,8 @@ def run_parts(report: TimingReport) -> Iterator[Part]:
     yield from notes(report.flags, report.setting)
     if report.syncs is not None:
         yield _syncs(report.syncs)
+    if report.lines is not None:
+        yield from line_parts(report.lines, report.run.elapsed_s)
     if report.profile is not None:
         yield from profile_parts(report.profile, report.setting)
     if report.roofline is not None:

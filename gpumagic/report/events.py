@@ -130,6 +130,8 @@ class TraceSpan(Record):
 
         launched_s: Since when it was in the queue of its stream, where a call of its
             own put it there; the kernels of a graph have no such call.
+
+        forward: The number of the node of autograd whose backward launched it.
     """
 
     name: str
@@ -141,6 +143,7 @@ class TraceSpan(Record):
     thread: int | None = None
     nbytes: int | None = None
     launched_s: float | None = None
+    forward: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.engines import Stream, Work
 
+_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
@@ -56,6 +58,8 @@ class SimulatedTracing:
         self._scheduler = box.machine.scheduler
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
+        self._forward: dict[int, int] = {}  # by the identity of the work
+        self._node = _backward_node()
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
@@ -116,6 +120,9 @@ class SimulatedTracing:
             # Where the queue was full, the wait for a slot was noted meanwhile.
             waits = [each[2] for each in self._calls[heard:]]
             ended_ns = min([work.submitted_ns, *waits])
+            node = self._node()
+            if node is not None:
+                self._forward[id(work)] = node
             self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
             return work
 
@@ -143,6 +150,7 @@ class SimulatedTracing:
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
+                forward=self._forward.get(id(work)),
             )
 
     def _numbers(self) -> dict[Stream, tuple[int, int]]:
@@ -168,6 +176,21 @@ class SimulatedTracing:
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._began_ns) / 1e9
+
+
+def _backward_node() -> Callable[[], int | None]:
+    """Tells the number of the node whose backward runs now, if torch is there."""
+    core = getattr(sys.modules.get("torch"), "_C", None)
+    ask = getattr(core, "_current_autograd_node", None)
+    if ask is None:
+        return lambda: None
+
+    def number() -> int | None:
+        node = ask()
+        found = None if node is None else int(node._sequence_nr())  # noqa: SLF001
+        return found if found is not None and found < _OF_NO_FORWARD else None
+
+    return number
 
 
 class _Works(list["Work"]):
