@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 
 MOST_KERNELS = 12
+MOST_OPERATORS = 40
 # CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
 # which no profiler shows.
 FULL_QUEUE = 1000
@@ -248,6 +249,7 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
         problem=trace.problem,
         hint=trace.hint,
         saved_as=saved_as,
+        operators=trace.operators[:MOST_OPERATORS],
     )
 
 

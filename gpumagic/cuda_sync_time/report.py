@@ -11,7 +11,13 @@ from gpumagic.report import robust
 from gpumagic.report.record import Record, Report
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import Code, CodeLine, SeenRace, TraceSpan
+    from gpumagic.report.events import (
+        Code,
+        CodeLine,
+        OperatorTime,
+        SeenRace,
+        TraceSpan,
+    )
     from gpumagic.report.robust import Comparison, Interval
 
 # A wait of less than this part of the time says that the device kept up.
@@ -291,6 +297,9 @@ class Profile(Record):
         problem: Why the devices' part is missing, if it is.
 
         saved_as: The file with the whole trace, where it was asked for.
+
+        operators: What torch's operators took on the host; the simulated host's time
+            is not Python's, and has none.
     """
 
     length_s: float
@@ -306,6 +315,7 @@ class Profile(Record):
     problem: str | None = None
     hint: str | None = None
     saved_as: str | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def idle_s(self) -> float:

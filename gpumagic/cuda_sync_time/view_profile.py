@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
     from gpumagic.drawing import Part
-    from gpumagic.report.events import TraceSpan
+    from gpumagic.report.events import OperatorTime, TraceSpan
 
 _KINDS = {
     SpanKind.KERNEL: "kernel",
@@ -42,7 +42,10 @@ def profile_parts(profile: Profile, setting: Setting) -> Iterator[Part]:
     """The timeline, the shares, the longest kernels, and where it was saved."""
     if profile.problem:
         yield Note("warning", profile.problem, profile.hint or "")
-    yield timeline(profile, setting)
+    if profile.operators and not profile.launches:
+        yield operators_table(profile)
+    else:
+        yield timeline(profile, setting)
     if profile.launches:
         yield Paragraph(" ".join(_shares(profile)))
     if profile.kernels:
@@ -172,3 +175,26 @@ def _kernels(profile: Profile) -> Table:
     )
     caption = "What took most of the devices' time"
     return Table.of(caption, properties, profile.kernels)
+
+
+def operators_table(profile: Profile) -> Table:
+    """What torch's operators took on the host, the dearest by themselves first."""
+    whole_s = sum(each.self_s for each in profile.operators)
+
+    def of_all(operator: OperatorTime) -> Meter:
+        share = operator.self_s / whole_s if whole_s > 0 else None
+        return Meter(share, share_text(share))
+
+    properties = (
+        Property(Column("Operator"), lambda each: each.name),
+        Property(Column("Calls", number=True), lambda each: f"{each.count:,}"),
+        Property(Column("Itself", number=True), lambda each: seconds_text(each.self_s)),
+        Property(Column("Of all"), of_all),
+        Property(
+            Column("With others", number=True),
+            lambda each: seconds_text(each.total_s),
+        ),
+    )
+    return Table.of(
+        "Operators on the CPU", properties, profile.operators, name="operators"
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.events import SpanKind, TraceSpan
+from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,12 +67,15 @@ class Reading:
 
         sees_earlier_work: Whether one appears before the first mark, at a time that
             can be true.
+
+        operators: What each operator took on the host within the marks.
     """
 
     spans: tuple[TraceSpan, ...]
     length_s: float
     sees_devices: bool
     sees_earlier_work: bool
+    operators: tuple[OperatorTime, ...] = ()
 
 
 def read(text: str, begin: str, end: str) -> Reading:
@@ -109,6 +112,9 @@ def read(text: str, begin: str, end: str) -> Reading:
         length_s=window.length_s,
         sees_devices=bool(work),
         sees_earlier_work=_sees_earlier_work(work, calls, first["ts"]),
+        operators=operator_times(
+            each for each in operations if window.seconds(each) is not None
+        ),
     )
 
 
@@ -276,6 +282,37 @@ def _operation_spans(
         if within is not None:
             thread = threads.number(event["tid"])
             yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
+
+
+def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]:
+    """What each operator took, the dearest by themselves first.
+
+    Args:
+        events: Calls of operators; those of one thread lie within each other or apart.
+    """
+    open_calls: dict[Any, list[tuple[float, str]]] = {}
+    counts: Counter[str] = Counter()
+    total_us: Counter[str] = Counter()
+    self_us: Counter[str] = Counter()
+    for event in sorted(events, key=lambda each: (each["ts"], -each["dur"])):
+        name, took_us = event["name"], event["dur"]
+        callers = open_calls.setdefault(event["tid"], [])
+        # The middle tells: microseconds with a fraction are rounded at both ends.
+        while callers and event["ts"] + took_us / 2 >= callers[-1][0]:
+            callers.pop()
+        if callers:
+            self_us[callers[-1][1]] -= took_us
+        if not callers or callers[-1][1] != name:  # else another form of the same
+            counts[name] += 1
+        self_us[name] += took_us
+        if all(name != caller for _, caller in callers):  # else it is counted already
+            total_us[name] += took_us
+        callers.append((_end_us(event), name))
+    times = (
+        OperatorTime(name, count, total_us[name] / 1e6, max(self_us[name], 0.0) / 1e6)
+        for name, count in counts.items()
+    )
+    return tuple(sorted(times, key=lambda each: (-each.self_s, each.name)))
 
 
 def _outermost(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

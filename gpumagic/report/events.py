@@ -146,6 +146,26 @@ class TraceSpan(Record):
     forward: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorTime(Record):
+    """What an operator of torch took on the host, all its calls together.
+
+    Attributes:
+        name: As torch calls it, such as `aten::addmm`.
+
+        count: How often it was called, by the code or by other operators.
+
+        total_s: From its beginning to its end.
+
+        self_s: The same without the operators that it has called.
+    """
+
+    name: str
+    count: int
+    total_s: float
+    self_s: float
+
+
 @dataclass(frozen=True)
 class Trace(Record):
     """What host and devices did, from all idle to all idle.
@@ -158,12 +178,16 @@ class Trace(Record):
         problem: Why devices are missing from it, if they are.
 
         hint: What to do about it.
+
+        operators: What the operators took on the host, the dearest by themselves
+            first; none where the host is not traced.
     """
 
     spans: tuple[TraceSpan, ...]
     length_s: float
     problem: str | None = None
     hint: str | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
 
 Interval: TypeAlias = "tuple[float, float]"

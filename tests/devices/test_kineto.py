@@ -409,3 +409,28 @@ def test_a_kernel_of_a_backward_knows_the_node_that_launched_it():
     nodes = {each.name: each.forward for each in spans if each.kind in DEVICE_KINDS}
 
     assert nodes == {"gemm": 7, "between": None, "add": None}
+
+
+def test_operators_have_their_own_time_apart_from_that_of_those_they_call():
+    """Self times add up to all of it; what calls itself is counted once."""
+    calls = [
+        ("aten::linear", 0.0, 100.0),
+        ("aten::addmm", 10.0, 60.0),
+        ("aten::copy_", 20.0, 10.0),
+        ("aten::copy_", 22.0, 5.0),
+        ("aten::relu", 110.0, 20.0),
+    ]
+    events = [{"name": n, "ts": at, "dur": took, "tid": 1} for n, at, took in calls]
+
+    found = {each.name: each for each in kineto.operator_times(events)}
+
+    microseconds = {name: round(each.self_s * 1e6) for name, each in found.items()}
+    assert microseconds == {
+        "aten::addmm": 50,
+        "aten::linear": 40,
+        "aten::relu": 20,
+        "aten::copy_": 10,
+    }
+    assert [*found] == [*microseconds]
+    assert found["aten::copy_"].count == 1
+    assert round(found["aten::copy_"].total_s * 1e6) == 10
