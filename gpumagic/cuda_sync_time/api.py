@@ -44,6 +44,7 @@ def measure(  # noqa: PLR0913 -- one for each option
     syncs: bool = False,
     profile: bool = False,
     trace_file: str | None = None,
+    lines: bool = False,
     flops: bool = False,
     nbytes: int | None = None,
 ) -> TimingReport:
@@ -60,6 +61,8 @@ def measure(  # noqa: PLR0913 -- one for each option
 
         trace_file: Where to save that trace, for Perfetto; implies `profile`.
 
+        lines: Whether to tell what each line of it took.
+
         flops: Whether to run it once more, counting its operations.
 
         nbytes: What one run moves, to be held against the device's peak.
@@ -68,7 +71,12 @@ def measure(  # noqa: PLR0913 -- one for each option
         Exception: What the function has raised, and what the wait for it has.
     """
     options = Options(
-        syncs=syncs, profile=profile, trace_file=trace_file, flops=flops, nbytes=nbytes
+        syncs=syncs,
+        profile=profile,
+        trace_file=trace_file,
+        lines=lines,
+        flops=flops,
+        nbytes=nbytes,
     )
     instruments = Instruments(open_driver)
     run = OneRun(instruments, options)

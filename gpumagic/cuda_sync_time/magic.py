@@ -183,6 +183,11 @@ class TimeMagics(GpuMagics):
         help="Profile, and save the trace for Perfetto or chrome://tracing.",
     )
     @argument(
+        "--lines",
+        action="store_true",
+        help="Time each line: the host's part, and what it launched on the GPU.",
+    )
+    @argument(
         "--races",
         action="store_true",
         help="Look for missing waits between streams; claims no time.",

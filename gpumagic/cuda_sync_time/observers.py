@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 
 MOST_KERNELS = 200
+MOST_OPERATORS = 40
 # A model's clock stands still while somebody looks, and the CPU has nobody to watch.
 _UNTOUCHED = ("cpu", SIMULATED)
 # CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
@@ -163,16 +164,20 @@ class Tracer(Observer):
 
     Args:
         file: Where the whole trace is saved, if it is.
+
+        devices_only: Whether there is nothing to trace where there is no device.
     """
 
     traces = True
 
-    def __init__(self, file: str | None = None) -> None:
+    def __init__(self, file: str | None = None, *, devices_only: bool = False) -> None:
         self._file = file
+        self._devices_only = devices_only
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
         self._lost: str | None = None
         self._kind = ""
+        self._untraced: str | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Trace from now on.
@@ -180,6 +185,9 @@ class Tracer(Observer):
         Raises:
             GpuMagicError: It cannot be traced, or not be saved.
         """
+        if self._devices_only:
+            self._trace_devices(runtime)
+            return
         # What the CPU is traced with is torch's, too, and is not imported for it.
         if runtime.kind == "cpu" and loaded_torch() is None:
             raise GpuMagicError(
@@ -189,6 +197,15 @@ class Tracer(Observer):
         _check_folder(self._file)
         self._kind = "" if runtime.kind == "cpu" else runtime.kind
         self._tracing = self._trace.enter_context(runtime.trace())
+
+    def _trace_devices(self, runtime: Runtime) -> None:
+        if runtime.kind == "cpu":
+            return
+        self._kind = runtime.kind
+        try:
+            self._tracing = self._trace.enter_context(runtime.trace())
+        except DeviceError as error:
+            self._untraced = error.problem
 
     def begin(self) -> None:
         """What is traced from here on belongs to the run."""
@@ -230,6 +247,8 @@ class Tracer(Observer):
 
     def flags(self, profile: Profile | None) -> tuple[Flag, ...]:
         """How looking on, and what it saw, has to be taken into account."""
+        if self._untraced is not None:
+            return (Flag(FlagKind.LINES_OF_THE_HOST, names=(self._untraced,)),)
         if profile is None:
             return ()
         free = self._kind in _UNTOUCHED
@@ -308,6 +327,7 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
         problem=trace.problem,
         hint=trace.hint,
         saved_as=saved_as,
+        operators=trace.operators[:MOST_OPERATORS],
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
+from gpumagic.cuda_sync_time.lines import LineWatcher
 from gpumagic.cuda_sync_time.observers import Onlooker, SyncWatcher, Tracer
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import (
@@ -20,13 +21,15 @@ from gpumagic.cuda_sync_time.report import (
 )
 from gpumagic.devices.around_cell import AroundCell, Trouble
 from gpumagic.errors import error_line
+from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
+    from gpumagic.cuda_sync_time.report import Profile
     from gpumagic.devices.around_cell import Ended
-    from gpumagic.report.events import Code, SeenRace
+    from gpumagic.report.events import Code, SeenRace, TraceSpan
 
 _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
 _TAIL_BEYOND_FLOOR_S = 50e-6
@@ -64,10 +67,17 @@ class OneRun:
         self.late_error: BaseException | None = None
         self._instruments = instruments
         self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer = Tracer(options.trace_file) if options.traces else None
+        self._tracer = _tracer(options)
         self._waits = SyncWatcher() if options.syncs else None
-        self._onlooker = Onlooker() if draws and not options.traces else None
-        observers = (self._environment, self._tracer, self._onlooker, self._waits)
+        self._lines = LineWatcher(in_running_cell) if options.lines else None
+        self._onlooker = Onlooker() if draws and self._tracer is None else None
+        observers = (
+            self._environment,
+            self._tracer,
+            self._onlooker,
+            self._waits,
+            self._lines,
+        )
         self._around = AroundCell(
             instruments.runtime, [each for each in observers if each is not None]
         )
@@ -127,6 +137,8 @@ class OneRun:
             flags += self._waits.flags(runtime.kind)
         if self._tracer is not None:
             flags += self._tracer.flags(profile)
+        if self._lines is not None:
+            flags += self._lines.flags()
         return TimingReport(
             code=code,
             setting=self._instruments.setting(runtime, floor_s=floor_s),
@@ -136,6 +148,7 @@ class OneRun:
             syncs=None if self._waits is None else self._waits.points(runtime.kind),
             profile=profile,
             activity=self._activity(ended),
+            lines=None if self._lines is None else self._lines.lines(_spans(profile)),
         )
 
     def _activity(self, ended: Ended) -> Activity | None:
@@ -178,6 +191,17 @@ class OneRun:
         if trouble is not None and trouble is not Trouble.CAPTURING:
             names = (ended.said,) if ended.said else ()
             yield Flag(FlagKind[trouble.name], names=names)
+
+
+def _tracer(options: Options) -> Tracer | None:
+    if options.traces:
+        return Tracer(options.trace_file)
+    return Tracer(devices_only=True) if options.lines else None
+
+
+def _spans(profile: Profile | None) -> tuple[TraceSpan, ...] | None:
+    """What lines are held against: None where devices are missing from it."""
+    return None if profile is None or profile.problem else profile.spans
 
 
 def _tail_flag(run: Run, floor_s: float) -> list[Flag]:

@@ -44,6 +44,8 @@ class Options:
 
         trace_file: Where to save that trace, which implies `profile`.
 
+        lines: Whether to tell what each line took, on the host and on the devices.
+
         races: Whether to look for missing waits, and to claim no time.
 
         flops: Whether to run the code once more, counting its operations.
@@ -74,6 +76,7 @@ class Options:
     syncs: bool = False
     profile: bool = False
     trace_file: str | None = None
+    lines: bool = False
     races: bool = False
     flops: bool = False
     nbytes: int | None = None
@@ -101,6 +104,7 @@ class Options:
             syncs=line.syncs,
             profile=line.profile,
             trace_file=line.trace,
+            lines=line.lines,
             races=line.races,
             flops=line.flops,
             nbytes=None if line.nbytes is None else parse_bytes(line.nbytes),
@@ -155,6 +159,7 @@ class Options:
         observing = {
             "--syncs": self.syncs,
             "--profile": self.traces,
+            "--lines": self.lines,
             "--races": self.races,
         }
         observers = [option for option, said in observing.items() if said]

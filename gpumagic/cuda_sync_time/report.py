@@ -13,7 +13,13 @@ from gpumagic.report.record import Record, Report
 from gpumagic.report.units import parse_seconds, seconds_text
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import Code, CodeLine, SeenRace, TraceSpan
+    from gpumagic.report.events import (
+        Code,
+        CodeLine,
+        OperatorTime,
+        SeenRace,
+        TraceSpan,
+    )
     from gpumagic.report.robust import Comparison, Interval
 
 # A wait of less than this part of the time says that the device kept up.
@@ -54,6 +60,9 @@ class FlagKind(enum.Enum):
     PROFILED = "the profiler was running, which takes time of its own"
     WATCHED = "waits were being noted, which takes time of its own"
     UNWATCHED = "waits could not be noted"  # reason
+    LINES = "lines were being noted, which takes time of its own"
+    LINES_CUT = "the last part of the run has no lines"
+    LINES_OF_THE_HOST = "what lines launched could not be traced"  # reason
     QUEUE_FULL = "a launch queue was full"  # most entries in flight on one stream
     # Of several runs.
     SPREAD = "the samples differ much"  # IQR as a share of the median
@@ -290,6 +299,9 @@ class Profile(Record):
         problem: Why the devices' part is missing, if it is.
 
         saved_as: The file with the whole trace, where it was asked for.
+
+        operators: What torch's operators took on the host; the simulated host's time
+            is not Python's, and has none.
     """
 
     length_s: float
@@ -305,6 +317,7 @@ class Profile(Record):
     problem: str | None = None
     hint: str | None = None
     saved_as: str | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def sees_devices(self) -> bool:
@@ -445,6 +458,34 @@ class LogEntry(Record):
 
 
 @dataclass(frozen=True)
+class LineTime(Record):
+    """What a line of the user's code took, with all that it has called.
+
+    Attributes:
+        number: The line's number in the cell; None in any other file.
+
+        runs: How often it began.
+
+        host_s: How long the host was at it.
+
+        device_s: What kernels and copies took that were launched meanwhile, added up;
+            None where no device was traced.
+
+        launches: How many they were.
+
+        backward_s: What the backward of its operations took, wherever it was called.
+    """
+
+    line: CodeLine
+    number: int | None
+    runs: int
+    host_s: float
+    device_s: float | None = None
+    launches: int | None = None
+    backward_s: float | None = None
+
+
+@dataclass(frozen=True)
 class TimingReport(Report):
     """One run of a cell.
 
@@ -455,6 +496,8 @@ class TimingReport(Report):
         syncs: Lines that made the host wait; None if nobody looked.
 
         activity: Who was busy when, where there is no `profile`.
+
+        lines: What each line took; None if nobody looked.
     """
 
     code: Code
@@ -466,6 +509,7 @@ class TimingReport(Report):
     profile: Profile | None = None
     roofline: Roofline | None = None
     activity: Activity | None = None
+    lines: tuple[LineTime, ...] | None = None
 
     @property
     def seconds(self) -> float:

@@ -217,6 +217,21 @@ _OF_THE_WAY = {
     FlagKind.UNWATCHED: NoteText(
         "unwatched", "note", "what made the host wait could not be noted{names}"
     ),
+    FlagKind.LINES: NoteText(
+        "lines",
+        "note",
+        "each line was noted, which takes time of its own",
+        "leave --lines away for the time itself",
+    ),
+    FlagKind.LINES_CUT: NoteText(
+        "lines cut",
+        "warning",
+        "too many lines ran to note all: the last part of the run is in none",
+        "time fewer rounds of the loop",
+    ),
+    FlagKind.LINES_OF_THE_HOST: NoteText(
+        "host only", "note", "what each line launched could not be traced{names}"
+    ),
     FlagKind.QUEUE_FULL: NoteText(
         "queue full",
         "warning",

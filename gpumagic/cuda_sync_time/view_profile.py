@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time.view_busy import drawn_span, stream_lanes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
     from gpumagic.drawing import Cell, Part
+    from gpumagic.report.events import OperatorTime
 
 _SUBMITTING = frozenset({SpanKind.LAUNCH, SpanKind.WAIT})
 _NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
@@ -50,6 +52,9 @@ def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
         if profile.kernels:
             parts.append(_by_name(profile))
         yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
+    if profile.operators and profile.launches:
+        table = replace(operators_table(profile), caption="")
+        yield Details("Operators on the CPU", (table,), "operators")
     if profile.spans:
         yield Details("Every thread and stream", (timeline(profile, setting),), "lanes")
 
@@ -182,6 +187,29 @@ def _by_name(profile: Profile) -> Table:
         ),
     )
     return Table.of("All kernels, by their full names", properties, profile.kernels)
+
+
+def operators_table(profile: Profile) -> Table:
+    """What torch's operators took on the host, the dearest by themselves first."""
+    whole_s = sum(each.self_s for each in profile.operators)
+
+    def of_all(operator: OperatorTime) -> Meter:
+        share = operator.self_s / whole_s if whole_s > 0 else None
+        return Meter(share, share_text(share))
+
+    properties = (
+        Property(Column("Operator"), lambda each: each.name),
+        Property(Column("Calls", number=True), lambda each: f"{each.count:,}"),
+        Property(Column("Itself", number=True), lambda each: seconds_text(each.self_s)),
+        Property(Column("Of all"), of_all),
+        Property(
+            Column("With others", number=True),
+            lambda each: seconds_text(each.total_s),
+        ),
+    )
+    return Table.of(
+        "Operators on the CPU", properties, profile.operators, name="operators"
+    )
 
 
 def _of_busy_time(profile: Profile, seconds: float) -> float | None:

@@ -15,9 +15,11 @@ from gpumagic.cuda_sync_time.view_flags import (
     notes,
     short_words,
 )
+from gpumagic.cuda_sync_time.view_lines import dearest_line, line_details, line_table
 from gpumagic.cuda_sync_time.view_profile import (
     dearest,
     kernel_table,
+    operators_table,
     profile_details,
     profile_notes,
 )
@@ -276,24 +278,33 @@ def _has_picture(report: TimingReport) -> bool:
     if too_short(report):
         return False
     profile = report.profile
-    return report.run.uses_device or (profile is not None and bool(profile.spans))
+    if report.run.uses_device or profile is None:
+        return report.run.uses_device
+    return bool(profile.spans) and not profile.operators
 
 
 def _tables(report: TimingReport) -> Iterator[Table]:
     """The one that was asked for most pointedly comes first."""
+    if report.lines:
+        yield line_table(report.lines, report.run.elapsed_s)
     if report.roofline is not None and (table := roof_table(report.roofline)):
         yield table
     if report.syncs:
         yield Table.of(
             "Lines that make the host wait", _WAITS, report.syncs, name="waits"
         )
-    if report.profile is not None and report.profile.kernels:
-        yield kernel_table(report.profile)
+    profile = report.profile
+    if profile is not None and profile.kernels:
+        yield kernel_table(profile)
+    elif profile is not None and profile.operators:
+        yield operators_table(profile)
 
 
 def _folded(report: TimingReport) -> Iterator[Details]:
     for table in tuple(_tables(report))[1:]:
         yield Details(table.caption, (replace(table, caption=""),), table.name)
+    if report.lines:
+        yield line_details(report.lines, report.run.elapsed_s)
     if roof_picture(report.roofline) is not None and _has_picture(report):
         whole = picture(report, most=_ALONE)
         yield Details(whole.caption, (replace(whole, caption=""),), "timeline")
@@ -318,6 +329,7 @@ def _notes(report: TimingReport) -> Iterator[Note]:
         if not is_weighty(flag.kind) and flag.kind not in _OF_LOOKING
     ]
     yield from notes(weighty, report.setting)
+    yield from _dearest_line(report)
     roof = () if report.roofline is None else tuple(roof_notes(report.roofline))
     yield from roof
     once = any(each.kind in COSTS_ONCE for each in weighty)
@@ -326,6 +338,14 @@ def _notes(report: TimingReport) -> Iterator[Note]:
     if report.profile is not None:
         yield from profile_notes(report.profile)
     yield from notes(others, report.setting)
+
+
+def _dearest_line(report: TimingReport) -> Iterator[Note]:
+    if report.lines and report.profile is not None:
+        whole_s = sum(each.total_s for each in report.profile.kernels)
+        note = dearest_line(report.lines, whole_s)
+        if note is not None:
+            yield note
 
 
 def _advice(report: TimingReport) -> Iterator[Note]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.events import SpanKind, TraceSpan
+from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +30,8 @@ _DEVICE_WORK = {
 }
 _OPERATION = "cpu_op"
 _MARK = "user_annotation"
+_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
+_NODE = "autograd::engine::evaluate_function: "
 # A copy of these kinds of memory holds nobody up, though it may be over before its call
 # returns: short ones are.
 _NEVER_WAITED_FOR = ("Pinned", "Device -> Device")
@@ -64,12 +67,15 @@ class Reading:
 
         sees_earlier_work: Whether one appears before the first mark, at a time that
             can be true.
+
+        operators: What each operator took on the host within the marks.
     """
 
     spans: tuple[TraceSpan, ...]
     length_s: float
     sees_devices: bool
     sees_earlier_work: bool
+    operators: tuple[OperatorTime, ...] = ()
 
 
 def read(text: str, begin: str, end: str) -> Reading:
@@ -97,7 +103,7 @@ def read(text: str, begin: str, end: str) -> Reading:
     ]
     threads = _Threads(first["tid"])
     spans = chain(
-        _device_spans(work, calls, window),
+        _device_spans(work, calls, window, _Backward(events)),
         _call_spans(calls, work, window, threads),
         _operation_spans(operations, window, threads),
     )
@@ -106,6 +112,9 @@ def read(text: str, begin: str, end: str) -> Reading:
         length_s=window.length_s,
         sees_devices=bool(work),
         sees_earlier_work=_sees_earlier_work(work, calls, first["ts"]),
+        operators=operator_times(
+            each for each in operations if window.seconds(each) is not None
+        ),
     )
 
 
@@ -170,9 +179,13 @@ def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _device_spans(
-    work: list[dict[str, Any]], calls: Iterable[dict[str, Any]], window: _Window
+    work: list[dict[str, Any]],
+    calls: Iterable[dict[str, Any]],
+    window: _Window,
+    backward: _Backward,
 ) -> Iterator[TraceSpan]:
     entered_us = _entered_us(work, calls)
+    forward = {_correlation(call): backward.node_at(call) for call in calls}
     for event in work:
         within = window.seconds(event)
         if within is None:
@@ -192,7 +205,32 @@ def _device_spans(
                 # The call may return when the work has begun already.
                 else min(window.moment(launched_us), within[0])
             ),
+            forward=forward.get(_correlation(event)),
         )
+
+
+class _Backward:
+    """Which node of autograd a call was made by, from the spans of its backward."""
+
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self._spans: dict[Any, list[tuple[float, float, int]]] = {}
+        for event in events:
+            number = event.get("args", {}).get("Sequence number")
+            if not isinstance(number, int) or not 0 <= number < _OF_NO_FORWARD:
+                continue
+            if event["name"].startswith(_NODE):
+                span = event["ts"], _end_us(event), number
+                self._spans.setdefault(event["tid"], []).append(span)
+        for spans in self._spans.values():
+            spans.sort()
+
+    def node_at(self, call: dict[str, Any]) -> int | None:
+        """The number of the node within whose span the call began."""
+        spans = self._spans.get(call["tid"], [])
+        at = bisect_right(spans, (call["ts"], math.inf, 0)) - 1
+        if at < 0 or call["ts"] > spans[at][1]:
+            return None
+        return spans[at][2]
 
 
 def _entered_us(
@@ -244,6 +282,37 @@ def _operation_spans(
         if within is not None:
             thread = threads.number(event["tid"])
             yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
+
+
+def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]:
+    """What each operator took, the dearest by themselves first.
+
+    Args:
+        events: Calls of operators; those of one thread lie within each other or apart.
+    """
+    open_calls: dict[Any, list[tuple[float, str]]] = {}
+    counts: Counter[str] = Counter()
+    total_us: Counter[str] = Counter()
+    self_us: Counter[str] = Counter()
+    for event in sorted(events, key=lambda each: (each["ts"], -each["dur"])):
+        name, took_us = event["name"], event["dur"]
+        callers = open_calls.setdefault(event["tid"], [])
+        # The middle tells: microseconds with a fraction are rounded at both ends.
+        while callers and event["ts"] + took_us / 2 >= callers[-1][0]:
+            callers.pop()
+        if callers:
+            self_us[callers[-1][1]] -= took_us
+        if not callers or callers[-1][1] != name:  # else another form of the same
+            counts[name] += 1
+        self_us[name] += took_us
+        if all(name != caller for _, caller in callers):  # else it is counted already
+            total_us[name] += took_us
+        callers.append((_end_us(event), name))
+    times = (
+        OperatorTime(name, count, total_us[name] / 1e6, max(self_us[name], 0.0) / 1e6)
+        for name, count in counts.items()
+    )
+    return tuple(sorted(times, key=lambda each: (-each.self_s, each.name)))
 
 
 def _outermost(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

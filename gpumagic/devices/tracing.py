@@ -14,6 +14,8 @@ from gpumagic.report.events import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpumagic.devices.kineto import Reading
+
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _WARM_UP = "gpumagic: warming up"
 
@@ -175,11 +177,16 @@ class _ProfilerTracing:
             seen = kineto.read(self._text, _BEGIN, _END)
         except ValueError:  # a mark is missing
             return Trace((), length_s, *LOST)
+        problem, hint = self._lacking(seen)
+        return Trace(seen.spans, seen.length_s, problem, hint, seen.operators)
+
+    def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:
+        """Why devices are missing from it, at least in part."""
         if seen.sees_devices and self._may_lose and not seen.sees_earlier_work:
-            return Trace(seen.spans, seen.length_s, *HEADLESS)
+            return HEADLESS
         if seen.sees_devices or not self._expects_devices:
-            return Trace(seen.spans, seen.length_s)
-        return Trace(seen.spans, seen.length_s, *self._blindness())
+            return None, None
+        return self._blindness()
 
     def save(self, path: str | Path) -> None:
         """Write the profiler's own JSON, which has more than `trace` tells."""

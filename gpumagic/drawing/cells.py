@@ -120,16 +120,19 @@ class Meter:
         share: From 0 to 1; None draws no bar.
 
         text: The numbers. The bar only repeats them.
+
+        is_short: Whether the bar is half as long, beside others or much text.
     """
 
     share: float | None
     text: str
+    is_short: bool = False
 
     def html(self) -> Html:
         """The bar and, beside it, the text in the colour around it."""
         if self.share is None:
             return words(self._words())
-        bar = track_html(self.share, BLUE, _WIDTH_EM)
+        bar = track_html(self.share, BLUE, _WIDTH_EM // self._parts)
         return Html(f"{bar} {unbroken(self._words())}")
 
     def ink(self, options: ConsoleOptions) -> Text:
@@ -137,13 +140,17 @@ class Meter:
         words = ink(self._words(), options)
         if self.share is None:
             return words
-        bar = _track_ink(self.share, _CELLS, options)
+        bar = _track_ink(self.share, _CELLS // self._parts, options)
         return bar.append(" ").append_text(words)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield self.ink(options)
+
+    @property
+    def _parts(self) -> int:
+        return 2 if self.is_short else 1
 
     def _words(self) -> str:
         return self.text or UNKNOWN

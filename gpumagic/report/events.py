@@ -133,6 +133,8 @@ class TraceSpan(Record):
 
         launched_s: Since when it was in the queue of its stream, where a call of its
             own put it there; the kernels of a graph have no such call.
+
+        forward: The number of the node of autograd whose backward launched it.
     """
 
     name: str
@@ -144,6 +146,27 @@ class TraceSpan(Record):
     thread: int | None = None
     nbytes: int | None = None
     launched_s: float | None = None
+    forward: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime(Record):
+    """What an operator of torch took on the host, all its calls together.
+
+    Attributes:
+        name: As torch calls it, such as `aten::addmm`.
+
+        count: How often it was called, by the code or by other operators.
+
+        total_s: From its beginning to its end.
+
+        self_s: The same without the operators that it has called.
+    """
+
+    name: str
+    count: int
+    total_s: float
+    self_s: float
 
 
 @dataclass(frozen=True)
@@ -158,12 +181,16 @@ class Trace(Record):
         problem: Why devices are missing from it, if they are.
 
         hint: What to do about it.
+
+        operators: What the operators took on the host, the dearest by themselves
+            first; none where the host is not traced.
     """
 
     spans: tuple[TraceSpan, ...]
     length_s: float
     problem: str | None = None
     hint: str | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
 
 Interval: TypeAlias = "tuple[float, float]"

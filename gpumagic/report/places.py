@@ -15,6 +15,7 @@ from gpumagic.report.events import CodeLine
 from gpumagic.report.frontend import cell_numbers, running_shell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parents[1])
@@ -119,6 +120,25 @@ def code_line(mark: PlaceMark | None) -> CodeLine | None:
         return None
     place = Place(*mark)
     return CodeLine(str(place), place.source)
+
+
+def line_in(file: str, number: int | None) -> CodeLine:
+    """A line of a file or cell as reports keep it, with what was typed there."""
+    if number is None:
+        return CodeLine(name_of(file))
+    typed = linecache.getline(file, number).strip()
+    return CodeLine(f"{name_of(file)}, line {number}", typed or None)
+
+
+def in_running_cell() -> Callable[[str], bool]:
+    """Tells whether a file name is that of the cell which is running now.
+
+    Ask for it while the cell runs, or just after; the answer can be used later on.
+    """
+    cells = dict(cell_numbers(running_shell()))
+    # The shell's own count is, by version, that of the running cell or the next.
+    running = max(cells.values(), default=None)
+    return lambda file: file in cells and cells[file] == running
 
 
 def runs_through(file: str, above: int = 1) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # About a megabyte; a picture is a few hundred pixels wide.
 MOST_IN_A_LANE = 1000
 _MOST_KEPT = 5000
+_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
@@ -67,6 +69,8 @@ class SimulatedTracing:
         self._calls: list[tuple[str, SpanKind, int, int]] = []
         self._lanes: dict[_LaneKey, list[Piece]] = {}
         self._full_since_ns: list[int] = []  # when a launch found its queue full
+        self._forward: dict[int, int] = {}  # by the identity of the work
+        self._node = _backward_node()
         self._began_ns = self._ended_ns = self._scheduler.now_ns
 
     def begin(self) -> None:
@@ -163,6 +167,8 @@ class SimulatedTracing:
             self._full_since_ns.clear()
             work = launch(*args, **named)
             ended_ns = min([work.submitted_ns, *self._full_since_ns])
+            if self._most is None and (node := self._node()) is not None:
+                self._forward[id(work)] = node
             self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
             self._keep_few()
             return work
@@ -190,6 +196,7 @@ class SimulatedTracing:
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
+                forward=self._forward.get(id(work)),
             )
 
     def _numbers(self) -> dict[Stream, tuple[int, int]]:
@@ -223,6 +230,21 @@ def _kind_of(work: Work) -> SpanKind:
 
 def _start(piece: Piece) -> float:
     return piece.start_s
+
+
+def _backward_node() -> Callable[[], int | None]:
+    """Tells the number of the node whose backward runs now, if torch is there."""
+    core = getattr(sys.modules.get("torch"), "_C", None)
+    ask = getattr(core, "_current_autograd_node", None)
+    if ask is None:
+        return lambda: None
+
+    def number() -> int | None:
+        node = ask()
+        found = None if node is None else int(node._sequence_nr())  # noqa: SLF001
+        return found if found is not None and found < _OF_NO_FORWARD else None
+
+    return number
 
 
 class _Works(list["Work"]):

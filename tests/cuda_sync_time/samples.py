@@ -16,6 +16,7 @@ from gpumagic.cuda_sync_time.report import (
     DeviceTime,
     Flag,
     FlagKind,
+    LineTime,
     LogEntry,
     LogReport,
     Mode,
@@ -32,7 +33,14 @@ from gpumagic.cuda_sync_time.report import (
     TimingReport,
     TopKernel,
 )
-from gpumagic.report.events import Code, CodeLine, SeenRace, SpanKind, TraceSpan
+from gpumagic.report.events import (
+    Code,
+    CodeLine,
+    OperatorTime,
+    SeenRace,
+    SpanKind,
+    TraceSpan,
+)
 from gpumagic.report.robust import Comparison, Interval, Verdict
 
 MS = 1e-3
@@ -637,6 +645,63 @@ HOSTILE_FAILURE = dataclasses.replace(
     FAILED, code=Code(LONG, name=LONG), failed=f"{HOSTILE}{LONG * 4}"
 )
 
+
+def _line(number, source, *facts):
+    return LineTime(CodeLine(f"In [12], line {number}", source), number, *facts)
+
+
+BY_LINE = dataclasses.replace(
+    profiled(TWO_STREAMS),
+    flags=(Flag(FlagKind.LINES),),
+    lines=(
+        _line(2, "for images, labels in loader:", 11, 200 * US, 0.0, 0),
+        _line(3, "images = images.cuda(non_blocking=True)", 10, 80 * US, 1.1 * MS, 10),
+        _line(4, "loss = step(images, labels)", 10, 310 * US, 900 * US, 40, 1.8 * MS),
+        _line(5, "loss.backward()", 10, 520 * US, 2.7 * MS, 80),
+        _line(6, "optimizer.step()", 10, 190 * US, 50 * US, 10),
+        _line(7, "total += loss.item()", 10, 2.95 * MS, 2 * US, 10),
+        LineTime(
+            CodeLine("train.py, line 40", "return F.cross_entropy(net(x), y)"),
+            None,
+            10,
+            300 * US,
+            900 * US,
+            40,
+            1.8 * MS,
+        ),
+    ),
+)
+OPERATORS = dataclasses.replace(
+    ON_CPU,
+    profile=Profile(
+        length_s=ON_CPU.run.elapsed_s,
+        spans=(),
+        busy_s=0.0,
+        overlapped_s=0.0,
+        copying_s=0.0,
+        hidden_copy_s=0.0,
+        launches=0,
+        in_flight=None,
+        streams=(),
+        kernels=(),
+        operators=tuple(
+            OperatorTime(name, count, total_s, self_s)
+            for name, count, total_s, self_s in (
+                ("aten::mm", 15, 528 * MS, 528 * MS),
+                ("aten::addmm", 10, 186 * MS, 185 * MS),
+                ("aten::sum", 15, 87.3 * MS, 87.2 * MS),
+                ("aten::add_", 16, 80.8 * MS, 80.8 * MS),
+                ("aten::t", 45, 915 * US, 544 * US),
+                ("aten::copy_", 20, 353 * US, 353 * US),
+                ("aten::clamp_min", 5, 291 * US, 291 * US),
+                ("aten::transpose", 45, 371 * US, 220 * US),
+                ("aten::as_strided", 65, 185 * US, 185 * US),
+                ("aten::linear", 10, 186 * MS, 177 * US),
+            )
+        ),
+    ),
+)
+
 SAMPLES = (
     ("gpu-bound", GPU_BOUND),
     ("launch-bound", LAUNCH_BOUND),
@@ -683,6 +748,8 @@ SAMPLES = (
     ("roof-only-bytes", ONLY_BYTES),
     ("roof-simulated", MODELLED),
     ("roof-refused", REFUSED),
+    ("lines", BY_LINE),
+    ("operators", OPERATORS),
     ("log", LOG),
     ("log-long", LONG_LOG),
     ("log-empty", LogReport(())),

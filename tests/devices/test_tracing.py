@@ -523,3 +523,29 @@ def test_a_warming_up_that_fails_stops_the_profiler(traced_on):
 
     with pytest.raises(DeviceError, match="illegal memory access"):
         traced_on("cuda", gpu, lambda: pytest.fail("the code has run"))
+
+
+def test_operators_are_counted_as_torch_counts_them():
+    """Names, calls and the order by own time are those of torch's own table."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
+    inputs = torch.randn(4, 8)
+
+    def work():
+        for _ in range(3):
+            net(inputs).sum().backward()
+
+    work()
+    with tracing.trace(torch, "cpu") as ours:
+        ours.begin()
+        work()
+        ours.end()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as theirs:
+        work()
+
+    counted = {each.key: each.count for each in theirs.key_averages()}
+    found = {each.name: each.count for each in ours.trace().operators}
+    shared = {name for name in counted if name.startswith("aten::")}
+    assert {name: found.get(name) for name in shared} == {
+        name: counted[name] for name in shared
+    }

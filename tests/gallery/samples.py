@@ -426,6 +426,7 @@ PICTURES = (  # how the names of those with a picture begin
     "stacks",
     "tensor_info-",
     "cuda_sync_time-profile",
+    "cuda_sync_time-lines",
     "cuda_sync_time-every",
     "cuda_sync_time-log-long",
     "cuda_sync_time-roof",  # a roof, and the timeline behind a click

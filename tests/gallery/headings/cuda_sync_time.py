@@ -48,6 +48,8 @@ HEADINGS = {
     "roof-only-bytes": "Only the bytes are known, not the operations",
     "roof-simulated": "The limits of a simulated GPU",
     "roof-refused": "The operations could not be counted",
+    "lines": "What each line took, on the host and on the GPU",
+    "operators": "What torch's operators took on a machine without a GPU",
     "log": "All timed cells of a notebook",
     "log-long": "The log of many cells, of which the oldest are forgotten",
     "log-empty": "The log before any cell was timed",

@@ -1,0 +1,281 @@
+"""Host and device time by line of the user's code.
+
+Python tells which line begins, and that is kept with its moment. A kernel belongs to
+the lines that were being run when it was launched, those that have called others
+included, as in other profilers of lines. What a backward pass launches belongs to the
+line that has called it, and is told again for the line whose forward it is of: autograd
+numbers its nodes in the order of the forward.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, LineTime
+from gpumagic.devices.around_cell import Observer
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.errors import GpuMagicError
+from gpumagic.report.events import DEVICE_KINDS
+from gpumagic.report.places import Places, line_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import CodeType, FrameType
+
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.report.events import TraceSpan
+
+    Line: TypeAlias = tuple[str, int]  # a file, and a line of it
+
+# Some seconds of plain Python; a step takes twenty bytes.
+MOST_STEPS = 4_000_000
+_OUTSIDE = 0  # no line of the user's is being run
+
+
+class LineTracer:
+    """Notes in one thread when another line of the user's code begins to run.
+
+    What is running at a moment is a place in a tree: a line, below the line that has
+    called its function. Only these places are kept, and when one was come to.
+
+    Attributes:
+        is_cut: Whether there were more steps than are kept.
+
+    Args:
+        places: Tell whose a file is.
+
+        now_ns: The clock.
+    """
+
+    def __init__(self, places: Places, now_ns: Callable[[], int]) -> None:
+        self.is_cut = False
+        self._places = places
+        self._now_ns = now_ns
+        self._sequence = _counter_of_nodes()
+        self._lines: list[Line | None] = [None]
+        self._parents = [_OUTSIDE]
+        self._runs = [0]
+        self._known: dict[tuple[int, str, int], int] = {}
+        self._callers: list[int] = []
+        self._now = _OUTSIDE
+        self._times, self._steps = array("q"), array("l")
+        self._nodes = array("q")
+        self._wanted: dict[CodeType, bool] = {}
+
+    def start(self) -> None:
+        """Note lines from now on.
+
+        Raises:
+            GpuMagicError: Somebody else does so already.
+        """
+        if sys.gettrace() is not None:
+            raise GpuMagicError(
+                "a debugger or a coverage tool is watching each line already",
+                "end it first, or leave --lines away",
+            )
+        sys.settrace(self._called)
+
+    def stop(self) -> None:
+        """Note no more; it may be told so twice."""
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
+            self._come_to(_OUTSIDE)
+
+    def by_line(self, spans: Iterable[TraceSpan], began_ns: int) -> Iterator[_Sums]:
+        """What each line came to.
+
+        Args:
+            spans: What was traced; seconds count from `began_ns`.
+
+            began_ns: On the clock of the lines.
+        """
+        sums = [_Sums(line, runs=runs) for line, runs in self._counted()]
+        places = {each.line: each for each in sums}
+        for node, length_ns in self._stays():
+            for line in self._path(node):
+                places[line].host_s += length_ns / 1e9
+        for span in spans:
+            if span.kind not in DEVICE_KINDS or span.launched_s is None:
+                continue
+            took_s = span.end_s - span.start_s
+            for line in self._path(self._at(began_ns + round(span.launched_s * 1e9))):
+                places[line].device_s += took_s
+                places[line].launches += 1
+            if span.forward is not None:
+                for line in self._path(self._creator(span.forward)):
+                    places[line].backward_s += took_s
+        yield from sums
+
+    # -------------------------------------------------------------- while it runs
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event != "call":
+            return None
+        code = frame.f_code
+        wanted = self._wanted.get(code)
+        if wanted is None:
+            wanted = self._wanted[code] = self._places.is_users(code.co_filename)
+        if not wanted:
+            return None
+        self._callers.append(self._now)
+        return self._within
+
+    def _within(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            caller = self._callers[-1] if self._callers else _OUTSIDE
+            place = self._place(caller, frame.f_code.co_filename, frame.f_lineno)
+            self._runs[place] += 1
+            self._come_to(place)
+        elif event == "return":
+            self._come_to(self._callers.pop() if self._callers else _OUTSIDE)
+        return self._within
+
+    def _place(self, caller: int, file: str, number: int) -> int:
+        key = caller, file, number
+        place = self._known.get(key)
+        if place is None:
+            place = self._known[key] = len(self._lines)
+            self._lines.append((file, number))
+            self._parents.append(caller)
+            self._runs.append(0)
+        return place
+
+    def _come_to(self, place: int) -> None:
+        self._now = place
+        if len(self._times) >= MOST_STEPS:
+            self.is_cut = True
+            sys.settrace(None)
+            return
+        self._times.append(self._now_ns())
+        self._steps.append(place)
+        self._nodes.append(self._sequence())
+
+    # ------------------------------------------------------------------ afterwards
+
+    def _counted(self) -> Iterator[tuple[Line, int]]:
+        runs: defaultdict[Line, int] = defaultdict(int)
+        for line, count in zip(self._lines, self._runs, strict=True):
+            if line is not None:
+                runs[line] += count
+        yield from runs.items()
+
+    def _stays(self) -> Iterator[tuple[int, int]]:
+        """Each place, with how long it was stayed at altogether."""
+        stays: defaultdict[int, int] = defaultdict(int)
+        for number in range(len(self._times) - 1):
+            stays[self._steps[number]] += self._times[number + 1] - self._times[number]
+        yield from stays.items()
+
+    def _path(self, place: int) -> set[Line]:
+        """The lines that were being run there, each once however often it recurs."""
+        lines = set()
+        while place != _OUTSIDE:
+            line = self._lines[place]
+            if line is not None:
+                lines.add(line)
+            place = self._parents[place]
+        return lines
+
+    def _at(self, moment_ns: int) -> int:
+        # What is launched last in a line is there when the next one begins.
+        at = bisect_left(self._times, moment_ns) - 1
+        return self._steps[at] if at >= 0 else _OUTSIDE
+
+    def _creator(self, node: int) -> int:
+        """Where a node of autograd was made: where its number was the next one."""
+        at = bisect_right(self._nodes, node) - 1
+        return self._steps[at] if at >= 0 else _OUTSIDE
+
+
+@dataclass
+class _Sums:
+    line: Line
+    runs: int = 0
+    host_s: float = 0.0
+    device_s: float = 0.0
+    backward_s: float = 0.0
+    launches: int = 0
+
+
+class LineWatcher(Observer):
+    """Notes lines while a run is timed.
+
+    Args:
+        in_cell: Asked when the run has ended: whether a file is the cell itself.
+    """
+
+    def __init__(self, in_cell: Callable[[], Callable[[str], bool]]) -> None:
+        self._asks_in_cell = in_cell
+        self._in_cell: Callable[[str], bool] = lambda _: False
+        self._tracer: LineTracer | None = None
+        self._began_ns = 0
+        self._now_ns: Callable[[], int] = lambda: 0
+
+    def start(self, runtime: Runtime) -> None:
+        """Take the clock of the devices that are there."""
+        torch = loaded_torch()
+        libraries = tuple(map(str, getattr(torch, "__path__", ())))
+        self._now_ns = runtime.now_ns
+        self._tracer = LineTracer(Places(libraries), runtime.now_ns)
+
+    def begin(self) -> None:
+        """Note lines from now on."""
+        self._began_ns = self._now_ns()
+        if self._tracer is not None:
+            self._tracer.start()
+
+    def code_ended(self) -> None:
+        """Note no more: what follows is ours."""
+        if self._tracer is not None:
+            self._tracer.stop()
+        self._in_cell = self._asks_in_cell()
+
+    def close(self) -> None:
+        """Note no more."""
+        if self._tracer is not None:
+            self._tracer.stop()
+
+    def flags(self) -> Iterator[Flag]:
+        """How looking on has to be taken into account."""
+        yield Flag(FlagKind.LINES)
+        if self._tracer is not None and self._tracer.is_cut:
+            yield Flag(FlagKind.LINES_CUT)
+
+    def lines(self, spans: Iterable[TraceSpan] | None) -> tuple[LineTime, ...]:
+        """What each line came to: those of the cell first.
+
+        Args:
+            spans: What was traced; None where no device could be.
+        """
+        if self._tracer is None:
+            return ()
+        sums = sorted(
+            self._tracer.by_line(spans or (), self._began_ns),
+            key=lambda each: (not self._in_cell(each.line[0]), each.line),
+        )
+        return tuple(self._row(each, traced=spans is not None) for each in sums)
+
+    def _row(self, sums: _Sums, *, traced: bool) -> LineTime:
+        file, number = sums.line
+        return LineTime(
+            line=line_in(file, number),
+            number=number if self._in_cell(file) else None,
+            runs=sums.runs,
+            host_s=sums.host_s,
+            device_s=sums.device_s if traced else None,
+            launches=sums.launches if traced else None,
+            backward_s=sums.backward_s if traced else None,
+        )
+
+
+def _counter_of_nodes() -> Callable[[], int]:
+    """Tells the number that the next node of autograd gets in this thread."""
+    torch = loaded_torch()
+    autograd = getattr(getattr(torch, "_C", None), "_autograd", None)
+    count: Callable[[], int] | None = getattr(autograd, "_get_sequence_nr", None)
+    return count or (lambda: 0)
