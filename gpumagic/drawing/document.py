@@ -25,7 +25,7 @@ from gpumagic.drawing.html import (
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
-from gpumagic.report.units import UNKNOWN
+from gpumagic.report.units import UNKNOWN, count_text
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -284,7 +284,7 @@ def _one_screen(parts: tuple[Part, ...]) -> Iterator[Part]:
         elif part not in further:
             yield part
     if further:
-        yield Details(f"{len(further)} more notes", further, "notes")
+        yield Details(count_text(len(further), "more note"), further, "notes")
     yield from folded
 
 
