@@ -66,8 +66,17 @@ class ProbeMagics(GpuMagics):
         return [f"{begun}{number}" for number in (0, 1)]
 
 
-LONG = ["--count", "--device", "--help", "--json", "--level", "--output", "--pair"]
-LONG += ["--quick", "--quiet", "--unit", "--variable"]
+LONG = [
+    "--all",
+    "--count",
+    "--device",
+    "--help",
+    "--json",
+    "--level",
+    "--output",
+    "--pair",
+]
+LONG += ["--quick", "--quiet", "--show", "--unit", "--variable"]
 
 
 @pytest.fixture
@@ -192,7 +201,7 @@ def test_the_matcher_goes_with_the_extension():
     ("line", "words"),
     [
         ("%gpu_mem ma", ["map"]),
-        ("%gpu_mem --top 3 l", ["leaks", "log"]),
+        ("%gpu_mem --top 3 l", ["leaks", "live", "log"]),
         ("result = %gpu_mem f", ["fit", "free"]),
         ("%gpu_select fr", ["free"]),
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
