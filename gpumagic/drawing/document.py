@@ -25,6 +25,7 @@ from gpumagic.drawing.html import (
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
+from gpumagic.drawing.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -169,7 +170,7 @@ class Details:
 
 
 def _opened(part: Part) -> Part:
-    return part.opened() if isinstance(part, Details) else part
+    return part.opened() if isinstance(part, Details | Tree) else part
 
 
 def how_measured(*parts: Part) -> Details:
