@@ -25,17 +25,20 @@ from gpumagic.drawing.document import (
 )
 from gpumagic.drawing.palette import Tone
 from gpumagic.drawing.progress import Progress
-from gpumagic.drawing.series import Plane, Sparkline
+from gpumagic.drawing.series import Curve, Plane, Sparkline
 from gpumagic.drawing.strips import Piece, StripRow, Strips
 from gpumagic.drawing.table import Column, Grid, Property, Table
 from gpumagic.drawing.timeline import Lane, Span, Timeline
+from gpumagic.drawing.tree import Branch, Tree
 
 __all__ = [
     "Badge",
     "Bar",
     "BarPair",
+    "Branch",
     "Cell",
     "Column",
+    "Curve",
     "Details",
     "Drawing",
     "Grid",
@@ -62,6 +65,7 @@ __all__ = [
     "Table",
     "Timeline",
     "Tone",
+    "Tree",
     "how_measured",
     "one_screen",
 ]

@@ -25,6 +25,7 @@ from gpumagic.drawing.html import (
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
+from gpumagic.drawing.tree import Tree
 from gpumagic.report.units import UNKNOWN, count_text
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class Details:
 
 
 def _opened(part: Part) -> Part:
-    return part.opened() if isinstance(part, Details) else part
+    return part.opened() if isinstance(part, Details | Tree) else part
 
 
 def how_measured(*parts: Part) -> Details:

@@ -86,6 +86,7 @@ class Glyphs:
 
     gap: str
     rule: str
+    peak: str
 
     def of(self, swatch: Swatch) -> str:
         """What a kind of thing is drawn with."""
@@ -100,9 +101,17 @@ UNICODE = Glyphs(
     kinds="█▓▒░▚",
     gap="·",
     rule="─",
+    peak="▼",
 )
 ASCII = Glyphs(
-    full="#", empty="-", parts="", levels="_.-=+*%#", kinds="#=+o%", gap=".", rule="-"
+    full="#",
+    empty="-",
+    parts="",
+    levels="_.-=+*%#",
+    kinds="#=+o%",
+    gap=".",
+    rule="-",
+    peak="v",
 )
 
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import Html, captioned, element, words
-from gpumagic.drawing.ink import glyphs_for, ink
-from gpumagic.drawing.palette import BLUE, GREY, TRACK, VERMILLION
+from gpumagic.drawing.html import (
+    INSET,
+    WIDEST_EM,
+    Html,
+    captioned,
+    element,
+    words,
+)
+from gpumagic.drawing.ink import GAP, glyphs_for, ink
+from gpumagic.drawing.lanes import axis_html, axis_text
+from gpumagic.drawing.palette import BLUE, GREY, RULE, TRACK, VERMILLION, swatches
 from gpumagic.drawing.svg import image
-from gpumagic.drawing.table import INDENT, caption_ink, indented
+from gpumagic.drawing.table import (
+    INDENT,
+    caption_ink,
+    indented,
+)
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 Points = list[float | None]
+Spot = tuple[float, float]
 
 # The line is two wide; a margin keeps its extremes inside the picture.
 _MARGIN = 2.0
@@ -31,6 +45,10 @@ _MOST_CELLS = 60
 _WIDTH, _HEIGHT = 300, 40
 _PLANE_WIDTH, _PLANE_HEIGHT = 360, 180
 _PLANE_MARGIN = 8
+
+_CURVE_WIDTH, _CURVE_COLUMNS, _CURVE_ROWS = 480, 240, 4
+_CURVE_HEIGHT, _ABOVE = 96, 10  # above it there is room for the mark of the peak
+_ROOM = _CURVE_HEIGHT - _ABOVE
 
 
 def peaks(points: Sequence[float | None], most: int) -> Points:
@@ -155,7 +173,135 @@ class Sparkline:
         yield indented(ink(self.words(), options))
 
 
-Spot = tuple[float, float]
+@dataclass(frozen=True)
+class Curve:
+    """A quantity that stays as it is until it changes, over time, with its peak.
+
+    Args:
+        caption: What is measured.
+
+        points: From when on it is how much, in order of time; the last one only says
+            when it ends.
+
+        across_of: Writes a time with its unit.
+
+        text_of: Writes a value with its unit.
+
+        kind: What it is, as in the palette.
+
+        at_peak: What else is said of the peak.
+    """
+
+    caption: str
+    points: tuple[Spot, ...]
+    across_of: Callable[[float], str] = field(default="{:g}".format)
+    text_of: Callable[[float], str] = field(default="{:g}".format)
+    kind: str = "in use"
+    at_peak: str = ""
+
+    @cached_property
+    def _known(self) -> list[Spot]:
+        return [spot for spot in self.points if all(map(math.isfinite, spot))]
+
+    @property
+    def _peak(self) -> Spot:
+        return max(self._known, key=lambda spot: spot[1])
+
+    def _place(self, at: float, width: int) -> float:
+        first, last = self._known[0][0], self._known[-1][0]
+        return width * ((at - first) / (last - first)) if last > first else 0.0
+
+    def _columns(self, count: int) -> list[float]:
+        """For each column the highest share of the peak that it has."""
+        highest, shares = self._peak[1], [0.0] * count
+        for (start, value), (end, _) in pairwise((*self._known, self._known[-1])):
+            first = min(int(self._place(start, count)), count - 1)
+            until = min(math.ceil(self._place(end, count)), count)
+            for column in range(first, max(until, first + 1)):
+                share = value / highest if highest > 0 else 0.0
+                shares[column] = max(shares[column], share)
+        return shares
+
+    def _ticks(self) -> list[str]:
+        first, last = self._known[0][0], self._known[-1][0]
+        middle = first / 2 + last / 2
+        return [self.across_of(at) for at in dict.fromkeys((first, middle, last))]
+
+    def words(self) -> str:
+        """What the curve shows: its peak and when that was."""
+        if not self._known:
+            return "no values"
+        at, highest = self._peak
+        said = f"highest {self.text_of(highest)}, at {self.across_of(at)}"
+        return f"{said}: {self.at_peak}" if self.at_peak else said
+
+    def html(self) -> Html:
+        """Caption, picture with its axes, and the peak in words."""
+        said = [element("strong", words(self.caption), style="font-weight:600")]
+        if self._known:
+            said += [words(self.text_of(self._peak[1])), self._picture()]
+        rows = (element("div", each) for each in (*said, words(self.words())))
+        return element("div", *rows, style=f"margin:0 0 .9em {INSET}")
+
+    def _picture(self) -> Html:
+        shares = self._columns(_CURVE_COLUMNS)
+        wide, swatch = _CURVE_WIDTH // _CURVE_COLUMNS, swatches((self.kind,))[self.kind]
+        levels = (round((1 - share) * _ROOM) + _ABOVE for share in shares)
+        steps = (f"V{level}h{len(list(run)) * wide}" for level, run in groupby(levels))
+        hill = f"M0 {_CURVE_HEIGHT}{''.join(steps)}V{_CURVE_HEIGHT}z"
+        # Half of the mark is left of its place, where there has to be room.
+        at = min(max(100 * self._place(self._peak[0], 1), 1.0), 99.0)
+        mark = element(
+            "svg",
+            svg.path(f"M-5 0h10l-5 {_ABOVE - 1}z", VERMILLION),
+            x=f"{at:.2f}%",
+            overflow="visible",
+        )
+        floor = svg.path(f"M0 {_CURVE_HEIGHT - 1}h{_CURVE_WIDTH}v1H0z", RULE)
+        picture = svg.wide_picture(
+            _CURVE_WIDTH,
+            _CURVE_HEIGHT,
+            self.caption,
+            svg.filled(hill, swatch),
+            floor,
+            mark,
+        )
+        alt = f"{self.caption}: a curve, {self.words()}"
+        axis = axis_html(self._ticks())
+        return svg.wide_image(
+            picture, alt, _CURVE_WIDTH, _CURVE_HEIGHT, axis, most_em=WIDEST_EM
+        )
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        if self._known:
+            yield from map(indented, self._drawn(options))
+        yield indented(ink(self.words(), options))
+
+    def _drawn(self, options: ConsoleOptions) -> Iterator[Text]:
+        top, zero = (ink(self.text_of(at), options) for at in (self._peak[1], 0))
+        left = max(top.cell_len, zero.cell_len)
+        room = max(options.max_width - INDENT - len(GAP) - left, 1)
+        shares = self._columns(room)
+        glyphs, swatch = glyphs_for(options), swatches((self.kind,))[self.kind]
+        peak = min(int(self._place(self._peak[0], room)), room - 1)
+        yield Text(" " * (left + len(GAP) + peak) + glyphs.peak, style=VERMILLION)
+        for row in reversed(range(_CURVE_ROWS)):
+            label = {_CURVE_ROWS - 1: top, 0: zero}.get(row, Text()).copy()
+            label.align("right", left)
+            line = "".join(_part(share, row, glyphs.levels) for share in shares)
+            yield label.append(GAP).append(line.rstrip(), style=swatch.style)
+        yield Text(" " * (left + len(GAP)) + axis_text(self._ticks(), room))
+
+
+def _part(share: float, row: int, levels: str) -> str:
+    """What one character shows of a column, counted from the ground."""
+    height = share * _CURVE_ROWS - row
+    if height <= 0:
+        return " "
+    return levels[min(math.ceil(height * len(levels)), len(levels)) - 1]
 
 
 @dataclass(frozen=True)

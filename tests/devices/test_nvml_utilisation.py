@@ -83,6 +83,29 @@ def test_loads_go_by_the_numbers_of_this_process():
     assert found["0"]["other_processes"] == 2
 
 
+USES = """
+    cuda.cuInit(0)
+    shown = NvidiaDriver().visible_devices()
+    found = nvml_utilisation.LoadReader().uses(shown)
+    print(json.dumps({number: use._asdict() for number, use in found.items()}))
+"""
+
+
+def test_how_busy_and_full_gpus_are_goes_by_the_numbers_of_this_process():
+    """The driver's figures of the same card, by whomever it is used."""
+    found = told(USES, env={"CUDA_VISIBLE_DEVICES": "2,0"})
+
+    assert list(found) == ["0", "1"]
+    assert found["1"]["busy_share"] == 0.98
+    assert found["1"]["total_bytes"] == 81559 * 2**20
+    assert found["1"]["used_bytes"] >= 40960 * 2**20
+
+
+def test_of_a_slice_nothing_is_told_that_is_its_gpus():
+    """What a whole GPU does says nothing about one of seven slices."""
+    assert told(USES, "mig_with_holes") == {}
+
+
 def test_only_devices_in_use_are_told_of():
     """A GPU without a context of this process is left out."""
     found = told("cuda.cuInit(0); in_use = (3,); print(json.dumps(ask()))")

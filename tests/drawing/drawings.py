@@ -8,7 +8,9 @@ from gpumagic.drawing import (
     Badge,
     Bar,
     BarPair,
+    Branch,
     Column,
+    Curve,
     Details,
     Drawing,
     Grid,
@@ -20,6 +22,7 @@ from gpumagic.drawing import (
     Sparkline,
     Table,
     Timeline,
+    Tree,
 )
 from gpumagic.drawing.palette import TONES
 
@@ -56,9 +59,33 @@ TIMES = st.floats() | st.floats(0, 1)
 SPANS = st.builds(Span, TIMES, TIMES, TEXTS, st.sampled_from("abcdefg") | TEXTS)
 LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
 TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
+CURVES = st.builds(
+    Curve, TEXTS, st.lists(st.tuples(TIMES, TIMES), max_size=40).map(sorted).map(tuple)
+)
+BRANCHES = st.recursive(
+    st.builds(Branch, TEXTS, st.lists(TEXTS, max_size=3).map(tuple)),
+    lambda inner: st.builds(
+        Branch, TEXTS, st.just(("1",)), st.lists(inner, max_size=3).map(tuple)
+    ),
+    max_leaves=6,
+)
+TREES = st.builds(
+    Tree,
+    TEXTS,
+    st.lists(COLUMNS, min_size=1, max_size=4).map(tuple),
+    st.lists(BRANCHES, max_size=4).map(tuple),
+)
 NOTES = st.builds(Note, st.sampled_from(("note", "warning", "problem")), TEXTS, TEXTS)
 PLAIN = st.one_of(
-    tables(), GRIDS, BARS, SPARKLINES, TIMELINES, NOTES, st.builds(Paragraph, TEXTS)
+    tables(),
+    GRIDS,
+    BARS,
+    SPARKLINES,
+    TIMELINES,
+    CURVES,
+    TREES,
+    NOTES,
+    st.builds(Paragraph, TEXTS),
 )
 PARTS = PLAIN | st.builds(Details, TEXTS, st.lists(PLAIN, max_size=2).map(tuple))
 DRAWINGS = st.builds(Drawing, TEXTS, st.lists(PARTS, max_size=4).map(tuple), TEXTS)

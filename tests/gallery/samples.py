@@ -13,7 +13,9 @@ from gpumagic.drawing import (
     Badge,
     Bar,
     BarPair,
+    Branch,
     Column,
+    Curve,
     Details,
     Drawing,
     Grid,
@@ -27,6 +29,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
     Timeline,
+    Tree,
 )
 from gpumagic.drawing.palette import BLUE, VERMILLION
 from gpumagic.report.units import bytes_text, seconds_text
@@ -373,6 +376,61 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             Sparkline("Nothing known", [None, None]),
         ),
     ),
+    (
+        "curves",
+        _one(
+            "Memory was highest in the backward pass.",
+            Curve(
+                "Active bytes while the cell ran",
+                tuple(
+                    (at * 1e-4, (at if at < 120 else 190 - at) * GIB / 12)
+                    for at in range(171)
+                ),
+                seconds_text,
+                bytes_text,
+                at_peak="activations 6.00 GiB, model 3.00 GiB",
+            ),
+            Curve("Flat", ((0.0, 7.0), (3.0, 7.0)), kind="cached"),
+            Curve("A moment", ((1.0, 7.0),)),
+            Curve("Nothing", ((0.0, 0.0), (float("nan"), 1.0), (2.0, 0.0))),
+            Curve("No values", ()),
+        ),
+    ),
+    (
+        "trees",
+        _one(
+            "The model has 124 million parameters in 2 blocks.",
+            Tree(
+                "model",
+                (Column("Module"), Column("Parameters", True), Column("dtype")),
+                (
+                    Branch("embedding", ("38,597,376", "float32")),
+                    Branch(
+                        "blocks",
+                        ("85,054,464", ""),
+                        tuple(
+                            Branch(
+                                f"block {at}",
+                                ("42,527,232", "float32"),
+                                (
+                                    Branch("attention", ("2,362,368", "bfloat16")),
+                                    Branch("mlp", ("40,164,864", "float32")),
+                                ),
+                            )
+                            for at in range(2)
+                        ),
+                    ),
+                    Branch(LONG, ("1", "float32"), (Branch(HOSTILE),)),
+                ),
+            ),
+            Tree(
+                "Very many",
+                (Column("Module"),),
+                tuple(Branch(f"layer {at}") for at in range(60)),
+            ),
+            Tree("Nothing", (Column("Module"),), ()),
+        ),
+    ),
     ("timeline", _one("A third of the copies is hidden behind kernels.", _OVERLAP)),
     ("timeline-many", _one("5,000 kernels kept the GPU 40 % busy.", _MANY)),
     (
@@ -424,6 +482,7 @@ PICTURES = (  # how the names of those with a picture begin
     "timeline-",
     "palette",
     "stacks",
+    "trees",  # fifty rows of a level
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-lines",

@@ -192,7 +192,7 @@ def test_the_matcher_goes_with_the_extension():
     ("line", "words"),
     [
         ("%gpu_mem ma", ["map"]),
-        ("%gpu_mem --top 3 l", ["leaks", "log"]),
+        ("%gpu_mem --top 3 l", ["leaks", "live", "log"]),
         ("result = %gpu_mem f", ["fit", "free"]),
         ("%gpu_select fr", ["free"]),
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
