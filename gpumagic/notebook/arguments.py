@@ -8,7 +8,6 @@ program.
 
 from __future__ import annotations
 
-import argparse
 import re
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from IPython.core.magic_arguments import ArgDecorator
 from gpumagic.errors import GpuMagicError, UsageProblem
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Options = Mapping[str, argparse.Action]
@@ -42,8 +42,6 @@ _NUMBERS = {"int": "a whole number", "float": "a number"}
 # A word: runs of plain characters and of quoted text, up to a blank.
 _WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 _HELP = ("-h", "--help")
-_WIDTH = 78
-_MEANING_AT = 24  # where argparse, too, begins to say what something does
 
 
 class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
@@ -123,77 +121,6 @@ class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argu
     ) -> None:
         """Add them to a parser that is being made."""
         vars(parser)["examples"] = self.lines
-
-
-class Unwritten(argparse.HelpFormatter):
-    """Writes no help: argparse asks for it before all of ours is known."""
-
-    def format_help(self) -> str:
-        """Nothing."""
-        return ""
-
-
-def help_text(parser: argparse.ArgumentParser) -> str:
-    """What `?` and `--help` show: what it is for, how to begin, then the rest.
-
-    Args:
-        parser: Of a magic whose docstring is its description.
-    """
-    from inspect import cleandoc
-
-    purpose, _, further = cleandoc(parser.description or "").partition("\n\n")
-    # The words of a magic have a list of their own.
-    actions = [each for each in actions_of(parser) if each.metavar != "WORD"]
-    actions.sort(key=lambda each: bool(each.option_strings))
-    usual = [each for each in actions if not getattr(each, "more", False)]
-    more = [each for each in actions if each not in usual]
-    sections = (
-        purpose,
-        _beside(examples_of(parser)),
-        _rows(words_of(parser), "words:"),
-        _rows({typed(each): each.help or "" for each in usual}, "options:"),
-        _rows({typed(each): each.help or "" for each in more}, "more options:"),
-        further,
-    )
-    return "\n\n".join(filter(None, sections)) + "\n"
-
-
-def typed(action: argparse.Action) -> str:
-    """An option as it is typed, with what stands behind it."""
-    value = action.metavar or "|".join(map(str, action.choices or (action.dest,)))
-    if not action.option_strings:
-        return str(value)
-    spellings = ", ".join(action.option_strings)
-    if action.nargs == 0:
-        return spellings
-    return f"{spellings} [{value}]" if action.nargs == "?" else f"{spellings} {value}"
-
-
-def _rows(meanings: Mapping[str, str], heading: str = "") -> str:
-    """What is typed, and beside it what that does."""
-    rows = (_row(typed, meaning) for typed, meaning in meanings.items())
-    return "\n".join((*filter(None, (heading,)), *rows)) if meanings else ""
-
-
-def _row(typed: str, meaning: str) -> str:
-    from textwrap import fill
-
-    begin, indent = f"  {typed:<{_MEANING_AT - 3}} ", " " * _MEANING_AT
-    is_short = len(begin) == _MEANING_AT
-    text = fill(
-        meaning,
-        _WIDTH,
-        initial_indent=begin if is_short else indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
-    return text if is_short else f"{begin.rstrip()}\n{text}"
-
-
-def _beside(lines: Mapping[str, str]) -> str:
-    """Lines to begin with, and what each does in a column of its own."""
-    wide = max(map(len, lines), default=0)
-    return "\n".join(f"  {line:<{wide}}  {does}" for line, does in lines.items())
 
 
 # ------------------------------------------------------------------------------ reading

@@ -18,7 +18,8 @@ from IPython.display import display
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.notebook.arguments import Unwritten, argument
+from gpumagic.notebook.arguments import argument
+from gpumagic.notebook.help_text import Unwritten, help_text
 
 if TYPE_CHECKING:
     import argparse
@@ -175,7 +176,7 @@ def gpu_magic(method: Method) -> Method:
     `--help` shows what `?` shows. A `;` at the end of the line form silences its
     value. The text behind the name is left as it was typed: `{x}` in it may be code.
     """
-    method.__doc__ = arguments.help_text(method.parser)
+    method.__doc__ = help_text(method.parser)
 
     @functools.wraps(method)
     def magic(self: GpuMagics, line: str, cell: str | None = None) -> Any:
