@@ -47,7 +47,6 @@ from gpumagic.report.units import (
     listed,
     seconds_text,
     share_of,
-    share_text,
     shortened,
 )
 
@@ -109,8 +108,8 @@ def brief(report: TimingReport) -> str:
     behind = f" [{flags}]" if flags else ""
     if report.failed is not None:
         return f"{_name(report)}failed {_when(report)}{behind}"
-    spent = _time(report) if too_short(report) else _spent(report)
-    return f"{_name(report)}{spent}{behind}"
+    short = too_short(report) and not _is_host_of_simulated(report)
+    return f"{_name(report)}{_time(report) if short else _spent(report)}{behind}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -143,11 +142,16 @@ def _leaves_out_python(report: TimingReport) -> bool:
     return busy_s < _MOSTLY * run.elapsed_s
 
 
+def _is_host_of_simulated(report: TimingReport) -> bool:
+    """Whether only Python ran, beside a simulated machine whose clock stood still."""
+    return not report.run.uses_device and report.run.simulated_in_s is not None
+
+
 def _spent(report: TimingReport) -> str:
-    run, time = report.run, _time(report)
+    time = _time(report)
     if report.bound is Bound.HOST_ONLY:
-        if run.simulated_in_s is not None and _leaves_out_python(report):
-            return f"{time}, {seconds_text(run.simulated_in_s)} here; no GPU was used"
+        if _is_host_of_simulated(report):
+            return f"{seconds_text(report.seconds)} on this machine; no GPU was used"
         of_gpus = "a GPU was not waited for" if _is_blind(report) else "no GPU was used"
         return f"{time} on the host; {of_gpus}"
     return f"{time}: {_did(report)}"
@@ -180,6 +184,9 @@ def _works(report: TimingReport, busy_s: float) -> str:
         return f"{said}, its lines wait {seconds_text(waiting_s)} for that"
     if launching_s > _MOSTLY * whole_s:
         return f"{said}, launching takes {seconds_text(launching_s)}"
+    code_s = report.run.naive_s - launching_s - waiting_s
+    if code_s > _MOSTLY * whole_s and not _started(report):
+        return f"{said}, other host code takes {seconds_text(code_s)}"
     return said
 
 
@@ -330,6 +337,8 @@ def _notes(report: TimingReport) -> Iterator[Note]:
 
 def _advice(report: TimingReport) -> Iterator[Note]:
     """What makes it slow, and what to try."""
+    if _is_host_of_simulated(report):
+        return
     if _leaves_out_python(report):
         own = seconds_text(report.run.simulated_in_s)
         yield Note(
@@ -385,9 +394,6 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         yield Note("note", text, "--syncs names these lines", "waits")
     elif busy_s > 0 and seconds_of(report, SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
-    elif 0 < busy_s < _MOSTLY * whole_s and profile is None:
-        text = f"the GPU has nothing to do for {share_text(1 - busy_s / whole_s)} of it"
-        yield Note("note", text, "--profile shows what the host does then", "idle GPU")
 
 
 _GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
