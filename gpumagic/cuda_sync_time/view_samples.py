@@ -14,13 +14,13 @@ from gpumagic.cuda_sync_time.digits import (
 )
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.view_flags import notes
+from gpumagic.cuda_sync_time.view_how import setting_facts
 from gpumagic.cuda_sync_time.view_roofline import (
     roof_details,
     roof_notes,
     roof_picture,
     roof_table,
 )
-from gpumagic.cuda_sync_time.view_run import setting_facts
 from gpumagic.drawing import (
     Details,
     Grid,
