@@ -14,11 +14,11 @@ from gpumagic.cuda_sync_time.report import (
     Zoom,
 )
 from gpumagic.cuda_sync_time.view_flags import short_words
+from gpumagic.cuda_sync_time.view_how import setting_facts
 from gpumagic.cuda_sync_time.view_run import (
     brief,
     headline,
     run_parts,
-    setting_facts,
     zoom_headline,
     zoom_parts,
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same, times_text
+from gpumagic.cuda_sync_time.digits import floor_text, measured, nearly_same
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
-from gpumagic.cuda_sync_time.view_busy import done_alike, picture, seconds_of, spans_of
+from gpumagic.cuda_sync_time.view_busy import picture, seconds_of, spans_of
 from gpumagic.cuda_sync_time.view_flags import (
     COSTS_ONCE,
-    MOST_NAMES,
     is_weighty,
     notes,
     short_words,
 )
+from gpumagic.cuda_sync_time.view_how import OF_LOOKING, facts, remarks
 from gpumagic.cuda_sync_time.view_lines import dearest_line, line_details, line_table
 from gpumagic.cuda_sync_time.view_profile import (
     dearest,
@@ -43,21 +43,18 @@ from gpumagic.drawing import (
 )
 from gpumagic.report.events import SpanKind
 from gpumagic.report.units import (
-    UNKNOWN,
     count_text,
-    devices_text,
     listed,
     seconds_text,
     share_of,
-    share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Profile, Setting, TimingReport, Zoom
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.cuda_sync_time.report import Profile, TimingReport, Zoom
+    from gpumagic.drawing import Part
 
 _LONGEST_ERROR = 90
 
@@ -70,8 +67,6 @@ _ALONE, _WITH_A_TABLE = 10, 6  # lanes
 # working out a value takes long, too: for each operation, and by what it would compute.
 _OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
 _PYTHON = "simulated clock"
-# Told with how it was measured: whoever asked for it knows that it was on.
-_OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
 
 _LONGEST_NAME = 60
 _FEW = 2  # devices, each of which has a line of its own
@@ -111,8 +106,8 @@ def brief(report: TimingReport) -> str:
     behind = f" [{flags}]" if flags else ""
     if report.failed is not None:
         return f"{_name(report)}failed {_when(report)}{behind}"
-    spent = _time(report) if too_short(report) else _spent(report)
-    return f"{_name(report)}{spent}{behind}"
+    short = too_short(report) and not _is_host_of_simulated(report)
+    return f"{_name(report)}{_time(report) if short else _spent(report)}{behind}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -145,11 +140,16 @@ def _leaves_out_python(report: TimingReport) -> bool:
     return busy_s < _MOSTLY * run.elapsed_s
 
 
+def _is_host_of_simulated(report: TimingReport) -> bool:
+    """Whether only Python ran, beside a simulated machine whose clock stood still."""
+    return not report.run.uses_device and report.run.simulated_in_s is not None
+
+
 def _spent(report: TimingReport) -> str:
-    run, time = report.run, _time(report)
+    time = _time(report)
     if report.bound is Bound.HOST_ONLY:
-        if run.simulated_in_s is not None and _leaves_out_python(report):
-            return f"{time}, {seconds_text(run.simulated_in_s)} here; no GPU was used"
+        if _is_host_of_simulated(report):
+            return f"{seconds_text(report.seconds)} on this machine; no GPU was used"
         of_gpus = "a GPU was not waited for" if _is_blind(report) else "no GPU was used"
         return f"{time} on the host; {of_gpus}"
     return f"{time}: {_did(report)}"
@@ -182,6 +182,10 @@ def _works(report: TimingReport, busy_s: float) -> str:
         return f"{said}, its lines wait {seconds_text(waiting_s)} for that"
     if launching_s > _MOSTLY * whole_s:
         return f"{said}, launching takes {seconds_text(launching_s)}"
+    code_s = report.run.naive_s - launching_s - waiting_s
+    is_idle = busy_s < _NEARLY_ALL * whole_s
+    if is_idle and code_s > _MOSTLY * whole_s and not _started(report):
+        return f"{said}, other host code takes {seconds_text(code_s)}"
     return said
 
 
@@ -313,7 +317,8 @@ def _folded(report: TimingReport) -> Iterator[Details]:
     if report.profile is not None:
         yield from profile_details(report.profile, report.setting)
     yield how_measured(
-        Grid("", tuple(_facts(report))), Paragraph("\n".join(_how(report)))
+        Grid("", tuple(facts(report))),
+        Paragraph("\n".join(remarks(report, drawn=_has_picture(report)))),
     )
 
 
@@ -326,7 +331,7 @@ def _notes(report: TimingReport) -> Iterator[Note]:
     others = [
         flag
         for flag in report.flags
-        if not is_weighty(flag.kind) and flag.kind not in _OF_LOOKING
+        if not is_weighty(flag.kind) and flag.kind not in OF_LOOKING
     ]
     yield from notes(weighty, report.setting)
     yield from _dearest_line(report)
@@ -350,6 +355,8 @@ def _dearest_line(report: TimingReport) -> Iterator[Note]:
 
 def _advice(report: TimingReport) -> Iterator[Note]:
     """What makes it slow, and what to try."""
+    if _is_host_of_simulated(report):
+        return
     if _leaves_out_python(report):
         own = seconds_text(report.run.simulated_in_s)
         yield Note(
@@ -405,9 +412,6 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         yield Note("note", text, "--syncs names these lines", "waits")
     elif busy_s > 0 and seconds_of(report, SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
-    elif 0 < busy_s < _MOSTLY * whole_s and profile is None:
-        text = f"the GPU has nothing to do for {share_text(1 - busy_s / whole_s)} of it"
-        yield Note("note", text, "--profile shows what the host does then", "idle GPU")
 
 
 _GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
@@ -424,101 +428,6 @@ def _most_of(profile: Profile) -> str:
     """The dearest kernel, as where to begin."""
     name, share = dearest(profile)
     return f"begin with {shortened(name, _LONGEST_NAME)}: {share_of(share)} busy time"
-
-
-# ------------------------------------------------------------ how it was measured
-
-
-def _facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
-    run, setting = report.run, report.setting
-    floor_s = setting.floor_s
-    if run.uses_device:
-        yield "measured", "from all devices idle to all devices idle, by the host"
-        yield "time", measured(run.elapsed_s, floor_s)
-        yield "until the code returned", _until_returned(report)
-        yield "wait after that", measured(run.waited_s, floor_s)
-        yield "of that, for other streams", _or_unknown(run.tail_s, floor_s)
-        yield "earlier work, not counted", _or_unknown(run.backlog_s, floor_s)
-    else:
-        yield "measured", "from the first line to the last, by the host's clock"
-    for numbers, done_s in done_alike(report):
-        if run.uses_device and numbers:
-            where = devices_text(setting.kind, numbers)
-            yield f"{where}, by events", _by_events(done_s, floor_s)
-    yield "an empty cell (the floor)", _floor(setting)
-    if run.simulated_in_s is not None:
-        took = seconds_text(run.simulated_in_s)
-        yield "simulated in", f"{took} of this machine's own time"
-    yield from setting_facts(setting)
-
-
-def _how(report: TimingReport) -> Iterator[str]:
-    looked = [flag for flag in report.flags if flag.kind in _OF_LOOKING]
-    if report.setting.floor_s is not None:
-        yield "The floor is not subtracted, and no figure is finer than a tenth of it."
-    for note in notes(looked, report.setting):
-        yield f"{note.text[:1].upper()}{note.text[1:]}: {note.hint}."
-    if report.setting.label:
-        yield "The clock is that of the model: Python's own time is not on it."
-    if _has_picture(report) and report.run.uses_device and report.busy_s is None:
-        yield (
-            "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
-            "Without it, copies are drawn as kernels."
-        )
-
-
-def _until_returned(report: TimingReport) -> str:
-    run, floor_s = report.run, report.setting.floor_s
-    said = f"{measured(run.naive_s, floor_s)}, as %%time would say"
-    ratio = run.too_little
-    if ratio is None or nearly_same(ratio) or not report.tells(run.waited_s):
-        return said
-    if report.tells(run.naive_s):
-        return f"{said}: {times_text(ratio)} times too little"
-    least = run.elapsed_s / floor_s if floor_s else 0.0
-    return (
-        f"{said}: more than {times_text(least)} times too little" if least > 1 else said
-    )
-
-
-def _floor(setting: Setting) -> str:
-    return UNKNOWN if setting.floor_s is None else floor_text(setting.floor_s)
-
-
-def setting_facts(setting: Setting) -> Iterator[tuple[str, Cell]]:
-    """The machine and the versions, as far as they are known."""
-    if setting.devices:
-        yield "devices in use", listed(_models(setting), ", ", MOST_NAMES)
-    if setting.torch_version:
-        yield "torch", setting.torch_version
-    if setting.driver_version:
-        yield "driver", setting.driver_version
-
-
-def _models(setting: Setting) -> tuple[str, ...]:
-    """Each device with its model; many of one model together."""
-    of_model: dict[str, list[int]] = {}
-    for number, name in setting.devices:
-        key = name or "" if len(setting.devices) > _FEW else f"{number}"
-        of_model.setdefault(key, []).append(number)
-    names = dict(setting.devices)
-    return tuple(
-        f"{devices_text(setting.kind, its)} {names[its[0]] or ''}".strip()
-        for its in of_model.values()
-    )
-
-
-def _by_events(done_s: float | None, floor_s: float | None) -> str | None:
-    """What a pair of events shows, which looks at one stream only."""
-    shown = _or_unknown(done_s, floor_s)
-    return None if shown is None else f"{shown}, on the stream that the cell began on"
-
-
-def _or_unknown(seconds: float | None, floor_s: float | None) -> str | None:
-    """None is told as unknown, and no time at all as none."""
-    if seconds is None:
-        return None
-    return measured(seconds, floor_s) if seconds > 0 else "none"
 
 
 # ---------------------------------------------------------------- a part of the time

@@ -14,13 +14,13 @@ from gpumagic.cuda_sync_time.digits import (
 )
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.view_flags import notes
+from gpumagic.cuda_sync_time.view_how import setting_facts
 from gpumagic.cuda_sync_time.view_roofline import (
     roof_details,
     roof_notes,
     roof_picture,
     roof_table,
 )
-from gpumagic.cuda_sync_time.view_run import setting_facts
 from gpumagic.drawing import (
     Details,
     Grid,
@@ -54,6 +54,10 @@ _MODES = {
     Mode.THROUGHPUT: "many calls, then one wait (throughput)",
 }
 _SAME = 0.01
+# Where all samples are one figure, more of them would be the same one.
+_OF_STATISTICS = frozenset(
+    {FlagKind.FEW, FlagKind.OUT_OF_TIME, FlagKind.VALUES_TOOK, FlagKind.CORRELATED}
+)
 _DUST = 1e-6  # of a time, on a clock of whole nanoseconds
 _MODES_OF_PAIRS = {
     Mode.LATENCY: "each call was waited for (latency)",
@@ -94,7 +98,11 @@ def samples_parts(report: RepeatedReport) -> Iterator[Part]:
         yield table
     elif figures := tuple(_figures_in_sight(report, text)):
         yield Grid("One call", figures)
-    yield from notes(report.flags, report.setting)
+    exact = _alike(report)
+    told = (
+        flag for flag in report.flags if not (exact and flag.kind in _OF_STATISTICS)
+    )
+    yield from notes(told, report.setting)
     if report.roofline is not None:
         yield from roof_notes(report.roofline)
     if samples.seconds:

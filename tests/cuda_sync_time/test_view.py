@@ -181,6 +181,27 @@ def test_title_says_whose_clock_it_is_where_python_matters():
     assert "simulated clock" not in draw(samples.TURNS).title
 
 
+def test_python_beside_a_simulated_machine_has_its_own_time():
+    """The simulated clock stands still then, which is no time of anybody's."""
+    run = Run(0.0, 0.0, uses_device=False, simulated_in_s=0.958)
+    report = dataclasses.replace(samples.ON_CPU, run=run)
+
+    assert draw(report).title == "958 ms on this machine; no GPU was used"
+    assert report.seconds == 0.958
+
+
+def test_what_is_neither_launching_nor_waiting_is_told():
+    """Memory from the driver, or whatever the code does: it is the largest part."""
+    run = dataclasses.replace(
+        samples.SMALL_WORK.run, elapsed_s=12 * MS, naive_s=11.9 * MS
+    )
+    report = dataclasses.replace(samples.SMALL_WORK, run=run)
+
+    assert draw(report).title == (
+        "12.0 ms: the GPU works 600 us of it, other host code takes 8.70 ms"
+    )
+
+
 def test_waits_beside_each_other_make_no_sum():
     """Several threads may wait for longer together than the code ran."""
     waits = (SyncPoint(".item()", None, 9, 15 * MS),) * 2
@@ -451,7 +472,9 @@ def test_histogram_counts_every_sample(values):
 
 def test_figures_of_a_model_carry_no_statistics():
     """Where all samples are one number, there is nothing to doubt and to draw."""
-    text = flat(draw(samples.EXACT).whole().text(2000))
+    flags = (Flag(FlagKind.FEW, 4), Flag(FlagKind.VALUES_TOOK, 2.1))
+    exact = dataclasses.replace(samples.EXACT, flags=flags)
+    text = flat(draw(exact).whole().text(2000))
 
     assert draw(samples.EXACT).title == "420 us a call, the same in each run"
     assert not re.search(r"95 %|interval|outlier|highest|column", text)
