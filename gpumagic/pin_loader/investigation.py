@@ -28,6 +28,7 @@ from gpumagic.pin_loader.report import (
     Setting,
     State,
 )
+from gpumagic.pin_loader.workers import usable
 from gpumagic.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -352,4 +353,5 @@ def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
         device_name=runtime.device_name(device or 0) if known else None,
         torch_version=str(torch.__version__),
         driver_version=driver.inventory().driver_version if of_a_driver else None,
+        processors=usable(),
     )

@@ -283,12 +283,21 @@ def predict_the_bound(case: Case) -> Ending | None:
     if not case.pins:
         return None
     pinned, workers = _is_pinned(case), case.facts.workers or 0
+    found = bound.bound_of(
+        case.rates,
+        pinned=pinned,
+        workers=workers,
+        more_workers=case.new_load,
+        most_workers=_most_workers(case),
+    )
     case.note(
-        bound=bound.bound_of(
-            case.rates, pinned=pinned, workers=workers, more_workers=case.new_load
-        ),
+        bound=found,
         steps=bound.four_steps(
-            case.rates, workers=workers, pinned=pinned, load_after=case.new_load
+            case.rates,
+            found,
+            workers=workers,
+            pinned=pinned,
+            load_after=case.new_load,
         ),
     )
     if case.options.diagnose:
@@ -319,31 +328,41 @@ def _is_pinned(case: Case) -> bool:
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
 
 
+def _most_workers(case: Case) -> int | None:
+    """As many as there are processors, where the loader can have workers at all."""
+    if case.is_as_it_is or _why_no_workers(case) is not None:
+        return None
+    return case.found.setting.processors
+
+
 def _is_worth_it(case: Case) -> bool:
     """Whether copying ahead, with the workers that were asked for, can give 5 %."""
-    best_s = case.bound.best_s
-    if case.new_load is None:
-        best_s = min(
-            gain.step_s
-            for gain in case.bound.gains
-            if gain.remedy is not Remedy.WORKERS
-        )
-    return case.bound.now_s >= WORTH_IT * best_s
+    found = case.bound
+    if case.new_load is not None:
+        return found.now_s >= WORTH_IT * found.best_s
+    without = (Remedy.PIN, Remedy.PREFETCH)
+    times = [found.times(each) for each in found.gains if each.remedy in without]
+    return any(each is None or each >= WORTH_IT for each in times)
 
 
-def _what_else(case: Case) -> Remark | None:
+def _workers_pay(case: Case) -> bool:
+    """Whether more workers, which nobody has asked for, could give 5 %."""
+    best = case.bound.best
+    if case.options.workers is not None or best is None or best.workers is None:
+        return False
+    times = case.bound.times(best)
+    return times is None or times >= WORTH_IT
+
+
+def _what_else(case: Case) -> Remark:
     """What to do instead, by what binds."""
     slowest, now = seconds_text(case.bound.best_s), seconds_text(case.bound.now_s)
     text = f"{case.bound.binding.value} takes {slowest} of {now} a step"
-    if case.bound.binding is Part.LOAD:
-        if case.facts.kind is LoaderKind.ITERABLE or case.options.workers is not None:
-            return Remark(
-                text, "make loading itself faster, or store what it works out"
-            )
+    if _workers_pay(case):
         name = case.options.name or "NAME"
-        return Remark(
-            text, f"let more processes load: %pin_loader {name} --workers auto"
-        )
+        return Remark(text, f"%pin_loader {name} --workers auto")
+    if case.bound.binding is Part.LOAD:
+        return Remark(text, "make loading itself faster, or store what it works out")
     if case.bound.binding is Part.STEP:
         return Remark(text, "the device is busy as it is: make the step itself faster")
     return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
