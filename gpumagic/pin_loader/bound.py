@@ -392,7 +392,7 @@ def _under_way(costs: Costs, way: Way) -> tuple[StepSpan, ...]:
             min(span.end_s, until_s) - from_s,
         )
         for span in spans
-        if span.start_s < until_s and span.end_s > from_s
+        if from_s < span.end_s > span.start_s < until_s
     )
 
 

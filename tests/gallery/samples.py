@@ -358,11 +358,12 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-hostile",
     "gpu_mem-map",
     "gpu_mem-balance-eight",
-    "pin_loader-fixed",  # two timelines, and all figures behind a click
+    "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",
     "pin_loader-diagnosed",
     "pin_loader-wrapped",
-    "pin_loader-no-gain-measured",
+    "pin_loader-good",
+    "pin_loader-no-gain",
     "pin_loader-refused-different",
     "pin_loader-watch-many",
 )

@@ -205,9 +205,7 @@ def test_workers_load_so_many_times_as_fast_as_they_are_more(costs, most):
 
     # One worker loads beside the loop, which by itself is twice as fast at most.
     limit = 2 * most / max(costs.workers, 1) if most > costs.workers else 1
-    times = [
-        bound.times(gain) for gain in bound.gains if gain.remedy is Remedy.WORKERS
-    ]
+    times = [bound.times(gain) for gain in bound.gains if gain.remedy is Remedy.WORKERS]
     assert all(each <= limit * (1 + 1e-9) for each in times)
     assert bool(times) == (most > costs.workers)
 
@@ -412,7 +410,9 @@ def end_of(spans):
 
 @given(all_costs, st.booleans(), st.booleans(), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
-def test_the_better_loop_never_ends_later_in_the_picture(costs, pinned, synthetic, most):
+def test_the_better_loop_never_ends_later_in_the_picture(
+    costs, pinned, synthetic, most
+):
     """Both begin under way, so that four steps take four times what one is to take."""
     found = of_costs(costs)
     found = standing_in(found) if synthetic else found
