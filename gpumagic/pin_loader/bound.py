@@ -288,9 +288,9 @@ def _most_gained(costs: Costs, remedy: Remedy, after: Costs, way: Way) -> Gain:
         after.interval_s - after.link_s,
         max(after.interval_s, after.link_s),
     ):
-        with_it = {"step_s": max(compute_s, 0.0)}
-        now_s = step_s(replace(costs, **with_it), Way.BLOCKING)
-        found.append((now_s, step_s(replace(after, **with_it), way)))
+        own_s = max(compute_s, 0.0)
+        now_s = step_s(replace(costs, step_s=own_s), Way.BLOCKING)
+        found.append((now_s, step_s(replace(after, step_s=own_s), way)))
     now_s, after_s = max(found, key=lambda each: each[0] / each[1] if each[1] else 0.0)
     workers = after.workers if after.workers != costs.workers else None
     exposed = _exposed(replace(after, step_s=0.0), way)
@@ -367,10 +367,10 @@ def four_steps(
         return None
     costs = replace(costs, prefetch_factor=USUAL_PREFETCH)
     faster = _with_more_workers(costs, load_after, bound.most_workers)
-    remedies = {each: rest for each, *rest in _remedies(costs, faster, pinned=pinned)}
+    remedies = _remedies(costs, faster, pinned=pinned)
     best = bound.best
     remedy = Remedy.PREFETCH if best is None else best.remedy
-    after, way = remedies[remedy]
+    _, after, way = next(each for each in remedies if each[0] is remedy)
     return FourSteps(
         before=_under_way(costs, Way.BLOCKING),
         after=_under_way(after, way),

@@ -7,6 +7,7 @@ the stages, and only clones of the user's loader are iterated, where it can be c
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
@@ -94,7 +95,7 @@ _SHORT_EPOCH = Remark(
 _COMPARED = 8
 _READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
 _SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
-_PATIENCE = 2  # times the budget, over which it may be drawn
+_FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _TOO_FEW = Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s, or measure with fewer steps: --batches 8",
@@ -134,14 +135,16 @@ def look_at_its_workers(case: Case) -> Ending | None:
 
 
 def look_at_a_batch(case: Case) -> Ending | None:
-    """Take one batch, and say what it consists of.
+    """Take one batch, and say what it consists of; how long that takes is noted.
 
     A loader with workers is asked with one: what a dataset opens when it is first
     asked would else be open in this process, and shared by all workers to come.
     """
     if case.facts.pin_memory and not case.starts_nothing:
         case.make_current()
+    asked_s = time.monotonic()
     case.batch = _first_batch(case)
+    case.first_batch_s = time.monotonic() - asked_s
     anatomy = anatomy_of(
         case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
     )
@@ -411,10 +414,17 @@ def _search_for_workers(case: Case) -> None:
         budget_s=case.options.budget_s * _SEARCH_SHARE,
         guard_for=lambda workers: _guard_with(case, workers),
         refuse=_why_no_workers(case),
+        known=_known_load(case),
         progress=case.tell,
     )
     case.note(workers=found)
     case.remark(_remarks_on_the_search(case, found))
+
+
+def _known_load(case: Case) -> Loading | None:
+    """Without workers as it was measured; else their memory is of interest as well."""
+    load = case.rates.load
+    return load if load is not None and load.workers == 0 else None
 
 
 def _remarks_on_the_search(case: Case, found: WorkerSearch) -> list[Remark]:
@@ -514,9 +524,9 @@ def watch_its_buffers(case: Case) -> Ending | None:
 def run_both_loops(case: Case) -> Ending | None:
     """Run the old loop and the new one in turn; clones of both, where there are any.
 
-    Not where it has taken several times as long already as all of it was to take.
+    Not where even a few runs would take much longer than all of it was to take.
     """
-    if case.left_s < -_PATIENCE * case.options.budget_s:
+    if case.is_over_after(_FEWEST_LOADED):
         return None
     feeding = DevicePrefetcher(clone(case.new), case.place, depth=case.rebuilding.depth)
     proof = end_to_end(

@@ -330,10 +330,9 @@ def _most(bound: Bound) -> str:
     """What the best remedy could give; where that is nothing, that it is."""
     best = _best(bound)
     if best is not None:
-        times, here = times_text(bound.times(best)), ""
-        if best.workers is not None:
-            here = " on this machine"
-        return f"{_remedy(best, bound)} could give up to {times}{here}."
+        most = times_text(bound.times(best))
+        here = "" if best.workers is None else " on this machine"
+        return f"{_remedy(best, bound)} could give up to {most}{here}."
     known = [times for each in bound.gains if (times := bound.times(each)) is not None]
     if not known:
         return "Nothing else is known to help."
