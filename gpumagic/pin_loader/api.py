@@ -12,7 +12,6 @@ from gpumagic.pin_loader.investigation import Improved, Stage, investigate
 from gpumagic.pin_loader.options import Options
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark
-from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.report.introspection import is_truly
 
@@ -221,6 +220,8 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
+    from gpumagic.pin_loader.watch_run import WatchRun
+
     title = name or getattr(function, "__name__", None) or type(function).__name__
     run = WatchRun(runtime_now, lambda: _names_in(function))
     run.begin()
