@@ -52,8 +52,8 @@ _HINTS = (
     (
         "exited unexpectedly",
         (
-            "the system may have ended it for want of memory, or it could not import "
-            "a dataset that a notebook defines: its standard error says which"
+            "its standard error says why: the system may have ended it for want of "
+            "memory, or it could not import what a notebook defines"
         ),
     ),
     (

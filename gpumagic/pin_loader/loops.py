@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.trial import Trial
 
 _BATCHES, _FEWEST_BATCHES = 20, 4
-_MODELLED_BATCHES = 8  # each takes the same in a model
 _FEWEST_ROUNDS = 3
 _SIMULATED_BYTES_PER_S = 1e9
 _PAIRS_FOR_A_VERDICT, _MOST_PAIRS = 6, 20
@@ -197,8 +196,7 @@ def _affordable(rates: Rates, loops: _Pair, budget_s: float) -> int:
     dropped = every  # what waits in their queues is there at once
     affordable = int(budget_s / runs / longest_s) - dropped
     fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
-    most = _MODELLED_BATCHES if loops.old.is_modelled else _BATCHES
-    wanted = min(max(affordable, fewest), max(most, fewest))
+    wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
     return math.ceil(wanted / every) * every
 
 

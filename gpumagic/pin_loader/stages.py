@@ -332,7 +332,9 @@ def _is_pinned(case: Case) -> bool:
 
 
 def _most_workers(case: Case) -> int | None:
-    """As many as there are processors, where the loader can have workers at all."""
+    """As many as there are processors, where nothing is known or measured of more."""
+    if case.found.workers is not None:
+        return None
     if case.is_as_it_is or _why_no_workers(case) is not None:
         return None
     return case.found.setting.processors

@@ -134,7 +134,7 @@ def _loader_parts(report: LoaderReport) -> Iterator[Part]:
     yield from worker_parts(report.workers, shown=_shows_workers(report))
     if proof := (*proof_parts(report), *loop_parts(report.end_to_end, report)):
         yield Details("Whether it is the same, and faster", proof, "proof")
-    yield from machine_parts(report.guard, report.setting)
+    yield from machine_parts(report.guard, report.setting, shown=_shows_limits(report))
     if times := (*rate_parts(report), *timeline_parts(report.steps, report.bound)):
         yield Details("How long each part takes", times, "times")
     loader = Paragraph("\n".join(loader_lines(report.loader)))
@@ -220,12 +220,17 @@ def _names(anatomy: Anatomy | None) -> str:
 def _table(report: LoaderReport) -> Iterator[Part]:
     """What forbids it, else what could help, else how workers did."""
     search = report.workers
-    if report.state in _REFUSALS and report.guard is not None and is_loud(report.guard):
+    if _shows_limits(report) and report.guard is not None:
         yield limits_table(report.guard)
     elif report.bound is not None and report.bound.gains:
         yield from remedy_parts(report)
     elif _shows_workers(report) and search is not None:
         yield worker_table(search)
+
+
+def _shows_limits(report: LoaderReport) -> bool:
+    """Whether they are why there is nothing else to show."""
+    return report.state in _REFUSALS and is_loud(report.guard)
 
 
 def _shows_workers(report: LoaderReport) -> bool:

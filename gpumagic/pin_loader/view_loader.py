@@ -405,14 +405,15 @@ def limits_table(guard: Guard) -> Table:
     return Table.of(caption, _LIMIT, guard.limits)
 
 
-def machine_parts(guard: Guard | None, setting: Setting) -> Iterator[Part]:
-    """All limits, and what is under way at most."""
+def machine_parts(
+    guard: Guard | None, setting: Setting, *, shown: bool
+) -> Iterator[Part]:
+    """All limits, if they are not in sight, and what is under way at most."""
     if guard is None:
         return
     said = Paragraph("\n".join(_guard_sentences(guard, setting)))
-    yield Details(
-        "What it takes of the machine", (limits_table(guard), said), "machine"
-    )
+    inside = (said,) if shown else (limits_table(guard), said)
+    yield Details("What it takes of the machine", inside, "machine")
 
 
 def is_loud(guard: Guard | None) -> bool:

@@ -257,9 +257,7 @@ def remedy_parts(report: LoaderReport) -> Iterator[Part]:
     told = [each for each in bound.gains if not _is_no_help(each, bound, done)]
     ordered = sorted(told, key=lambda each: -(bound.times(each) or 0.0))
     rows = tuple(tuple(_remedy_row(bound, each, done)) for each in ordered)
-    own = "the step it helps most" if bound.synthetic_step else "your step"
-    caption = f"What each remedy could give, with {own}"
-    yield Table(caption, tuple(heads), rows, name="remedies")
+    yield Table("What each remedy could give", tuple(heads), rows, name="remedies")
 
 
 def _is_no_help(gain: Gain, bound: Bound, done: tuple[Remedy, str] | None) -> bool:
@@ -280,9 +278,12 @@ def _is_no_help(gain: Gain, bound: Bound, done: tuple[Remedy, str] | None) -> bo
 
 def workers_sentence(report: LoaderReport) -> str:
     """That more workers are no help, where that is so."""
-    bound, now = report.bound, report.loader.workers
+    bound, now, search = report.bound, report.loader.workers, report.workers
     if bound is None:
         return ""
+    if search is not None and search.trials and search.chosen == (now or 0):
+        most = max(trial.workers for trial in search.trials)
+        return f"More workers do not help: {_tried(most)}."
     by_remedy = {each.remedy: each for each in bound.gains}
     workers = by_remedy.get(Remedy.WORKERS)
     if workers is not None:
@@ -297,6 +298,10 @@ def workers_sentence(report: LoaderReport) -> str:
         processors = count_text(bound.most_workers, "processor")
         return f"More workers would not help: all {processors} have one."
     return ""
+
+
+def _tried(most: int) -> str:
+    return f"up to {most} were tried" if most > 1 else "one was tried"
 
 
 def _remedy_row(
