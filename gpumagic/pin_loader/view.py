@@ -153,7 +153,8 @@ def _notes(report: LoaderReport) -> Iterator[Part]:
     yield from why_notes(report)
     yield from type_notes(report.anatomy)
     yield from worker_notes(report.workers)
-    yield from notes_of(each for each in other(remarks) if each.hint)
+    hinted = (each for each in other(remarks) if each.hint)
+    yield from notes_of(hinted, report.rates.link)
 
 
 def _reason(report: LoaderReport) -> Iterator[Part]:

@@ -12,9 +12,11 @@ from gpumagic.report.units import UNKNOWN, bytes_text, seconds_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gpumagic.drawing import NoteKind
     from gpumagic.pin_loader.report import (
         Bound,
         Gain,
+        Link,
         LoaderFacts,
         LoaderReport,
         Remark,
@@ -146,10 +148,19 @@ def remedy_text(gain: Gain, bound: Bound) -> str:
             return f"{workers}, {ahead}"
 
 
-def notes_of(remarks: Iterable[Remark]) -> Iterator[Note]:
-    """A note for each remark, each said once."""
+def notes_of(remarks: Iterable[Remark], link: Link | None = None) -> Iterator[Note]:
+    """A note for each remark, each said once.
+
+    Args:
+        remarks: What is to be said.
+
+        link: What is said of this one is the same for every loader.
+    """
+    of_the_link = () if link is None else link.remarks
     for each in dict.fromkeys(remarks):
-        yield Note("problem" if each.serious else "note", each.text, each.hint)
+        kind: NoteKind = "problem" if each.serious else "note"
+        word = "the link" if each in of_the_link else ""
+        yield Note(kind, each.text, each.hint, word)
 
 
 def serious(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

@@ -544,6 +544,16 @@ def test_what_is_to_be_typed_is_the_best_remedy_there_is(report, typed):
     assert hints == [typed]
 
 
+def test_what_is_said_of_a_link_is_said_once_in_a_notebook():
+    """It is the same for every loader: the next report has a word in its place."""
+    link = [note for note in draw(samples.BAD_LINK).notes if note.word]
+
+    again = draw(samples.BAD_LINK).after({note.word for note in link})
+    assert len(link) == 2
+    assert "numactl" not in again.text()
+    assert "As before: the link." in again.text()
+
+
 @pytest.mark.parametrize(
     ("report", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import warnings
 from types import SimpleNamespace
@@ -15,10 +16,17 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import buffer_overwrite, rates
 from gpumagic.pin_loader import link as copies
-from gpumagic.pin_loader.bound import Way, bound_of, costs_of, step_s
+from gpumagic.pin_loader.bound import Way, bound_of, costs_of, four_steps, step_s
 from gpumagic.pin_loader.loops import Loop, end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples, Step
+from gpumagic.pin_loader.report import (
+    CopyMode,
+    Loading,
+    Rates,
+    Remedy,
+    Samples,
+    Step,
+)
 from gpumagic.report.robust import Verdict
 
 torch.set_num_threads(1)
@@ -109,6 +117,31 @@ def test_the_estimate_agrees_with_the_trace(runtime):
     assert result.overlap == (None, None)
     assert before == pytest.approx(0.0, abs=0.1)
     assert after == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("load", "step"), [(0.3, 2.0), (2.0, 0.3), (1.0, 1.0)])
+def test_the_picture_of_four_steps_is_what_the_loops_take(runtime, workers, load, step):
+    """Both loops, run on the simulated GPU, take a quarter of their picture a step."""
+    found = known_rates(load=load, step=step, workers=workers)
+    found = dataclasses.replace(
+        found, step=dataclasses.replace(found.step, synthetic=False)
+    )
+    bound = bound_of(found, pinned=False, workers=workers)
+
+    result = compared(runtime, found, workers=workers, trace=False)
+
+    steps = four_steps(found, bound, workers=workers, pinned=False)
+    before, after = result.result.pairs[0]
+    assert end_of(steps.before) / 4 == pytest.approx(before, rel=0.08)
+    assert sum(dict(bound.exposed).values()) == pytest.approx(before, rel=0.08)
+    if steps.remedy is Remedy.PREFETCH:
+        assert end_of(steps.after) / 4 == pytest.approx(after, rel=0.08)
+
+
+def end_of(spans):
+    """When the last of some spans ends."""
+    return max(span.end_s for span in spans)
 
 
 def test_a_loop_bound_by_compute_gains_nothing_worth_having(runtime):
