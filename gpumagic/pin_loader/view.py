@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 _REFUSALS = frozenset(state for state in State if state.value.startswith("refused"))
 _NOT_OF_MEMORY = (State.NO_ACCELERATOR, State.REFUSED_ON_DEVICE)
+_WITH_WORKERS = (Remedy.WORKERS, Remedy.EVERYTHING)
 _UNTRIED = (State.DIAGNOSED, State.NO_ACCELERATOR)
 _LEFT = {
     LimitKind.AVAILABLE: "of the memory that is left",
@@ -183,6 +184,8 @@ def _next(report: LoaderReport) -> Iterator[Part]:
         yield Note(
             "note", _ready(report), f"for {_names(report.anatomy)} in {report.out}:"
         )
+        if name and best is not None and report.bound is not None:
+            yield from _workers_besides(report.bound, best, name)
     elif report.state is State.DIAGNOSED and name and best is not None:
         workers = " --workers auto" if best.workers is not None else ""
         yield Note(
@@ -192,6 +195,14 @@ def _next(report: LoaderReport) -> Iterator[Part]:
         )
     elif report.state in _UNTRIED and name and report.bound is None:
         yield from _more_workers(report, name)
+
+
+def _workers_besides(bound: Bound, best: Gain, name: str) -> Iterator[Note]:
+    """What a new loader with as many workers as before leaves to be won."""
+    if best.remedy in _WITH_WORKERS and bound.most_workers is not None:
+        most = times_text(bound.times(best))
+        said = f"more workers besides could give up to {most}"
+        yield Note("note", said, f"%pin_loader {name} --workers auto")
 
 
 def _more_workers(report: LoaderReport, name: str) -> Iterator[Note]:

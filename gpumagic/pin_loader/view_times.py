@@ -69,6 +69,7 @@ _HARDLY_ANY = 0.05
 _SHORT_S = 100e-6  # about what the host takes to launch the beginning of a step
 _MOST_TIMES = 100
 _NO_HELP = 1.01
+_NOTHING = 1e-6
 _LANES = {"load": "host code", "copy": "copy", "compute": "kernel"}
 _WHAT_TIMES_ARE = """\
 Host held: until the call returned.
@@ -179,8 +180,9 @@ class Split(NamedTuple):
             yield WHOLE, self.whole_s
             return
         waits_s = self.rest_s if self.waiting_s is None else self.waiting_s
-        yield WAITS, waits_s or 0.0
-        yield COPY, self.copying_s or 0.0
+        for kind, size in ((WAITS, waits_s), (COPY, self.copying_s)):
+            # What is left by subtraction may be a rounding error.
+            yield kind, size if size and size > _NOTHING * self.whole_s else 0.0
         yield KERNEL, self.compute_s
 
 

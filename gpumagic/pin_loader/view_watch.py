@@ -90,7 +90,8 @@ def _notes(report: WatchReport) -> Iterator[Part]:
     if report.problem is not None:
         yield Note("note", report.problem, report.hint or "")
     waited = share_of(waited_s(report.waits), report.host_s) or 0.0
-    told = any("--diagnose" in each.hint for each in report.remarks)
+    hints = [each.hint for each in report.remarks]
+    told = any("--diagnose" in each or "--workers" in each for each in hints)
     wrong = report.races or report.failed is not None
     if waited >= _MUCH_WAITING and not told and not wrong:
         first = max(report.waits, key=lambda wait: wait.total_s).loader

@@ -544,6 +544,16 @@ def test_what_is_to_be_typed_is_the_best_remedy_there_is(report, typed):
     assert hints == [typed]
 
 
+def test_a_new_loader_does_not_hide_that_workers_could_give_more():
+    """It feeds faster, and where more is to be had is said as well."""
+    report = replace(samples.FIXED, bound=samples.ADDED_UP)
+
+    hints = [note.hint for note in draw(report).notes]
+
+    assert "%pin_loader train_dl --workers auto" in hints
+    assert all("--workers" not in note.hint for note in draw(samples.FIXED).notes)
+
+
 def test_what_is_said_of_a_link_is_said_once_in_a_notebook():
     """It is the same for every loader: the next report has a word in its place."""
     link = [note for note in draw(samples.BAD_LINK).notes if note.word]
