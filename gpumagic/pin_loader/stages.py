@@ -92,7 +92,7 @@ _SHORT_EPOCH = Remark(
     "an epoch is too short for one batch to be copied beside another",
     "smaller batches, or several epochs in one",
 )
-_COMPARED = 8
+_COMPARED, _COMPARING_SHARE = 8, 0.05  # batches, and of the budget for either loader
 _READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
 _SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
@@ -484,6 +484,7 @@ def prove_the_same(case: Case) -> Ending | None:
             case.feeding,
             batches=_affordable(case),
             whole=case.options.verify,
+            enough_s=case.options.budget_s * _COMPARING_SHARE,
         )
     case.note(sameness=sameness)
     if sameness.same is not False or case.options.force:
