@@ -12,7 +12,6 @@ from gpumagic.pin_loader.investigation import Improved, Stage, investigate
 from gpumagic.pin_loader.options import Options
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark
-from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.report.introspection import is_truly
 
@@ -25,21 +24,27 @@ if TYPE_CHECKING:
 _MEETING = (
     Stage(stages.look_at_the_kind, 0.0, "looking at the loader"),
     Stage(stages.look_at_its_workers, 0.0, "looking at the loader"),
-    Stage(stages.look_at_a_batch, 0.05, "taking a batch"),
+    Stage(stages.look_at_a_batch, 0.05, "taking a batch", 1),
     Stage(stages.look_at_the_room, 0.0, "looking at the machine"),
 )
 _MEASURING = (
-    Stage(stages.measure_loading, 0.15, "loading"),
+    Stage(stages.measure_loading, 0.15, "loading", 1),
     Stage(stages.measure_the_way, 0.2, "copying and computing"),
 )
-_OTHER_WORKERS = Stage(stages.look_at_other_workers, 0.2, "loading with other workers")
+_OTHER_WORKERS = Stage(
+    stages.look_at_other_workers,
+    0.2,
+    "loading with other workers",
+    least=2,
+    only_for_workers=True,
+)
 _PREDICTING = Stage(stages.predict_the_bound, 0.0, "working out the bound")
 _MAKING = (
     Stage(stages.make_the_loader, 0.0, "rebuilding"),
-    Stage(stages.prove_the_same, 0.05, "comparing batches"),
+    Stage(stages.prove_the_same, 0.05, "comparing batches", 4),
 )
 _PROVING = (
-    Stage(stages.watch_its_buffers, 0.05, "watching buffers"),
+    Stage(stages.watch_its_buffers, 0.05, "watching buffers", 2),
     Stage(stages.run_both_loops, 0.3, "running both loops in turn"),
     Stage(stages.say_how_it_ended, 0.0, ""),
 )
@@ -215,6 +220,8 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
+    from gpumagic.pin_loader.watch_run import WatchRun
+
     title = name or getattr(function, "__name__", None) or type(function).__name__
     run = WatchRun(runtime_now, lambda: _names_in(function))
     run.begin()

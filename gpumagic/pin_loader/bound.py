@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
 from gpumagic.pin_loader.report import Bound, FourSteps, Gain, Part, Remedy, StepSpan
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _STEPS = 4
 _DEPTH = 1
+_BEGINNING = 4  # times the slots, until they are full or stay empty
 LOAD, COPY, COMPUTE = "load", "copy", "compute"
 
 
@@ -180,6 +182,7 @@ def bound_of(  # noqa: PLR0913 -- what is known of the loop as it is
     workers: int | None = None,
     now_s: float | None = None,
     more_workers: Loading | None = None,
+    most_workers: int | None = None,
 ) -> Bound:
     """The shortest step that is possible, and what each remedy can give at most.
 
@@ -196,15 +199,18 @@ def bound_of(  # noqa: PLR0913 -- what is known of the loop as it is
 
         more_workers: How fast it loads with more workers, if that was measured.
 
+        most_workers: How many can pay: as many as there are processors, where loading
+            computes. None leaves them out where they were not measured.
+
     Returns:
-        The bound. It takes loading to be as fast as was ever measured; only what more
-        workers can give at most, where none were tried, takes it to be instant. A
-        synthetic step never binds: it is as long as what does.
+        The bound. It takes loading to be as fast as was ever measured; only more
+        workers that were not tried are taken to load as many times as fast as they
+        are more. A synthetic step never binds: it is as long as what does.
     """
     if workers is None:
         workers = (facts.workers if facts is not None else None) or 0
     costs = costs_of(rates, workers=workers, pinned=pinned)
-    faster = _with_more_workers(costs, rates, more_workers)
+    faster = _with_more_workers(costs, more_workers, most_workers)
     synthetic = rates.step is not None and rates.step.synthetic
     added_s = step_s(costs, Way.BLOCKING)
     current_s = added_s if now_s is None else now_s
@@ -216,14 +222,21 @@ def bound_of(  # noqa: PLR0913 -- what is known of the loop as it is
     )
     # What was measured at work outdoes what was measured alone.
     best_s = min(slowest_s, current_s)
+    remedies = _remedies(costs, faster, pinned=pinned)
+    if synthetic:
+        gains = [_most_gained(costs, *each) for each in remedies]
+    else:
+        gains = [_gain(costs, best_s, *each) for each in remedies]
     return Bound(
         parts=tuple(parts),
         now_s=current_s,
         now_measured=now_s is not None,
         best_s=best_s,
         binding=binding,
-        gains=tuple(_gains(costs, faster, best_s, pinned=pinned)),
+        gains=tuple(gains),
         synthetic_step=synthetic,
+        most_workers=most_workers,
+        exposed=_exposed(replace(costs, step_s=0.0) if synthetic else costs),
     )
 
 
@@ -239,30 +252,77 @@ def _parts(costs: Costs, pinned: bool) -> list[tuple[Part, float]]:  # noqa: FBT
     return [*parts, (Part.STEP, costs.step_s)]
 
 
-def _gains(costs: Costs, faster: Costs, best_s: float, *, pinned: bool) -> list[Gain]:
-    """Each remedy alone."""
-    found = [] if pinned else [(Remedy.PIN, step_s(costs, Way.IN_LINE))]
-    found.append((Remedy.PREFETCH, step_s(costs, Way.AHEAD)))
-    gains = [Gain(remedy, max(seconds, best_s)) for remedy, seconds in found]
-    with_workers_s = step_s(faster, Way.BLOCKING)
-    return [*gains, Gain(Remedy.WORKERS, with_workers_s)]
+def _remedies(
+    costs: Costs, faster: Costs | None, *, pinned: bool
+) -> list[tuple[Remedy, Costs, Way]]:
+    """Each remedy alone, then all together."""
+    found = [] if pinned else [(Remedy.PIN, costs, Way.IN_LINE)]
+    found.append((Remedy.PREFETCH, costs, Way.AHEAD))
+    if faster is None:
+        return found
+    with_workers = (Remedy.WORKERS, faster, Way.BLOCKING)
+    return [*found, with_workers, (Remedy.EVERYTHING, faster, Way.AHEAD)]
 
 
-def _with_more_workers(costs: Costs, rates: Rates, loading: Loading | None) -> Costs:
-    """As they were measured, or so many that loading takes no time at all.
+def _gain(costs: Costs, best_s: float, remedy: Remedy, after: Costs, way: Way) -> Gain:
+    seconds = step_s(after, way)
+    workers = after.workers if after.workers != costs.workers else None
+    # What was measured binds only those who load as it was measured.
+    floor_s = best_s if after is costs else 0.0
+    exposed = _exposed(after, way)
+    return Gain(remedy, max(seconds, floor_s), workers=workers, exposed=exposed)
 
-    What then remains is the loop around it, which a stand-in for compute, as long as
-    loading takes today, would only hide.
+
+def _most_gained(costs: Costs, remedy: Remedy, after: Costs, way: Way) -> Gain:
+    """With the step for which this remedy gains the most.
+
+    Before and after grow with compute, each from where compute is no longer hidden; so
+    the most is at one of these places.
     """
-    if loading is not None:
-        return replace(costs, load_s=loading.batch_s, workers=max(loading.workers, 1))
-    stands_in = rates.step is not None and rates.step.synthetic
-    return replace(
-        costs,
-        load_s=0.0,
-        step_s=0.0 if stands_in else costs.step_s,
-        workers=max(costs.workers, 1),
+    found = []
+    for compute_s in (
+        0.0,
+        costs.load_s,
+        costs.load_s - costs.blocking_s,
+        after.load_s - after.blocking_s,
+        after.interval_s - after.link_s,
+        max(after.interval_s, after.link_s),
+    ):
+        own_s = max(compute_s, 0.0)
+        now_s = step_s(replace(costs, step_s=own_s), Way.BLOCKING)
+        found.append((now_s, step_s(replace(after, step_s=own_s), way)))
+    now_s, after_s = max(found, key=lambda each: each[0] / each[1] if each[1] else 0.0)
+    workers = after.workers if after.workers != costs.workers else None
+    exposed = _exposed(replace(after, step_s=0.0), way)
+    return Gain(remedy, after_s, now_s, workers, exposed)
+
+
+def _exposed(costs: Costs, way: Way = Way.BLOCKING) -> tuple[tuple[Part, float], ...]:
+    """What a step consists of: compute, copies that wait for it, and the rest."""
+    rest_s = step_s(costs, way) - costs.step_s
+    if way is Way.BLOCKING:
+        link_s = min(costs.blocking_s, rest_s)
+    elif way is Way.IN_LINE:
+        link_s = min(costs.link_s, rest_s)
+    else:
+        link_s = rest_s if costs.link_s > costs.interval_s else 0.0
+    return (
+        (Part.LOAD, max(rest_s - link_s, 0.0)),
+        (Part.LINK, max(link_s, 0.0)),
+        (Part.STEP, costs.step_s),
     )
+
+
+def _with_more_workers(
+    costs: Costs, loading: Loading | None, most_workers: int | None
+) -> Costs | None:
+    """As they were measured, or as many times as fast as there are more of them."""
+    if loading is not None:
+        return replace(costs, load_s=loading.batch_s, workers=loading.workers)
+    if most_workers is None or most_workers <= costs.workers:
+        return None
+    times = most_workers / max(costs.workers, 1)
+    return replace(costs, load_s=costs.load_s / times, workers=most_workers)
 
 
 def _on_device_s(mode: CopyMode | None) -> float:
@@ -276,12 +336,23 @@ def _on_host_s(mode: CopyMode | None) -> float:
 
 
 def four_steps(
-    rates: Rates, *, workers: int, pinned: bool, load_after: Loading | None = None
+    rates: Rates,
+    bound: Bound,
+    *,
+    workers: int,
+    pinned: bool,
+    load_after: Loading | None = None,
 ) -> FourSteps | None:
-    """The picture; None where there is nothing to draw.
+    """The picture of the loop as it is, and of the best remedy; None without either.
+
+    Both begin with the end of a step, when the loop is under way: how it starts, when a
+    prefetcher loads two batches first, says nothing of an epoch. A stand-in for
+    compute is left out.
 
     Args:
         rates: How fast each part is on its own.
+
+        bound: What each remedy can give.
 
         workers: How many the loader has.
 
@@ -290,13 +361,38 @@ def four_steps(
         load_after: How the new one loads; not said, as the old one.
     """
     costs = costs_of(rates, workers=workers, pinned=pinned)
+    if bound.synthetic_step:
+        costs = replace(costs, step_s=0.0)
     if not any((costs.load_s, costs.link_s, costs.step_s)):
         return None
-    after = costs
-    if load_after is not None:
-        after = replace(costs, workers=load_after.workers, load_s=load_after.batch_s)
+    costs = replace(costs, prefetch_factor=USUAL_PREFETCH)
+    faster = _with_more_workers(costs, load_after, bound.most_workers)
+    remedies = _remedies(costs, faster, pinned=pinned)
+    best = bound.best
+    remedy = Remedy.PREFETCH if best is None else best.remedy
+    _, after, way = next(each for each in remedies if each[0] is remedy)
     return FourSteps(
-        before=schedule(costs, Way.BLOCKING), after=schedule(after, Way.AHEAD)
+        before=_under_way(costs, Way.BLOCKING),
+        after=_under_way(after, way),
+        remedy=remedy,
+    )
+
+
+def _under_way(costs: Costs, way: Way) -> tuple[StepSpan, ...]:
+    """Some steps of a loop whose queue is as full as it gets, the first as number 0."""
+    begun = _BEGINNING * max(costs.slots or 1, 1)
+    spans = schedule(costs, way, begun + _STEPS + _DEPTH)
+    ends = [span.end_s for span in spans if span.lane == COMPUTE]
+    from_s, until_s = ends[begun - 1], ends[begun - 1 + _STEPS]
+    return tuple(
+        StepSpan(
+            span.lane,
+            span.step - begun,
+            max(span.start_s, from_s) - from_s,
+            min(span.end_s, until_s) - from_s,
+        )
+        for span in spans
+        if from_s < span.end_s > span.start_s < until_s
     )
 
 
@@ -323,8 +419,8 @@ def _in_turn(costs: Costs, way: Way, steps: int) -> tuple[StepSpan, ...]:
     for step in range(steps):
         begins_s, loaded_s = queue.load(host_s)
         copied_s = max(loaded_s, computed_s) + copy_s
-        # A pinned copy only has to be submitted, and the host may run ahead.
-        host_s = copied_s if blocks else loaded_s
+        # A pinned copy only has to be submitted, and the host may run a step ahead.
+        host_s = copied_s if blocks else max(loaded_s, computed_s)
         computed_s = copied_s + costs.step_s
         spans += (
             StepSpan(LOAD, step, begins_s, loaded_s),
@@ -340,13 +436,13 @@ def _ahead(costs: Costs, steps: int) -> tuple[StepSpan, ...]:
     A batch is handed out when the next one has been fetched; and its memory is taken
     when the step before the last has let go of it.
     """
-    queue, loads, asked_s = Queue(costs), [], 0.0
-    for step in range(steps + _DEPTH):
-        loads.append(StepSpan(LOAD, step, *queue.load(asked_s)))
-        asked_s = loads[-1].end_s
+    queue = Queue(costs)
+    loads = [StepSpan(LOAD, 0, *queue.load(0.0))]
     spans: list[StepSpan] = []
     copied_s, computed = 0.0, [0.0] * (_DEPTH + 1)
     for step in range(steps):
+        asked_s = max(loads[step].end_s, copied_s)
+        loads.append(StepSpan(LOAD, step + _DEPTH, *queue.load(asked_s)))
         ready_s = max(loads[step].end_s, copied_s, computed[-_DEPTH - 1])
         copied_s = ready_s + costs.link_s
         begins_s = max(copied_s, computed[-1], loads[step + _DEPTH].end_s)

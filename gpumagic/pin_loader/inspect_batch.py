@@ -397,7 +397,7 @@ def _many_small(found: Sequence[Found], _: LoaderFacts) -> Remark | None:
         return None
     return Remark(
         f"{len(sizes)} tensors with a median of {bytes_text(median)} are as many "
-        "copies, each of which takes longer to start than to run",
+        "copies: each takes longer to start than to run",
         "put them into one tensor in the collate_fn, and split it on the device",
     )
 

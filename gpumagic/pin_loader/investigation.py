@@ -29,6 +29,7 @@ from gpumagic.pin_loader.report import (
     Setting,
     State,
 )
+from gpumagic.pin_loader.workers import usable
 from gpumagic.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float, str], object]
 
-_MUCH_LONGER = 1.5  # times what was asked for: worth a word
+_MUCH_LONGER = 1.25  # times what was asked for: worth a word
+_PATIENCE, _WITH_A_MODEL = 1.25, 2.0  # times that, after which nothing long is begun
 
 
 class Ending(NamedTuple):
@@ -58,11 +60,25 @@ class Ending(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What is done, the share of the time that it takes, and what is said meanwhile."""
+    """What is done, the share of the time that it takes, and what is said meanwhile.
+
+    Attributes:
+        least: How many batches it loads at least.
+
+        only_for_workers: Whether it takes no time where none are asked for.
+    """
 
     run: Callable[[Case], Ending | None]
     share: float
     note: str
+    least: int = 0
+    only_for_workers: bool = False
+
+    def takes_s(self, case: Case) -> float:
+        """About how long it takes, as far as that can be known now."""
+        if self.only_for_workers and case.options.workers is None:
+            return 0.0
+        return max(self.share * case.options.budget_s, self.least * case.batch_s)
 
 
 class Improved(NamedTuple):
@@ -85,6 +101,8 @@ class Case:
 
         batch: A real batch on the host. Gone as soon as it is not needed any more.
 
+        first_batch_s: How long it took to get that one.
+
         new_load: How fast it loads with the workers that it is to have, where these
             are not those that it has.
 
@@ -105,11 +123,12 @@ class Case:
     tell: Callable[[float], object] = lambda _: None
     is_as_it_is: bool = False
     batch: Any = None
+    first_batch_s: float = 0.0
     new: Any = None
     feeding: Any = None
     new_load: Loading | None = None
     undo: ExitStack = field(default_factory=ExitStack)
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = 0.0
 
     # ------------------------------------------------------------ what was found
 
@@ -155,6 +174,22 @@ class Case:
     def left_s(self) -> float:
         """What is left of the time that all of it may take."""
         return self.options.budget_s - (time.monotonic() - self.began_s)
+
+    @property
+    def batch_s(self) -> float:
+        """How long loading of one batch takes, by what is known now."""
+        load = self.rates.load
+        return self.first_batch_s if load is None else load.batch_s
+
+    def is_over_after(self, batches: int) -> bool:
+        """Whether loading so many more takes much longer than all of it was to take.
+
+        On a simulated device nothing waits for loading, which is worked out.
+        """
+        patience, needed_s = _PATIENCE, batches * self.batch_s
+        if self.runtime.simulated:
+            patience, needed_s = max(_PATIENCE, _WITH_A_MODEL), 0.0
+        return self.left_s + (patience - 1) * self.options.budget_s < needed_s
 
     @property
     def pins(self) -> bool:
@@ -266,6 +301,7 @@ def investigate(
 
 
 def _open(loader: Any, options: Options, step: CountedStep | None) -> Case:
+    began_s = time.monotonic()
     facts = facts_of(loader, options.name)
     kind, number = _kind_and_number(options.device)
     runtime, driver = open_runtime(kind), open_driver()
@@ -279,28 +315,33 @@ def _open(loader: Any, options: Options, step: CountedStep | None) -> Case:
         )
     setting = _setting(runtime, driver, number)
     found = LoaderReport(state=State.FIXED, setting=setting, loader=facts)
-    return Case(loader, options, runtime, driver, number, found, step)
+    return Case(loader, options, runtime, driver, number, found, step, began_s=began_s)
 
 
 def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
-    done = 0.0
-    whole = sum(stage.share for stage in stages) or 1.0
-    for stage in stages:
+    for at, stage in enumerate(stages):
         if progress is not None:
-            begin, share = done / whole, stage.share / whole
-            case.tell = _telling(progress, begin, share, stage.note)
+            case.tell = _telling(progress, case, stage, stages[at + 1 :])
             case.tell(0.0)
         ending = stage.run(case)
-        done += stage.share
         if ending is not None:
             return ending
     return Ending(State.FIXED)
 
 
 def _telling(
-    progress: Progress, begin: float, share: float, note: str
+    progress: Progress, case: Case, stage: Stage, later: Sequence[Stage]
 ) -> Callable[[float], object]:
-    return lambda part: progress(begin + share * min(part, 1.0), note)
+    """Tells the share of the time that has passed, and what is done meanwhile."""
+    budget_s = case.options.budget_s
+    before_s, here_s = budget_s - case.left_s, stage.takes_s(case)
+    whole_s = before_s + here_s + sum(each.takes_s(case) for each in later)
+    note = stage.note
+    if note and whole_s > _MUCH_LONGER * budget_s:
+        each = f"a batch takes {seconds_text(case.batch_s)}"
+        note = f"{note}; in all about {seconds_text(whole_s)}, as {each}"
+    whole_s = max(whole_s, 1e-9)
+    return lambda part: progress((before_s + min(part, 1.0) * here_s) / whole_s, note)
 
 
 def _overtime(case: Case) -> list[Remark]:
@@ -309,12 +350,11 @@ def _overtime(case: Case) -> list[Remark]:
     took_s = budget_s - case.left_s
     if load is None or took_s < _MUCH_LONGER * budget_s:
         return []
-    each = f"{bytes_text(case.anatomy.tensor_bytes)} in {seconds_text(load.batch_s)}"
+    each = f"{bytes_text(case.anatomy.tensor_bytes)}, in {seconds_text(load.batch_s)}"
     return [
         Remark(
             f"this took {seconds_text(took_s)} and was to take "
-            f"{seconds_text(budget_s)}: each part is measured once at least, and a "
-            f"batch is {each}",
+            f"{seconds_text(budget_s)}: a batch is {each}",
             "smaller batches take less; --diagnose leaves the later parts out",
         )
     ]
@@ -353,4 +393,5 @@ def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
         device_name=runtime.device_name(device or 0) if known else None,
         torch_version=str(torch.__version__),
         driver_version=driver.inventory().driver_version if of_a_driver else None,
+        processors=usable(),
     )

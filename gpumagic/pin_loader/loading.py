@@ -52,8 +52,8 @@ _HINTS = (
     (
         "exited unexpectedly",
         (
-            "the system may have ended it for want of memory, or it could not import "
-            "a dataset that a notebook defines: its standard error says which"
+            "its standard error says why: the system may have ended it for want of "
+            "memory, or it could not import what a notebook defines"
         ),
     ),
     (
@@ -97,7 +97,7 @@ def measure(  # noqa: PLR0913 - each is a word of its own
         batches: How many to time; with workers, five rounds at least.
 
         budget_s: How long it may take after the first batch; one round is timed in
-            any case.
+            any case, and without workers one batch, where that takes longer.
 
         patience_s: How long workers may take for one batch.
 
@@ -169,6 +169,7 @@ class Arrivals:
             self._rounds = max(math.ceil(batches / workers), _FEWEST_ROUNDS)
         prefetch = number_of(getattr(loader, "prefetch_factor", None)) or USUAL_PREFETCH
         self._ahead = prefetch * workers + workers
+        self._is_alone = workers == 0
         self._from = 0  # the arrival that the first round begins with
         self._more: list[float] = []  # samples of later epochs
         self._first_at: float | None = None  # on the clock
@@ -259,6 +260,9 @@ class Arrivals:
         return True
 
     def _goes_on(self) -> bool:
+        # Without workers nothing is started for the first batch: it is one as all are.
+        if self._is_alone and self.seconds[0] > self._budget_s:
+            return False
         if len(self.seconds) <= self._ahead and self._spent() < _AHEAD_SHARE:
             self._from = len(self.seconds)
             return True

@@ -7,6 +7,7 @@ workers, and take turns. On a simulated machine they wait as the queueing model 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.overlap import Copying
     from gpumagic.pin_loader.report import Loading, Rates
     from gpumagic.pin_loader.trial import Trial
+    from gpumagic.report.robust import Comparison
 
 _BATCHES, _FEWEST_BATCHES = 20, 4
 _FEWEST_ROUNDS = 3
 _SIMULATED_BYTES_PER_S = 1e9
 _PAIRS_FOR_A_VERDICT, _MOST_PAIRS = 6, 20
+_PAIRS_OF_A_MODEL, _ALIKE = 2, 1e-9  # either loop first once; and they are the same
 # A model takes no time to speak of, but the bytes of large batches are really moved.
 _PATIENCE_WITH_A_MODEL = 3
 
@@ -131,13 +134,13 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         steps = batches or _affordable(rates, loops, budget_s)
         pairs = _pairs(loops, steps, budget_s, shared=shared, progress=progress)
         waits = [loop.wait_s() for loop in loops]
-        remarks = [*_remarks(len(pairs), loops, steps)]
+        remarks = [*_remarks(pairs, loops, steps)]
         trace = trace and perf_counter() - began_s < _PATIENCE_WITH_A_MODEL * budget_s
         seen = [
             traced(loop, runtime, device, remarks) if trace else None for loop in loops
         ]
     return EndToEnd(
-        result=verdict_of(pairs),
+        result=_verdict(pairs, loops),
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out or f'{name}_pinned'}: {called}(batch)",
@@ -176,9 +179,28 @@ def _pairs(
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
         if progress is not None:
             progress(min(max(spent, len(pairs) / enough), 1.0))
+        if _are_alike(pairs, loops):
+            break
         if spent >= (_PATIENCE_WITH_A_MODEL if loops.old.is_modelled else 1):
             break
     return pairs
+
+
+def _are_alike(pairs: Sequence[tuple[float, float]], loops: _Pair) -> bool:
+    """Whether a model has given the same again: more of it would tell nothing."""
+    if not loops.old.is_modelled or len(pairs) < _PAIRS_OF_A_MODEL:
+        return False
+    alike = functools.partial(math.isclose, rel_tol=_ALIKE)
+    return all(all(map(alike, pairs[0], pair)) for pair in pairs)
+
+
+def _verdict(pairs: Sequence[tuple[float, float]], loops: _Pair) -> Comparison:
+    """The verdict; of a model that gives always the same, few pairs are as many."""
+    if not _are_alike(pairs, loops):
+        return verdict_of(pairs)
+    return dataclasses.replace(
+        verdict_of([*pairs] * _PAIRS_FOR_A_VERDICT), pairs=tuple(pairs)
+    )
 
 
 def _affordable(rates: Rates, loops: _Pair, budget_s: float) -> int:
@@ -191,7 +213,8 @@ def _affordable(rates: Rates, loops: _Pair, budget_s: float) -> int:
     longest_s = max(load_s + step_s, 1e-6)
     if loops.old.is_modelled:  # the model's time is none, but the bytes are real
         longest_s = max((rates.nbytes or 0) / _SIMULATED_BYTES_PER_S, 1e-6)
-    runs = 2 * _PAIRS_FOR_A_VERDICT
+    modelled = loops.old.is_modelled
+    runs = 2 * (_PAIRS_OF_A_MODEL if modelled else _PAIRS_FOR_A_VERDICT)
     every = math.lcm(*(loop.round for loop in loops))
     dropped = every  # what waits in their queues is there at once
     affordable = int(budget_s / runs / longest_s) - dropped
@@ -235,13 +258,15 @@ def _pageable(seen: Copying | None) -> float | None:
     return None if seen is None else seen.pageable_share
 
 
-def _remarks(pairs: int, loops: _Pair, steps: int) -> list[Remark]:
+def _remarks(
+    pairs: Sequence[tuple[float, float]], loops: _Pair, steps: int
+) -> list[Remark]:
     found = []
-    if pairs < _PAIRS_FOR_A_VERDICT:
+    if len(pairs) < _PAIRS_FOR_A_VERDICT and not _are_alike(pairs, loops):
         found.append(
             Remark(
-                f"there was time for {pairs} of the {_PAIRS_FOR_A_VERDICT} pairs of "
-                "runs that a verdict takes",
+                f"there was time for {len(pairs)} of the {_PAIRS_FOR_A_VERDICT} pairs "
+                "of runs that a verdict takes",
                 _TOO_FEW,
             )
         )

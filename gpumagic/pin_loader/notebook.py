@@ -14,7 +14,6 @@ from gpumagic.notebook.cell_hooks import running_cell
 from gpumagic.pin_loader.api import look_or_mend
 from gpumagic.pin_loader.options import Options, watch_only
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.report.events import Code
 from gpumagic.report.introspection import class_name, is_truly
 from gpumagic.report.units import with_article
@@ -162,6 +161,8 @@ class Notebook:
                 "%%pin_loader with a cell only watches, and wants to be told so",
                 "type %%pin_loader --watch",
             )
+        from gpumagic.pin_loader.watch_run import WatchRun
+
         watch_only(line)
         if line.name is not None:
             self._found(line.name)

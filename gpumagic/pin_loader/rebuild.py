@@ -429,15 +429,14 @@ def _remarks(loader: Any, words: dict[str, Any]) -> Iterator[Remark]:
         )
     if workers != before:
         yield Remark(
-            "random transforms draw other numbers, since each worker has a seed of its "
-            f"own and there are {workers} instead of {before}; the order is the same",
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {workers} instead of {before}; the order is the same",
             f"keep num_workers={before} to reproduce an earlier training exactly",
         )
     if not workers:
         yield Remark(
-            "without workers a prefetcher loads the next batch before the step of this "
-            "one, so that transforms and the step draw their random numbers in another "
-            "order",
+            "without workers the next batch is loaded before the step of this one: "
+            "transforms and the step draw their random numbers in another order",
             "load with at least one worker to keep the two apart",
         )
     sampler = getattr(loader, "sampler", None)

@@ -67,6 +67,8 @@ class Setting(Record):
             loading and of copies within the host are this machine's even then.
 
         device: The number of the device that batches go to; None without one.
+
+        processors: How many this process may use.
     """
 
     kind: str
@@ -75,6 +77,7 @@ class Setting(Record):
     device_name: str | None = None
     torch_version: str | None = None
     driver_version: str | None = None
+    processors: int | None = None
 
 
 class LoaderKind(enum.Enum):
@@ -429,14 +432,30 @@ class Remedy(enum.Enum):
     PIN = "pin_memory"
     PREFETCH = "pin_memory and prefetching"
     WORKERS = "workers"
+    EVERYTHING = "workers, pin_memory and prefetching"
 
 
 @dataclass(frozen=True)
 class Gain(Record):
-    """The most that a remedy can give: a step cannot be shorter than this."""
+    """The most that a remedy can give.
+
+    Attributes:
+        step_s: A step cannot be shorter than this.
+
+        now_s: A step as it is with the same compute, where that is not the bound's: in
+            place of a stand-in stands the step for which the remedy gains the most.
+
+        workers: How many it takes, where it changes that.
+
+        exposed: What a step then takes for each part, as far as nothing hides it;
+            without a stand-in for compute.
+    """
 
     remedy: Remedy
     step_s: float
+    now_s: float | None = None
+    workers: int | None = None
+    exposed: tuple[tuple[Part, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -456,6 +475,11 @@ class Bound(Record):
 
         synthetic_step: The step stands in for the user's: the gain is then the most
             for any step.
+
+        most_workers: How many are the most that pay; None is unknown.
+
+        exposed: What a step as it is takes for each part, as far as nothing hides it;
+            without a stand-in for compute.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -465,11 +489,26 @@ class Bound(Record):
     binding: Part
     gains: tuple[Gain, ...] = ()
     synthetic_step: bool = False
+    most_workers: int | None = None
+    exposed: tuple[tuple[Part, float], ...] = ()
 
     @property
     def most(self) -> float | None:
-        """How many times faster a step can become at most."""
+        """How many times faster a step can become at most, as loading is now."""
         return self.now_s / self.best_s if self.best_s > 0 else None
+
+    def times(self, gain: Gain) -> float | None:
+        """How many times as fast a remedy makes a step at most."""
+        now_s = self.now_s if gain.now_s is None else gain.now_s
+        return now_s / gain.step_s if gain.step_s > 0 else None
+
+    @property
+    def best(self) -> Gain | None:
+        """The remedy that can give the most; the simplest of those that are near."""
+        times = [self.times(each) or 0.0 for each in self.gains]
+        enough = max(times, default=0.0) / WORTH_IT
+        found = zip(self.gains, times, strict=True)
+        return next((gain for gain, its in found if its >= enough), None)
 
 
 @dataclass(frozen=True)
@@ -484,16 +523,19 @@ class StepSpan(Record):
 
 @dataclass(frozen=True)
 class FourSteps(Record):
-    """Four steps before and after, worked out from the rates.
+    """Four steps before and after, once under way, worked out from the rates.
 
     Attributes:
         before: Of the loop as it is.
 
-        after: Of the loop with a prefetcher.
+        after: Of the loop with a remedy.
+
+        remedy: Which one.
     """
 
     before: tuple[StepSpan, ...]
     after: tuple[StepSpan, ...]
+    remedy: Remedy = Remedy.PREFETCH
 
 
 class Stopped(enum.Enum):

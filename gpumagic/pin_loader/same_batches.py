@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import math
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,7 @@ from gpumagic.report.units import shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_FEWEST = 2  # batches to compare, however long they take
 _LOOKED_INTO = 3  # batches with other sums, whose values may yet be the same
 _ITSELF = "it is the same loader, only wrapped: there was nothing to compare"
 _ONLY_ORDER = (
@@ -66,7 +68,14 @@ class _Difference:
     words: str
 
 
-def compare(old: Any, new: Any, *, batches: int, whole: bool = False) -> Sameness:
+def compare(
+    old: Any,
+    new: Any,
+    *,
+    batches: int,
+    whole: bool = False,
+    enough_s: float = math.inf,
+) -> Sameness:
     """Whether two loaders give the same batches from the same random state.
 
     Values count, their order and their classes; where tensors lie does not. Short sums
@@ -80,6 +89,9 @@ def compare(old: Any, new: Any, *, batches: int, whole: bool = False) -> Samenes
         batches: How many to compare.
 
         whole: Compare all of them, where their number is known.
+
+        enough_s: How long going through the old one may take, before two are enough;
+            where all are compared, that is no matter.
     """
     if _host_loader(new) is old:
         return Sameness(batches=0, same=True, problem=_ITSELF)
@@ -91,18 +103,20 @@ def compare(old: Any, new: Any, *, batches: int, whole: bool = False) -> Samenes
         problem = f"a {type(old).__name__} cannot be copied, and would be moved on"
         return Sameness(batches=0, same=None, problem=problem)
     with kept(old) as state:
-        told = _LoaderComparison(
-            twin, rebuilt, _most(old, new, batches, whole=whole)
-        ).told()
+        most = _most(old, new, batches, whole=whole)
+        enough_s = math.inf if whole else enough_s
+        told = _LoaderComparison(twin, rebuilt, most, enough_s).told()
     return Sameness(**{**told, "restored": state.names})
 
 
 class _LoaderComparison:
     """One comparison: what was seen of the old loader is kept for every question."""
 
-    def __init__(self, old: Any, new: Any, most: int) -> None:
-        self._old, self._new, self._most = old, new, most
-        self._seen = gone_through(old, most)
+    def __init__(self, old: Any, new: Any, most: int, enough_s: float) -> None:
+        self._old, self._new = old, new
+        self._seen = gone_through(old, most, enough_s)
+        goes_on = not self._seen.ended and self._seen.error is None
+        self._most = len(self._seen.seals) if goes_on else most
 
     def told(self) -> dict[str, Any]:
         """The words of a `Sameness`."""
@@ -266,21 +280,32 @@ class Pass(NamedTuple):
     error: str | None = None
 
 
-def gone_through(loader: Any, most: int) -> Pass:
-    """Take up to so many batches of a clone, and leave all random numbers as before."""
+def gone_through(loader: Any, most: int, enough_s: float = math.inf) -> Pass:
+    """Take up to so many batches of a clone, and leave all random numbers as before.
+
+    Args:
+        loader: A clone.
+
+        most: How many batches.
+
+        enough_s: After how long two are enough.
+    """
+    until_s = time.monotonic() + enough_s
     seals: list[Any] = []
     ended, error = False, None
     with kept(loader), batches_of(loader) as batches:
         try:
-            ended = not _seal(batches, most, seals)
+            ended = not _seal(batches, most, seals, until_s)
         except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
             error = type(wrong).__name__
     return Pass(tuple(seals), ended, error)
 
 
-def _seal(batches: Iterator[Any], most: int, seals: list[Any]) -> bool:
-    """Seal up to so many in all, as they come; whether there were as many."""
+def _seal(batches: Iterator[Any], most: int, seals: list[Any], until_s: float) -> bool:
+    """Seal up to so many in all, as they come; whether they go on after that."""
     while len(seals) < most:
+        if len(seals) >= _FEWEST and time.monotonic() > until_s:
+            return True
         try:
             batch = next(batches)
         except StopIteration:

@@ -7,6 +7,7 @@ the stages, and only clones of the user's loader are iterated, where it can be c
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
@@ -91,10 +92,10 @@ _SHORT_EPOCH = Remark(
     "an epoch is too short for one batch to be copied beside another",
     "smaller batches, or several epochs in one",
 )
-_COMPARED = 8
+_COMPARED, _COMPARING_SHARE = 8, 0.05  # batches, and of the budget for either loader
 _READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
 _SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
-_PATIENCE = 2  # times the budget, over which it may be drawn
+_FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _TOO_FEW = Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s, or measure with fewer steps: --batches 8",
@@ -134,14 +135,16 @@ def look_at_its_workers(case: Case) -> Ending | None:
 
 
 def look_at_a_batch(case: Case) -> Ending | None:
-    """Take one batch, and say what it consists of.
+    """Take one batch, and say what it consists of; how long that takes is noted.
 
     A loader with workers is asked with one: what a dataset opens when it is first
     asked would else be open in this process, and shared by all workers to come.
     """
     if case.facts.pin_memory and not case.starts_nothing:
         case.make_current()
+    asked_s = time.monotonic()
     case.batch = _first_batch(case)
+    case.first_batch_s = time.monotonic() - asked_s
     anatomy = anatomy_of(
         case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
     )
@@ -283,12 +286,21 @@ def predict_the_bound(case: Case) -> Ending | None:
     if not case.pins:
         return None
     pinned, workers = _is_pinned(case), case.facts.workers or 0
+    found = bound.bound_of(
+        case.rates,
+        pinned=pinned,
+        workers=workers,
+        more_workers=case.new_load,
+        most_workers=_most_workers(case),
+    )
     case.note(
-        bound=bound.bound_of(
-            case.rates, pinned=pinned, workers=workers, more_workers=case.new_load
-        ),
+        bound=found,
         steps=bound.four_steps(
-            case.rates, workers=workers, pinned=pinned, load_after=case.new_load
+            case.rates,
+            found,
+            workers=workers,
+            pinned=pinned,
+            load_after=case.new_load,
         ),
     )
     if case.options.diagnose:
@@ -319,31 +331,43 @@ def _is_pinned(case: Case) -> bool:
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
 
 
+def _most_workers(case: Case) -> int | None:
+    """As many as there are processors, where nothing is known or measured of more."""
+    if case.found.workers is not None:
+        return None
+    if case.is_as_it_is or _why_no_workers(case) is not None:
+        return None
+    return case.found.setting.processors
+
+
 def _is_worth_it(case: Case) -> bool:
     """Whether copying ahead, with the workers that were asked for, can give 5 %."""
-    best_s = case.bound.best_s
-    if case.new_load is None:
-        best_s = min(
-            gain.step_s
-            for gain in case.bound.gains
-            if gain.remedy is not Remedy.WORKERS
-        )
-    return case.bound.now_s >= WORTH_IT * best_s
+    found = case.bound
+    if case.new_load is not None:
+        return found.now_s >= WORTH_IT * found.best_s
+    without = (Remedy.PIN, Remedy.PREFETCH)
+    times = [found.times(each) for each in found.gains if each.remedy in without]
+    return any(each is None or each >= WORTH_IT for each in times)
 
 
-def _what_else(case: Case) -> Remark | None:
+def _workers_pay(case: Case) -> bool:
+    """Whether more workers, which nobody has asked for, could give 5 %."""
+    best = case.bound.best
+    if case.options.workers is not None or best is None or best.workers is None:
+        return False
+    times = case.bound.times(best)
+    return times is None or times >= WORTH_IT
+
+
+def _what_else(case: Case) -> Remark:
     """What to do instead, by what binds."""
     slowest, now = seconds_text(case.bound.best_s), seconds_text(case.bound.now_s)
     text = f"{case.bound.binding.value} takes {slowest} of {now} a step"
-    if case.bound.binding is Part.LOAD:
-        if case.facts.kind is LoaderKind.ITERABLE or case.options.workers is not None:
-            return Remark(
-                text, "make loading itself faster, or store what it works out"
-            )
+    if _workers_pay(case):
         name = case.options.name or "NAME"
-        return Remark(
-            text, f"let more processes load: %pin_loader {name} --workers auto"
-        )
+        return Remark(text, f"%pin_loader {name} --workers auto")
+    if case.bound.binding is Part.LOAD:
+        return Remark(text, "make loading itself faster, or store what it works out")
     if case.bound.binding is Part.STEP:
         return Remark(text, "the device is busy as it is: make the step itself faster")
     return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
@@ -392,10 +416,17 @@ def _search_for_workers(case: Case) -> None:
         budget_s=case.options.budget_s * _SEARCH_SHARE,
         guard_for=lambda workers: _guard_with(case, workers),
         refuse=_why_no_workers(case),
+        known=_known_load(case),
         progress=case.tell,
     )
     case.note(workers=found)
     case.remark(_remarks_on_the_search(case, found))
+
+
+def _known_load(case: Case) -> Loading | None:
+    """Without workers as it was measured; else their memory is of interest as well."""
+    load = case.rates.load
+    return load if load is not None and load.workers == 0 else None
 
 
 def _remarks_on_the_search(case: Case, found: WorkerSearch) -> list[Remark]:
@@ -453,6 +484,7 @@ def prove_the_same(case: Case) -> Ending | None:
             case.feeding,
             batches=_affordable(case),
             whole=case.options.verify,
+            enough_s=case.options.budget_s * _COMPARING_SHARE,
         )
     case.note(sameness=sameness)
     if sameness.same is not False or case.options.force:
@@ -495,9 +527,9 @@ def watch_its_buffers(case: Case) -> Ending | None:
 def run_both_loops(case: Case) -> Ending | None:
     """Run the old loop and the new one in turn; clones of both, where there are any.
 
-    Not where it has taken several times as long already as all of it was to take.
+    Not where even a few runs would take much longer than all of it was to take.
     """
-    if case.left_s < -_PATIENCE * case.options.budget_s:
+    if case.is_over_after(_FEWEST_LOADED):
         return None
     feeding = DevicePrefetcher(clone(case.new), case.place, depth=case.rebuilding.depth)
     proof = end_to_end(

@@ -1,38 +1,47 @@
-"""Draws how a loader feeds its device: the answer in one sentence, then all parts."""
+"""Draws how a loader feeds its device: the answer on one screen, the rest by words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Details, Drawing, Note, Paragraph
+from gpumagic.drawing import Details, Drawing, Note, Paragraph, how_measured, one_screen
 from gpumagic.pin_loader.report import (
     WORTH_IT,
     LimitKind,
     Pinned,
+    Remedy,
     State,
     WatchReport,
     Way,
 )
 from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.pin_loader.view_loader import (
+    batch_parts,
     damage_parts,
-    guard_parts,
     is_loud,
-    leaf_parts,
+    limit_notes,
+    limits_table,
+    loader_lines,
+    machine_parts,
     pageable_sentence,
+    place_lines,
     proof_parts,
-    setting_parts,
+    proof_sentence,
+    type_notes,
+    why_notes,
 )
 from gpumagic.pin_loader.view_times import (
-    bound_parts,
-    copies_parts,
-    each_part_parts,
-    end_to_end_parts,
-    ranges_parts,
-    steps_parts,
+    copy_parts,
+    loop_parts,
+    rate_parts,
+    remedy_parts,
+    step_parts,
+    timeline_parts,
+    worker_notes,
     worker_parts,
+    worker_table,
+    workers_sentence,
 )
-from gpumagic.pin_loader.view_watch import watch_headline, watch_parts
 from gpumagic.pin_loader.view_words import (
     all_remarks,
     amount_text,
@@ -45,6 +54,7 @@ from gpumagic.pin_loader.view_words import (
     other,
     serious,
     time_of_text,
+    time_text,
     times_text,
 )
 from gpumagic.report.robust import Verdict
@@ -57,6 +67,7 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.report import (
         Anatomy,
         Bound,
+        Gain,
         Guard,
         Limit,
         LoaderReport,
@@ -64,9 +75,10 @@ if TYPE_CHECKING:
     )
     from gpumagic.report.robust import Comparison
 
-# In the other states there is little to see in a picture of before and after.
-_CHANGING = (State.DIAGNOSED, State.FIXED, State.WRAPPED_ONLY)
 _REFUSALS = frozenset(state for state in State if state.value.startswith("refused"))
+_NOT_OF_MEMORY = (State.NO_ACCELERATOR, State.REFUSED_ON_DEVICE)
+_WITH_WORKERS = (Remedy.WORKERS, Remedy.EVERYTHING)
+_UNTRIED = (State.DIAGNOSED, State.NO_ACCELERATOR)
 _LEFT = {
     LimitKind.AVAILABLE: "of the memory that is left",
     LimitKind.CGROUP: "of the memory that the container has left",
@@ -77,70 +89,73 @@ _LEFT = {
 }
 _OF_RAM = (LimitKind.AVAILABLE, LimitKind.CGROUP)
 _PAIR = {"batch[0]", "batch[1]"}
+_BOTTLENECKS = {
+    StepPart.LOAD: "loading",
+    StepPart.PIN: "the copy into pinned memory",
+    StepPart.LINK: "the copy to {where}",
+    StepPart.STEP: "compute",
+}
+_AT_MOST = """\
+At most: a step cannot be shorter than its slowest part.
+More workers are taken to load as many times as fast as they are more.
+That holds where loading computes; one that waits for a disk may gain more."""
+_STAND_IN = """\
+Your step is not known, so none of its time is shown here.
+A remedy helps most with one step, as long as what it hides; yours gains less.
+`--step FN` measures it."""
+_STOOD_IN = "Both loops ran a stand-in for your step; `--step FN` measures your own."
+_MODELLED = """\
+Waits for data are worked out from how fast the loader is on this machine.
+Copies to the device and compute are those of the model, which has its own clock."""
+_TWO_CLOCKS = """\
+Times of loading and of copies within the host are this machine's.
+Copies to the device and compute are those of the {label}."""
 
 
 def draw(report: LoaderReport | WatchReport) -> Drawing:
     """A loader from diagnosis to proof, or a cell that was watched."""
     if isinstance(report, WatchReport):
+        from gpumagic.pin_loader.view_watch import watch_headline, watch_parts
+
         title, parts = watch_headline(report), watch_parts(report)
     else:
         title, parts = headline(report), _loader_parts(report)
-    return Drawing(title, tuple(parts), report.setting.label)
+    return Drawing(title, one_screen(parts), report.setting.label)
 
 
 def _loader_parts(report: LoaderReport) -> Iterator[Part]:
-    """What decides first: why not, what is wrong, what is won, what is possible."""
+    """What to do, one picture, one table; then all that can be asked for."""
+    yield from _notes(report)
+    yield from step_parts(report)
+    yield from _table(report)
+    if said := _in_a_sentence(report):
+        yield Paragraph(said)
+    yield from batch_parts(report)
+    yield from copy_parts(report.rates, report.setting)
+    yield from worker_parts(report.workers, shown=_shows_workers(report))
+    if proof := (*proof_parts(report), *loop_parts(report.end_to_end, report)):
+        yield Details("Whether it is the same, and faster", proof, "proof")
+    yield from machine_parts(report.guard, report.setting, shown=_shows_limits(report))
+    if times := (*rate_parts(report), *timeline_parts(report.steps, report.bound)):
+        yield Details("How long each part takes", times, "times")
+    loader = Paragraph("\n".join(loader_lines(report.loader)))
+    yield how_measured(loader, *map(Paragraph, _how(report)))
+
+
+def _notes(report: LoaderReport) -> Iterator[Part]:
+    """What decides first: why not, what is wrong, what to type, what to mend."""
     remarks = all_remarks(report)
     yield from _reason(report)
     yield from damage_parts(report.reuse)
     yield from notes_of(serious(remarks))
-    yield from next_parts(report)
-    if report.guard is not None and is_loud(report.guard):
-        told = "" if report.reason is None else report.reason.hint
-        yield from guard_parts(report.guard, report.setting, told)
-    yield from end_to_end_parts(report)
-    if report.steps is not None and report.state in _CHANGING:
-        yield from steps_parts(report.steps)
-    yield from _findings(report)
-    yield from proof_parts(report)
-    yield from notes_of(other(remarks))
-    yield from _rest(report)
-
-
-def _findings(report: LoaderReport) -> Iterator[Part]:
-    """What was found of the loader as it is."""
-    if report.bound is not None:
-        yield from bound_parts(report.bound)
-    yield from leaf_parts(report)
-    yield from copies_parts(report.rates, report.setting)
-    if report.bound is None:
-        yield from each_part_parts(report.rates, report.setting)
-    if report.setting.label and _mixes_clocks(report):
-        yield Paragraph(
-            "Times of loading and of copies within the host are this machine's; copies "
-            f"to the device and compute are those of the {report.setting.label}."
-        )
-    if report.workers is not None:
-        yield from worker_parts(report.workers)
-
-
-def _mixes_clocks(report: LoaderReport) -> bool:
-    """Whether figures of both clocks are shown, and nothing has said so yet."""
-    said = report.end_to_end is not None and report.end_to_end.modelled
-    return not said and (report.bound is not None or report.rates.load is not None)
-
-
-def _rest(report: LoaderReport) -> Iterator[Part]:
-    """What only some readers want to see."""
-    if report.guard is not None and not is_loud(report.guard):
-        yield from guard_parts(report.guard, report.setting)
-    if report.bound is not None:
-        yield from each_part_parts(report.rates, report.setting)
-    yield from ranges_parts(report.rates)
-    if report.steps is not None and report.state not in _CHANGING:
-        steps = tuple(steps_parts(report.steps))
-        yield Details("What a prefetcher would do", steps)
-    yield from setting_parts(report.loader, report.setting)
+    yield from _next(report)
+    if report.reason is None or report.guard is None or not report.guard.refusing:
+        yield from limit_notes(report.guard)
+    yield from why_notes(report)
+    yield from type_notes(report.anatomy)
+    yield from worker_notes(report.workers)
+    hinted = (each for each in other(remarks) if each.hint)
+    yield from notes_of(hinted, report.rates.link)
 
 
 def _reason(report: LoaderReport) -> Iterator[Part]:
@@ -151,10 +166,128 @@ def _reason(report: LoaderReport) -> Iterator[Part]:
     kind: NoteKind = "note"
     if report.state in _REFUSALS or reason.serious:
         kind = "problem"
-    if reason.text.lower() != headline(report).lower():
+    said = report.bound is not None and report.end_to_end is None
+    if report.guard is not None and report.guard.refusing is not None:
+        yield Note(kind, "no loader was made", reason.hint)
+    elif reason.text.lower() != headline(report).lower() and not said:
         yield Note(kind, reason.text, reason.hint)
+    elif reason.hint.startswith("%"):
+        yield Note(kind, "this finds out, and makes a loader if it pays", reason.hint)
     elif reason.hint:
         yield Note(kind, reason.hint)
+
+
+def _next(report: LoaderReport) -> Iterator[Part]:
+    """The loop with the new loader, or the magic that makes one."""
+    name, best = report.loader.name, _best(report.bound)
+    if report.out is not None:
+        yield Note(
+            "note", _ready(report), f"for {_names(report.anatomy)} in {report.out}:"
+        )
+        if name and best is not None and report.bound is not None:
+            yield from _workers_besides(report.bound, best, name)
+    elif report.state is State.DIAGNOSED and name and best is not None:
+        workers = " --workers auto" if best.workers is not None else ""
+        yield Note(
+            "note",
+            "nothing was changed; this makes such a loader, and proves it",
+            f"%pin_loader {name}{workers}",
+        )
+    elif report.state in _UNTRIED and name and report.bound is None:
+        yield from _more_workers(report, name)
+
+
+def _workers_besides(bound: Bound, best: Gain, name: str) -> Iterator[Note]:
+    """What a new loader with as many workers as before leaves to be won."""
+    if best.remedy in _WITH_WORKERS and bound.most_workers is not None:
+        most = times_text(bound.times(best))
+        said = f"more workers besides could give up to {most}"
+        yield Note("note", said, f"%pin_loader {name} --workers auto")
+
+
+def _more_workers(report: LoaderReport, name: str) -> Iterator[Note]:
+    """How to find out whether more workers help, where there could be more."""
+    most, now = report.setting.processors, report.loader.workers
+    if report.workers is None and most is not None and now is not None and now < most:
+        what = f"whether more workers help, here up to {most}"
+        yield Note("note", what, f"%pin_loader {name} --workers auto")
+
+
+def _ready(report: LoaderReport) -> str:
+    built, new = report.rebuilding, new_text(report)
+    if report.state is State.NO_ACCELERATOR or (built is not None and not built.depth):
+        return f"{new} takes the place of the old loader"
+    where = device_text(report.setting)
+    return f"its batches are on {where} already: leave out `.to()` in the loop"
+
+
+def _names(anatomy: Anatomy | None) -> str:
+    """Two names for a pair of tensors, which is what most loops write."""
+    if anatomy is None or anatomy.class_name not in ("tuple", "list") or anatomy.others:
+        return "batch"
+    paths = {leaf.path for leaf in anatomy.leaves}
+    return "x, y" if paths == _PAIR and not anatomy.left_out else "batch"
+
+
+def _table(report: LoaderReport) -> Iterator[Part]:
+    """What forbids it, else what could help, else how workers did."""
+    search = report.workers
+    if _shows_limits(report) and report.guard is not None:
+        yield limits_table(report.guard)
+    elif report.bound is not None and report.bound.gains:
+        yield from remedy_parts(report)
+    elif _shows_workers(report) and search is not None:
+        yield worker_table(search)
+
+
+def _shows_limits(report: LoaderReport) -> bool:
+    """Whether they are why there is nothing else to show."""
+    return report.state in _REFUSALS and is_loud(report.guard)
+
+
+def _shows_workers(report: LoaderReport) -> bool:
+    """Whether nothing else is to be shown in a table."""
+    bound = report.bound
+    known = report.end_to_end is not None and report.state is not State.NO_ACCELERATOR
+    known = known or (bound is not None and bool(bound.gains))
+    return bool(report.workers and report.workers.trials and not known)
+
+
+def _in_a_sentence(report: LoaderReport) -> str:
+    """What was changed; or else how the batch lies in memory, and who loads."""
+    workers = workers_sentence(report)
+    if report.out is not None:
+        return f"{proof_sentence(report)} {workers}".rstrip()
+    anatomy = report.anatomy
+    if anatomy is None or not anatomy.leaves or report.state in _NOT_OF_MEMORY:
+        return workers
+    memory = pageable_sentence(anatomy)
+    is_off = report.loader.pin_memory is False and memory.endswith("pageable")
+    flag = "; pin_memory is off" if is_off else ""
+    return f"{memory[0].upper()}{memory[1:]}{flag}. {workers}".rstrip()
+
+
+def _how(report: LoaderReport) -> Iterator[str]:
+    bound, found, label = report.bound, report.end_to_end, report.setting.label
+    if bound is not None and bound.gains:
+        yield _AT_MOST
+        if bound.synthetic_step:
+            yield _STAND_IN
+    step = report.rates.step
+    if found is not None and step is not None and step.synthetic:
+        yield _STOOD_IN
+    if found is not None and found.modelled:
+        yield _MODELLED
+    elif label and (bound is not None or report.rates.load is not None):
+        yield _TWO_CLOCKS.format(label=label)
+    known = [each for each in other(all_remarks(report)) if not each.hint]
+    for each in dict.fromkeys(known):
+        yield f"{each.text[0].upper()}{each.text[1:]}."
+    if said := "\n".join(place_lines(report.setting)):
+        yield said
+
+
+# ------------------------------------------------------------------- the title
 
 
 def headline(report: LoaderReport) -> str:
@@ -169,15 +302,25 @@ def headline(report: LoaderReport) -> str:
 
 
 def _diagnosed(report: LoaderReport) -> str:
+    if report.bound is not None:
+        return _bottleneck(report, report.bound)
     name, found = loader_text(report.loader), report.anatomy
+    if report.rates.load is not None:
+        where = device_text(report.setting)
+        return f"{_loads(report)}; copies to {where} were not measured"
     if found is None:
-        return f"{name}: {_at_most(report.bound)}"
-    if report.bound is None and _is_untried(report):
-        return (
-            f"{name} is set to pin its batches; whether it pins all of them, and how "
-            "much could be won, was not measured"
-        )
-    return f"{name}: {pageable_sentence(found)}; {_at_most(report.bound)}"
+        return f"{name}: how much could be won was not measured"
+    if _is_untried(report):
+        return f"{name} is set to pin its batches; whether it does was not measured"
+    return f"{name}: {pageable_sentence(found)}; what could be won was not measured"
+
+
+def _loads(report: LoaderReport) -> str:
+    load = report.rates.load
+    if load is None:
+        return "how fast it loads was not measured"
+    workers = count_text(load.workers, "worker") if load.workers else "no workers"
+    return f"loading takes {time_text(median_of(load.between))} a batch with {workers}"
 
 
 def _is_untried(report: LoaderReport) -> bool:
@@ -187,12 +330,63 @@ def _is_untried(report: LoaderReport) -> bool:
     return bool(leaves) and unknown and bool(report.loader.pin_memory)
 
 
+def _bottleneck(report: LoaderReport, bound: Bound) -> str:
+    """What a step spends most on, and the most that the best remedy could give."""
+    exposed = dict(bound.exposed) or {bound.binding: bound.best_s}
+    slowest = max(exposed, key=exposed.__getitem__)
+    now_s = sum(exposed.values()) if bound.exposed else bound.now_s
+    took_s = exposed[slowest]
+    if slowest is StepPart.LOAD:
+        took_s = min(dict(bound.parts).get(slowest, took_s), now_s)
+    what = _BOTTLENECKS[slowest].format(where=device_text(report.setting))
+    said = f"{what} is the bottleneck: {time_of_text(took_s, now_s)} a step"
+    return f"{said}. {_most(bound)}"
+
+
+def _most(bound: Bound) -> str:
+    """What the best remedy could give; where that is nothing, that it is."""
+    best = _best(bound)
+    if best is not None:
+        most = times_text(bound.times(best))
+        here = "" if best.workers is None else " on this machine"
+        return f"{_remedy(best, bound)} could give up to {most}{here}."
+    known = [times for each in bound.gains if (times := bound.times(each)) is not None]
+    if not known:
+        return "Nothing else is known to help."
+    return f"No remedy here could give more than {times_text(max(*known, 1.0))}."
+
+
+def _best(bound: Bound | None) -> Gain | None:
+    """The best remedy, if it is worth it."""
+    best = None if bound is None else bound.best
+    if bound is None or best is None:
+        return None
+    times = bound.times(best)
+    return None if times is None or times < WORTH_IT else best
+
+
+def _remedy(gain: Gain, bound: Bound) -> str:
+    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
+    ahead = "copying ahead" if pinned else "pinning and copying ahead"
+    match gain.remedy:
+        case Remedy.PIN:
+            return "Pinning"
+        case Remedy.PREFETCH:
+            return ahead[0].upper() + ahead[1:]
+        case Remedy.WORKERS:
+            return "More workers"
+        case Remedy.EVERYTHING:
+            return f"More workers, {ahead}"
+
+
 def _already_good(report: LoaderReport) -> str:
+    if _best(report.bound) is not None and report.bound is not None:
+        return _bottleneck(report, report.bound)
     said = [f"{loader_text(report.loader)} is good as it is"]
-    if report.anatomy is not None:
-        said.append(pageable_sentence(report.anatomy))
     if report.bound is not None:
         said.append(_binds(report.bound))
+    elif report.anatomy is not None:
+        said.append(pageable_sentence(report.anatomy))
     return "; ".join(said)
 
 
@@ -212,15 +406,13 @@ def _unproven(report: LoaderReport) -> str:
 
 def _no_gain(report: LoaderReport) -> str:
     bound, measured = report.bound, report.end_to_end
-    if measured is not None and not _is_near(bound):
+    if measured is not None:
         return f"nothing won: {faster_text('the loop with a prefetcher', report)}"
-    if bound is None:
-        return f"nothing to win with {loader_text(report.loader)}"
-    if bound.synthetic_step:
-        most = times_text(bound.most)
-        said = f"Nothing to win by prefetching: at most {most} with any step"
-        return f"{said}; {_binds(bound)}"
-    return f"Nothing to win: {_binds(bound)}"
+    if bound is not None:
+        return _bottleneck(report, bound)
+    if report.reason is not None:
+        return report.reason.text
+    return f"nothing to win with {loader_text(report.loader)}"
 
 
 def _refused_by_limit(report: LoaderReport) -> str:
@@ -265,16 +457,16 @@ def _wrapped_only(report: LoaderReport) -> str:
 
 
 def _no_accelerator(report: LoaderReport) -> str:
-    said = "Pinning is impossible here: there is no accelerator"
+    why = "there is no accelerator to pin for"
     if report.out is None:
-        return f"{said}; nothing was changed"
+        return f"{_loads(report)}; {why}"
     if better := workers_text(report):
-        return f"{said}; {report.out} {better}"
+        return f"{report.out} {better}; {why}"
     changes = report.rebuilding.changes if report.rebuilding is not None else ()
     if not changes:
-        return f"{said}; {report.out} loads as {loader_text(report.loader)} does"
+        return f"{report.out} loads as {loader_text(report.loader)} does; {why}"
     names = listed([change.argument for change in changes], most=3)
-    return f"{said}; {report.out} differs in {names}"
+    return f"{report.out} differs in {names}; {why}"
 
 
 HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
@@ -294,26 +486,10 @@ HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
 }
 
 
-def _at_most(bound: Bound | None) -> str:
-    if bound is None or bound.most is None:
-        return "how much could be won was not measured"
-    if _is_near(bound):
-        nothing = "nothing to win"
-        if bound.binding is StepPart.LOAD:
-            nothing = "nothing to win but by faster loading"
-        return f"{nothing}: {_binds(bound)}"
-    return f"a step can become at most {times_text(bound.most)} as fast"
-
-
-def _is_near(bound: Bound | None) -> bool:
-    return bound is not None and bound.most is not None and bound.most < WORTH_IT
-
-
 def _binds(bound: Bound) -> str:
     """The slowest part, out of the whole step."""
-    return (
-        f"{bound.binding.value} takes {time_of_text(bound.best_s, bound.now_s)} a step"
-    )
+    took = time_of_text(bound.best_s, bound.now_s)
+    return f"{bound.binding.value} takes {took} a step"
 
 
 def _too_much(limit: Limit, guard: Guard) -> str:
@@ -345,20 +521,22 @@ def faster_text(newer: str, report: LoaderReport) -> str:
         return f"{newer} is ready; how much faster it is was not measured"
     step = report.rates.step
     said = _verdict(newer, report, report.end_to_end.result)
-    return f"{said}, with a synthetic step" if step and step.synthetic else said
+    return f"{said}, with a stand-in step" if step and step.synthetic else said
 
 
 def _verdict(newer: str, report: LoaderReport, result: Comparison) -> str:
     older, where = loader_text(report.loader), device_text(report.setting)
     if report.out is not None and report.out == report.loader.name:  # --inplace
         older = f"the old {older}"
+    modelled = report.end_to_end is not None and report.end_to_end.modelled
+    between = "" if modelled else _between(result)
     match result.verdict:
         case Verdict.FASTER:
             times = times_text(inverse(result.ratio))
-            return f"{newer} feeds {where} {times} as fast as {older}{_between(result)}"
+            return f"{newer} feeds {where} {times} as fast as {older}{between}"
         case Verdict.SLOWER:
             times = times_text(result.ratio)
-            return f"{newer} takes {times} as long a step as {older}{_between(result)}"
+            return f"{newer} takes {times} as long a step as {older}{between}"
         case Verdict.SAME:
             return f"no measurable difference between {newer} and {older}, within 1 %"
         case Verdict.CANNOT_TELL if result.interval is None:
@@ -395,44 +573,9 @@ def workers_text(report: LoaderReport) -> str:
     if not older or not newer or older / newer < WORTH_IT:
         return ""
     workers = count_text(search.chosen, "worker")
-    against = "" if base == now else f" as with {base or 'none'}"
+    against = f" as with {base or 'none'}"
     return f"loads {times_text(older / newer)} as fast with {workers}{against}"
 
 
 def _batch_s(trial: WorkerTrial) -> float | None:
     return None if trial.loading is None else median_of(trial.loading.between)
-
-
-def next_parts(report: LoaderReport) -> Iterator[Part]:
-    """The loop with the new loader, or the magic that makes one."""
-    if report.out is not None:
-        yield Note(
-            "note", _ready(report), f"for {_names(report.anatomy)} in {report.out}:"
-        )
-    elif report.state is State.DIAGNOSED and report.loader.name and _worth(report):
-        yield Note(
-            "note",
-            "nothing was changed; this makes a loader that feeds faster, and proves it",
-            f"%pin_loader {report.loader.name}",
-        )
-
-
-def _ready(report: LoaderReport) -> str:
-    built, new = report.rebuilding, new_text(report)
-    if report.state is State.NO_ACCELERATOR or (built is not None and not built.depth):
-        return f"{new} takes the place of the old loader"
-    where = device_text(report.setting)
-    return f"batches of {new} are on {where} already: leave out `.to()` in the loop"
-
-
-def _worth(report: LoaderReport) -> bool:
-    most = None if report.bound is None else report.bound.most
-    return most is None or most >= WORTH_IT
-
-
-def _names(anatomy: Anatomy | None) -> str:
-    """Two names for a pair of tensors, which is what most loops write."""
-    if anatomy is None or anatomy.class_name not in ("tuple", "list") or anatomy.others:
-        return "batch"
-    paths = {leaf.path for leaf in anatomy.leaves}
-    return "x, y" if paths == _PAIR and not anatomy.left_out else "batch"

@@ -22,7 +22,7 @@ from gpumagic.pin_loader.view_words import (
     loader_text,
     new_text,
 )
-from gpumagic.report.units import bytes_text, count_text, listed, share_text
+from gpumagic.report.units import bytes_text, count_text, listed, share_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_LEAVES = 10
 _NOT_CONTIGUOUS = (
     "A tensor that is not contiguous is copied through pageable memory, pinned or not: "
-    "`.contiguous()` in the collate_fn."
+    "call `.contiguous()` in the collate_fn."
 )
 _LONGEST_PATH = 120
 _MOST_REASONS = 4
@@ -69,10 +69,11 @@ FIXES = {
     WhyPageable.UNKNOWN: "",
 }
 _MOST_NAMES = 6
+_LONGEST_NAME = 30
 _MOST_DAMAGED = 3
 _RANDOM = (
-    "its values are random: two runs of the old loader differ as well, so only what "
-    "does not depend on chance was compared"
+    "its values are random, and differ in two runs of the old loader as well: only "
+    "what does not depend on chance was compared"
 )
 TONES: dict[Severity, Tone] = {
     Severity.FINE: "ok",
@@ -84,18 +85,19 @@ TONES: dict[Severity, Tone] = {
 _LOUD = (Severity.WARN, Severity.REFUSE)
 
 
-def leaf_parts(report: LoaderReport) -> Iterator[Part]:
-    """What share of the bytes is pageable and why, then the tensors."""
+def batch_parts(report: LoaderReport) -> Iterator[Part]:
+    """Why tensors are pageable, then all of them."""
     anatomy = report.anatomy
     if anatomy is None:
         return
     if not anatomy.leaves:
-        yield Paragraph(f"A batch ({anatomy.class_name}) holds no tensors.")
-        return
-    yield from why_parts(report, anatomy)
-    yield _leaf_table(anatomy)
-    yield Paragraph(" ".join(_below(anatomy)))
-    yield from _type_changes(anatomy)
+        inside: tuple[Part, ...] = (
+            Paragraph(f"A batch ({anatomy.class_name}) holds no tensors."),
+        )
+    else:
+        below = tuple(map(Paragraph, filter(None, ["\n".join(_below(anatomy))])))
+        inside = (*_whys(report, anatomy), _leaf_table(anatomy), *below)
+    yield Details("A batch, tensor by tensor", inside, "batch")
 
 
 def _leaf_table(anatomy: Anatomy) -> Table:
@@ -127,24 +129,20 @@ def _below(anatomy: Anatomy) -> Iterator[str]:
     if any(leaf.contiguous is False for leaf in anatomy.leaves):
         yield _NOT_CONTIGUOUS
     if anatomy.left_out:
-        yield (
-            f"{anatomy.left_out:,} more tensors are not listed: totals have their "
-            "bytes, and what is said of pinned and pageable ones leaves them out."
-        )
+        yield f"{anatomy.left_out:,} more tensors are not listed; totals have them."
+        yield "Whether those are pinned was not looked at."
     if anatomy.others:
         values = count_text(anatomy.others, "other value")
         verb = "stays" if anatomy.others == 1 else "stay"
         yield f"{values} of a batch, no tensor or array, {verb} on the host."
     if anatomy.locked_bytes:
-        yield (
-            f"Pinning it locks {bytes_text(anatomy.locked_bytes)} (estimated): each "
-            "tensor is rounded up to a power of two."
-        )
+        locked = bytes_text(anatomy.locked_bytes)
+        yield f"Pinning it locks {locked} (estimated: rounded up to powers of two)."
 
 
-def _type_changes(anatomy: Anatomy) -> Iterator[Part]:
+def type_notes(anatomy: Anatomy | None) -> Iterator[Note]:
     """Containers that come out of the pinner as something else."""
-    if anatomy.type_changes:
+    if anatomy is not None and anatomy.type_changes:
         told = [f"{at} from {old} to {new}" for at, old, new in anatomy.type_changes]
         yield Note("warning", f"the pinner changes classes: {listed(told, most=3)}")
 
@@ -234,32 +232,36 @@ def _reasons(anatomy: Anatomy) -> list[_Reason]:
     return sorted(found, key=lambda each: each.nbytes, reverse=True)
 
 
-def why_parts(report: LoaderReport, anatomy: Anatomy) -> Iterator[Part]:
-    """One note for each reason, with what mends it."""
-    reasons, said = _reasons(anatomy), pageable_sentence(anatomy)
-    if not reasons:
-        yield Paragraph(f"{said[0].upper()}{said[1:]}.")
+def why_notes(report: LoaderReport) -> Iterator[Note]:
+    """Reasons why tensors are pageable that no remedy of the table mends."""
+    anatomy = report.anatomy
+    if anatomy is None or report.state not in _ADVISED:
         return
-    if len(reasons) == 1:
-        yield _why_note(report, f"{said} {reasons[0].words()}", reasons[0])
-        return
-    yield Paragraph(f"{said[0].upper()}{said[1:]}, for {len(reasons)} reasons:")
+    for each in _reasons(anatomy):
+        if each.why not in (*_mended(report), WhyPageable.FLAG_OFF) and each.fix():
+            size = bytes_text(each.nbytes)
+            yield Note("warning", f"{size} {_are(each)} {each.words()}", each.fix())
+
+
+def _are(reason: _Reason) -> str:
+    return "is pageable" if len(reason.leaves) == 1 else "are pageable"
+
+
+def _whys(report: LoaderReport, anatomy: Anatomy) -> Iterator[Part]:
+    """Each reason with its tensors, and what mends it."""
+    reasons = _reasons(anatomy)
+    said = pageable_sentence(anatomy)
+    lines = [f"{said[0].upper()}{said[1:]}."]
     for each in reasons[:_MOST_REASONS]:
         paths = listed([short_path(leaf.path) for leaf in each.leaves], most=3)
-        size = bytes_text(each.nbytes)
-        yield _why_note(report, f"{size} {each.words()}: {paths}", each)
+        lines.append(f"{bytes_text(each.nbytes)} {each.words()}: {paths}.")
+        if each.why in _mended(report):
+            lines.append(f"Those of {report.out} are pinned.")
+        elif each.fix() and report.state in _ADVISED:
+            lines.append(f"What mends it: {each.fix()}.")
     if more := reasons[_MOST_REASONS:]:
-        yield Paragraph(f"... and {count_text(len(more), 'more reason')}")
-
-
-def _why_note(report: LoaderReport, text: str, reason: _Reason) -> Note:
-    """A reason with its fix, unless it is mended, or mending it would win nothing."""
-    if reason.why in _mended(report):
-        return Note("note", f"{text}; those of {report.out} are pinned")
-    if report.state not in _ADVISED:
-        return Note("note", text)
-    harmless = reason.why in (WhyPageable.NO_ACCELERATOR, WhyPageable.NOT_DENSE)
-    return Note("note" if harmless else "warning", text, reason.fix())
+        lines.append(f"... and {count_text(len(more), 'more reason')}")
+    yield Paragraph("\n".join(lines))
 
 
 def _mended(report: LoaderReport) -> set[WhyPageable]:
@@ -278,9 +280,31 @@ def proof_parts(report: LoaderReport) -> Iterator[Part]:
     built = report.rebuilding
     if built is not None and built.changes:
         yield _changes(built)
-    facts = tuple(_facts(report))
-    if facts:
+    if facts := tuple(_facts(report)):
         yield Grid(_caption(report), facts)
+
+
+def proof_sentence(report: LoaderReport) -> str:
+    """What differs, and how far old and new were compared."""
+    said, built, found = [], report.rebuilding, report.sameness
+    if built is not None and built.changes:
+        names = [shortened(change.argument, _LONGEST_NAME) for change in built.changes]
+        said.append(f"Changed: {listed(names, most=4)}.")
+    if found is not None and found.same:
+        what = "order and class" if found.random_values else "value, order and class"
+        said.append(f"{_compared(found)} are the same in {what}.")
+    elif found is not None and found.same is None:
+        said.append("Whether batches are the same could not be told.")
+    elif (
+        report.out is not None and built is not None and built.way is not Way.UNCHANGED
+    ):
+        said.append("Batches of both were not compared.")
+    return " ".join(said)
+
+
+def _compared(found: Sameness) -> str:
+    which = "All" if found.whole else "The first"
+    return f"{which} {count_text(found.batches, 'batch', 'batches')}"
 
 
 def damage_parts(reuse: ReuseCheck | None) -> Iterator[Part]:
@@ -290,7 +314,7 @@ def damage_parts(reuse: ReuseCheck | None) -> Iterator[Part]:
     told = listed([_damage(each) for each in reuse.damaged], most=_MOST_DAMAGED)
     yield Note(
         "problem",
-        f"memory is filled again while it is still being copied: {told}",
+        f"filled again while it was still being copied: {told}",
         "let the collate_fn make new tensors for every batch",
     )
 
@@ -367,37 +391,34 @@ def _damage(each: Damaged) -> str:
     return f"{each.path} of batch {each.batch:,}"
 
 
-def guard_parts(guard: Guard, setting: Setting, told: str = "") -> Iterator[Part]:
-    """The limits that warn, with what to do; those that are fine are details.
-
-    Args:
-        guard: What was found.
-
-        setting: Where.
-
-        told: The hint that the reader has had already.
-    """
-    sentences = " ".join(_guard_sentences(guard, setting))
-    if not is_loud(guard):
-        said = Paragraph("\n".join((*map(_limit_line, guard.limits), sentences)))
-        yield Details("What it takes of the machine", (said,))
-        return
-    yield _limits_table(guard)
-    yield Paragraph(sentences)
-    for limit in guard.limits:
-        if limit.severity in _LOUD and limit.hint not in ("", told):
+def limit_notes(guard: Guard | None) -> Iterator[Note]:
+    """The limits that warn, with what to do."""
+    for limit in () if guard is None else guard.limits:
+        if limit.severity in _LOUD and limit.hint:
             refused = limit.severity is Severity.REFUSE
             yield Note("problem" if refused else "warning", _needs(limit), limit.hint)
+
+
+def limits_table(guard: Guard) -> Table:
+    """Each limit, and how near it is."""
+    caption = "What it takes of the machine, at most (estimated)"
+    return Table.of(caption, _LIMIT, guard.limits)
+
+
+def machine_parts(
+    guard: Guard | None, setting: Setting, *, shown: bool
+) -> Iterator[Part]:
+    """All limits, if they are not in sight, and what is under way at most."""
+    if guard is None:
+        return
+    said = Paragraph("\n".join(_guard_sentences(guard, setting)))
+    inside = (said,) if shown else (limits_table(guard), said)
+    yield Details("What it takes of the machine", inside, "machine")
 
 
 def is_loud(guard: Guard | None) -> bool:
     """Whether a reader has to see it at once."""
     return guard is not None and any(each.severity in _LOUD for each in guard.limits)
-
-
-def _limits_table(guard: Guard) -> Table:
-    caption = "What it takes of the machine, at most (estimated)"
-    return Table.of(caption, _LIMIT, guard.limits)
 
 
 def _available(limit: Limit) -> str:
@@ -411,20 +432,12 @@ def _needs(limit: Limit) -> str:
     return f"{limit.kind.value}: {needed} needed, {_available(limit)} available"
 
 
-def _limit_line(limit: Limit) -> str:
-    """A limit in a line, where none needs to be looked at twice."""
-    share = "" if limit.share is None else f" ({share_text(limit.share)})"
-    source = f", read from {limit.source}" if limit.source else ""
-    return f"{_needs(limit)}{share}: {limit.severity.value}{source}"
-
-
 def _guard_sentences(guard: Guard, setting: Setting) -> Iterator[str]:
     batches = count_text(guard.batches, "batch", "batches")
     if guard.locked_bytes:
-        yield (
-            f"At most {batches} can be under way, in {bytes_text(guard.locked_bytes)} "
-            "of pinned memory (estimated: each tensor is rounded up to a power of two)."
-        )
+        locked = bytes_text(guard.locked_bytes)
+        yield f"At most {batches} can be under way, in {locked} of pinned memory."
+        yield "That is estimated: each tensor is rounded up to a power of two."
     if guard.measured_bytes is not None:
         held = bytes_text(guard.measured_bytes)
         yield f"torch holds {held} pinned after the trial (measured)."
@@ -433,13 +446,8 @@ def _guard_sentences(guard: Guard, setting: Setting) -> Iterator[str]:
         yield f"Batches copied ahead take {more} of {where} (estimated)."
 
 
-def setting_parts(facts: LoaderFacts, setting: Setting) -> Iterator[Part]:
+def loader_lines(facts: LoaderFacts) -> Iterator[str]:
     """For whoever wants to check that it is the right loader."""
-    said = "\n".join((*_loader_lines(facts), *_place_lines(setting)))
-    yield Details("The loader, and where it was measured", (Paragraph(said),))
-
-
-def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
     yield f"{facts.class_name}({', '.join(_arguments(facts))}): {facts.kind.value}"
     batches = count_text(facts.length, "batch", "batches")
     yield f"{batches} in an epoch"
@@ -465,7 +473,8 @@ def _arguments(facts: LoaderFacts) -> Iterator[str]:
             yield f"{name}={value}"
 
 
-def _place_lines(setting: Setting) -> Iterator[str]:
+def place_lines(setting: Setting) -> Iterator[str]:
+    """The device, versions, and processors."""
     if setting.device_name is not None:
         number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "
         yield f"device: {number}{setting.device_name}"
@@ -473,6 +482,8 @@ def _place_lines(setting: Setting) -> Iterator[str]:
     known = [f"{name} {version}" for name, version in versions if version is not None]
     if known:
         yield ", ".join(known)
+    if setting.processors is not None:
+        yield f"processors that this process may use: {setting.processors}"
 
 
 _LEAF = (

@@ -1,12 +1,10 @@
-"""Draws how long things take: both loops, the bound, each part, other workers."""
+"""Draws how long things take: a step before and after, remedies, each part, workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
-    Bar,
-    BarPair,
     Column,
     Details,
     Lane,
@@ -19,14 +17,18 @@ from gpumagic.drawing import (
     Table,
     Timeline,
 )
-from gpumagic.drawing.palette import BLUE, VERMILLION
+from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.pin_loader.report import Pinned, Remedy, Stopped, Way
 from gpumagic.pin_loader.view_words import (
     NOT_MEASURED,
     device_text,
+    inverse,
+    loader_text,
     median_of,
+    new_text,
     rate_of,
     rate_text,
+    remedy_text,
     three_digits,
     time_text,
     times_text,
@@ -36,7 +38,7 @@ from gpumagic.report.robust import Verdict
 from gpumagic.report.units import UNKNOWN, bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.pin_loader.report import (
@@ -56,150 +58,102 @@ if TYPE_CHECKING:
         WorkerSearch,
         WorkerTrial,
     )
-    from gpumagic.pin_loader.report import Part as StepPart
     from gpumagic.report.robust import Comparison
 
-WAITING, COPYING, COMPUTE = "waiting for data", "copying, not hidden", "compute"
-REST, WHOLE = "waiting or copying", "all of it"
-_SIZES: tuple[tuple[str, Callable[[Split], float | None]], ...] = (
-    (WAITING, lambda split: split.waiting_s),
-    (COPYING, lambda split: split.copying_s),
-    (COMPUTE, lambda split: split.compute_s),
-    (REST, lambda split: split.rest_s),
-    (WHOLE, lambda split: split.whole_s if split.compute_s is None else None),
-)
-_MODELLED = (
-    "Waits for data are worked out from how fast the loader is on this machine; copies "
-    "to the device and compute are those of the model, as such a device has a clock of "
-    "its own."
-)
+WAITS, COPY, KERNEL, WHOLE = "host waits", "copy", "kernel", "a step"
+_KINDS = {StepPart.LOAD: WAITS, StepPart.LINK: COPY, StepPart.STEP: KERNEL}
+_WAITS_FOR, _REST_FOR = "for batches", "for batches or copies"
+_LONGEST_LABEL = 20
 _MOSTLY = 0.5
 _HARDLY_ANY = 0.05
 _SHORT_S = 100e-6  # about what the host takes to launch the beginning of a step
 _MOST_TIMES = 100
-_INSTANT = (
-    "That of workers is for so many that loading takes no time, which `--workers auto` "
-    "finds out."
-)
-_SYNTHETIC = (
-    "Compute is synthetic: it is as long as the slowest other part, for which feeding "
-    "gains the most; your own step gains this or less (`--step FN` measures it)."
-)
-_LANES = ("load", "copy", "compute")
-_BOTH_TIMES = (
-    "Host held: until the call returned. Done after: from before the copy to its end, "
-    "by events on the device; from pageable memory, the host's part is in it."
-)
-_BOTH_RATES = (
-    " The ceiling is the rate of one large pinned copy, theory that of the link's "
-    "standard."
-)
+_NO_HELP = 1.01
+_NOTHING = 1e-6
+_LANES = {"load": "host code", "copy": "copy", "compute": "kernel"}
+_WHAT_TIMES_ARE = """\
+Host held: until the call returned.
+Done after: from before the copy to its end, by events on the device.
+From pageable memory the host's own part is in it."""
+_WHAT_RATES_ARE = """
+The ceiling is the rate of one large pinned copy.
+Theory is what the link's standard allows."""
 
 
-def end_to_end_parts(report: LoaderReport) -> Iterator[Part]:
-    """The bars, the verdict in figures, and where the copying went."""
-    found = report.end_to_end
-    if found is None:
-        return
-    splits = splits_of(report, found)
-    if splits is not None:
-        yield _loops_bars(splits, found)
-    if found.result.verdict in (Verdict.SAME, Verdict.CANNOT_TELL):
-        yield Note("note", _no_difference(found.result))
-    yield Paragraph("\n".join(_loops_sentences(found)))
-    rows = tuple(_copying_rows(found))
-    if rows:
-        heads = (
-            Column(""),
-            Column("Before", number=True),
-            Column("After", number=True),
-        )
-        yield Table("Copying to the device", heads, rows)
-    if said := why_nothing_is_hidden(report, found):
-        yield Paragraph(said)
+# ----------------------------------------------------------------- the picture
 
 
-def _loops_bars(splits: tuple[Split, Split], found: EndToEnd) -> Stacks:
+def step_parts(report: LoaderReport) -> Iterator[Part]:
+    """A step before and after, in one picture: as measured, else as worked out."""
+    found, bound = report.end_to_end, report.bound
+    splits = None if found is None else splits_of(report, found)
+    if found is not None and splits is not None:
+        yield _measured_step(report, splits, found)
+    elif bound is not None and any(seconds for _, seconds in bound.exposed):
+        yield _estimated_step(bound)
+
+
+def _measured_step(
+    report: LoaderReport, splits: tuple[Split, Split], found: EndToEnd
+) -> Stacks:
     stacks = tuple(
-        Stack(label, tuple(_pieces(split)), time_text(split.whole_s))
-        for label, split in zip(("before", "after"), splits, strict=True)
+        Stack(label, tuple(split.pieces()), time_text(split.whole_s))
+        for label, split in zip(_loaders(report), splits, strict=True)
     )
-    apart = all(split.compute_s is not None for split in splits)
     how = "worked out" if found.modelled else "measured"
-    if apart:
+    if all(split.compute_s is not None for split in splits):
         how = f"{how}; how it divides is estimated"
-    legend = tuple((kind, _sizes_text(splits, of)) for kind, of in _SIZES)
-    return Stacks(f"A step, median ({how})", stacks, legend)
+    known = all(split.rest_s is None for split in splits)
+    synthetic = report.rates.step is not None and report.rates.step.synthetic
+    said = {
+        WAITS: _WAITS_FOR if known else _REST_FOR,
+        COPY: "not hidden",
+        KERNEL: "a stand-in for your step" if synthetic else "",
+        WHOLE: "",
+    }
+    return _stacks(f"A step, median ({how})", stacks, said)
 
 
-def _pieces(split: Split) -> Iterator[tuple[str, float]]:
-    for kind, of in _SIZES:
-        size = of(split)
-        if size:
-            yield kind, size
+def _loaders(report: LoaderReport) -> tuple[str, str]:
+    """What both are called; numbered by place where they have the same name."""
+    names = loader_text(report.loader), new_text(report)
+    if names[0] == names[1] or max(map(len, names)) > _LONGEST_LABEL:
+        return "now", "then"
+    return names
 
 
-def _sizes_text(
-    splits: tuple[Split, Split], of: Callable[[Split], float | None]
-) -> str:
-    """The piece before and after."""
-    sizes = zip(("before", "after"), map(of, splits), strict=True)
-    return ", ".join(
-        f"{time_text(size)} {when}" for when, size in sizes if size is not None
-    )
+def _estimated_step(bound: Bound) -> Stacks:
+    now = _estimated("now", bound.exposed)
+    best = bound.best
+    stacks = [now]
+    if best is not None and best.exposed:
+        stacks.append(_estimated(remedy_text(best, bound), best.exposed))
+    own = " without your compute" if bound.synthetic_step else ""
+    said = {WAITS: _WAITS_FOR, COPY: "not hidden", KERNEL: ""}
+    return _stacks(f"A step{own}, estimated from its parts", tuple(stacks), said)
 
 
-def _no_difference(result: Comparison) -> str:
-    if result.verdict is Verdict.SAME:
-        return "no measurable difference: old and new take the same time, within 1 %"
-    if result.interval is None:
-        pairs = count_text(len(result.pairs), "pair")
-        return f"too few runs that differ too much to tell: {pairs}"
-    more = result.more_pairs
-    said = "no measurable difference: the samples cannot tell which one is faster"
-    if more is None:
-        return said
-    return f"{said}; about {count_text(more, 'more pair')} might"
+def _estimated(label: str, exposed: tuple[tuple[StepPart, float], ...]) -> Stack:
+    pieces = tuple((_KINDS.get(part, WAITS), seconds) for part, seconds in exposed)
+    return Stack(label, pieces, time_text(sum(seconds for _, seconds in exposed)))
 
 
-def _loops_sentences(found: EndToEnd) -> Iterator[str]:
-    result = found.result
-    pairs = count_text(len(result.pairs), "pair")
-    steps = count_text(found.batches, "step")
-    said = f"After, a step takes {_ratio(result.ratio)} of what it took before"
-    if found.modelled:
-        yield f"{said}, in the model: loading always takes its median there."
-    else:
-        yield f"{said}{_interval(result)}: {pairs} of {steps} each, in turn."
-    yield f"Before: {found.base}"
-    yield f"After: {found.newer}"
-    if found.modelled:
-        yield _MODELLED
+def _stacks(caption: str, stacks: tuple[Stack, ...], said: dict[str, str]) -> Stacks:
+    """With what each piece comes to in the legend."""
+    legend = []
+    for kind, what in said.items():
+        sizes = ", ".join(_sizes(kind, stacks))
+        legend.append((kind, f"{what}: {sizes}" if what and sizes else what or sizes))
+    return Stacks(caption, stacks, tuple(legend))
 
 
-def _interval(result: Comparison) -> str:
-    if result.interval is None:
-        return " (too few pairs to say how sure that is)"
-    low, high = map(_ratio, result.interval[:2])
-    return f" ({low} to {high} with 95 % confidence)"
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio)
-
-
-def _copying_rows(found: EndToEnd) -> Iterator[tuple[Cell, ...]]:
-    if found.overlap != (None, None):
-        yield "hidden behind kernels, measured in a trace", *map(_share, found.overlap)
-    if None in found.overlap and found.estimated_overlap != (None, None):
-        shares = map(_share, found.estimated_overlap)
-        yield "hidden, estimated from the times", *shares
-    if found.pageable_share != (None, None):
-        yield "from pageable memory", *map(_share, found.pageable_share)
-
-
-def _share(share: float | None) -> str:
-    return NOT_MEASURED if share is None else share_text(share)
+def _sizes(kind: str, stacks: tuple[Stack, ...]) -> Iterator[str]:
+    if not any(size for stack in stacks for its, size in stack.pieces if its == kind):
+        return
+    for stack, when in zip(stacks, ("now", "then"), strict=False):
+        sizes = [size for its, size in stack.pieces if its == kind]
+        if sizes:
+            yield f"{time_text(sum(sizes))} {when}"
 
 
 class Split(NamedTuple):
@@ -219,6 +173,17 @@ class Split(NamedTuple):
         if self.compute_s is None or self.copying_s is not None:
             return None
         return self.whole_s - self.compute_s
+
+    def pieces(self) -> Iterator[tuple[str, float]]:
+        """Each kind with its size, as far as they are known."""
+        if self.compute_s is None:
+            yield WHOLE, self.whole_s
+            return
+        waits_s = self.rest_s if self.waiting_s is None else self.waiting_s
+        for kind, size in ((WAITS, waits_s), (COPY, self.copying_s)):
+            # What is left by subtraction may be a rounding error.
+            yield kind, size if size and size > _NOTHING * self.whole_s else 0.0
+        yield KERNEL, self.compute_s
 
 
 def splits_of(report: LoaderReport, found: EndToEnd) -> tuple[Split, Split] | None:
@@ -276,6 +241,162 @@ def _is_pinned(report: LoaderReport, found: EndToEnd, which: int) -> bool | None
     return anatomy.bytes_that_are(Pinned.PAGEABLE) < _MOSTLY * anatomy.tensor_bytes
 
 
+# ---------------------------------------------------------------- the remedies
+
+
+def remedy_parts(report: LoaderReport) -> Iterator[Part]:
+    """What each remedy can give at most, the best first; what was made, measured."""
+    bound = report.bound
+    if bound is None or not bound.gains:
+        return
+    done = _done(report)
+    heads = [Column("Remedy")]
+    if not bound.synthetic_step:
+        heads.append(Column("A step, at least", number=True))
+    heads.append(Column("At most", number=True))
+    if done is not None:
+        heads.append(Column("Measured", number=True))
+    told = [each for each in bound.gains if not _is_no_help(each, bound, done)]
+    ordered = sorted(told, key=lambda each: -(bound.times(each) or 0.0))
+    rows = tuple(tuple(_remedy_row(bound, each, done)) for each in ordered)
+    yield Table("What each remedy could give", tuple(heads), rows, name="remedies")
+
+
+def _is_no_help(gain: Gain, bound: Bound, done: tuple[Remedy, str] | None) -> bool:
+    """Whether it is more workers that give nothing beside what the rest gives."""
+    if done is not None and gain.remedy is done[0]:
+        return False
+    if gain.remedy is Remedy.WORKERS:
+        return (bound.times(gain) or 0.0) < _NO_HELP
+    if gain.remedy is not Remedy.EVERYTHING:
+        return False
+    without = (
+        bound.times(each) or 0.0
+        for each in bound.gains
+        if each.remedy in {Remedy.PIN, Remedy.PREFETCH}
+    )
+    return (bound.times(gain) or 0.0) < _NO_HELP * max(without, default=0.0)
+
+
+def workers_sentence(report: LoaderReport) -> str:
+    """That more workers are no help, where that is so."""
+    bound, now, search = report.bound, report.loader.workers, report.workers
+    if bound is None:
+        return ""
+    if search is not None and search.trials and search.chosen == (now or 0):
+        most = max(trial.workers for trial in search.trials)
+        return f"More workers do not help: {_tried(most)}."
+    by_remedy = {each.remedy: each for each in bound.gains}
+    workers = by_remedy.get(Remedy.WORKERS)
+    if workers is not None:
+        if any(
+            not _is_no_help(by_remedy[each], bound, None)
+            for each in (Remedy.WORKERS, Remedy.EVERYTHING)
+            if each in by_remedy
+        ):
+            return ""
+        return "More workers would not help."
+    if bound.most_workers is not None and (now or 0) >= bound.most_workers:
+        processors = count_text(bound.most_workers, "processor")
+        return f"More workers would not help: all {processors} have one."
+    return ""
+
+
+def _tried(most: int) -> str:
+    return f"up to {most} were tried" if most > 1 else "one was tried"
+
+
+def _remedy_row(
+    bound: Bound, gain: Gain, done: tuple[Remedy, str] | None
+) -> Iterator[Cell]:
+    yield remedy_text(gain, bound)
+    if not bound.synthetic_step:
+        yield time_text(gain.step_s)
+    times = bound.times(gain)
+    most = times is not None and times > _MOST_TIMES
+    yield f"over {_MOST_TIMES}x" if most else times_text(times)
+    if done is not None:
+        yield done[1] if gain.remedy is done[0] else "-"
+
+
+def _done(report: LoaderReport) -> tuple[Remedy, str] | None:
+    """What was made, and how many times as fast it was measured to be."""
+    found, built = report.end_to_end, report.rebuilding
+    if found is None or built is None or found.result.verdict is Verdict.CANNOT_TELL:
+        return None
+    made = Remedy.PREFETCH
+    if any(change.argument == "num_workers" for change in built.changes):
+        made = Remedy.EVERYTHING
+    return made, times_text(inverse(found.result.ratio))
+
+
+# ------------------------------------------------------------------- both loops
+
+
+def loop_parts(found: EndToEnd | None, report: LoaderReport) -> Iterator[Part]:
+    """What ran in turn, how sure the verdict is, and where the copying went."""
+    if found is None:
+        return
+    yield Paragraph("\n".join(_loops_lines(found)))
+    rows = tuple(_copying_rows(found))
+    if rows:
+        heads = (
+            Column(""),
+            Column("Before", number=True),
+            Column("After", number=True),
+        )
+        yield Table("Copying to the device", heads, rows)
+    if said := why_nothing_is_hidden(report, found):
+        yield Paragraph(said)
+
+
+def _loops_lines(found: EndToEnd) -> Iterator[str]:
+    result = found.result
+    yield f"Before: {found.base}"
+    yield f"After: {found.newer}"
+    ratio = _ratio(result.ratio)
+    if found.modelled:
+        yield f"After, a step takes {ratio} of what it took before, in the model."
+        return
+    yield f"After, a step takes {ratio} of what it took before{_interval(result)}."
+    steps = count_text(found.batches, "step")
+    yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
+    if result.verdict is Verdict.CANNOT_TELL:
+        yield _cannot_tell(result)
+
+
+def _interval(result: Comparison) -> str:
+    if result.interval is None:
+        return " (too few pairs to say how sure that is)"
+    low, high = map(_ratio, result.interval[:2])
+    return f" ({low} to {high} with 95 % confidence)" if low != high else ""
+
+
+def _cannot_tell(result: Comparison) -> str:
+    said = "The samples cannot tell which one is faster"
+    if result.more_pairs is None:
+        return f"{said}."
+    return f"{said}; about {count_text(result.more_pairs, 'more pair')} might."
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio)
+
+
+def _copying_rows(found: EndToEnd) -> Iterator[tuple[Cell, ...]]:
+    if found.overlap != (None, None):
+        yield "hidden behind kernels, measured in a trace", *map(_share, found.overlap)
+    if None in found.overlap and found.estimated_overlap != (None, None):
+        shares = map(_share, found.estimated_overlap)
+        yield "hidden, estimated from the times", *shares
+    if found.pageable_share != (None, None):
+        yield "from pageable memory", *map(_share, found.pageable_share)
+
+
+def _share(share: float | None) -> str:
+    return NOT_MEASURED if share is None else share_text(share)
+
+
 def why_nothing_is_hidden(report: LoaderReport, found: EndToEnd) -> str:
     """The reason in a sentence or two; "" where copies were hidden, or not traced."""
     hidden = found.overlap[1]
@@ -309,126 +430,51 @@ def _what_delays(report: LoaderReport, found: EndToEnd) -> str:
     )
 
 
-def bound_parts(bound: Bound) -> Iterator[Part]:
-    """A step beside its parts, then the remedies."""
-    yield _bound_bars(bound)
-    if bound.gains:
-        yield _gains(bound)
-    yield Paragraph(" ".join(_bound_sentences(bound)))
+# ------------------------------------------------------------------ four steps
 
 
-def _bound_bars(bound: Bound) -> BarPair:
-    how = "measured" if bound.now_measured else "estimated"
-    now = Bar(
-        "a step as it is", bound.now_s, f"{time_text(bound.now_s)}, {how}", VERMILLION
-    )
-    parts = (
-        Bar(part.value, seconds, time_text(seconds) + _mark(bound, part), BLUE)
-        for part, seconds in bound.parts
-    )
-    return BarPair("A step, and each part of it on its own", (now, *parts))
-
-
-def _mark(bound: Bound, part: StepPart) -> str:
-    return ", slowest" if part is bound.binding else ""
-
-
-def _gains(bound: Bound) -> Table:
-    return Table(
-        "What each remedy can give at most",
-        (
-            Column("Remedy"),
-            Column("A step, at least", number=True),
-            Column("At most", number=True),
-        ),
-        tuple(_gain_row(bound, each) for each in bound.gains),
-    )
-
-
-def _gain_row(bound: Bound, gain: Gain) -> tuple[Cell, ...]:
-    times = bound.now_s / gain.step_s if gain.step_s > 0 else None
-    if times is not None and times > _MOST_TIMES:
-        return gain.remedy.value, time_text(gain.step_s), f"over {_MOST_TIMES}x"
-    return gain.remedy.value, time_text(gain.step_s), times_text(times)
-
-
-def _bound_sentences(bound: Bound) -> Iterator[str]:
-    instant = any(_is_instant(bound, each) for each in bound.gains)
-    loading = "as loading is now, " if instant else ""
-    yield (
-        f"No step can be shorter than its slowest part: {bound.binding.value}, "
-        f"{time_text(bound.best_s)}, so that {loading}the most is "
-        f"{times_text(bound.most)}."
-    )
-    if instant:
-        yield _INSTANT
-    if not bound.now_measured:
-        yield "The step as it is was not measured, but added up from the parts."
-    if bound.synthetic_step:
-        yield _SYNTHETIC
-
-
-def _is_instant(bound: Bound, gain: Gain) -> bool:
-    """Whether it is better than loading, as fast as it was measured, allows for."""
-    return gain.remedy is Remedy.WORKERS and gain.step_s < bound.best_s
-
-
-def steps_parts(four: FourSteps) -> Iterator[Part]:
-    """Two timelines; the longer one gives both their scale."""
-    every = (*four.before, *four.after)
-    if not every:
+def timeline_parts(four: FourSteps | None, bound: Bound | None) -> Iterator[Part]:
+    """Both loops on one scale, one lane below the other."""
+    every = () if four is None else (*four.before, *four.after)
+    if four is None or not every:
         return
-    window = Span(
-        min(span.start_s for span in every), max(span.end_s for span in every)
-    )
-    steps = count_text(len({span.step for span in every}), "step")
-    before = f"Before: {steps}, worked out from the rates; launching is left out"
-    yield _timeline(before, four.before, window)
-    yield _timeline("After, with a prefetcher, on the same scale", four.after, window)
+    gains = {} if bound is None else {gain.remedy: gain for gain in bound.gains}
+    gain = gains.get(four.remedy)
+    said = four.remedy.value
+    if bound is not None and gain is not None:
+        said = remedy_text(gain, bound)
+    lanes = (*_lanes("now", four.before), *_lanes("then", four.after))
+    caption = f"Four steps under way: now, and then with {said}"
+    left_out = "Worked out from the rates; launching is left out."
+    if not any(span.lane == "compute" for span in four.before):
+        left_out = "Worked out from the rates; launching and compute are left out."
+    yield Timeline(caption, lanes, kinds=tuple(_LANES.values()))
+    yield Paragraph(left_out)
 
 
-def _timeline(caption: str, spans: Sequence[StepSpan], window: Span) -> Timeline:
-    lanes = dict.fromkeys((*_LANES, *(span.lane for span in spans)))
-    numbers = {
-        step: number
-        for number, step in enumerate(sorted({span.step for span in spans}), start=1)
-    }
-    return Timeline(
-        caption,
-        tuple(Lane(lane, tuple(_its(lane, spans, numbers))) for lane in lanes),
-        kinds=_LANES,
-        window=window,
-    )
+def _lanes(when: str, spans: Sequence[StepSpan]) -> Iterator[Lane]:
+    for lane in dict.fromkeys((*_LANES, *(span.lane for span in spans))):
+        its = tuple(
+            Span(span.start_s, span.end_s, f"#{span.step + 1}", _LANES.get(lane, lane))
+            for span in spans
+            if span.lane == lane
+        )
+        if its:
+            yield Lane(f"{when}: {lane}", its)
 
 
-def _its(
-    lane: str, spans: Sequence[StepSpan], numbers: dict[int, int]
-) -> Iterator[Span]:
-    for span in spans:
-        if span.lane == lane:
-            yield Span(span.start_s, span.end_s, f"#{numbers[span.step]}", lane)
+# ---------------------------------------------------------------- copies, rates
 
 
-def copies_parts(rates: Rates, setting: Setting) -> Iterator[Part]:
+def copy_parts(rates: Rates, setting: Setting) -> Iterator[Part]:
     """The table of four ways to copy a batch to the device."""
-    if rates.copies:
-        yield _copies(rates, setting)
-        if any(each.device is not None for each in rates.copies):
-            yield Paragraph(_BOTH_TIMES + ("" if rates.link is None else _BOTH_RATES))
-
-
-def each_part_parts(rates: Rates, setting: Setting) -> Iterator[Part]:
-    """Each rate beside the copies to the device, in a line."""
-    said = [f"{name}: {what}" for name, what in _each_part(rates, _how(setting))]
-    if said:
-        yield Details("How fast each part is on its own", (Paragraph("\n".join(said)),))
-
-
-def ranges_parts(rates: Rates) -> Iterator[Part]:
-    """Every time with its range; for those who want to know how sure it is."""
-    said = [_range(what, each) for what, each in _samples(rates) if each.seconds]
-    if said:
-        yield Details("All times with their range", (Paragraph("\n".join(said)),))
+    if not rates.copies:
+        return
+    inside: list[Part] = [_copies(rates, setting)]
+    if any(each.device is not None for each in rates.copies):
+        more = "" if rates.link is None else _WHAT_RATES_ARE
+        inside.append(Paragraph(_WHAT_TIMES_ARE + more))
+    yield Details("Four ways to copy a batch to the device", tuple(inside), "copies")
 
 
 def _copies(rates: Rates, setting: Setting) -> Table:
@@ -469,6 +515,30 @@ def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
 
 def _share_of_rate(rate: float | None, whole: float | None) -> str:
     return share_text(rate / whole) if rate is not None and whole else UNKNOWN
+
+
+def rate_parts(report: LoaderReport) -> Iterator[Part]:
+    """Each part on its own in a line, then every time with its range."""
+    rates, bound = report.rates, report.bound
+    said = [f"{name}: {what}" for name, what in _each_part(rates, _how(report.setting))]
+    if bound is not None:
+        said += _bound_lines(bound)
+    if said:
+        yield Paragraph("\n".join(said))
+    ranges = [_range(what, each) for what, each in _samples(rates) if each.seconds]
+    if ranges:
+        inside = (Paragraph("\n".join(ranges)),)
+        yield Details("All times with their range", inside)
+
+
+def _bound_lines(bound: Bound) -> Iterator[str]:
+    how = "measured" if bound.now_measured else "added up from the parts"
+    yield f"a step as it is: {time_text(bound.now_s)}, {how}"
+    binding, least = bound.binding.value, time_text(bound.best_s)
+    yield f"no step is shorter than {binding}, {least}, as loading is now"
+    for part, seconds in bound.parts:
+        if not (bound.synthetic_step and part is StepPart.STEP):
+            yield f"{part.value} in a step: {time_text(seconds)}"
 
 
 def _each_part(rates: Rates, how: str) -> Iterator[tuple[str, str]]:
@@ -538,7 +608,7 @@ def _ceiling(link: Link, how: str) -> str:
 def _step(step: Step, how: str) -> str:
     """How long compute takes, and whether it is the user's."""
     said = f"{time_text(median_of(step.samples))} a batch in {step.name}"
-    return f"{said}, synthetic" if step.synthetic else f"{said}, {how}"
+    return f"{said}, a stand-in for yours" if step.synthetic else f"{said}, {how}"
 
 
 def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
@@ -561,28 +631,43 @@ def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
 
 
 def _range(what: str, samples: Samples) -> str:
+    """The median; of a model, whose samples are all alike, that is all."""
     shortest, longest = map(time_text, samples.range_s)
-    spread = "" if shortest == longest else f", from {shortest} to {longest}"
+    said = f"{what}: {time_text(samples.median_s)}"
+    if shortest == longest:
+        return said
     count = count_text(len(samples.seconds), "sample")
-    return f"{what}: {time_text(samples.median_s)}{spread} ({count})"
+    return f"{said}, from {shortest} to {longest} ({count})"
 
 
-def worker_parts(search: WorkerSearch) -> Iterator[Part]:
-    """The curve as a table of bars; then the choice, and what failed."""
-    if search.stopped is Stopped.NOT_ASKED and not search.trials:
+# --------------------------------------------------------------------- workers
+
+
+def worker_parts(search: WorkerSearch | None, *, shown: bool) -> Iterator[Part]:
+    """How fast so many load, if that is not in sight, and the choice."""
+    if search is None or (search.stopped is Stopped.NOT_ASKED and not search.trials):
         return
-    if search.trials:
-        yield _worker_table(search)
+    inside: list[Part] = []
+    if search.trials and not shown:
+        inside.append(worker_table(search))
+    inside.append(Paragraph("\n".join(_worker_sentences(search))))
+    yield Details("Loading by number of workers", tuple(inside), "workers")
+
+
+def worker_notes(search: WorkerSearch | None) -> Iterator[Note]:
+    """What failed."""
+    if search is None:
+        return
     if search.problem is not None:
         yield Note("warning", search.problem, search.hint or "")
     for trial in search.trials:
-        if trial.problem is not None:
+        if trial.problem is not None and trial.problem != search.problem:
             workers = count_text(trial.workers, "worker")
             yield Note("warning", f"with {workers}: {trial.problem}")
-    yield Paragraph(" ".join(_worker_sentences(search)))
 
 
-def _worker_table(search: WorkerSearch) -> Table:
+def worker_table(search: WorkerSearch) -> Table:
+    """The curve as a table of bars."""
     speeds = [_speed(trial) for trial in search.trials]
     fastest = max((speed for speed in speeds if speed is not None), default=None)
     rows = (

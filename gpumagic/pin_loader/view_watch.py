@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
     Column,
+    Details,
     Grid,
     Meter,
     Note,
@@ -14,10 +15,14 @@ from gpumagic.drawing import (
     Property,
     Sparkline,
     Table,
+    how_measured,
 )
+from gpumagic.pin_loader.view_loader import place_lines
 from gpumagic.pin_loader.view_words import (
     NOT_MEASURED,
     notes_of,
+    other,
+    serious,
     time_of_text,
     time_text,
 )
@@ -40,38 +45,94 @@ if TYPE_CHECKING:
     from gpumagic.report.events import CodeLine, SeenRace
 
 _MOST_LINES = 12
-_MOST_RACES = 5
+_MOST_IN_SIGHT = 5
+_MUCH_WAITING = 0.1
 _MOST_CURVES = 3
 _FEWEST_POINTS = 4
 _LONGEST_SOURCE = 100
+_LONGEST_LINE, _LONGEST_NAME = 60, 30
 NO_LINE = "no line of the cell"
 _LONGEST_ERROR = 80
+_WHAT_COPIES_ARE = """\
+Blocking: copies without non_blocking=True.
+A copy from pageable memory can hold the host either way.
+Host held: until the calls had returned, with the host's own part in it."""
 
 
 def watch_parts(report: WatchReport) -> Iterator[Part]:
-    """What went wrong, what to type, and then what it rests on."""
-    if report.failed is not None:
-        yield Note("problem", f"the code failed: {report.failed}")
-    yield from _races(report.races)
-    yield from notes_of(report.remarks)
+    """What went wrong, what to type, and which lines held the host."""
+    yield from _notes(report)
     yield Grid("The cell as a whole", tuple(_whole(report)))
+    lines: Details | None = None
+    held = sorted(_held(report), key=lambda each: each.seconds or 0.0, reverse=True)
+    if held:
+        caption = "Lines that the host waits in, the longest first"
+        table = Table.of(caption, _HELD, held)
+        yield table.beginning(_MOST_IN_SIGHT)
+        if len(held) > _MOST_IN_SIGHT:
+            lines = Details("All lines that the host waits in", (table,), "lines")
+    if lines is not None:
+        yield lines
     if report.waits:
-        yield _waits(report.waits)
-        yield from _curves(report.waits)
+        curves = tuple(_curves(report.waits))
+        yield Details(
+            "Each loop's waits for data", (_waits(report.waits), *curves), "waits"
+        )
     if report.copies:
-        yield _copies(report.copies)
+        inside = (_copies(report.copies), Paragraph(_WHAT_COPIES_ARE))
+        yield Details("Copies to a device, by line", inside, "copies")
+    yield how_measured(Paragraph("\n".join(_how(report))))
+
+
+def _notes(report: WatchReport) -> Iterator[Part]:
+    yield from _races(report.races)
+    yield from notes_of((*serious(report.remarks), *other(report.remarks)))
     if report.problem is not None:
         yield Note("note", report.problem, report.hint or "")
-    yield Paragraph(" ".join(_below(report)))
+    waited = share_of(waited_s(report.waits), report.host_s) or 0.0
+    hints = [each.hint for each in report.remarks]
+    told = any("--diagnose" in each or "--workers" in each for each in hints)
+    wrong = report.races or report.failed is not None
+    if waited >= _MUCH_WAITING and not told and not wrong:
+        first = max(report.waits, key=lambda wait: wait.total_s).loader
+        if first.isidentifier():
+            hint = f"%pin_loader {first} --diagnose"
+            yield Note("note", "whether workers or pinning would help", hint)
 
 
 def _races(races: Sequence[SeenRace]) -> Iterator[Part]:
     seen = Counter((race.problem, race.hint) for race in races)
-    for (problem, hint), times in seen.most_common(_MOST_RACES):
+    for (problem, hint), times in seen.most_common():
         often = "" if times == 1 else f" ({times:,} times)"
         yield Note("problem", f"{problem}{often}", hint)
-    if (more := len(seen) - _MOST_RACES) > 0:
-        yield Paragraph(f"... and {count_text(more, 'more race')}")
+
+
+class _Held(NamedTuple):
+    """A line that the host waited in."""
+
+    line: CodeLine | None
+    what: str
+    times: int
+    seconds: float | None
+
+
+def _held(report: WatchReport) -> Iterator[_Held]:
+    for wait in report.waits:
+        what = f"waits for {shortened(wait.loader, _LONGEST_NAME)}"
+        yield _Held(wait.line, what, len(wait.waits.seconds), wait.total_s)
+    for copy in report.copies:
+        yield _Held(copy.line, _copied(copy), copy.times, copy.held_s)
+
+
+def _copied(copy: CopyLine) -> str:
+    said = f"copies {bytes_text(copy.nbytes)}"
+    if copy.pageable_bytes is None:
+        return said
+    if copy.pageable_bytes == copy.nbytes:
+        return f"{said}, pageable"
+    if not copy.pageable_bytes:
+        return f"{said}, pinned"
+    return f"{said}, {bytes_text(copy.pageable_bytes)} of it pageable"
 
 
 def _whole(report: WatchReport) -> Iterator[tuple[str, Cell]]:
@@ -145,21 +206,16 @@ def _line(line: CodeLine | None) -> str:
     return f"{line.where}: {shortened(source, _LONGEST_SOURCE)}"
 
 
-def _below(report: WatchReport) -> Iterator[str]:
-    if report.copies:
-        yield (
-            "Blocking: copies without non_blocking=True; a copy from pageable memory "
-            "can hold the host either way. Host held: until the calls had returned, "
-            "with what the host itself does for pageable memory."
-        )
+def _how(report: WatchReport) -> Iterator[str]:
+    if report.failed is not None:
+        yield f"The code failed: {report.failed}"
     if report.copies and report.copying_s is not None:
         yield "Copies running: as the device's own trace has them."
     if report.setting.label:
-        yield (
-            "Waits for data are this machine's, without pinning; copies and kernels "
-            f"are those of the {report.setting.label}."
-        )
+        yield "Waits for data are this machine's, without pinning."
+        yield f"Copies and kernels are those of the {report.setting.label}."
     yield "Watching takes time itself: the cell is a little faster without it."
+    yield from place_lines(report.setting)
 
 
 def watch_headline(report: WatchReport) -> str:
@@ -250,6 +306,12 @@ _WAIT = (
     ),
     Property(Column("Median", number=True), _after_first(robust.median)),
     Property(Column("Longest", number=True), _after_first(max)),
+)
+_HELD = (
+    Property(Column("Line"), lambda held: shortened(_line(held.line), _LONGEST_LINE)),
+    Property(Column("What"), lambda held: held.what),
+    Property(Column("Times", number=True), lambda held: f"{held.times:,}"),
+    Property(Column("Host held", number=True), lambda held: time_text(held.seconds)),
 )
 _COPY = (
     Property(Column("Line"), lambda copy: _line(copy.line)),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Note, Paragraph
-from gpumagic.pin_loader.report import LimitKind
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, seconds_text
+from gpumagic.drawing import Note
+from gpumagic.pin_loader.report import LimitKind, Remedy
+from gpumagic.report.units import UNKNOWN, bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import NoteKind
     from gpumagic.pin_loader.report import (
+        Bound,
+        Gain,
+        Link,
         LoaderFacts,
         LoaderReport,
         Remark,
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "not measured"
 _UNITS = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
-MOST_NOTES = 12
 
 
 def loader_text(facts: LoaderFacts) -> str:
@@ -128,13 +130,37 @@ def time_of_text(part_s: float, whole_s: float) -> str:
     return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
 
 
-def notes_of(remarks: Sequence[Remark]) -> Iterator[Part]:
-    """A note for each remark, the serious ones first, each said once."""
-    ordered = tuple(dict.fromkeys((*serious(remarks), *other(remarks))))
-    for each in ordered[:MOST_NOTES]:
-        yield Note("problem" if each.serious else "note", each.text, each.hint)
-    if more := ordered[MOST_NOTES:]:
-        yield Paragraph(f"... and {count_text(len(more), 'more remark')}")
+def remedy_text(gain: Gain, bound: Bound) -> str:
+    """A remedy as one would set it."""
+    workers = "more workers"
+    if gain.workers is not None:
+        workers = f"num_workers={gain.workers}"
+    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
+    ahead = "copied ahead" if pinned else "pinned, copied ahead"
+    match gain.remedy:
+        case Remedy.PIN:
+            return "pin_memory=True"
+        case Remedy.PREFETCH:
+            return ahead
+        case Remedy.WORKERS:
+            return workers
+        case Remedy.EVERYTHING:
+            return f"{workers}, {ahead}"
+
+
+def notes_of(remarks: Iterable[Remark], link: Link | None = None) -> Iterator[Note]:
+    """A note for each remark, each said once.
+
+    Args:
+        remarks: What is to be said.
+
+        link: What is said of this one is the same for every loader.
+    """
+    of_the_link = () if link is None else link.remarks
+    for each in dict.fromkeys(remarks):
+        kind: NoteKind = "problem" if each.serious else "note"
+        word = "the link" if each in of_the_link else ""
+        yield Note(kind, each.text, each.hint, word)
 
 
 def serious(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

@@ -35,6 +35,7 @@ def search(  # noqa: PLR0913 - each is a word of its own
     most: int | None = None,
     guard_for: Callable[[int], Guard] | None = None,
     refuse: Remark | None = None,
+    known: Loading | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> WorkerSearch:
     """Time a loader with 0, 1, 2, 4 ... workers until more do not help.
@@ -62,12 +63,15 @@ def search(  # noqa: PLR0913 - each is a word of its own
 
         refuse: Why workers cannot be used with this loader, if so.
 
+        known: What was measured before: so many workers are not tried again.
+
         progress: Called between batches with the share of the budget that is spent.
     """
     limit = usable() if most is None else most
     if refuse is not None:
         return WorkerSearch((), None, Stopped.REFUSED, limit, refuse.text, refuse.hint)
     trying = _Search(make, anatomy, step_s, budget_s, progress)
+    trying.known = known
     stopped, problem, hint = Stopped.MOST, None, None
     for workers in _counts(least, limit):
         refusing = guard_for(workers).refusing if guard_for is not None else None
@@ -103,6 +107,7 @@ class _Search:
         budget_s: float,
         progress: Callable[[float], object] | None,
     ) -> None:
+        self.known: Loading | None = None
         self.trials: list[WorkerTrial] = []
         self._make, self._step_s = make, step_s
         self._budget_s, self._progress = budget_s, progress
@@ -116,6 +121,9 @@ class _Search:
 
     def attempt(self, workers: int) -> LoaderFailed | None:
         """Make one trial; what went wrong, if it failed."""
+        if self.known is not None and self.known.workers == workers:
+            self.trials.append(WorkerTrial(workers, self.known))
+            return None
         private: list[int | None] = []
         left_s = self._left_s()
         try:

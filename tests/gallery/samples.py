@@ -500,11 +500,12 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_mem-map",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-balance-eight",
-    "pin_loader-fixed",  # two timelines, and all figures behind a click
+    "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",
     "pin_loader-diagnosed",
     "pin_loader-wrapped",
-    "pin_loader-no-gain-measured",
+    "pin_loader-good",
+    "pin_loader-no-gain",
     "pin_loader-refused-different",
     "pin_loader-watch-many",
 )

@@ -23,13 +23,13 @@ def unhurried(monkeypatch):
 
     It shows a microsecond more at each look, and nothing else moves it but a test.
     """
-    from gpumagic.pin_loader import link, loading, loops, rates, stages, workers
+    from gpumagic.pin_loader import investigation, link, loading, loops, rates, workers
 
     clock = Clock()
     for module in (link, loops, rates):
         monkeypatch.setattr(module, "perf_counter", clock.perf_counter)
     for module in (loading, workers):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(stages, "_PATIENCE", _PATIENCE_S)
+    monkeypatch.setattr(investigation, "_PATIENCE", _PATIENCE_S)
     monkeypatch.setattr(workers, "_SHORTEST_PATIENCE_S", _PATIENCE_S)
     return clock

@@ -63,13 +63,14 @@ H100 = Setting(
     device_name="NVIDIA H100 80GB HBM3",
     torch_version="2.13.0",
     driver_version="580.95.05",
+    processors=16,
 )
 H100_5 = replace(H100, device=5)
 GH200 = replace(H100, device_name="NVIDIA GH200 480GB")
 SIMULATED = Setting(
     "sim", label="simulated H100 SXM", device=0, torch_version="2.13.0+cpu"
 )
-CPU = Setting("cpu", torch_version="2.13.0+cpu")
+CPU = Setting("cpu", torch_version="2.13.0+cpu", processors=16)
 
 # ------------------------------------------------------------------ the loader
 
@@ -282,8 +283,22 @@ RATES = Rates(
 )
 LOAD_ONLY = Rates(load=loading(9.8 * MS), nbytes=IMAGES + LABELS)
 COMPUTE_BOUND = replace(RATES, load=loading(2.2 * MS), step=Step("fit", samples(0.121)))
+LOADING_BOUND = replace(
+    RATES,
+    load=loading(85.3 * MS, 0),
+    copies=copies(0.05 * MS, 0.3 * MS),
+    step=replace(SYNTHETIC, samples=samples(85.3 * MS)),
+)
 SLOW_LINK = replace(RATES, link=X4, copies=copies(23.0 * MS, 24.1 * MS))
 COHERENT = replace(RATES, link=C2C, copies=copies(0.45 * MS, 0.47 * MS))
+
+
+def exposed(load_ms, copy_ms, step_ms):
+    """What a step consists of."""
+    parts = Part.LOAD, Part.LINK, Part.STEP
+    sizes = load_ms, copy_ms, step_ms
+    return tuple((part, size * MS) for part, size in zip(parts, sizes, strict=True))
+
 
 BOUND = Bound(
     (
@@ -297,9 +312,19 @@ BOUND = Bound(
     best_s=12.1 * MS,
     binding=Part.STEP,
     gains=(
-        Gain(Remedy.PIN, 15.1 * MS),
-        Gain(Remedy.PREFETCH, 12.1 * MS),
-        Gain(Remedy.WORKERS, 26.3 * MS),
+        Gain(Remedy.PIN, 15.0 * MS, exposed=exposed(0, 2.9, 12.1)),
+        Gain(Remedy.PREFETCH, 12.1 * MS, exposed=exposed(0, 0, 12.1)),
+        Gain(Remedy.WORKERS, 26.4 * MS, None, 16, exposed(0, 14.3, 12.1)),
+        Gain(Remedy.EVERYTHING, 12.1 * MS, None, 16, exposed(0, 0, 12.1)),
+    ),
+    most_workers=16,
+    exposed=exposed(0, 14.3, 12.1),
+)
+BOUND_OF_8 = replace(
+    BOUND,
+    gains=tuple(
+        gain if gain.workers is None else replace(gain, workers=8)
+        for gain in BOUND.gains
     ),
 )
 NOTHING_TO_WIN = Bound(
@@ -308,17 +333,33 @@ NOTHING_TO_WIN = Bound(
     now_measured=True,
     best_s=12.1 * MS,
     binding=Part.STEP,
-    gains=(Gain(Remedy.PREFETCH, 12.1 * MS),),
+    gains=(
+        Gain(Remedy.PREFETCH, 12.1 * MS, exposed=exposed(0, 0, 12.1)),
+        Gain(Remedy.WORKERS, 12.3 * MS, None, 16, exposed(0, 0.2, 12.1)),
+    ),
+    most_workers=16,
+    exposed=exposed(0, 0.2, 12.1),
 )
 ADDED_UP = replace(
     BOUND,
-    parts=((Part.LOAD, 21.4 * MS), (Part.LINK, 2.9 * MS), (Part.STEP, 21.4 * MS)),
-    now_s=45.7 * MS,
+    parts=((Part.LOAD, 85.3 * MS), (Part.LINK, 0.3 * MS), (Part.STEP, 85.3 * MS)),
+    now_s=85.6 * MS,
     now_measured=False,
-    best_s=21.4 * MS,
+    best_s=85.3 * MS,
     binding=Part.LOAD,
-    gains=(Gain(Remedy.PREFETCH, 21.4 * MS),),
+    gains=(
+        Gain(Remedy.PIN, 85.4 * MS, 85.6 * MS, None, exposed(85.4, 0, 0)),
+        Gain(Remedy.PREFETCH, 85.4 * MS, 85.7 * MS, None, exposed(85.4, 0, 0)),
+        Gain(Remedy.WORKERS, 42.7 * MS, 85.6 * MS, 2, exposed(42.4, 0.3, 0)),
+        Gain(Remedy.EVERYTHING, 42.7 * MS, 85.6 * MS, 2, exposed(42.7, 0, 0)),
+    ),
     synthetic_step=True,
+    most_workers=2,
+    exposed=exposed(85.3, 0.3, 0),
+)
+WORKERS_AT_WORK = replace(
+    ADDED_UP,
+    gains=ADDED_UP.gains[:2],
 )
 INSTANT = Bound(((Part.LOAD, 0.0),), 0.0, True, 0.0, Part.LOAD)
 
@@ -574,7 +615,7 @@ FIXED = LoaderReport(
     LOADER,
     PAIR,
     RATES,
-    BOUND,
+    BOUND_OF_8,
     FITTING,
     rebuilding=REBUILT,
     sameness=SAME,
@@ -603,7 +644,7 @@ FIXED_SIMULATED = replace(
 FIXED_SYNTHETIC = replace(
     FIXED,
     rates=replace(RATES, step=replace(SYNTHETIC, samples=STEP.samples)),
-    bound=replace(BOUND, synthetic_step=True),
+    bound=replace(BOUND_OF_8, synthetic_step=True),
     steps=None,
 )
 FIXED_DAMAGED = replace(FIXED, reuse=DAMAGED, steps=None, end_to_end=UNTRACED)
@@ -627,7 +668,7 @@ GOOD = LoaderReport(
 NO_GAIN = LoaderReport(State.NO_GAIN, H100, LOADER, PAIR, COMPUTE_BOUND, NOTHING_TO_WIN)
 NO_GAIN_MEASURED = replace(
     NO_GAIN,
-    bound=BOUND,
+    bound=BOUND_OF_8,
     rates=RATES,
     end_to_end=NO_DIFFERENCE,
     rebuilding=REBUILT,
@@ -635,9 +676,22 @@ NO_GAIN_MEASURED = replace(
 )
 NO_GAIN_SYNTHETIC = replace(
     NO_GAIN,
-    loader=NAMELESS,
-    bound=replace(ADDED_UP, now_s=22.0 * MS),
-    rates=replace(RATES, step=SYNTHETIC),
+    loader=NO_WORKERS,
+    bound=ADDED_UP,
+    rates=LOADING_BOUND,
+    reason=Remark(
+        "loading takes 85.3 ms of 85.6 ms a step", "%pin_loader train_dl --workers auto"
+    ),
+)
+NO_GAIN_AT_ALL = replace(
+    NO_GAIN_SYNTHETIC,
+    loader=replace(LOADER, workers=2),
+    bound=WORKERS_AT_WORK,
+    rates=replace(LOADING_BOUND, load=loading(85.3 * MS, 2)),
+    reason=Remark(
+        "loading takes 85.3 ms of 85.6 ms a step",
+        "make loading itself faster, or store what it works out",
+    ),
 )
 REFUSED_RAM = LoaderReport(
     State.REFUSED_RAM,
@@ -722,8 +776,8 @@ NO_ACCELERATOR = LoaderReport(
     ON_CPU,
     LOAD_ONLY,
     reason=Remark(
-        "pinning is impossible here: there is no accelerator; nothing was changed",
-        'gpumagic.simulate("h100") puts a simulated one in its place',
+        "nothing was changed",
+        'gpumagic.simulate("h100") puts a simulated GPU in its place',
     ),
 )
 NO_ACCELERATOR_REBUILT = replace(
@@ -744,7 +798,19 @@ NO_ACCELERATOR_WORKERS = replace(
 BAD_LINK = replace(DIAGNOSED, rates=SLOW_LINK, anatomy=PINNED_PAIR, setting=H100_5)
 ON_GH200 = replace(DIAGNOSED, rates=COHERENT, setting=GH200, guard=None)
 BY_PARTS = replace(
-    DIAGNOSED, rates=replace(RATES, step=SYNTHETIC), bound=ADDED_UP, guard=WARNING
+    DIAGNOSED, loader=NO_WORKERS, rates=LOADING_BOUND, bound=ADDED_UP, guard=WARNING
+)
+NOT_STARTED = replace(
+    DIAGNOSED,
+    loader=NO_WORKERS,
+    rates=Rates(load=loading(129 * MS, 0)),
+    bound=None,
+    remarks=(
+        Remark(
+            "the device has not been used yet, so copies to it were not measured",
+            "leave --diagnose off, or use the device first",
+        ),
+    ),
 )
 BAD_SEARCH = replace(DIAGNOSED, workers=FAILING_SEARCH, rates=LOAD_ONLY, bound=None)
 REFUSED_SEARCH = replace(DIAGNOSED, workers=NO_SEARCH, rates=Rates(), bound=INSTANT)
@@ -902,12 +968,14 @@ SAMPLES = (
     ("diagnosed-bad-link", BAD_LINK),
     ("diagnosed-gh200", ON_GH200),
     ("diagnosed-by-parts", BY_PARTS),
+    ("diagnosed-not-started", NOT_STARTED),
     ("diagnosed-bad-search", BAD_SEARCH),
     ("diagnosed-no-search", REFUSED_SEARCH),
     ("good", GOOD),
     ("no-gain", NO_GAIN),
     ("no-gain-measured", NO_GAIN_MEASURED),
     ("no-gain-synthetic", NO_GAIN_SYNTHETIC),
+    ("no-gain-at-all", NO_GAIN_AT_ALL),
     ("refused-ram", REFUSED_RAM),
     ("refused-wsl", REFUSED_WSL),
     ("refused-shm", REFUSED_SHM),

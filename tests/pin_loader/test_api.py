@@ -19,6 +19,7 @@ from gpumagic.pin_loader import (  # noqa: E402
     loops,
     pin,
     stages,
+    workers,
 )
 from gpumagic.pin_loader.report import (  # noqa: E402
     Pinned,
@@ -54,7 +55,8 @@ def test_pinning_is_impossible_and_nothing_is_changed():
 
     assert made is None
     assert (report.state, report.out) == (State.NO_ACCELERATOR, None)
-    assert "nothing was changed" in report.drawing().title
+    assert "there is no accelerator to pin for" in report.drawing().title
+    assert "nothing was changed" in str(report)
     assert [leaf.why for leaf in report.anatomy.leaves] == [WhyPageable.NO_ACCELERATOR]
     assert report.rates.load.batch_s > 0
     assert report.rates.copies == ()
@@ -163,7 +165,7 @@ def takes_16_ms(monkeypatch):
     monkeypatch.setattr(loading, "time", clock)
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
-    monkeypatch.setattr(stages, "_PATIENCE", 1000)  # for a busy machine
+    monkeypatch.setattr(investigation, "_PATIENCE", 1000)  # for a busy machine
 
 
 @pytest.mark.usefixtures("takes_16_ms")
@@ -178,6 +180,68 @@ def test_workers_still_help_a_slow_dataset():
     assert made.num_workers == 4
     assert "num_workers" in {each.argument for each in report.rebuilding.changes}
     assert report.end_to_end.result.ratio == pytest.approx(1 / 4, rel=0.02)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Each batch takes 3 s on a clock that nothing else moves."""
+    clock = Clock()
+    for module in (loading, loops, stages):
+        monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=3.0))
+    for module in (loading, workers, investigation, stages):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
+    return clock
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("budget_s", [5.0, 6.0, 20.0])
+def test_a_look_keeps_its_budget_where_two_batches_fit(slow, budget_s):
+    """One batch is looked at, one is timed; more only if there is time for more."""
+    began_s = slow.now
+
+    report = diagnose(DataLoader(Sleepy(4000), 4), budget_s=budget_s)
+
+    assert slow.now - began_s <= 1.25 * budget_s
+    assert report.rates.load.batch_s == pytest.approx(3.0, rel=1e-3)
+
+
+@pytest.mark.usefixtures("slow")
+def test_the_first_estimate_says_that_a_budget_cannot_be_kept():
+    """As soon as one batch is known, with the reason; the report says it as well."""
+    told = []
+
+    report = diagnose(
+        DataLoader(Sleepy(4000), 4),
+        budget_s=2.0,
+        progress=lambda share, note: told.append((share, note)),
+    )
+
+    first = next(note for _, note in told if note.startswith("loading"))
+    assert "in all about 6.40 s, as a batch takes 3.00 s" in first
+    assert [share for share, _ in told] == sorted(share for share, _ in told)
+    assert any("was to take 2.00 s" in remark.text for remark in report.remarks)
+
+
+@pytest.mark.usefixtures("slow")
+def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
+    """Without time to compare, what was made is told to be unproven."""
+    loader, began_s = DataLoader(Sleepy(4000), 4), slow.now
+
+    _, report = improve(loader, workers=2, budget_s=40.0)
+
+    assert report.end_to_end is None
+    assert slow.now - began_s <= 1.25 * 40
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_search_does_not_measure_again_what_is_known():
+    """Loading without workers was timed before: its figure is the first trial."""
+    report = improve(DataLoader(Sleepy(4000), 4), workers="auto", budget_s=20.0).report
+
+    first, *_ = report.workers.trials
+    assert first.loading is report.rates.load
 
 
 class Opening(Sleepy):

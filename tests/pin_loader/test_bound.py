@@ -83,7 +83,10 @@ def of_costs(costs):
 def test_a_loop_that_waits_for_its_link_gains_by_pinning():
     """6 ms pageable and 3 ms of compute add up; pinned and ahead 3 ms are left."""
     bound = bound_of(
-        rates(load=1, pin=2, link=1, pageable=6, step=3), pinned=False, workers=2
+        rates(load=1, pin=2, link=1, pageable=6, step=3),
+        pinned=False,
+        workers=2,
+        most_workers=4,
     )
 
     assert bound.now_s == pytest.approx(9 * MS)
@@ -95,13 +98,18 @@ def test_a_loop_that_waits_for_its_link_gains_by_pinning():
         Remedy.PIN: 4,
         Remedy.PREFETCH: 3,
         Remedy.WORKERS: 9,
+        Remedy.EVERYTHING: 3,
     }
+    assert bound.best.remedy is Remedy.PREFETCH
 
 
 def test_a_loop_that_loads_in_its_own_thread_gains_by_a_worker():
     """Without workers the pinning thread is the host itself, which loads as well."""
     bound = bound_of(
-        rates(load=4, pin=2, link=1, pageable=3, step=3), pinned=False, workers=0
+        rates(load=4, pin=2, link=1, pageable=3, step=3),
+        pinned=False,
+        workers=0,
+        most_workers=1,
     )
 
     assert bound.now_s == pytest.approx(7 * MS)
@@ -110,7 +118,9 @@ def test_a_loop_that_loads_in_its_own_thread_gains_by_a_worker():
         Remedy.PIN: 6,
         Remedy.PREFETCH: 6,
         Remedy.WORKERS: 6,
+        Remedy.EVERYTHING: 4,
     }
+    assert bound.best.remedy is Remedy.EVERYTHING
 
 
 def test_compute_that_takes_all_leaves_nothing_to_win():
@@ -163,19 +173,74 @@ def test_faster_loading_that_was_measured_counts():
     assert gains[Remedy.PREFETCH] == pytest.approx(20 * MS)
 
 
+def standing_in(found):
+    """The same rates with a step that stands in for the user's."""
+    step = dataclasses.replace(found.step, synthetic=True)
+    return dataclasses.replace(found, step=step)
+
+
 def test_a_stand_in_for_compute_neither_binds_nor_hides_what_workers_give():
     """It is as long as loading takes, and loading is what more workers shorten."""
-    loaded = rates(load=12, pin=0.1, link=0.1, pageable=0.2, step=12)
-    stands_in = dataclasses.replace(loaded.step, synthetic=True)
+    found = standing_in(rates(load=12, pin=0.1, link=0.1, pageable=0.2, step=12))
 
-    bound = bound_of(
-        dataclasses.replace(loaded, step=stands_in), pinned=False, workers=0
-    )
+    bound = bound_of(found, pinned=False, workers=0, most_workers=2)
 
     assert bound.binding is Part.LOAD
     assert bound.most < 1.05
-    gains = {gain.remedy: gain.step_s for gain in bound.gains}
-    assert gains[Remedy.WORKERS] == pytest.approx(0.2 * MS)
+    times = {gain.remedy: bound.times(gain) for gain in bound.gains}
+    assert times[Remedy.WORKERS] == pytest.approx(12.2 / 6)
+    assert times[Remedy.PREFETCH] == pytest.approx(12.3 / 12.1)
+
+
+@given(all_costs, st.integers(1, 16))
+@settings(max_examples=200, deadline=None)
+def test_workers_load_so_many_times_as_fast_as_they_are_more(costs, most):
+    """Two processors never promise a hundred times, whatever the step."""
+    bound = bound_of(
+        standing_in(of_costs(costs)),
+        pinned=False,
+        workers=costs.workers,
+        most_workers=most,
+    )
+
+    # One worker loads beside the loop, which by itself is twice as fast at most.
+    limit = 2 * most / max(costs.workers, 1) if most > costs.workers else 1
+    times = [bound.times(gain) for gain in bound.gains if gain.remedy is Remedy.WORKERS]
+    assert all(each <= limit * (1 + 1e-9) for each in times)
+    assert bool(times) == (most > costs.workers)
+
+
+@given(all_costs, st.booleans(), st.floats(0, 3), st.integers(1, 16))
+@settings(max_examples=200, deadline=None)
+def test_no_step_gains_more_than_is_told_of_a_stand_in(costs, pinned, step, most):
+    """Whatever the user's own step takes, what a remedy gives with it is less."""
+
+    def times(rates_):
+        bound = bound_of(
+            rates_, pinned=pinned, workers=costs.workers, most_workers=most
+        )
+        return {gain.remedy: bound.times(gain) for gain in bound.gains}
+
+    found = of_costs(dataclasses.replace(costs, step_s=step))
+
+    most_of_all, own = times(standing_in(found)), times(found)
+    # What makes each step longer is next to nothing in a long one.
+    assert all(own[each] <= max(most_of_all[each], 1) * (1 + 1e-9) for each in own)
+
+
+@given(all_costs, st.integers(1, 16))
+@settings(max_examples=100, deadline=None)
+def test_what_a_step_shows_comes_to_the_step(costs, most):
+    """Exposed parts add up, of the loop as it is and of each remedy."""
+    bound = bound_of(
+        of_costs(costs), pinned=False, workers=costs.workers, most_workers=most
+    )
+
+    assert sum(dict(bound.exposed).values()) == pytest.approx(bound.now_s)
+    for gain in bound.gains:
+        assert min(dict(gain.exposed).values()) >= 0
+        if gain.workers is not None:
+            assert sum(dict(gain.exposed).values()) == pytest.approx(gain.step_s)
 
 
 def test_what_was_not_measured_takes_no_time():
@@ -320,21 +385,58 @@ def test_pinning_joins_loading_where_one_thread_does_both():
     assert spans_of(schedule(helped, Way.AHEAD), "load")[:2] == [(0, 2), (2, 4)]
 
 
+def picture(found, **more):
+    """Four steps of these rates, and the bound that they belong to."""
+    given = {"workers": 2, "pinned": False, **more}
+    most = given.pop("most_workers", None)
+    bound = bound_of(found, most_workers=most, **given)
+    return four_steps(found, bound, **given)
+
+
 def test_before_and_after_come_from_the_same_rates():
     """Before it is the blocking pageable copy, after the pinned one, one ahead."""
-    found = four_steps(
-        rates(load=1, pin=1, link=2, pageable=6, step=3), workers=2, pinned=False
-    )
+    found = picture(rates(load=1, pin=1, link=2, pageable=6, step=3))
 
-    assert spans_of(found.before, "copy")[0] == (1, 7)
-    assert spans_of(found.after, "copy")[0] == (1, 3)
-    assert max(span.end_s for span in found.after) == pytest.approx(15 * MS)
-    assert max(span.end_s for span in found.before) == pytest.approx(37 * MS)
+    assert found.remedy is Remedy.PREFETCH
+    assert spans_of(found.before, "copy") == [(0, 6), (9, 15), (18, 24), (27, 33)]
+    assert spans_of(found.before, "compute") == [(6, 9), (15, 18), (24, 27), (33, 36)]
+    assert spans_of(found.after, "compute") == [(0, 3), (3, 6), (6, 9), (9, 12)]
+
+
+def end_of(spans):
+    """When the last of some spans ends."""
+    return max(span.end_s for span in spans)
+
+
+@given(all_costs, st.booleans(), st.booleans(), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_the_better_loop_never_ends_later_in_the_picture(
+    costs, pinned, synthetic, most
+):
+    """Both begin under way, so that four steps take four times what one is to take."""
+    found = of_costs(costs)
+    found = standing_in(found) if synthetic else found
+    bound = bound_of(found, pinned=pinned, workers=costs.workers, most_workers=most)
+
+    steps = four_steps(found, bound, workers=costs.workers, pinned=pinned)
+
+    assert end_of(steps.before) == pytest.approx(4 * sum(dict(bound.exposed).values()))
+    best = sum(dict(bound.best.exposed).values())
+    assert end_of(steps.after) == pytest.approx(4 * best, rel=1e-6)
+    assert min(span.start_s for span in (*steps.before, *steps.after)) >= 0
+
+
+def test_a_stand_in_is_not_drawn_as_a_part_of_a_step():
+    """What it computes is nothing that the user's loop does."""
+    found = picture(standing_in(rates(load=4, step=4)))
+
+    computed = [span for span in found.before if span.lane == "compute"]
+    assert sum(span.end_s - span.start_s for span in computed) == 0
 
 
 def test_there_is_no_picture_of_nothing():
     """Without rates there is nothing to draw."""
-    assert four_steps(Rates(), workers=0, pinned=False) is None
+    assert picture(Rates(), workers=0) is None
 
 
 class Clock:

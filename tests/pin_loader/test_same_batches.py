@@ -83,6 +83,17 @@ def test_an_endless_loader_ends_the_comparison():
     assert (found.same, found.batches, found.whole) == (True, 3, False)
 
 
+def test_two_batches_are_enough_where_time_is_short():
+    """What was not compared is not called the same; all are, if that is asked for."""
+    old = DataLoader(Numbers(), 4)
+
+    few = compare(old, rebuild(old).loader, batches=5, enough_s=0.0)
+    whole = compare(old, rebuild(old).loader, batches=5, whole=True, enough_s=0.0)
+
+    assert (few.same, few.batches, few.whole) == (True, 2, False)
+    assert (whole.batches, whole.whole) == (6, True)
+
+
 def test_a_prefetcher_is_compared_by_what_it_hands_out():
     """A prefetcher round the new loader is one more thing that could go wrong."""
     old = DataLoader(Numbers(), 4, shuffle=True)

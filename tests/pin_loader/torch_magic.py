@@ -342,6 +342,22 @@ def test_workers_are_searched_for_without_a_stand_in_that_hides_them(
     assert report.rates.step.samples.median_s < report.rates.load.batch_s
 
 
+def test_workers_that_were_tried_and_do_not_help_are_not_advised(
+    shell, clock, monkeypatch
+):
+    """What was measured counts, not what as many as there are processors could give."""
+    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(workers, "usable", lambda: 1)
+    shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(256, 4)), 8)
+
+    report = run(shell, "%pin_loader slow_dl --workers auto --budget 6s -o -q")
+
+    assert report.workers.chosen == 0
+    assert "orkers could" not in report.drawing().title
+    assert "do not help: one was tried." in " ".join(str(report).split())
+    assert "--workers" not in report.reason.hint
+
+
 def test_workers_of_an_iterable_dataset_are_refused_with_the_reason(shell):
     """They would give every row once more."""
     report = run(shell, f"%pin_loader stream_dl --workers auto --force {BUDGET} -o -q")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import warnings
 from types import SimpleNamespace
@@ -15,10 +16,17 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import buffer_overwrite, rates
 from gpumagic.pin_loader import link as copies
-from gpumagic.pin_loader.bound import Way, bound_of, costs_of, step_s
+from gpumagic.pin_loader.bound import Way, bound_of, costs_of, four_steps, step_s
 from gpumagic.pin_loader.loops import Loop, end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Samples, Step
+from gpumagic.pin_loader.report import (
+    CopyMode,
+    Loading,
+    Rates,
+    Remedy,
+    Samples,
+    Step,
+)
 from gpumagic.report.robust import Verdict
 
 torch.set_num_threads(1)
@@ -93,7 +101,7 @@ def test_a_loop_bound_by_its_link_gets_faster(runtime):
     assert before == pytest.approx(1.29 * MS, rel=0.05)
     assert after == pytest.approx(0.6 * MS, rel=0.05)
     assert result.result.verdict is Verdict.FASTER
-    assert len(result.result.pairs) == 6
+    assert len(result.result.pairs) == 2  # the model gives the same again
     assert result.overlap[0] == 0
     assert result.overlap[1] > 0.9
     assert result.pageable_share == (1.0, 0.0)
@@ -109,6 +117,31 @@ def test_the_estimate_agrees_with_the_trace(runtime):
     assert result.overlap == (None, None)
     assert before == pytest.approx(0.0, abs=0.1)
     assert after == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("load", "step"), [(0.3, 2.0), (2.0, 0.3), (1.0, 1.0)])
+def test_the_picture_of_four_steps_is_what_the_loops_take(runtime, workers, load, step):
+    """Both loops, run on the simulated GPU, take a quarter of their picture a step."""
+    found = known_rates(load=load, step=step, workers=workers)
+    found = dataclasses.replace(
+        found, step=dataclasses.replace(found.step, synthetic=False)
+    )
+    bound = bound_of(found, pinned=False, workers=workers)
+
+    result = compared(runtime, found, workers=workers, trace=False)
+
+    steps = four_steps(found, bound, workers=workers, pinned=False)
+    before, after = result.result.pairs[0]
+    assert end_of(steps.before) / 4 == pytest.approx(before, rel=0.08)
+    assert sum(dict(bound.exposed).values()) == pytest.approx(before, rel=0.08)
+    if steps.remedy is Remedy.PREFETCH:
+        assert end_of(steps.after) / 4 == pytest.approx(after, rel=0.08)
+
+
+def end_of(spans):
+    """When the last of some spans ends."""
+    return max(span.end_s for span in spans)
 
 
 def test_a_loop_bound_by_compute_gains_nothing_worth_having(runtime):
@@ -257,22 +290,32 @@ def test_a_model_of_large_batches_keeps_to_its_time(monkeypatch):
     monkeypatch.setattr(module, "perf_counter", lambda: now[0])
 
     class Modelled:
-        """A loop that really takes so long."""
+        """A loop that really takes so long; in the model a little more each time."""
 
         is_modelled = True
 
-        def __init__(self, took_s):
-            self.took_s = took_s
+        def __init__(self, took_s, more_s=0.1):
+            self.took_s, self.more_s, self.step_s = took_s, more_s, 1.0
 
         def run(self, _):
             now[0] += self.took_s
-            return 1.0
+            self.step_s += self.more_s
+            return self.step_s
+
+        def is_short(self, _):
+            return False
 
     quick = module._Pair(Modelled(0.01), Modelled(0.01))
     slow = module._Pair(Modelled(1.0), Modelled(1.0))
 
     assert len(module._pairs(quick, 4, 1.0, shared=False, progress=None)) == 6
     assert len(module._pairs(slow, 4, 1.0, shared=False, progress=None)) == 2
+
+    alike = module._Pair(Modelled(0.01, 0), Modelled(0.01, 0))
+    pairs = module._pairs(alike, 4, 1.0, shared=False, progress=None)
+    assert len(pairs) == 2  # a third one would be the same
+    assert module._verdict(pairs, alike).verdict is Verdict.SAME
+    assert module._remarks(pairs, alike, 4) == []
 
 
 def test_a_run_begins_with_batches_that_do_not_count():
