@@ -113,8 +113,7 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
         return Chosen(remark=_too_early("torch was not imported"))
     places = places_beside(torch) if lines else None
     if runtime.simulated:
-        # Its engine knows the peak by itself.
-        return _of_the_simulator() if lines else Chosen()
+        return _of_the_simulator()
     if runtime.kind == "cpu":
         from gpumagic.devices.host_allocations import HostAllocations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpumagic.drawing import (
     Badge,
     Column,
+    Details,
     Meter,
     Note,
     Paragraph,
@@ -16,26 +17,40 @@ from gpumagic.drawing import (
     Stack,
     Stacks,
     Table,
+    how_measured,
 )
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
-from gpumagic.gpu_mem.view_names import names_parts
+from gpumagic.gpu_mem.view_course import (
+    at_peak_table,
+    course_details,
+    curve,
+    highest_course,
+)
+from gpumagic.gpu_mem.view_names import looked_at, names_parts, unwanted
 from gpumagic.gpu_mem.view_terms import (
+    PEAKS_IN_WORDS,
     counted_badge,
     device_name,
     drawn_peak,
+    error_name,
     figures,
     known_sum,
     notes,
     of_host,
     on_device,
-    peak_remarked,
     peak_short,
     peak_text,
     short_badges,
-    short_error,
     short_name,
 )
-from gpumagic.report.units import bytes_text, change_text, count_text, devices_text
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    devices_text,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,22 +66,34 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.report import BriefReport, CellReport, LedgerReport
 
 _MOST_TOLD = 2  # devices in the title
-_MOST_IN_LINE = 4
+_MOST_IN_LINE = 3
+_MOST_BADGES = 3
 _SEVERAL = 2
-_ALLOCATED = "allocated"
+_IN_USE = "in use"
 _PERHAPS = "perhaps"
 _CACHED = "cached"
 _LEGEND = (
-    (_ALLOCATED, ""),
+    (_IN_USE, "in tensors"),
     (_CACHED, "kept by torch for its next tensors"),  # the second, as in a balance
     (_PERHAPS, "up to the upper bound of the peak"),
 )
 _MOST_DRAWN = 3  # devices
-_LAST = 10**9
+_LAST = _ALL = 10**9
 _MOST_APART = 2  # devices on which a line has rows of its own
+_LONGEST_CODE = 40
+_LONGEST_BRIEF = 24
+_WORTH_NAMING = 0.25  # of what a cell has left
+# How much stands beside a picture, by whether that is the curve of a recording.
+_MOST_BESIDE = {False: MOST_NOTES, True: 1}
+_MOST_ROWS_BESIDE = {False: MOST_ROWS, True: MOST_ROWS - 2}
 _PARTIAL = (
-    "the recording was full before the cell had ended: the oldest entries are lost, so "
+    "the recording was full before the cell had ended: the oldest steps are lost, so "
     "lines took at least this"
+)
+_LEAKS = "%gpu_mem leaks"
+_BACKWARD = (
+    "Backward: taken by the backward pass that this line started, on threads that run "
+    "no code of the cell."
 )
 _DRAWN = 3  # values
 _MOST_CURVES = 8
@@ -75,11 +102,43 @@ _Place = tuple[str, str, int]  # kind, label, device
 
 
 def headline(report: CellReport) -> str:
-    """The difference and the peak, with how well it is known."""
-    said = _named(report, "; ".join(_devices(report)) or _nothing(report.setting))
-    if report.failed is None:
-        return said
-    return f"{said}; the code failed ({short_error(report.failed)})"
+    """What the cell left and its peak; who has most of it."""
+    said = "; ".join(_devices(report)) or _nothing(report.setting)
+    if report.failed is not None:
+        failed = f"failed with {error_name(report.failed)}: {said}"
+        held = _held_by_errors(report)
+        more = f"; {held} is held by the failed call" if held else ""
+        return _named(report, failed + more)
+    most = _most(report)
+    return _named(report, f"{said}; {most}" if most else said)
+
+
+def _held_by_errors(report: CellReport) -> str:
+    """How much the frames of errors hold; empty where that is nothing."""
+    if report.holdings is None:
+        return ""
+    nbytes = sum(
+        each.own_bytes
+        for each in report.holdings.holders
+        if each.kind is HolderKind.ERROR
+    )
+    return bytes_text(nbytes) if nbytes else ""
+
+
+def _most(report: CellReport) -> str:
+    """Which line, or else which name, has most of what the cell left."""
+    delta = known_sum([each.allocated_delta for each in report.changes]) or 0
+    if delta <= 0:
+        return ""
+    if report.lines:
+        line = max(report.lines, key=lambda each: each.net_bytes)
+        if line.line is not None and line.net_bytes >= _WORTH_NAMING * delta:
+            place = line.line.where if line.number is None else f"line {line.number}"
+            return f"{place} left {change_text(line.net_bytes)}"
+        return ""
+    if report.holdings is not None and (first := unwanted(report.holdings)):
+        return f"{bytes_text(first.nbytes)} is held by {first.words}"
+    return next(iter(_largest_change(report)), "")
 
 
 def brief(report: BriefReport) -> str:
@@ -90,8 +149,14 @@ def brief(report: BriefReport) -> str:
         clauses.append(count_text(more, "more device"))
     said = ["; ".join(clauses) or _nothing(cell.setting)]
     said += _largest_change(cell)
-    said += _badges(cell)
+    badges = list(_badges(cell))
+    said += badges[:_MOST_BADGES]
+    if more := len(badges) - _MOST_BADGES:
+        said += [f"{more} more in %gpu_mem log"] if more > 0 else []
     failed = "failed: " if cell.failed is not None else ""
+    held = _held_by_errors(cell) if failed else ""
+    if held:
+        said.append(f"{held} held by the failed call: {_LEAKS}")
     return _named(cell, failed + ", ".join(said))
 
 
@@ -139,7 +204,7 @@ def _devices(report: CellReport) -> Iterator[str]:
     elif known:
         highest = max(known, key=_highest)
         where = on_device(setting, highest.device)
-        yield f"the highest peak {where}: {peak_remarked(highest.peak)}"
+        yield f"the highest peak {where}: {peak_text(highest.peak)}"
 
 
 def _told(change: DeviceChange, setting: Setting) -> str:
@@ -149,7 +214,7 @@ def _told(change: DeviceChange, setting: Setting) -> str:
     said = f"{_delta(change.allocated_delta)} {where}"
     if of_host(setting) and change.peak.kind is PeakKind.UNKNOWN:
         return said  # only names are looked at there, before and after
-    return f"{said}, peak {peak_remarked(change.peak)}"
+    return f"{said}, peak {peak_text(change.peak)}"
 
 
 def _uncounted(change: DeviceChange) -> bool:
@@ -208,35 +273,79 @@ def _largest_change(cell: CellReport) -> Iterator[str]:
 
 
 def cell_parts(report: CellReport) -> Iterator[Part]:
-    """Everything below the headline."""
-    setting = report.setting
-    if report.failed is not None:
-        yield Note(
-            "problem",
-            f"the code failed: {report.failed}",
-            "frames of the error keep their tensors alive: %gpu_mem leaks",
-        )
-    yield from _changes(report.changes, setting)
-    yield from notes(report.badges, setting)
-    if report.holdings is not None:
-        yield from names_parts(report.holdings, setting, report.top)
+    """One picture, one table, and behind them all that is known."""
+    setting, holdings = report.setting, report.holdings
+    counted = [each for each in report.changes if _is_counted(each)]
+    has_table = len(counted) > _MOST_DRAWN
+    if report.courses:
+        yield curve(highest_course(report.courses), setting)
+    elif counted:
+        yield _changes_table(counted, setting) if has_table else _bars(counted, setting)
+    told = tuple(_notes(report))
+    is_recorded = bool(report.courses or report.lines)
+    shown, more = told[: _MOST_BESIDE[is_recorded]], told[_MOST_BESIDE[is_recorded] :]
+    yield from shown
+    room = _MOST_ROWS_BESIDE[is_recorded] - 2 * len(shown)
     if report.lines is not None:
-        yield from lines_parts(report.lines, setting, partial=report.lines_partial)
+        yield from lines_parts(report.lines, setting, room)
+    elif report.courses:
+        course = highest_course(report.courses)
+        yield at_peak_table(course, "What was in use at the peak").beginning(room)
+    if holdings is not None:
+        alone = not (has_table or is_recorded)
+        yield from names_parts(holdings, setting, report.top, room=room if alone else 0)
+    if more:
+        yield Details(count_text(len(more), "more note"), more, "notes")
+    if report.courses:
+        in_sight = room if report.lines is None else 0
+        yield from course_details(report.courses, setting, in_sight)
+    yield from _counted(counted, setting, drawn=not report.courses)
+    if report.failed is not None:
+        torchs = "OutOfMemory" in error_name(report.failed)
+        name, what = ("torch", "What torch said") if torchs else ("error", "The error")
+        yield Details(what, (Paragraph(report.failed),), name)
+    yield how_measured(*_how(report))
+
+
+def _notes(report: CellReport) -> Iterator[Note]:
+    """What leads to an action, the most serious first."""
+    if report.failed is not None and _held_by_errors(report):
+        said = "frames of the error keep their tensors alive until they are let go of"
+        yield Note("problem", said, _LEAKS)
+    if report.lines is not None and report.lines_partial:
+        yield Note("warning", _PARTIAL)
+    ended_by_oom = report.failed is not None and "OutOfMemory" in report.failed
+    if ended_by_oom:
+        yield Note("problem", "the cell ended since no memory was left", "%gpu_mem why")
+    yield from notes(report.badges, report.setting)
+
+
+def _how(report: CellReport) -> Iterator[Part]:
+    """How well the peak is known, and what could not be looked at."""
+    kinds = dict.fromkeys(each.peak.kind for each in report.changes)
+    said = [PEAKS_IN_WORDS[kind] for kind in kinds]
+    if looked := looked_at(report.holdings):
+        said.append(looked)
+    if said:
+        yield Paragraph("\n".join(said))
     yield from (Note("note", remark) for remark in report.remarks)
 
 
-def _changes(changes: tuple[DeviceChange, ...], setting: Setting) -> Iterator[Part]:
-    """Bars for a few devices, a table for many."""
-    counted = [each for each in changes if _is_counted(each)]
-    if len(counted) > _MOST_DRAWN:
-        yield _changes_table(counted, setting)
-    elif counted:
-        yield _bars(counted, setting)
-    said = (
-        [] if len(counted) > _MOST_DRAWN else [_sentence(c, setting) for c in counted]
-    )
-    if any(said):
-        yield Paragraph("\n".join(filter(None, said)))
+def _counted(
+    counted: Sequence[DeviceChange], setting: Setting, *, drawn: bool
+) -> Iterator[Details]:
+    """What the allocator has counted beside what is in sight."""
+    parts: list[Part] = []
+    if counted and not drawn:
+        few = len(counted) <= _MOST_DRAWN
+        parts.append(
+            _bars(counted, setting) if few else _changes_table(counted, setting)
+        )
+    sentences = [said for each in counted if (said := _sentence(each, setting))]
+    if sentences:
+        parts.append(Paragraph("\n".join(sentences)))
+    if parts:
+        yield Details("What the allocator counted", tuple(parts), "counters")
 
 
 def _is_counted(change: DeviceChange) -> bool:
@@ -254,11 +363,11 @@ def _bars(changes: Sequence[DeviceChange], setting: Setting) -> Stacks:
         stacks.append(_moment(f"{name}before", change.before))
         if peak := drawn_peak(change.peak):
             sure, perhaps = peak
-            pieces = ((_ALLOCATED, sure), (_PERHAPS, perhaps))
+            pieces = ((_IN_USE, sure), (_PERHAPS, perhaps))
             stacks.append(Stack(f"{name}peak", pieces, peak_short(change.peak)))
         stacks.append(_moment(f"{name}after", change.after))
     first = device_name(setting, changes[0].device)
-    caption = "Allocated" if several else f"Allocated, {first}"
+    caption = "Memory" if several else f"Memory of {first}"
     return Stacks(caption, tuple(stacks), _LEGEND)
 
 
@@ -266,7 +375,7 @@ def _moment(name: str, counters: Counters) -> Stack:
     """The memory before or after the cell."""
     allocated, reserved = counters.allocated_bytes, counters.reserved_bytes
     cached = 0 if None in (allocated, reserved) else (reserved or 0) - (allocated or 0)
-    pieces = ((_ALLOCATED, allocated or 0), (_CACHED, max(cached, 0)))
+    pieces = ((_IN_USE, allocated or 0), (_CACHED, max(cached, 0)))
     return Stack(name, pieces, bytes_text(allocated))
 
 
@@ -275,12 +384,11 @@ def _sentence(change: DeviceChange, setting: Setting) -> str:
     gross, reserved = change.gross_bytes, change.after.reserved_bytes
     said = []
     if gross is not None and gross >= 0:
-        handed = f"{bytes_text(gross)} was handed out in between"
-        said.append(f"{handed}, however soon it came back")
+        said.append(f"{bytes_text(gross)} was handed out in between")
     if reserved is not None:
         delta = change.reserved_delta
         grown = "as before" if delta == 0 else change_text(delta)
-        said.append(f"{bytes_text(reserved)} is reserved from the driver ({grown})")
+        said.append(f"{bytes_text(reserved)} is reserved from the driver now ({grown})")
     name = device_name(setting, change.device)
     return f"{name}: {'; '.join(said)}." if said else ""
 
@@ -293,7 +401,7 @@ def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
         figures("Change", lambda each: each.allocated_delta, change_text),
         figures("Handed out", lambda each: each.gross_bytes),
         figures("Reserved", lambda each: each.after.reserved_bytes),
-        Property(Column("Peak"), lambda each: peak_remarked(each.peak)),
+        Property(Column("Peak"), lambda each: peak_text(each.peak)),
     )
     return Table.of("What each device had allocated", properties, changes)
 
@@ -302,20 +410,17 @@ def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
 
 
 def lines_parts(
-    lines: Sequence[LineUse], setting: Setting, *, partial: bool
+    lines: Sequence[LineUse], setting: Setting, room: int
 ) -> Iterator[Part]:
-    """The table of lines in the order of the cell, with their sum."""
-    if partial:
-        yield Note("warning", _PARTIAL)
+    """The lines that matter most in the order of the cell, and all of them folded."""
     if not lines:
         yield Paragraph("No line of the cell took memory, or gave it back.")
         return
-    yield _lines_table(lines, setting)
-    if any(line.backward for line in lines):
-        yield Paragraph(
-            "Backward: taken by the backward pass that this line started, on threads "
-            "that run no code of the cell."
-        )
+    whole = _lines_table(lines, setting, _ALL)
+    yield _lines_table(lines, setting, room - 1)
+    backward = any(line.backward for line in lines)
+    parts = (whole, Paragraph(_BACKWARD)) if backward else (whole,)
+    yield Details("All lines, with what they gave back", parts, "lines")
 
 
 class _Row(NamedTuple):
@@ -328,33 +433,52 @@ class _Row(NamedTuple):
     at_peak: Cell
 
 
-def _lines_table(lines: Sequence[LineUse], setting: Setting) -> Table:
-    several = len({line.device for line in lines}) > 1
+def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table:
+    several, whole = len({line.device for line in lines}) > 1, most == _ALL
+    gave_back = figures("Gave back", lambda row: row.use.freed_bytes)
     properties = (
         Property(Column("Line", number=True), lambda row: row.number),
         Property(Column("Code"), lambda row: row.code),
         *((Property(Column("Device"), lambda row: row.where),) if several else ()),
         figures("Took", lambda row: row.use.allocated_bytes),
-        figures("Gave back", lambda row: row.use.freed_bytes),
+        *((gave_back,) if whole else ()),
         figures("Left", lambda row: row.use.net_bytes, change_text),
-        Property(Column("Alive at the peak", number=several), lambda row: row.at_peak),
+        Property(Column("At the peak", number=several), lambda row: row.at_peak),
     )
     # With a column more, a bar would leave no room for the code.
     drawn = 0 if several else max(line.at_peak_bytes for line in lines)
+    together = list(_lines_together(lines, setting))
+    shown = _that_matter(together, most)
     rows = [
         _Row(
             "-" if use.number is None else f"{use.number}",
-            _code(use),
+            _code(use) if whole else shortened(_code(use), _LONGEST_CODE),
             where,
             use,
             bytes_text(use.at_peak_bytes) if several else _meter(use, drawn),
         )
-        for use, where in _lines_together(lines, setting)
+        for use, where in shown
     ]
     all_of_them = _lines_sum(lines)
     at_peak = bytes_text(all_of_them.at_peak_bytes)
-    rows.append(_Row("", "all of them", "", all_of_them, at_peak))
-    return Table.of("By line of the cell", properties, rows)
+    left_out = len(together) - len(shown)
+    name = f"all, {left_out} more" if left_out else "all of them"
+    rows.append(_Row("", name, "", all_of_them, at_peak))
+    caption = "" if whole else "By line of the cell"
+    return Table.of(caption, properties, rows)
+
+
+def _that_matter(
+    rows: Sequence[tuple[LineUse, str]], most: int
+) -> Sequence[tuple[LineUse, str]]:
+    """Those that left most, or had most at the peak, in the order of the cell."""
+
+    def weight(use: LineUse) -> int:
+        return max(abs(use.net_bytes), use.at_peak_bytes)
+
+    chosen = sorted(rows, key=lambda row: -weight(row[0]))[:most]
+    kept = {id(row) for row in chosen}
+    return [row for row in rows if id(row) in kept]
 
 
 def _meter(use: LineUse, most: int) -> Meter:
@@ -425,19 +549,33 @@ def ledger_headline(report: LedgerReport) -> str:
 
 
 def ledger_parts(report: LedgerReport) -> Iterator[Part]:
-    """The table, how each device went, and how to take it along."""
+    """How the device went of which most is known, its last cells, and all of it."""
+    curves = list(_curves(report))
+    yield from curves[:1]
     if report.entries:
-        yield _ledger_table(report)
-        yield from _curves(report)
-    if report.dropped:
-        older = count_text(report.dropped, "older entry", "older entries")
-        yield Paragraph(f"{older} before these were forgotten.")
+        yield _ledger_table(report, MOST_ROWS)
     if report.automatic:
-        yield Note("note", "every cell is being watched", "%gpu_mem off")
+        yield Note("note", "every cell is being watched", "%gpu_mem off", "watched")
     else:
-        yield Note("note", "cells are watched when asked", "%gpu_mem on")
+        yield Note("note", "cells are watched when asked", "%gpu_mem on", "not watched")
     if report.saved_as:
         yield Note("note", f"saved as {report.saved_as}")
+    if report.entries:
+        older = Paragraph(f"{_older(report)} before these were forgotten.")
+        parts = (
+            _ledger_table(report, _MOST_ROWS),
+            *((older,) if report.dropped else ()),
+        )
+        yield Details("All cells, with their notes", parts, "cells")
+    if curves[1:]:
+        yield Details("How the other devices went", tuple(curves[1:]), "devices")
+    if report.entries:
+        said = "Change and peak of each cell are what %%gpu_mem measured there."
+        yield how_measured(Paragraph(said))
+
+
+def _older(report: LedgerReport) -> str:
+    return count_text(report.dropped, "older entry", "older entries")
 
 
 def ledger_label(report: LedgerReport) -> str:
@@ -446,27 +584,33 @@ def ledger_label(report: LedgerReport) -> str:
     return labels.pop() if len(labels) == 1 else ""
 
 
-def _ledger_table(report: LedgerReport) -> Table:
+def _ledger_table(report: LedgerReport, most: int) -> Table:
     entries = report.entries
-    shown = entries[-_MOST_ROWS:]
+    shown = entries[-most:]
     several = len({_ledger_place(entry) for entry in entries}) > 1
     mixed = len({entry.label for entry in entries}) > 1
-    on = _on_with_label if mixed else _on
+    on, brief = _on_with_label if mixed else _on, most == MOST_ROWS
     properties = (
         Property(Column("Cell"), _cell),
-        Property(Column("Code"), _title),
+        Property(Column("Code"), _brief_title if brief else _title),
         *((Property(Column("On"), on),) if several else ()),
         figures("Change", lambda entry: entry.allocated_delta, change_text),
         Property(Column("Peak", number=True), lambda entry: peak_short(entry.peak)),
-        figures("Allocated after", lambda entry: entry.allocated_bytes),
-        Property(Column("Notes"), _to_know),
+        figures("In use after", lambda entry: entry.allocated_bytes),
+        Property(Column("Notes"), _failed if brief else _to_know),
     )
-    caption = (
-        f"Watched cells{'' if several else f' on {_on(entries[0])}'}, oldest first"
-    )
+    if not any(entry.badges or entry.failed for entry in shown):
+        properties = properties[:-1]
+    caption = f"Watched cells{'' if several else f' on {_on(entries[0])}'}"
     if len(shown) < len(entries):
         caption += f": the last {len(shown)} of {len(entries):,} entries"
     return Table.of(caption, properties, shown)
+
+
+def _failed(entry: LedgerEntry) -> Cell:
+    if entry.failed:
+        return Badge("failed", "problem")
+    return count_text(len(entry.badges), "note") if entry.badges else ""
 
 
 def _to_know(entry: LedgerEntry) -> Cell:
@@ -485,7 +629,7 @@ def _curves(report: LedgerReport) -> Iterator[Part]:
     for (kind, label, device), values in list(drawn.items())[:_MOST_CURVES]:
         behind = f" ({label})" if label and label != ledger_label(report) else ""
         name = "host memory" if kind == "cpu" else f"{kind}:{device}"
-        caption = f"Allocated after each cell, {name}{behind}"
+        caption = f"In use after each cell, {name}{behind}"
         yield Sparkline(caption, values, bytes_text)
     if (more := len(drawn) - _MOST_CURVES) > 0:
         yield Paragraph(f"... and {count_text(more, 'device')} more in the table")
@@ -505,6 +649,10 @@ def _on_with_label(entry: LedgerEntry) -> str:
 
 def _cell(entry: LedgerEntry) -> str:
     return "-" if entry.code.cell is None else f"In [{entry.code.cell}]"
+
+
+def _brief_title(entry: LedgerEntry) -> str:
+    return shortened(entry.code.title, _LONGEST_BRIEF)
 
 
 def _title(entry: LedgerEntry) -> str:

@@ -357,6 +357,8 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-log-long",
     "cuda_sync_time-hostile",
     "gpu_mem-map",
+    "gpu_mem-cell-lines",
+    "gpu_mem-cell-exact",
     "gpu_mem-balance-eight",
     "pin_loader-fixed",  # two timelines, and all figures behind a click
     "pin_loader-unproven",
