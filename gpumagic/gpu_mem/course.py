@@ -81,6 +81,9 @@ def course_of(  # noqa: PLR0913 -- each is known by another
     """
     changes = (each.nbytes if each.taken else -each.nbytes for each in events)
     levels = list(accumulate(changes, initial=before_bytes))
+    if unseen := max(-min(levels), 0):  # on the host, what no name had was given back
+        before_bytes += unseen
+        levels = [each + unseen for each in levels]
     lowest, highest = _stretches(levels)
     peak = replay(events, before_bytes)
     spot = events[peak.before_peak - 1].spot if peak.before_peak else None

@@ -91,6 +91,10 @@ _PARTIAL = (
     "lines took at least this"
 )
 _LEAKS = "%gpu_mem leaks"
+_ON_HOST = (
+    "Nobody counts the host's memory of tensors: it is what names hold before and "
+    "after.\nA recording sees each operation; what no name holds leaves bounds."
+)
 _BACKWARD = (
     "Backward: taken by the backward pass that this line started, on threads that run "
     "no code of the cell."
@@ -324,6 +328,8 @@ def _how(report: CellReport) -> Iterator[Part]:
     """How well the peak is known, and what could not be looked at."""
     kinds = dict.fromkeys(each.peak.kind for each in report.changes)
     said = [PEAKS_IN_WORDS[kind] for kind in kinds]
+    if of_host(report.setting):
+        said = [_ON_HOST]
     if looked := looked_at(report.holdings):
         said.append(looked)
     if said:
@@ -368,6 +374,8 @@ def _bars(changes: Sequence[DeviceChange], setting: Setting) -> Stacks:
         stacks.append(_moment(f"{name}after", change.after))
     first = device_name(setting, changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
+    if of_host(setting):
+        caption = "Memory that names hold"
     return Stacks(caption, tuple(stacks), _LEGEND)
 
 

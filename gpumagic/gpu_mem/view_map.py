@@ -134,7 +134,7 @@ class _HeldBack(NamedTuple):
 
     holders: str
     first: Segment
-    count: int
+    segments: int
     used_bytes: int
     free_bytes: int
     hole_bytes: int
@@ -151,7 +151,7 @@ def _held_back(report: MapReport) -> list[_HeldBack]:
         key = holders, segment.device, segment.pool, segment.stream
         before = alike.get(key, _HeldBack(holders, segment, 0, 0, 0, 0))
         alike[key] = before._replace(
-            count=before.count + 1,
+            segments=before.segments + 1,
             used_bytes=before.used_bytes + segment.nbytes - sum(holes_of(segment)),
             free_bytes=before.free_bytes + free,
             hole_bytes=max(before.hole_bytes, *holes_of(segment)),
@@ -166,10 +166,10 @@ def _held_back_table(report: MapReport, rows: Sequence[_HeldBack]) -> Table:
     of_pool = Property(
         Column("Lies in"), lambda row: _group_name(row.first.pool, row.first.stream)
     )
-    count = Property(Column("Segments", number=True), lambda row: f"{row.count:,}")
+    count = Property(Column("Segments", number=True), lambda row: f"{row.segments:,}")
     properties = (
         Property(Column("Held back by"), lambda row: row.holders),
-        *((count,) if any(row.count > 1 for row in rows) else ()),
+        *((count,) if any(row.segments > 1 for row in rows) else ()),
         figures("In use", lambda row: row.used_bytes),
         figures("Free", lambda row: row.free_bytes),
         figures("Largest hole", lambda row: row.hole_bytes),
@@ -398,7 +398,7 @@ class _Alike(NamedTuple):
 
     first: Block
     segment: Segment
-    count: int
+    blocks: int
     nbytes: int
 
 
@@ -416,7 +416,7 @@ def _blocks(report: MapReport) -> Iterator[Details]:
             key = *place, whose, block.line if block.names else None
             before = alike.get(key, _Alike(block, segment, 0, 0))
             alike[key] = before._replace(
-                count=before.count + 1, nbytes=before.nbytes + block.nbytes
+                blocks=before.blocks + 1, nbytes=before.nbytes + block.nbytes
             )
     if not alike:
         return
@@ -437,8 +437,8 @@ def _block_properties(report: MapReport, shown: Sequence[_Alike]) -> Iterator[Pr
         return f"{name}, expandable" if row.segment.expandable else name
 
     yield Property(Column("Name"), lambda row: names_or_none(row.first.names))
-    if any(row.count > 1 for row in shown):
-        yield Property(Column("Blocks", number=True), lambda row: f"{row.count:,}")
+    if any(row.blocks > 1 for row in shown):
+        yield Property(Column("Blocks", number=True), lambda row: f"{row.blocks:,}")
     yield figures("Bytes", lambda row: row.nbytes)
     if any(row.first.state is BlockState.PENDING for row in shown):
         yield Property(Column("State"), lambda row: _KINDS[row.first.state])

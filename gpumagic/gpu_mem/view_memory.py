@@ -14,7 +14,7 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
-from gpumagic.gpu_mem.view_names import unwanted, who_holds_most
+from gpumagic.gpu_mem.view_names import names_headline, unwanted
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
@@ -78,7 +78,7 @@ def memory_headline(report: MemoryReport) -> str:
         allocated = known_sum([each.counters.allocated_bytes for each in devices])
         where = _where(devices, setting)
         return f"{_out_of(first.nbytes, allocated)} {where} is held by {first.words}"
-    held = who_holds_most(holdings)
+    held = names_headline(holdings)
     said = _devices(devices, setting)
     return f"{said}; {held}" if held else said
 

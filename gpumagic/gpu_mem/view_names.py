@@ -87,7 +87,7 @@ def unwanted(holdings: Holdings) -> Unwanted | None:
     return Unwanted(sums[kind], _UNWANTED[kind])
 
 
-def who_holds_most(holdings: Holdings | None) -> str:
+def names_headline(holdings: Holdings | None) -> str:
     """Who that is, in half a sentence; empty where nobody is found."""
     if holdings is None:
         return ""

@@ -324,7 +324,10 @@ LITTLE = MemoryReport(
             0,
         ),
     ),
-    holdings_of(dataclasses.replace(BATCH, own_bytes=16 * MIB), rest=0),
+    Holdings(
+        (dataclasses.replace(BATCH, own_bytes=16 * MIB, reachable_bytes=16 * MIB),),
+        ((0, 16 * MIB),),
+    ),
 )
 NOT_SHARED = dataclasses.replace(
     BALANCE, holdings=holdings_of(GRAPH, BATCH, SHOWN), host=None
@@ -526,7 +529,7 @@ FAILED = dataclasses.replace(
 )
 HELD_BY_THE_FAILED = dataclasses.replace(
     FAILED,
-    failed="ValueError: loss is nan",
+    failed="ValueError: loss is not finite",
     badges=(),
     holdings=Holdings(
         (
