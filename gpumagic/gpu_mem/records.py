@@ -396,6 +396,9 @@ class LineUse(Record):
         at_peak_bytes: Allocated by this line and alive when the most was allocated.
 
         backward: Whether its memory was taken by a backward pass that it started.
+
+        left_bytes: Allocated by this line and still in use when the cell had ended,
+            whichever line gave the rest back.
     """
 
     line: CodeLine | None
@@ -406,6 +409,7 @@ class LineUse(Record):
     allocations: int
     at_peak_bytes: int
     backward: bool = False
+    left_bytes: int | None = None
 
     @property
     def net_bytes(self) -> int:

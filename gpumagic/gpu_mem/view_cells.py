@@ -95,6 +95,10 @@ _ON_HOST = (
     "Nobody counts the host's memory of tensors: it is what names hold before and "
     "after.\nA recording sees each operation; what no name holds leaves bounds."
 )
+_LEFT = (
+    "Left: taken by this line and still in use at the end, whichever line gave back "
+    "the rest."
+)
 _BACKWARD = (
     "Backward: taken by the backward pass that this line started, on threads that run "
     "no code of the cell."
@@ -135,14 +139,19 @@ def _most(report: CellReport) -> str:
     if delta <= 0:
         return ""
     if report.lines:
-        line = max(report.lines, key=lambda each: each.net_bytes)
-        if line.line is not None and line.net_bytes >= _WORTH_NAMING * delta:
+        line = max(report.lines, key=_left)
+        if line.line is not None and _left(line) >= _WORTH_NAMING * delta:
             place = line.line.where if line.number is None else f"line {line.number}"
-            return f"{place} left {change_text(line.net_bytes)}"
+            return f"{place} left {bytes_text(_left(line))}"
         return ""
     if report.holdings is not None and (first := unwanted(report.holdings)):
         return f"{bytes_text(first.nbytes)} is held by {first.words}"
     return next(iter(_largest_change(report)), "")
+
+
+def _left(line: LineUse) -> int:
+    """What it left behind, as far as that is known by piece."""
+    return line.net_bytes if line.left_bytes is None else line.left_bytes
 
 
 def brief(report: BriefReport) -> str:
@@ -427,7 +436,8 @@ def lines_parts(
     whole = _lines_table(lines, setting, _ALL)
     yield _lines_table(lines, setting, room - 1)
     backward = any(line.backward for line in lines)
-    parts = (whole, Paragraph(_BACKWARD)) if backward else (whole,)
+    said = f"{_LEFT}\n{_BACKWARD}" if backward else _LEFT
+    parts = whole, Paragraph(said)
     yield Details("All lines, with what they gave back", parts, "lines")
 
 
@@ -443,14 +453,17 @@ class _Row(NamedTuple):
 
 def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table:
     several, whole = len({line.device for line in lines}) > 1, most == _ALL
-    gave_back = figures("Gave back", lambda row: row.use.freed_bytes)
+    gave_back = (
+        figures("Gave back", lambda row: row.use.freed_bytes),
+        figures("Change", lambda row: row.use.net_bytes, change_text),
+    )
     properties = (
         Property(Column("Line", number=True), lambda row: row.number),
         Property(Column("Code"), lambda row: row.code),
         *((Property(Column("Device"), lambda row: row.where),) if several else ()),
         figures("Took", lambda row: row.use.allocated_bytes),
-        *((gave_back,) if whole else ()),
-        figures("Left", lambda row: row.use.net_bytes, change_text),
+        *(gave_back if whole else ()),
+        figures("Left", lambda row: _left(row.use)),
         Property(Column("At the peak", number=several), lambda row: row.at_peak),
     )
     # With a column more, a bar would leave no room for the code.
@@ -470,7 +483,7 @@ def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table
     all_of_them = _lines_sum(lines)
     at_peak = bytes_text(all_of_them.at_peak_bytes)
     left_out = len(together) - len(shown)
-    name = f"all, {left_out} more" if left_out else "all of them"
+    name = f"all of them, also {left_out} others" if left_out else "all of them"
     rows.append(_Row("", name, "", all_of_them, at_peak))
     caption = "" if whole else "By line of the cell"
     return Table.of(caption, properties, rows)
@@ -482,7 +495,7 @@ def _that_matter(
     """Those that left most, or had most at the peak, in the order of the cell."""
 
     def weight(use: LineUse) -> int:
-        return max(abs(use.net_bytes), use.at_peak_bytes)
+        return max(abs(use.net_bytes), _left(use), use.at_peak_bytes)
 
     chosen = sorted(rows, key=lambda row: -weight(row[0]))[:most]
     kept = {id(row) for row in chosen}
@@ -517,6 +530,7 @@ def _lines_sum(its: Sequence[LineUse]) -> LineUse:
         allocated_bytes=sum(use.allocated_bytes for use in its),
         freed_bytes=sum(use.freed_bytes for use in its),
         at_peak_bytes=sum(use.at_peak_bytes for use in its),
+        left_bytes=sum(map(_left, its)),
     )
 
 

@@ -412,6 +412,7 @@ LINES = (
         gib(7.4),
         1204,
         gib(0.8),
+        left_bytes=gib(0.02),
     ),
     LineUse(
         CodeLine("In [9], line 4", "loss.backward()"),
@@ -422,10 +423,18 @@ LINES = (
         812,
         gib(0.49),
         backward=True,
+        left_bytes=gib(0.49),
     ),
     LineUse(CodeLine("In [9], line 4", "loss.backward()"), 4, 0, 512, 512, 1, 0),
     LineUse(
-        CodeLine("In [9], line 5", "opt.step()"), 5, 0, gib(0.97), 0, 296, gib(0.97)
+        CodeLine("In [9], line 5", "opt.step()"),
+        5,
+        0,
+        gib(0.97),
+        0,
+        296,
+        gib(0.97),
+        left_bytes=gib(0.97),
     ),
     LineUse(CodeLine("train.py, line 40", None), None, 0, MIB, 0, 2, MIB),
     LineUse(None, None, 0, 8 * MIB, 0, 1, 8 * MIB),

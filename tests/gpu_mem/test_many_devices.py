@@ -252,7 +252,7 @@ def test_a_line_that_works_on_eight_devices_is_one_row():
     uses.append(LineUse(None, 2, 0, MIB, 0, 1, 0))
 
     in_sight, folded = lines_parts(uses, CUDA, 8)
-    (table,) = folded.parts
+    table, _ = folded.parts
 
     assert in_sight.rows[1][2] == "cuda:0 to cuda:7"
     first, second, last = table.rows

@@ -323,7 +323,13 @@ def test_lines_are_in_the_order_of_the_cell():
     assert codes[1:3] == ["loss.backward()", "backward of loss.backward()"]
     assert codes[5] == "no line of the cell"
     net = sum(line.net_bytes for line in samples.LINES)
-    assert rows[-1]["Left"] == f"+{bytes_text(net)}"
+    assert rows[-1]["Change"] == f"+{bytes_text(net)}"
+    assert rows[0]["Left"] == bytes_text(samples.LINES[0].left_bytes)
+
+
+def test_the_line_that_left_most_is_in_the_title():
+    """Who looks for the line that leaks reads it first, whoever gave back what."""
+    assert draw(samples.BY_LINE).title.endswith("; line 5 left 993 MiB")
 
 
 # ------------------------------------------------------------------------ peaks
