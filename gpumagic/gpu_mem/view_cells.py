@@ -136,13 +136,13 @@ def _held_by_errors(report: CellReport) -> str:
 def _most(report: CellReport) -> str:
     """Which line, or else which name, has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    if delta <= 0:
-        return ""
     if report.lines:
         line = max(report.lines, key=_left)
-        if line.line is not None and _left(line) >= _WORTH_NAMING * delta:
-            place = line.line.where if line.number is None else f"line {line.number}"
-            return f"{place} left {bytes_text(_left(line))}"
+        if line.line is None or _left(line) <= max(_WORTH_NAMING * delta, 0):
+            return ""
+        place = line.line.where if line.number is None else f"line {line.number}"
+        return f"{place} left {bytes_text(_left(line))}"
+    if delta <= 0:
         return ""
     if report.holdings is not None and (first := unwanted(report.holdings)):
         return f"{bytes_text(first.nbytes)} is held by {first.words}"
