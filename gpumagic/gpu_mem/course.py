@@ -120,6 +120,7 @@ class _Owner(NamedTuple):
     name: str
     spot: Spot | None
     was_left: bool
+    from_before: bool = False
 
 
 def _at_peak(
@@ -144,14 +145,17 @@ def _at_peak(
         named = min(nbytes, room)
         sums[_Owner(name, None, was_left=True)] += named
         room -= named
-    if room > 0:
-        sums[_Owner("", None, was_left=False)] += room
-    ordered = sorted(sums.items(), key=lambda each: -each[1])
+    gone = min(_given_back_from_before(events, before_peak), room)
+    sums[_Owner("", None, was_left=False, from_before=True)] += gone
+    sums[_Owner("", None, was_left=True, from_before=True)] += room - gone
+    known = ((owner, nbytes) for owner, nbytes in sums.items() if nbytes)
+    ordered = sorted(known, key=lambda each: -each[1])
     shown, more = ordered[:_MOST_AT_PEAK], ordered[_MOST_AT_PEAK:]
     for owner, nbytes in shown:
         line = None if owner.spot is None else code_line_at(owner.spot)
         number = _number(owner.spot, in_cell)
-        yield AtPeak(owner.name, nbytes, line, number, owner.was_left)
+        left, before = owner.was_left, owner.from_before
+        yield AtPeak(owner.name, nbytes, line, number, left, before)
     if more:
         yield AtPeak(f"{len(more)} more", sum(nbytes for _, nbytes in more))
 
@@ -166,6 +170,20 @@ def _from_before(
         if address not in moved:
             sums[owner_of(piece.name)] += piece.nbytes
     yield from sums.most_common()
+
+
+def _given_back_from_before(events: Sequence[MemoryEvent], count: int) -> int:
+    """What the events after the first ones gave back that none of them had taken."""
+    taken: set[int] = set()
+    given_back = 0
+    for number, event in enumerate(events):
+        if event.taken:
+            taken.add(event.address)
+        elif event.address in taken:
+            taken.discard(event.address)
+        elif number >= count:
+            given_back += event.nbytes
+    return given_back
 
 
 def owner_of(name: str) -> str:

@@ -53,10 +53,10 @@ class MemoryMagics(GpuMagics):
     @word("why", "The last out-of-memory error, explained.")
     @word("fit SIZE", "Whether that would fit now, as in fit 6GiB.")
     @argument(
-        "--lines", action="store_true", help="Of a cell: what each of its lines did."
+        "--lines", action="store_true", help="Of a cell: what each line took, and left."
     )
     @argument(
-        "--exact", action="store_true", help="Of a cell: its exact peak, never a bound."
+        "--exact", action="store_true", help="Of a cell: its exact peak, and whose it was."
     )
     @argument(
         "--top", type=int, default=10, metavar="N", help="How many names to show (10)."

@@ -429,6 +429,8 @@ class AtPeak(Record):
         number: The line's number in the cell, if it is one of it.
 
         was_left: Whether it was still there when the cell had ended.
+
+        from_before: Whether it was there before the cell, as far as no name has it.
     """
 
     name: str
@@ -436,6 +438,7 @@ class AtPeak(Record):
     line: CodeLine | None = None
     number: int | None = None
     was_left: bool = True
+    from_before: bool = False
 
 
 @dataclass(frozen=True)

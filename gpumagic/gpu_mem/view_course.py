@@ -102,7 +102,7 @@ class Curve:
         )
 
     def _foot_html(self) -> Html:
-        mark = svg.path(f"M0 {_MARK}l{_MARK} -{_MARK}l{_MARK} {_MARK}z", VERMILLION)
+        mark = svg.path(f"M{_MARK} {_MARK}l-{_MARK} -{_MARK}h{2 * _MARK}z", VERMILLION)
         picture = svg.picture(2 * _MARK, _MARK, "peak", mark)
         patch = svg.image(picture, "the mark", 2 * _MARK, _MARK)
         told = Html(f"{patch} {words(self.peak)}")
@@ -212,7 +212,9 @@ def _peak_told(course: Course) -> str:
 def _whose(each: AtPeak) -> str:
     if each.name:
         return f"in {short_name(each.name)}"
-    return "there before" if each.line is None else f"from {_owner(each)}"
+    if each.from_before:
+        return "there before"
+    return "without a name" if each.line is None else f"from {_owner(each)}"
 
 
 def _owner(each: AtPeak) -> str:
@@ -220,7 +222,9 @@ def _owner(each: AtPeak) -> str:
         return short_name(each.name)
     if each.number is not None:
         return f"line {each.number}"
-    return "no name found" if each.line is None else each.line.where
+    if each.line is not None:
+        return each.line.where
+    return "there before, no name" if each.from_before else "no name found"
 
 
 def highest_course(courses: Sequence[Course]) -> Course:

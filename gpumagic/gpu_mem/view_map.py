@@ -532,7 +532,7 @@ def _fragmentation_parts(report: MapReport) -> Iterator[Details]:
         said = f"... and {count_text(more, 'device')} with less reserved"
         parts.append(Paragraph(said))
     if parts:
-        summary = "The largest hole, and how fragmented the free memory is"
+        summary = "The largest hole, and fragmentation"
         yield Details(summary, tuple(parts), "fragmentation")
 
 

@@ -90,9 +90,26 @@ def test_a_piece_has_its_name_if_it_is_still_the_same():
     assert rows(course.at_peak) == {
         ("xs", None, True): 10,
         ("", 2, False): 20,
-        ("", None, False): 100,
+        ("", None, True): 100,
     }
     assert course.peak_step == course.peak_number == 2
+
+
+def test_what_was_there_before_is_told_apart_by_what_became_of_it():
+    """Without a name it was given back since the peak, or is still in use."""
+    events = [MemoryEvent(True, 1, 50), MemoryEvent(False, 9, 30)]
+
+    course = followed(events, 100, {7: Piece("model.bias", 40)})
+
+    assert [
+        (each.name, each.nbytes, each.was_left, each.from_before)
+        for each in course.at_peak
+    ] == [
+        ("", 50, True, False),
+        ("model", 40, True, False),
+        ("", 30, False, True),
+        ("", 30, True, True),
+    ]
 
 
 def test_owners_are_what_one_can_delete():
