@@ -150,7 +150,7 @@ def test_kind_of_memory_has_one_colour_in_all_views():
             for colour, kind in legend_of(drawing.html()):
                 colours.setdefault(kind, set()).add(colour)
 
-    assert {"allocated", "cached"} <= colours.keys()
+    assert {"in use", "cached"} <= colours.keys()
     assert [kind for kind, its in colours.items() if len(its) > 1] == []
 
 
