@@ -56,7 +56,9 @@ class MemoryMagics(GpuMagics):
         "--lines", action="store_true", help="Of a cell: what each line took, and left."
     )
     @argument(
-        "--exact", action="store_true", help="Of a cell: its exact peak, and whose it was."
+        "--exact",
+        action="store_true",
+        help="Of a cell: its exact peak, and whose it was.",
     )
     @argument(
         "--top", type=int, default=10, metavar="N", help="How many names to show (10)."
