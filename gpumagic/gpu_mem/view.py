@@ -16,19 +16,17 @@ from gpumagic.gpu_mem.report import (
     MapReport,
     WhyReport,
 )
-from gpumagic.gpu_mem.view_cells import (
-    brief,
-    cell_parts,
-    headline,
-    ledger_headline,
-    ledger_label,
-    ledger_parts,
-)
+from gpumagic.gpu_mem.view_cells import brief, cell_parts, headline
 from gpumagic.gpu_mem.view_leaks import (
     free_headline,
     free_parts,
     leaks_headline,
     leaks_parts,
+)
+from gpumagic.gpu_mem.view_ledger import (
+    ledger_headline,
+    ledger_label,
+    ledger_parts,
 )
 from gpumagic.gpu_mem.view_map import map_headline, map_parts
 from gpumagic.gpu_mem.view_memory import balance_details, bars, memory_headline

@@ -1,19 +1,15 @@
-"""What a cell did to the memory, by device and by line; and all watched cells."""
+"""What a cell did to the memory: in a line, and on one screen."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
-    Badge,
     Column,
     Details,
-    Meter,
     Note,
     Paragraph,
     Property,
-    Sparkline,
     Stack,
     Stacks,
     Table,
@@ -27,6 +23,7 @@ from gpumagic.gpu_mem.view_course import (
     curve,
     highest_course,
 )
+from gpumagic.gpu_mem.view_lines import left_bytes, lines_parts
 from gpumagic.gpu_mem.view_names import looked_at, names_parts, unwanted
 from gpumagic.gpu_mem.view_terms import (
     PEAKS_IN_WORDS,
@@ -41,7 +38,6 @@ from gpumagic.gpu_mem.view_terms import (
     on_device,
     peak_short,
     peak_text,
-    short_badges,
     short_name,
 )
 from gpumagic.report.units import (
@@ -49,21 +45,18 @@ from gpumagic.report.units import (
     change_text,
     count_text,
     devices_text,
-    shortened,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Part
     from gpumagic.gpu_mem.records import (
         Counters,
         DeviceChange,
-        LedgerEntry,
-        LineUse,
         Setting,
     )
-    from gpumagic.gpu_mem.report import BriefReport, CellReport, LedgerReport
+    from gpumagic.gpu_mem.report import BriefReport, CellReport
 
 _MOST_TOLD = 2  # devices in the title
 _MOST_IN_LINE = 3
@@ -78,10 +71,6 @@ _LEGEND = (
     (_PERHAPS, "up to the upper bound of the peak"),
 )
 _MOST_DRAWN = 3  # devices
-_LAST = _ALL = 10**9
-_MOST_APART = 2  # devices on which a line has rows of its own
-_LONGEST_CODE = 40
-_LONGEST_BRIEF = 24
 _WORTH_NAMING = 0.25  # of what a cell has left
 # How much stands beside a picture, by whether that is the curve of a recording.
 _MOST_BESIDE = {False: MOST_NOTES, True: 1}
@@ -95,18 +84,6 @@ _ON_HOST = (
     "Nobody counts the host's memory of tensors: it is what names hold before and "
     "after.\nA recording sees each operation; what no name holds leaves bounds."
 )
-_LEFT = (
-    "Left: taken by this line and still in use at the end, whichever line gave back "
-    "the rest."
-)
-_BACKWARD = (
-    "Backward: taken by the backward pass that this line started, on threads that run "
-    "no code of the cell."
-)
-_DRAWN = 3  # values
-_MOST_CURVES = 8
-_MOST_ROWS = 20
-_Place = tuple[str, str, int]  # kind, label, device
 
 
 def headline(report: CellReport) -> str:
@@ -137,21 +114,16 @@ def _most(report: CellReport) -> str:
     """Which line, or else which name, has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
     if report.lines:
-        line = max(report.lines, key=_left)
-        if line.line is None or _left(line) <= max(_WORTH_NAMING * delta, 0):
+        line = max(report.lines, key=left_bytes)
+        if line.line is None or left_bytes(line) <= max(_WORTH_NAMING * delta, 0):
             return ""
         place = line.line.where if line.number is None else f"line {line.number}"
-        return f"{place} left {bytes_text(_left(line))}"
+        return f"{place} left {bytes_text(left_bytes(line))}"
     if delta <= 0:
         return ""
     if report.holdings is not None and (first := unwanted(report.holdings)):
         return f"{bytes_text(first.nbytes)} is held by {first.words}"
     return next(iter(_largest_change(report)), "")
-
-
-def _left(line: LineUse) -> int:
-    """What it left behind, as far as that is known by piece."""
-    return line.net_bytes if line.left_bytes is None else line.left_bytes
 
 
 def brief(report: BriefReport) -> str:
@@ -421,261 +393,3 @@ def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
         Property(Column("Peak"), lambda each: peak_text(each.peak)),
     )
     return Table.of("What each device had allocated", properties, changes)
-
-
-# ------------------------------------------------------------------------------ by line
-
-
-def lines_parts(
-    lines: Sequence[LineUse], setting: Setting, room: int
-) -> Iterator[Part]:
-    """The lines that matter most in the order of the cell, and all of them folded."""
-    if not lines:
-        yield Paragraph("No line of the cell took memory, or gave it back.")
-        return
-    whole = _lines_table(lines, setting, _ALL)
-    yield _lines_table(lines, setting, room - 1)
-    backward = any(line.backward for line in lines)
-    said = f"{_LEFT}\n{_BACKWARD}" if backward else _LEFT
-    parts = whole, Paragraph(said)
-    yield Details("All lines, with what they gave back", parts, "lines")
-
-
-class _Row(NamedTuple):
-    """What is told of a line; of all together at last."""
-
-    number: str
-    code: str
-    where: str
-    use: LineUse
-    at_peak: Cell
-
-
-def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table:
-    several, whole = len({line.device for line in lines}) > 1, most == _ALL
-    gave_back = (
-        figures("Gave back", lambda row: row.use.freed_bytes),
-        figures("Change", lambda row: row.use.net_bytes, change_text),
-    )
-    properties = (
-        Property(Column("Line", number=True), lambda row: row.number),
-        Property(Column("Code"), lambda row: row.code),
-        *((Property(Column("Device"), lambda row: row.where),) if several else ()),
-        figures("Took", lambda row: row.use.allocated_bytes),
-        *(gave_back if whole else ()),
-        figures("Left", lambda row: _left(row.use)),
-        Property(Column("At the peak", number=several), lambda row: row.at_peak),
-    )
-    # With a column more, a bar would leave no room for the code.
-    drawn = 0 if several else max(line.at_peak_bytes for line in lines)
-    together = list(_lines_together(lines, setting))
-    shown = _that_matter(together, most)
-    rows = [
-        _Row(
-            "-" if use.number is None else f"{use.number}",
-            _code(use) if whole else shortened(_code(use), _LONGEST_CODE),
-            where,
-            use,
-            bytes_text(use.at_peak_bytes) if several else _meter(use, drawn),
-        )
-        for use, where in shown
-    ]
-    all_of_them = _lines_sum(lines)
-    at_peak = bytes_text(all_of_them.at_peak_bytes)
-    left_out = len(together) - len(shown)
-    name = f"all of them, also {left_out} others" if left_out else "all of them"
-    rows.append(_Row("", name, "", all_of_them, at_peak))
-    caption = "" if whole else "By line of the cell"
-    return Table.of(caption, properties, rows)
-
-
-def _that_matter(
-    rows: Sequence[tuple[LineUse, str]], most: int
-) -> Sequence[tuple[LineUse, str]]:
-    """Those that left most, or had most at the peak, in the order of the cell."""
-
-    def weight(use: LineUse) -> int:
-        return max(abs(use.net_bytes), _left(use), use.at_peak_bytes)
-
-    chosen = sorted(rows, key=lambda row: -weight(row[0]))[:most]
-    kept = {id(row) for row in chosen}
-    return [row for row in rows if id(row) in kept]
-
-
-def _meter(use: LineUse, most: int) -> Meter:
-    share = use.at_peak_bytes / most if most > 0 else None
-    return Meter(share, bytes_text(use.at_peak_bytes))
-
-
-def _lines_together(
-    lines: Sequence[LineUse], setting: Setting
-) -> Iterator[tuple[LineUse, str]]:
-    """The rows in their order; what a line did on many devices is one of them."""
-    groups: dict[tuple[object, ...], list[LineUse]] = {}
-    for use in sorted(lines, key=_place_in_cell):
-        groups.setdefault((use.number, use.line, use.backward), []).append(use)
-    for its in groups.values():
-        if len(its) <= _MOST_APART:
-            yield from ((use, device_name(setting, use.device)) for use in its)
-        else:
-            yield (
-                _lines_sum(its),
-                devices_text(setting.kind, (use.device for use in its)),
-            )
-
-
-def _lines_sum(its: Sequence[LineUse]) -> LineUse:
-    return dataclasses.replace(
-        its[0],
-        allocated_bytes=sum(use.allocated_bytes for use in its),
-        freed_bytes=sum(use.freed_bytes for use in its),
-        at_peak_bytes=sum(use.at_peak_bytes for use in its),
-        left_bytes=sum(map(_left, its)),
-    )
-
-
-def _code(use: LineUse) -> str:
-    if use.line is None:
-        code = "no line of the cell"
-    elif use.number is None:
-        code = f"{use.line.where}: {use.line.source or 'its source is gone'}"
-    else:
-        code = use.line.source or f"{use.line.where}: its source is gone"
-    return f"backward of {code}" if use.backward else code
-
-
-def _place_in_cell(use: LineUse) -> tuple[int, bool, int]:
-    """In the order of the cell; what belongs to none of its lines comes last."""
-    return _LAST if use.number is None else use.number, use.backward, use.device
-
-
-# -------------------------------------------------------------------- all watched cells
-
-
-def ledger_headline(report: LedgerReport) -> str:
-    """How many cells, and the highest peak of them."""
-    entries = report.entries
-    if not entries:
-        return "no cell has been watched yet"
-    count = count_text(len({_cell(entry) for entry in entries}), "watched cell")
-    known = [entry for entry in entries if drawn_peak(entry.peak) is not None]
-    if not known:
-        return f"{count}; no peak is known"
-    highest = max(known, key=lambda entry: drawn_peak(entry.peak) or (0, 0))
-    peak = peak_text(highest.peak)
-    cell = f"{_cell(highest)}: " if highest.code.cell is not None else ""
-    return (
-        f"{count}; the highest peak was {peak} on {_on(highest)}, by "
-        f"{cell}{_title(highest)}"
-    )
-
-
-def ledger_parts(report: LedgerReport) -> Iterator[Part]:
-    """How the device went of which most is known, its last cells, and all of it."""
-    curves = list(_curves(report))
-    yield from curves[:1]
-    if report.entries:
-        yield _ledger_table(report, MOST_ROWS)
-    if report.automatic:
-        yield Note("note", "every cell is being watched", "%gpu_mem off", "watched")
-    else:
-        yield Note("note", "cells are watched when asked", "%gpu_mem on", "not watched")
-    if report.saved_as:
-        yield Note("note", f"saved as {report.saved_as}")
-    if report.entries:
-        older = Paragraph(f"{_older(report)} before these were forgotten.")
-        parts = (
-            _ledger_table(report, _MOST_ROWS),
-            *((older,) if report.dropped else ()),
-        )
-        yield Details("All cells, with their notes", parts, "cells")
-    if curves[1:]:
-        yield Details("How the other devices went", tuple(curves[1:]), "devices")
-    if report.entries:
-        said = "Change and peak of each cell are what %%gpu_mem measured there."
-        yield how_measured(Paragraph(said))
-
-
-def _older(report: LedgerReport) -> str:
-    return count_text(report.dropped, "older entry", "older entries")
-
-
-def ledger_label(report: LedgerReport) -> str:
-    """The label that all entries share; mixed ones have theirs in the table."""
-    labels = {entry.label for entry in report.entries}
-    return labels.pop() if len(labels) == 1 else ""
-
-
-def _ledger_table(report: LedgerReport, most: int) -> Table:
-    entries = report.entries
-    shown = entries[-most:]
-    several = len({_ledger_place(entry) for entry in entries}) > 1
-    mixed = len({entry.label for entry in entries}) > 1
-    on, brief = _on_with_label if mixed else _on, most == MOST_ROWS
-    properties = (
-        Property(Column("Cell"), _cell),
-        Property(Column("Code"), _brief_title if brief else _title),
-        *((Property(Column("On"), on),) if several else ()),
-        figures("Change", lambda entry: entry.allocated_delta, change_text),
-        Property(Column("Peak", number=True), lambda entry: peak_short(entry.peak)),
-        figures("In use after", lambda entry: entry.allocated_bytes),
-        Property(Column("Notes"), _failed if brief else _to_know),
-    )
-    if not any(entry.badges or entry.failed for entry in shown):
-        properties = properties[:-1]
-    caption = f"Watched cells{'' if several else f' on {_on(entries[0])}'}"
-    if len(shown) < len(entries):
-        caption += f": the last {len(shown)} of {len(entries):,} entries"
-    return Table.of(caption, properties, shown)
-
-
-def _failed(entry: LedgerEntry) -> Cell:
-    if entry.failed:
-        return Badge("failed", "problem")
-    return count_text(len(entry.badges), "note") if entry.badges else ""
-
-
-def _to_know(entry: LedgerEntry) -> Cell:
-    words = short_badges(entry.badges)
-    if not entry.failed:
-        return words
-    return Badge(f"failed, {words}" if words else "failed", "problem")
-
-
-def _curves(report: LedgerReport) -> Iterator[Part]:
-    """How each device went; one that was met a few times only is in the table."""
-    places: dict[_Place, list[int | None]] = {}
-    for entry in report.entries:
-        places.setdefault(_ledger_place(entry), []).append(entry.allocated_bytes)
-    drawn = {place: values for place, values in places.items() if len(values) >= _DRAWN}
-    for (kind, label, device), values in list(drawn.items())[:_MOST_CURVES]:
-        behind = f" ({label})" if label and label != ledger_label(report) else ""
-        name = "host memory" if kind == "cpu" else f"{kind}:{device}"
-        caption = f"In use after each cell, {name}{behind}"
-        yield Sparkline(caption, values, bytes_text)
-    if (more := len(drawn) - _MOST_CURVES) > 0:
-        yield Paragraph(f"... and {count_text(more, 'device')} more in the table")
-
-
-def _ledger_place(entry: LedgerEntry) -> _Place:
-    return entry.kind, entry.label, entry.device
-
-
-def _on(entry: LedgerEntry) -> str:
-    return "host memory" if entry.kind == "cpu" else f"{entry.kind}:{entry.device}"
-
-
-def _on_with_label(entry: LedgerEntry) -> str:
-    return f"{_on(entry)}, {entry.label}" if entry.label else _on(entry)
-
-
-def _cell(entry: LedgerEntry) -> str:
-    return "-" if entry.code.cell is None else f"In [{entry.code.cell}]"
-
-
-def _brief_title(entry: LedgerEntry) -> str:
-    return shortened(entry.code.title, _LONGEST_BRIEF)
-
-
-def _title(entry: LedgerEntry) -> str:
-    return short_name(entry.code.title)

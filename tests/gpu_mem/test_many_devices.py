@@ -24,8 +24,9 @@ from gpumagic.gpu_mem.records import (
     Setting,
 )
 from gpumagic.gpu_mem.report import BriefReport, CellReport, FreeReport, MemoryReport
-from gpumagic.gpu_mem.view_cells import brief, headline, lines_parts
+from gpumagic.gpu_mem.view_cells import brief, headline
 from gpumagic.gpu_mem.view_leaks import free_headline, free_parts
+from gpumagic.gpu_mem.view_lines import lines_parts
 from gpumagic.gpu_mem.view_memory import memory_headline
 from gpumagic.gpu_mem.view_names import names_headline, names_parts, names_table
 from gpumagic.gpu_mem.view_terms import notes
