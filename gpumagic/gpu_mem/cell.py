@@ -23,12 +23,21 @@ from gpumagic.gpu_mem.counters import (
     read_all,
     setting_of,
 )
+from gpumagic.gpu_mem.course import course_of, pieces_of
 from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
 from gpumagic.gpu_mem.lines import Recording, files_of_running_cell, lines_of, replay
 from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
-from gpumagic.gpu_mem.records import Counters, DeviceChange, Peak, PeakKind, Setting
+from gpumagic.gpu_mem.records import (
+    Counters,
+    DeviceChange,
+    Peak,
+    PeakKind,
+    Setting,
+    difference,
+)
 from gpumagic.gpu_mem.report import CellReport
+from gpumagic.gpu_mem.segments import named, names_by_address, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,11 +45,18 @@ if TYPE_CHECKING:
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.name_sources import KnownNames
-    from gpumagic.gpu_mem.records import CellBadge, Holdings, LineUse
+    from gpumagic.gpu_mem.records import (
+        CellBadge,
+        Course,
+        Holdings,
+        LineUse,
+        Segment,
+    )
     from gpumagic.report.events import Code
 
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"
+_LOSES_OLDEST = "cuda"  # a recording that is full; others take nothing more
 _OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
 
 
@@ -110,7 +126,19 @@ class OneCell:
             failed=run.failed,
             top=self._options.top,
             remarks=run.remarks,
+            courses=run.courses(lambda: self._segments(code, value, error)),
         )
+
+    def _segments(
+        self, code: Code, value: Any, error: BaseException | None
+    ) -> tuple[Segment, ...]:
+        """What lies where now, with names; nothing where no allocator tells of it."""
+        snapshot = runtime_now().memory_snapshot()
+        if snapshot is None:
+            return ()
+        shown = _as_shown(code, value)
+        names = names_by_address(self._names.sources(self._run.kind, shown, error))
+        return named(segments_of(snapshot), names)
 
     def _held_now(
         self,
@@ -127,7 +155,7 @@ class OneCell:
         found = self._holdings(
             self._run.kind,
             {each.device: each.after.allocated_bytes for each in changes},
-            shown={} if value is None else {f"Out[{code.cell}]": value},
+            shown=_as_shown(code, value),
             error=error,
         )
         return of_devices(compared(self._sizes, found), {c.device for c in changes})
@@ -145,6 +173,11 @@ class OneCell:
         """What the names hold of the host's memory."""
         held = self._holdings("cpu")
         return sum(nbytes for _, nbytes in held.allocated_bytes)
+
+
+def _as_shown(code: Code, value: Any) -> dict[str, Any]:
+    """The cell's value by the name that IPython is going to give it."""
+    return {} if value is None else {f"Out[{code.cell}]": value}
 
 
 # ------------------------------------------------------------ counters before and after
@@ -279,6 +312,44 @@ class CellRun:
                 in_cell=in_cell,
             )
         )
+
+    def courses(
+        self, find_segments: Callable[[], tuple[Segment, ...]]
+    ) -> tuple[Course, ...]:
+        """How much was in use from step to step, where each of them was recorded.
+
+        Args:
+            find_segments: Finds what lies where now, with names.
+        """
+        trace = self._trace
+        moved = {} if trace is None else {d: e for d, e in trace.events.items() if e}
+        begun = {device: self._begun(device) for device in moved}
+        if all(nbytes is None for nbytes in begun.values()):
+            return ()
+        segments = find_segments()
+        in_cell = self._in_cell or files_of_running_cell()
+        return tuple(
+            course_of(
+                device,
+                moved[device],
+                before_bytes=nbytes,
+                in_cell=in_cell,
+                pieces=pieces_of(segments, device),
+                partial=self.lines_partial,
+            )
+            for device, nbytes in begun.items()
+            if nbytes is not None
+        )
+
+    def _begun(self, device: int) -> int | None:
+        """What was in use before the first step that was recorded."""
+        after, trace = self._after.get(device), self._trace
+        if after is None or trace is None:
+            return None
+        if not (self.lines_partial and self.kind == _LOSES_OLDEST):
+            return (self._before.get(device) or from_zero(after)).allocated_bytes
+        steps = replay(trace.events[device], 0)
+        return difference(after.allocated_bytes, steps.end_bytes)
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -287,7 +287,7 @@ def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
     return (
         "what no name was found for may be workspaces of cuBLAS: the first matrix "
         f"product of a thread on a stream takes one, of up to "
-        f"{bytes_text(_WORKSPACE_BYTES)}, and a backward pass has a thread of its own"
+        f"{bytes_text(_WORKSPACE_BYTES)}; a backward pass has a thread of its own"
     )
 
 

@@ -113,8 +113,7 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
         return Chosen(remark=_too_early("torch was not imported"))
     places = places_beside(torch) if lines else None
     if runtime.simulated:
-        # Its engine knows the peak by itself.
-        return _of_the_simulator() if lines else Chosen()
+        return _of_the_simulator()
     if runtime.kind == "cpu":
         from gpumagic.devices.host_allocations import HostAllocations
 
@@ -171,6 +170,8 @@ def lines_of(
         sums[event.spot].add(event)
     for event in alive_after(events, before_peak):
         sums[event.spot].at_peak_bytes += event.nbytes
+    for event in alive_after(events, len(events)):
+        sums[event.spot].left_bytes += event.nbytes
 
     def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
         if spot is None:
@@ -187,6 +188,7 @@ class _Sums:
     freed_bytes: int = 0
     allocations: int = 0
     at_peak_bytes: int = 0
+    left_bytes: int = 0
     backward: bool = False
 
     def add(self, event: MemoryEvent) -> None:
@@ -210,6 +212,7 @@ def _row(
         allocations=sums.allocations,
         at_peak_bytes=sums.at_peak_bytes,
         backward=sums.backward,
+        left_bytes=sums.left_bytes,
     )
 
 

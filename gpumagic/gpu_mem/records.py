@@ -396,6 +396,9 @@ class LineUse(Record):
         at_peak_bytes: Allocated by this line and alive when the most was allocated.
 
         backward: Whether its memory was taken by a backward pass that it started.
+
+        left_bytes: Allocated by this line and still in use when the cell had ended,
+            whichever line gave the rest back.
     """
 
     line: CodeLine | None
@@ -406,11 +409,75 @@ class LineUse(Record):
     allocations: int
     at_peak_bytes: int
     backward: bool = False
+    left_bytes: int | None = None
 
     @property
     def net_bytes(self) -> int:
         """What it left behind; memory of earlier lines that it freed counts here."""
         return self.allocated_bytes - self.freed_bytes
+
+
+@dataclass(frozen=True)
+class AtPeak(Record):
+    """Some of what was in use when it was most.
+
+    Attributes:
+        name: The variable that has it now; empty where no name has it.
+
+        line: Where the cell took it; None if it was there before.
+
+        number: The line's number in the cell, if it is one of it.
+
+        was_left: Whether it was still there when the cell had ended.
+
+        from_before: Whether it was there before the cell, as far as no name has it.
+    """
+
+    name: str
+    nbytes: int
+    line: CodeLine | None = None
+    number: int | None = None
+    was_left: bool = True
+    from_before: bool = False
+
+
+@dataclass(frozen=True)
+class Course(Record):
+    """How much was in use on one device, from the beginning of a cell to its end.
+
+    Each step is a piece of memory that was taken or given back, in their order; where
+    there are many, a stretch of them is one entry.
+
+    Attributes:
+        steps: How many there were.
+
+        lowest_bytes: The least in each stretch; the first is before all steps.
+
+        highest_bytes: The most.
+
+        peak_bytes: The most of all.
+
+        peak_step: The step that reached it first; 0 if that was before all of them.
+
+        peak_line: Where that was.
+
+        peak_number: That line's number in the cell.
+
+        at_peak: What was in use then, the largest first, with all of it.
+
+        partial: Whether steps are missing, since the recording was full.
+    """
+
+    device: int
+    steps: int
+    lowest_bytes: tuple[int, ...]
+    highest_bytes: tuple[int, ...]
+    peak_bytes: int
+    peak_step: int
+    peak_line: CodeLine | None = None
+    peak_number: int | None = None
+    at_peak: tuple[AtPeak, ...] = ()
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -437,7 +504,7 @@ class LeakKind(enum.Enum):
 
     ERROR = "an error"  # its frames, of the last one in three places
     OUTPUT = "shown results"  # Out[n], _, __, ___ and the hidden ones
-    GRAPH = "a graph nobody will walk back"  # e.g. losses added up
+    GRAPH = "a graph for a backward pass"  # e.g. of losses that are added up
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Cause,
         CellBadge,
         Counters,
+        Course,
         DeviceChange,
         DeviceMemory,
         Fragmentation,
@@ -65,6 +66,9 @@ class CellReport(Report):
 
         lines_partial: Whether the recording was full before the cell had ended.
 
+        courses: How much was in use in the course of the cell, by device; empty where
+            that was not recorded.
+
         failed: The error that the code raised, in one line.
     """
 
@@ -78,6 +82,7 @@ class CellReport(Report):
     failed: str | None = None
     top: int = 10
     remarks: tuple[str, ...] = ()
+    courses: tuple[Course, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,85 +1,128 @@
-"""What a cell did to the memory, by device and by line; and all watched cells."""
+"""What a cell did to the memory: in a line, and on one screen."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
-    Badge,
     Column,
-    Meter,
+    Details,
     Note,
     Paragraph,
     Property,
-    Sparkline,
     Stack,
     Stacks,
     Table,
+    how_measured,
 )
-from gpumagic.drawing.document import known_sum
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS, known_sum
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
-from gpumagic.gpu_mem.view_names import names_parts
+from gpumagic.gpu_mem.view_course import (
+    at_peak_table,
+    course_details,
+    curve,
+    highest_course,
+)
+from gpumagic.gpu_mem.view_lines import left_bytes, lines_parts
+from gpumagic.gpu_mem.view_names import looked_at, names_parts, unwanted
 from gpumagic.gpu_mem.view_terms import (
+    PEAKS_IN_WORDS,
     counted_badge,
     device_name,
     drawn_peak,
+    error_name,
     figures,
     notes,
     of_host,
     on_device,
-    peak_remarked,
     peak_short,
     peak_text,
-    short_badges,
-    short_error,
     short_name,
 )
-from gpumagic.report.units import bytes_text, change_text, count_text, devices_text
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    devices_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Part
     from gpumagic.gpu_mem.records import (
         Counters,
         DeviceChange,
-        LedgerEntry,
-        LineUse,
         Setting,
     )
-    from gpumagic.gpu_mem.report import BriefReport, CellReport, LedgerReport
+    from gpumagic.gpu_mem.report import BriefReport, CellReport
 
 _MOST_TOLD = 2  # devices in the title
-_MOST_IN_LINE = 4
+_MOST_IN_LINE = 3
+_MOST_BADGES = 3
 _SEVERAL = 2
-_ALLOCATED = "allocated"
+_IN_USE = "in use"
 _PERHAPS = "perhaps"
 _CACHED = "cached"
 _LEGEND = (
-    (_ALLOCATED, ""),
+    (_IN_USE, "in tensors"),
     (_CACHED, "kept by torch for its next tensors"),  # the second, as in a balance
     (_PERHAPS, "up to the upper bound of the peak"),
 )
 _MOST_DRAWN = 3  # devices
-_LAST = 10**9
-_MOST_APART = 2  # devices on which a line has rows of its own
+_WORTH_NAMING = 0.25  # of what a cell has left
+# How much stands beside a picture, by whether that is the curve of a recording.
+_MOST_BESIDE = {False: MOST_NOTES, True: 1}
+_MOST_ROWS_BESIDE = {False: MOST_ROWS, True: MOST_ROWS - 2}
 _PARTIAL = (
-    "the recording was full before the cell had ended: the oldest entries are lost, so "
+    "the recording was full before the cell had ended: the oldest steps are lost, so "
     "lines took at least this"
 )
-_DRAWN = 3  # values
-_MOST_CURVES = 8
-_MOST_ROWS = 20
-_Place = tuple[str, str, int]  # kind, label, device
+_LEAKS = "%gpu_mem leaks"
+_ON_HOST = (
+    "Nobody counts the host's memory of tensors: it is what names hold before and "
+    "after.\nA recording sees each operation; what no name holds leaves bounds."
+)
 
 
 def headline(report: CellReport) -> str:
-    """The difference and the peak, with how well it is known."""
-    said = _named(report, "; ".join(_devices(report)) or _nothing(report.setting))
-    if report.failed is None:
-        return said
-    return f"{said}; the code failed ({short_error(report.failed)})"
+    """What the cell left and its peak; who has most of it."""
+    said = "; ".join(_devices(report)) or _nothing(report.setting)
+    if report.failed is not None:
+        failed = f"failed with {error_name(report.failed)}: {said}"
+        held = _held_by_errors(report)
+        more = f"; {held} is held by the failed call" if held else ""
+        return _named(report, failed + more)
+    most = _most(report)
+    return _named(report, f"{said}; {most}" if most else said)
+
+
+def _held_by_errors(report: CellReport) -> str:
+    """How much the frames of errors hold; empty where that is nothing."""
+    if report.holdings is None:
+        return ""
+    nbytes = sum(
+        each.own_bytes
+        for each in report.holdings.holders
+        if each.kind is HolderKind.ERROR
+    )
+    return bytes_text(nbytes) if nbytes else ""
+
+
+def _most(report: CellReport) -> str:
+    """Which line, or else which name, has most of what the cell left."""
+    delta = known_sum([each.allocated_delta for each in report.changes]) or 0
+    if report.lines:
+        line = max(report.lines, key=left_bytes)
+        if line.line is None or left_bytes(line) <= max(_WORTH_NAMING * delta, 0):
+            return ""
+        place = line.line.where if line.number is None else f"line {line.number}"
+        return f"{place} left {bytes_text(left_bytes(line))}"
+    if delta <= 0:
+        return ""
+    if report.holdings is not None and (first := unwanted(report.holdings)):
+        return f"{bytes_text(first.nbytes)} is held by {first.words}"
+    return next(iter(_largest_change(report)), "")
 
 
 def brief(report: BriefReport) -> str:
@@ -90,8 +133,14 @@ def brief(report: BriefReport) -> str:
         clauses.append(count_text(more, "more device"))
     said = ["; ".join(clauses) or _nothing(cell.setting)]
     said += _largest_change(cell)
-    said += _badges(cell)
+    badges = list(_badges(cell))
+    said += badges[:_MOST_BADGES]
+    if more := len(badges) - _MOST_BADGES:
+        said += [f"{more} more in %gpu_mem log"] if more > 0 else []
     failed = "failed: " if cell.failed is not None else ""
+    held = _held_by_errors(cell) if failed else ""
+    if held:
+        said.append(f"{held} held by the failed call: {_LEAKS}")
     return _named(cell, failed + ", ".join(said))
 
 
@@ -139,7 +188,7 @@ def _devices(report: CellReport) -> Iterator[str]:
     elif known:
         highest = max(known, key=_highest)
         where = on_device(setting, highest.device)
-        yield f"the highest peak {where}: {peak_remarked(highest.peak)}"
+        yield f"the highest peak {where}: {peak_text(highest.peak)}"
 
 
 def _told(change: DeviceChange, setting: Setting) -> str:
@@ -149,7 +198,7 @@ def _told(change: DeviceChange, setting: Setting) -> str:
     said = f"{_delta(change.allocated_delta)} {where}"
     if of_host(setting) and change.peak.kind is PeakKind.UNKNOWN:
         return said  # only names are looked at there, before and after
-    return f"{said}, peak {peak_remarked(change.peak)}"
+    return f"{said}, peak {peak_text(change.peak)}"
 
 
 def _uncounted(change: DeviceChange) -> bool:
@@ -208,35 +257,81 @@ def _largest_change(cell: CellReport) -> Iterator[str]:
 
 
 def cell_parts(report: CellReport) -> Iterator[Part]:
-    """Everything below the headline."""
-    setting = report.setting
-    if report.failed is not None:
-        yield Note(
-            "problem",
-            f"the code failed: {report.failed}",
-            "frames of the error keep their tensors alive: %gpu_mem leaks",
-        )
-    yield from _changes(report.changes, setting)
-    yield from notes(report.badges, setting)
-    if report.holdings is not None:
-        yield from names_parts(report.holdings, setting, report.top)
+    """One picture, one table, and behind them all that is known."""
+    setting, holdings = report.setting, report.holdings
+    counted = [each for each in report.changes if _is_counted(each)]
+    has_table = len(counted) > _MOST_DRAWN
+    if report.courses:
+        yield curve(highest_course(report.courses), setting)
+    elif counted:
+        yield _changes_table(counted, setting) if has_table else _bars(counted, setting)
+    told = tuple(_notes(report))
+    is_recorded = bool(report.courses or report.lines)
+    shown, more = told[: _MOST_BESIDE[is_recorded]], told[_MOST_BESIDE[is_recorded] :]
+    yield from shown
+    room = _MOST_ROWS_BESIDE[is_recorded] - 2 * len(shown)
     if report.lines is not None:
-        yield from lines_parts(report.lines, setting, partial=report.lines_partial)
+        yield from lines_parts(report.lines, setting, room)
+    elif report.courses:
+        course = highest_course(report.courses)
+        yield at_peak_table(course, "What was in use at the peak").beginning(room)
+    if holdings is not None:
+        alone = not (has_table or is_recorded)
+        yield from names_parts(holdings, setting, report.top, room=room if alone else 0)
+    if more:
+        yield Details(count_text(len(more), "more note"), more, "notes")
+    if report.courses:
+        in_sight = room if report.lines is None else 0
+        yield from course_details(report.courses, setting, in_sight)
+    yield from _counted(counted, setting, drawn=not report.courses)
+    if report.failed is not None:
+        torchs = "OutOfMemory" in error_name(report.failed)
+        name, what = ("torch", "What torch said") if torchs else ("error", "The error")
+        yield Details(what, (Paragraph(report.failed),), name)
+    yield how_measured(*_how(report))
+
+
+def _notes(report: CellReport) -> Iterator[Note]:
+    """What leads to an action, the most serious first."""
+    if report.failed is not None and _held_by_errors(report):
+        said = "frames of the error keep their tensors alive until they are let go of"
+        yield Note("problem", said, _LEAKS)
+    if report.lines is not None and report.lines_partial:
+        yield Note("warning", _PARTIAL)
+    ended_by_oom = report.failed is not None and "OutOfMemory" in report.failed
+    if ended_by_oom:
+        yield Note("problem", "the cell ended since no memory was left", "%gpu_mem why")
+    yield from notes(report.badges, report.setting)
+
+
+def _how(report: CellReport) -> Iterator[Part]:
+    """How well the peak is known, and what could not be looked at."""
+    kinds = dict.fromkeys(each.peak.kind for each in report.changes)
+    said = [PEAKS_IN_WORDS[kind] for kind in kinds]
+    if of_host(report.setting):
+        said = [_ON_HOST]
+    if looked := looked_at(report.holdings):
+        said.append(looked)
+    if said:
+        yield Paragraph("\n".join(said))
     yield from (Note("note", remark) for remark in report.remarks)
 
 
-def _changes(changes: tuple[DeviceChange, ...], setting: Setting) -> Iterator[Part]:
-    """Bars for a few devices, a table for many."""
-    counted = [each for each in changes if _is_counted(each)]
-    if len(counted) > _MOST_DRAWN:
-        yield _changes_table(counted, setting)
-    elif counted:
-        yield _bars(counted, setting)
-    said = (
-        [] if len(counted) > _MOST_DRAWN else [_sentence(c, setting) for c in counted]
-    )
-    if any(said):
-        yield Paragraph("\n".join(filter(None, said)))
+def _counted(
+    counted: Sequence[DeviceChange], setting: Setting, *, drawn: bool
+) -> Iterator[Details]:
+    """What the allocator has counted beside what is in sight."""
+    parts: list[Part] = []
+    if counted and not drawn:
+        few = len(counted) <= _MOST_DRAWN
+        parts.append(
+            _bars(counted, setting) if few else _changes_table(counted, setting)
+        )
+    sentences = [said for each in counted if (said := _sentence(each, setting))]
+    if sentences:
+        parts.append(Paragraph("\n".join(sentences)))
+    if parts:
+        yield Details("What the allocator counted", tuple(parts), "counters")
 
 
 def _is_counted(change: DeviceChange) -> bool:
@@ -254,11 +349,13 @@ def _bars(changes: Sequence[DeviceChange], setting: Setting) -> Stacks:
         stacks.append(_moment(f"{name}before", change.before))
         if peak := drawn_peak(change.peak):
             sure, perhaps = peak
-            pieces = ((_ALLOCATED, sure), (_PERHAPS, perhaps))
+            pieces = ((_IN_USE, sure), (_PERHAPS, perhaps))
             stacks.append(Stack(f"{name}peak", pieces, peak_short(change.peak)))
         stacks.append(_moment(f"{name}after", change.after))
     first = device_name(setting, changes[0].device)
-    caption = "Allocated" if several else f"Allocated, {first}"
+    caption = "Memory" if several else f"Memory of {first}"
+    if of_host(setting):
+        caption = "Memory that names hold"
     return Stacks(caption, tuple(stacks), _LEGEND)
 
 
@@ -266,7 +363,7 @@ def _moment(name: str, counters: Counters) -> Stack:
     """The memory before or after the cell."""
     allocated, reserved = counters.allocated_bytes, counters.reserved_bytes
     cached = 0 if None in (allocated, reserved) else (reserved or 0) - (allocated or 0)
-    pieces = ((_ALLOCATED, allocated or 0), (_CACHED, max(cached, 0)))
+    pieces = ((_IN_USE, allocated or 0), (_CACHED, max(cached, 0)))
     return Stack(name, pieces, bytes_text(allocated))
 
 
@@ -275,12 +372,11 @@ def _sentence(change: DeviceChange, setting: Setting) -> str:
     gross, reserved = change.gross_bytes, change.after.reserved_bytes
     said = []
     if gross is not None and gross >= 0:
-        handed = f"{bytes_text(gross)} was handed out in between"
-        said.append(f"{handed}, however soon it came back")
+        said.append(f"{bytes_text(gross)} was handed out in between")
     if reserved is not None:
         delta = change.reserved_delta
         grown = "as before" if delta == 0 else change_text(delta)
-        said.append(f"{bytes_text(reserved)} is reserved from the driver ({grown})")
+        said.append(f"{bytes_text(reserved)} is reserved from the driver now ({grown})")
     name = device_name(setting, change.device)
     return f"{name}: {'; '.join(said)}." if said else ""
 
@@ -293,219 +389,6 @@ def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> Table:
         figures("Change", lambda each: each.allocated_delta, change_text),
         figures("Handed out", lambda each: each.gross_bytes),
         figures("Reserved", lambda each: each.after.reserved_bytes),
-        Property(Column("Peak"), lambda each: peak_remarked(each.peak)),
+        Property(Column("Peak"), lambda each: peak_text(each.peak)),
     )
     return Table.of("What each device had allocated", properties, changes)
-
-
-# ------------------------------------------------------------------------------ by line
-
-
-def lines_parts(
-    lines: Sequence[LineUse], setting: Setting, *, partial: bool
-) -> Iterator[Part]:
-    """The table of lines in the order of the cell, with their sum."""
-    if partial:
-        yield Note("warning", _PARTIAL)
-    if not lines:
-        yield Paragraph("No line of the cell took memory, or gave it back.")
-        return
-    yield _lines_table(lines, setting)
-    if any(line.backward for line in lines):
-        yield Paragraph(
-            "Backward: taken by the backward pass that this line started, on threads "
-            "that run no code of the cell."
-        )
-
-
-class _Row(NamedTuple):
-    """What is told of a line; of all together at last."""
-
-    number: str
-    code: str
-    where: str
-    use: LineUse
-    at_peak: Cell
-
-
-def _lines_table(lines: Sequence[LineUse], setting: Setting) -> Table:
-    several = len({line.device for line in lines}) > 1
-    properties = (
-        Property(Column("Line", number=True), lambda row: row.number),
-        Property(Column("Code"), lambda row: row.code),
-        *((Property(Column("Device"), lambda row: row.where),) if several else ()),
-        figures("Took", lambda row: row.use.allocated_bytes),
-        figures("Gave back", lambda row: row.use.freed_bytes),
-        figures("Left", lambda row: row.use.net_bytes, change_text),
-        Property(Column("Alive at the peak", number=several), lambda row: row.at_peak),
-    )
-    # With a column more, a bar would leave no room for the code.
-    drawn = 0 if several else max(line.at_peak_bytes for line in lines)
-    rows = [
-        _Row(
-            "-" if use.number is None else f"{use.number}",
-            _code(use),
-            where,
-            use,
-            bytes_text(use.at_peak_bytes) if several else _meter(use, drawn),
-        )
-        for use, where in _lines_together(lines, setting)
-    ]
-    all_of_them = _lines_sum(lines)
-    at_peak = bytes_text(all_of_them.at_peak_bytes)
-    rows.append(_Row("", "all of them", "", all_of_them, at_peak))
-    return Table.of("By line of the cell", properties, rows)
-
-
-def _meter(use: LineUse, most: int) -> Meter:
-    share = use.at_peak_bytes / most if most > 0 else None
-    return Meter(share, bytes_text(use.at_peak_bytes))
-
-
-def _lines_together(
-    lines: Sequence[LineUse], setting: Setting
-) -> Iterator[tuple[LineUse, str]]:
-    """The rows in their order; what a line did on many devices is one of them."""
-    groups: dict[tuple[object, ...], list[LineUse]] = {}
-    for use in sorted(lines, key=_place_in_cell):
-        groups.setdefault((use.number, use.line, use.backward), []).append(use)
-    for its in groups.values():
-        if len(its) <= _MOST_APART:
-            yield from ((use, device_name(setting, use.device)) for use in its)
-        else:
-            yield (
-                _lines_sum(its),
-                devices_text(setting.kind, (use.device for use in its)),
-            )
-
-
-def _lines_sum(its: Sequence[LineUse]) -> LineUse:
-    return dataclasses.replace(
-        its[0],
-        allocated_bytes=sum(use.allocated_bytes for use in its),
-        freed_bytes=sum(use.freed_bytes for use in its),
-        at_peak_bytes=sum(use.at_peak_bytes for use in its),
-    )
-
-
-def _code(use: LineUse) -> str:
-    if use.line is None:
-        code = "no line of the cell"
-    elif use.number is None:
-        code = f"{use.line.where}: {use.line.source or 'its source is gone'}"
-    else:
-        code = use.line.source or f"{use.line.where}: its source is gone"
-    return f"backward of {code}" if use.backward else code
-
-
-def _place_in_cell(use: LineUse) -> tuple[int, bool, int]:
-    """In the order of the cell; what belongs to none of its lines comes last."""
-    return _LAST if use.number is None else use.number, use.backward, use.device
-
-
-# -------------------------------------------------------------------- all watched cells
-
-
-def ledger_headline(report: LedgerReport) -> str:
-    """How many cells, and the highest peak of them."""
-    entries = report.entries
-    if not entries:
-        return "no cell has been watched yet"
-    count = count_text(len({_cell(entry) for entry in entries}), "watched cell")
-    known = [entry for entry in entries if drawn_peak(entry.peak) is not None]
-    if not known:
-        return f"{count}; no peak is known"
-    highest = max(known, key=lambda entry: drawn_peak(entry.peak) or (0, 0))
-    peak = peak_text(highest.peak)
-    cell = f"{_cell(highest)}: " if highest.code.cell is not None else ""
-    return (
-        f"{count}; the highest peak was {peak} on {_on(highest)}, by "
-        f"{cell}{_title(highest)}"
-    )
-
-
-def ledger_parts(report: LedgerReport) -> Iterator[Part]:
-    """The table, how each device went, and how to take it along."""
-    if report.entries:
-        yield _ledger_table(report)
-        yield from _curves(report)
-    if report.dropped:
-        older = count_text(report.dropped, "older entry", "older entries")
-        yield Paragraph(f"{older} before these were forgotten.")
-    if report.automatic:
-        yield Note("note", "every cell is being watched", "%gpu_mem off")
-    else:
-        yield Note("note", "cells are watched when asked", "%gpu_mem on")
-    if report.saved_as:
-        yield Note("note", f"saved as {report.saved_as}")
-
-
-def ledger_label(report: LedgerReport) -> str:
-    """The label that all entries share; mixed ones have theirs in the table."""
-    labels = {entry.label for entry in report.entries}
-    return labels.pop() if len(labels) == 1 else ""
-
-
-def _ledger_table(report: LedgerReport) -> Table:
-    entries = report.entries
-    shown = entries[-_MOST_ROWS:]
-    several = len({_ledger_place(entry) for entry in entries}) > 1
-    mixed = len({entry.label for entry in entries}) > 1
-    on = _on_with_label if mixed else _on
-    properties = (
-        Property(Column("Cell"), _cell),
-        Property(Column("Code"), _title),
-        *((Property(Column("On"), on),) if several else ()),
-        figures("Change", lambda entry: entry.allocated_delta, change_text),
-        Property(Column("Peak", number=True), lambda entry: peak_short(entry.peak)),
-        figures("Allocated after", lambda entry: entry.allocated_bytes),
-        Property(Column("Notes"), _to_know),
-    )
-    caption = (
-        f"Watched cells{'' if several else f' on {_on(entries[0])}'}, oldest first"
-    )
-    if len(shown) < len(entries):
-        caption += f": the last {len(shown)} of {len(entries):,} entries"
-    return Table.of(caption, properties, shown)
-
-
-def _to_know(entry: LedgerEntry) -> Cell:
-    words = short_badges(entry.badges)
-    if not entry.failed:
-        return words
-    return Badge(f"failed, {words}" if words else "failed", "problem")
-
-
-def _curves(report: LedgerReport) -> Iterator[Part]:
-    """How each device went; one that was met a few times only is in the table."""
-    places: dict[_Place, list[int | None]] = {}
-    for entry in report.entries:
-        places.setdefault(_ledger_place(entry), []).append(entry.allocated_bytes)
-    drawn = {place: values for place, values in places.items() if len(values) >= _DRAWN}
-    for (kind, label, device), values in list(drawn.items())[:_MOST_CURVES]:
-        behind = f" ({label})" if label and label != ledger_label(report) else ""
-        name = "host memory" if kind == "cpu" else f"{kind}:{device}"
-        caption = f"Allocated after each cell, {name}{behind}"
-        yield Sparkline(caption, values, bytes_text)
-    if (more := len(drawn) - _MOST_CURVES) > 0:
-        yield Paragraph(f"... and {count_text(more, 'device')} more in the table")
-
-
-def _ledger_place(entry: LedgerEntry) -> _Place:
-    return entry.kind, entry.label, entry.device
-
-
-def _on(entry: LedgerEntry) -> str:
-    return "host memory" if entry.kind == "cpu" else f"{entry.kind}:{entry.device}"
-
-
-def _on_with_label(entry: LedgerEntry) -> str:
-    return f"{_on(entry)}, {entry.label}" if entry.label else _on(entry)
-
-
-def _cell(entry: LedgerEntry) -> str:
-    return "-" if entry.code.cell is None else f"In [{entry.code.cell}]"
-
-
-def _title(entry: LedgerEntry) -> str:
-    return short_name(entry.code.title)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Property, Table
-from gpumagic.drawing.document import known_sum
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+)
+from gpumagic.drawing.document import MOST_ROWS, known_sum
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
@@ -24,12 +33,21 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.report import FreeReport, LeakReport
 
 _MOST_TOLD = 3  # devices
-_MOST_ROWS = 20
-_PARTIAL = "the search was ended before it had seen everything: there may be more"
+_MOST_ROWS = 50
+_PARTIAL = "the search was ended early: there may be more"
 _FREE = "%gpu_mem free"
-_KEPT = "what came back is kept by torch for its next tensors: others cannot have it"
+_KEPT = (
+    "torch keeps what came back for its next tensors: other processes cannot have it"
+)
 _GIVE = "%gpu_mem free --cache gives it to the device"
+_HOW = (
+    "Looked at are errors and their frames, shown results, and graphs of variables.\n"
+    "What two of them hold is counted once in the sum."
+)
 _STILL_HELD = "other names may hold the same memory; this shows which"
+_HOW_FREED = (
+    "Before and now are torch's own counters; what is free on it is told by the driver."
+)
 
 
 def leaks_headline(report: LeakReport) -> str:
@@ -44,11 +62,13 @@ def _still_held(report: LeakReport) -> str:
     if not report.leaks:
         other = "else " if report.collected_bytes else ""
         return f"nothing {other}was found that is held without being wanted"
-    holders = count_text(len(report.leaks), "holder")
-    verb = "keeps" if len(report.leaks) == 1 else "keep"
     least = "at least " if report.partial else ""
     held = _totals(report.total_bytes, report.setting) or UNKNOWN
-    return f"{holders} {verb} {least}{held} that is probably not wanted"
+    said = f"{least}{held} is held, and probably not wanted"
+    if len(report.leaks) == 1:
+        return said
+    largest = max(report.leaks, key=lambda leak: leak.nbytes)
+    return f"{said}: {bytes_text(largest.nbytes)} by {short_name(largest.where)}"
 
 
 def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
@@ -64,25 +84,32 @@ def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
 def leaks_parts(report: LeakReport) -> Iterator[Part]:
     """Each holder with what to type, and what lets go of all."""
     if report.leaks:
-        yield leaks_table(report.leaks, report.setting)
-        yield from _holding(report.leaks)
+        table = leaks_table(report.leaks, report.setting)
+        yield table.beginning(MOST_ROWS)
         yield from _together(report)
+        if len(report.leaks) > MOST_ROWS:
+            yield Details("All that is probably not wanted", (table,), "holders")
+        yield from _holding(report.leaks)
     if report.partial:
         yield Note("note", _PARTIAL)
-    yield from (Note("note", remark) for remark in report.remarks)
+    remarks = [Note("note", remark) for remark in report.remarks]
+    if not report.leaks:
+        yield from remarks
+    yield how_measured(Paragraph(_HOW), *(remarks if report.leaks else ()))
 
 
 def leaks_table(leaks: Sequence[Leak], setting: Setting) -> Table:
     """A row for each holder."""
-
-    def size(leak: Leak) -> str:
-        return f"{bytes_text(leak.nbytes)} {on_device(setting, leak.device)}"
-
+    several = len({leak.device for leak in leaks}) > 1
+    of_device = Property(
+        Column("Device"), lambda leak: device_name(setting, leak.device)
+    )
     properties = (
-        Property(Column("Held by"), lambda leak: leak.where),
+        Property(Column("Held by"), lambda leak: short_name(leak.where)),
         Property(Column("What it is"), lambda leak: leak.kind.value),
-        Property(Column("Bytes", number=True), size),
-        Property(Column("To let go of it alone"), lambda leak: leak.undo or "-"),
+        figures("Bytes", lambda leak: leak.nbytes),
+        *((of_device,) if several else ()),
+        Property(Column("To let go of it"), lambda leak: leak.undo or "-"),
         Property(Column("Lost by that"), lambda leak: leak.lost or "nothing"),
     )
     caption = "Held, and probably not wanted"
@@ -92,38 +119,27 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> Table:
 def _holding(leaks: Sequence[Leak]) -> Iterator[Part]:
     """The places that have to let go at once, where there are several."""
     pairs: list[tuple[str, Cell]] = [
-        (short_name(leak.where), ", ".join(leak.held_by))
+        (leak.where, ", ".join(leak.held_by))
         for leak in leaks[:_MOST_ROWS]
         if leak.held_by
     ]
     if pairs:
-        yield Details("Every place that has to let go", (Grid("", tuple(pairs)),))
+        grid = Grid("", tuple(pairs))
+        yield Details("Every place that has to let go", (grid,), "places")
 
 
 def _together(report: LeakReport) -> Iterator[Part]:
-    """What one command lets go of, and what is lost by that."""
+    """What one command lets go of."""
     freed = [leak for leak in report.leaks if _goes_with_free(leak)]
     if freed:
-        yield Note("note", f"{_sum_text(report)} {_lost_text(freed)}", _FREE)
+        lets = "one command lets go of"
+        every = "all of it" if len(freed) == len(report.leaks) else "all but graphs"
+        yield Note("note", f"{lets} {every}", _FREE)
 
 
 def _goes_with_free(leak: Leak) -> bool:
     """Whether it needs no more than the command; a graph needs a line of its own."""
     return leak.undo.startswith(_FREE)
-
-
-def _sum_text(report: LeakReport) -> str:
-    rows = sum(leak.nbytes for leak in report.leaks)
-    total = sum(nbytes for _, nbytes in report.total_bytes)
-    twice = "what two of them hold is counted once; " if total < rows else ""
-    if all(map(_goes_with_free, report.leaks)):
-        return f"{twice}all of it can be let go of together;"
-    return f"{twice}what names %gpu_mem free goes with it at once;"
-
-
-def _lost_text(leaks: Sequence[Leak]) -> str:
-    lost = dict.fromkeys(leak.lost for leak in leaks if leak.lost)
-    return f"that loses {', '.join(lost)}" if lost else "nothing is lost by that"
 
 
 # ------------------------------------------------------------------- what was let go of
@@ -172,19 +188,24 @@ def _given(report: FreeReport) -> str:
 
 
 def free_parts(report: FreeReport) -> Iterator[Part]:
-    """What was done, the figures of each device, what is gone."""
-    if report.dropped:
-        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
-        yield Paragraph("\n".join(("Let go of, in this order:", *steps)))
+    """The figures of each device, what is gone, and what was done."""
     if report.after:
-        yield _free_table(report)
+        yield _free_table(report).beginning(MOST_ROWS)
     if report.lost:
-        yield Note("note", f"not there any more: {listed(report.lost)}")
+        yield Paragraph(f"Not there any more: {listed(report.lost)}.")
     if _kept(report):
-        yield Note("note", _KEPT, _GIVE)
+        yield Note("note", _KEPT, _GIVE, "kept by torch")
     if _in_vain(report):
         yield Note("note", _STILL_HELD, "%gpu_mem")
     yield from (Note("note", remark) for remark in report.remarks)
+    if report.dropped:
+        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
+        parts = (Paragraph("\n".join(steps)),)
+        yield Details("What was let go of, in this order", parts, "steps")
+    if len(report.after) > MOST_ROWS:
+        yield Details("All devices", (_free_table(report),), "devices")
+    if report.after:
+        yield how_measured(Paragraph(_HOW_FREED))
 
 
 def _free_table(report: FreeReport) -> Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
     Column,
+    Details,
     Note,
     Paragraph,
     Piece,
@@ -15,8 +16,20 @@ from gpumagic.drawing import (
     StripRow,
     Strips,
     Table,
+    how_measured,
 )
+from gpumagic.drawing.document import MOST_ROWS
+from gpumagic.gpu_mem.fragmentation import holes_of
 from gpumagic.gpu_mem.records import BlockState
+from gpumagic.gpu_mem.view_fragmentation import (
+    device_of,
+    fragmentation_parts,
+    group_name,
+    held_back,
+    held_back_table,
+    largest_hole,
+    main_blocker,
+)
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
@@ -24,63 +37,112 @@ from gpumagic.gpu_mem.view_terms import (
     names_or_none,
     recorded_in,
 )
-from gpumagic.report.units import bytes_text, count_text, part_text, share_text
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_mem.records import Block, Fragmentation, Segment, Setting
+    from gpumagic.gpu_mem.records import Block, Segment, Setting
     from gpumagic.gpu_mem.report import MapReport
 
-_MOST_BLOCKS = 8
-_MOST_ROWS = 12  # of all devices together
+_MOST_BLOCKS = 12
+_MOST_DEVICES = 5
+_FEWEST_HELD_BACK = 3
+_MOST_DRAWN = 12  # rows of all devices together
+_MOST_IN_SIGHT = 6
 _FEWEST_ROWS = 3
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
-_IN_USE = BlockState.ALLOCATED.value
-_LEGEND = ((_IN_USE, ""), (BlockState.PENDING.value, "until a stream has come so far"))
-_SHARED_POOLS = ("small", "large")
+_IN_USE = "in use"
+_PENDING = "awaited"
+_KINDS = {BlockState.ALLOCATED: _IN_USE, BlockState.PENDING: _PENDING}
+_LEGEND = ((_IN_USE, ""), (_PENDING, "given back, and still used by another stream"))
 _MOST_PICTURES = 8
+_HOW = (
+    "The allocator's own list of its segments and blocks, with the notebook's names.\n"
+    "A hole is a free block. Only tensors of its stream and pool can have it.\n"
+    "The driver gets back segments that are free from end to end."
+)
 _Group = tuple[str, int]  # pool and stream
-_MOST_COLUMNS = 4
 
 
 def map_headline(report: MapReport) -> str:
-    """How much of what is reserved is in use, and the largest hole."""
+    """How much is free in what torch has, and in pieces of what size."""
     if report.why_not is not None:
         return "there is no map to draw"
     if not report.segments:
         return "torch has reserved no memory on any device"
     reserved = sum(segment.nbytes for segment in report.segments)
-    allocated = sum(segment.allocated_bytes for segment in report.segments)
+    free = sum(sum(holes_of(segment)) for segment in report.segments)
     devices = sorted({segment.device for segment in report.segments})
     if len(devices) == 1:
         where = device_name(report.setting, devices[0])
     else:
         where = count_text(len(devices), "device")
-    segments = count_text(len(report.segments), "segment")
-    use = f"{part_text(allocated, reserved)} reserved on {where} is in use"
-    hole = _largest_hole(report.segments)
+    hole = largest_hole(report.segments)
     if hole is None:
-        return f"{use}, in {segments}; there is no hole"
+        return (
+            f"torch has no hole in the {bytes_text(reserved)} that it keeps on {where}"
+        )
+    if blocker := main_blocker(report, free):
+        held = f"{blocker.holders} holds back {bytes_text(blocker.free_bytes)} of it"
+        return (
+            f"{part_text(free, reserved)} that torch keeps on {where} is free; {held}"
+        )
     size = bytes_text(hole[0].blocks[hole[1]].nbytes)
-    return f"{use}, in {segments}; the largest hole is {size}"
+    said = f"{part_text(free, reserved)} that torch keeps on {where} is free"
+    on = "" if len(devices) == 1 else f", on {device_of(hole[0], report)}"
+    return f"{said}; the largest hole is {size}{on}"
 
 
 def map_parts(report: MapReport) -> Iterator[Part]:
-    """The picture, the largest hole and blocks in words, and the figures."""
+    """The picture, what keeps free memory from going back, and the rest folded."""
     if report.why_not is not None:
         yield Note("note", report.why_not, report.hint or "")
         return
-    yield from pictures(report.segments, report.setting)
-    holes = tuple(_hole_sentences(report))
-    if holes:
-        yield Paragraph("\n".join(holes))
+    if not report.segments:
+        return
+    in_sight = _in_sight(report)
+    yield in_sight
+    rows = held_back(report)
+    room = max(MOST_ROWS - len(in_sight.rows), _FEWEST_HELD_BACK)
+    if rows:
+        table = held_back_table(report, rows)
+        yield table.beginning(room)
+        if len(rows) > room:
+            what = "All that keeps free memory from going back"
+            yield Details(what, (table,), "held")
+    drawn = tuple(pictures(report.segments, report.setting))
+    if len(drawn) > 1 or "not drawn" in in_sight.remark:
+        yield Details("Every segment, by pool and stream", drawn, "segments")
     yield from _blocks(report)
-    yield from _fragmentation_parts(report.fragmentation, report.setting)
+    yield from fragmentation_parts(report)
+    yield how_measured(Paragraph(_HOW))
 
 
 # ------------------------------------------------------------------ the picture
+
+
+def _in_sight(report: MapReport) -> Strips:
+    """One picture: the rows of one device, or of many a row each."""
+    devices = sorted({segment.device for segment in report.segments})
+    if len(devices) == 1:
+        name = device_name(report.setting, devices[0])
+        return _of_device(report.segments, name, _MOST_IN_SIGHT)
+    most_free = sorted(devices, key=lambda device: -_free_on(device, report))
+    rows = []
+    for device in sorted(most_free[:_MOST_DEVICES]):
+        its = [each for each in report.segments if each.device == device]
+        pieces = [
+            Piece(_KINDS.get(block.state, ""), block.nbytes, starts=not place)
+            for segment in its
+            for place, block in enumerate(segment.blocks)
+        ]
+        rows.append(_strip_row(device_name(report.setting, device), pieces))
+    several = "each device" if len(rows) == len(devices) else "the freest devices"
+    caption = f"Segments of {several}, in the order of addresses"
+    full = max(int(row.length) for row in rows)
+    return Strips(caption, tuple(rows), _LEGEND, full, "block", bytes_text)
 
 
 def pictures(segments: Sequence[Segment], setting: Setting) -> Iterator[Strips]:
@@ -88,8 +150,13 @@ def pictures(segments: Sequence[Segment], setting: Setting) -> Iterator[Strips]:
     devices = sorted({segment.device for segment in segments})[:_MOST_PICTURES]
     for device in devices:
         its = [segment for segment in segments if segment.device == device]
-        most = max(_MOST_ROWS // len(devices), _FEWEST_ROWS)
+        most = max(_MOST_DRAWN // len(devices), _FEWEST_ROWS)
         yield _of_device(its, device_name(setting, device), most)
+
+
+def _free_on(device: int, report: MapReport) -> int:
+    its = (each for each in report.segments if each.device == device)
+    return sum(sum(holes_of(each)) for each in its)
 
 
 def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
@@ -97,7 +164,7 @@ def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
     rows = [
         row
         for group, its in _by_group(segments)
-        for row in _strip_rows(_group_name(*group), its, full)
+        for row in _strip_rows(group_name(*group), its, full)
     ]
     shown, hidden = rows[:most], rows[most:]
     remark = f"a full row is {bytes_text(full)}"
@@ -105,7 +172,7 @@ def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
         count = count_text(len(hidden), "more row")
         missing = bytes_text(sum(row.length for row in hidden))
         remark = f"{remark}; {count} with {missing} are not drawn"
-    caption = f"Blocks on {name}, by pool and stream, in the order of their addresses"
+    caption = f"Segments on {name}, by pool and stream, in the order of addresses"
     return Strips(
         caption, tuple(shown), _LEGEND, full, "block", bytes_text, remark=remark
     )
@@ -168,7 +235,7 @@ def _piece(block: Block, nbytes: int, *, starts: bool) -> Piece:
     free = block.state is BlockState.FREE
     name = block.names[0] if block.names else ""
     tell = partial(_block_text, block)
-    return Piece("" if free else block.state.value, nbytes, name, tell, starts)
+    return Piece("" if free else _KINDS[block.state], nbytes, name, tell, starts)
 
 
 def _strip_row(name: str, pieces: Sequence[Piece]) -> StripRow:
@@ -177,15 +244,9 @@ def _strip_row(name: str, pieces: Sequence[Piece]) -> StripRow:
     return StripRow(name, tuple(pieces), part_text(used, length))
 
 
-def _group_name(pool: str, stream: int) -> str:
-    """Whose free parts these are: the pool, and the stream if not the default one."""
-    name = f"{pool} pool" if pool in _SHARED_POOLS else f"private pool {pool}"
-    return f"{name}, stream {stream}" if stream else name
-
-
 def _block_text(block: Block) -> str:
     """A block in words: how much, what, whose, and from where."""
-    said = f"{bytes_text(block.nbytes)} {block.state.value}"
+    said = f"{bytes_text(block.nbytes)} {_KINDS.get(block.state, 'free')}"
     if block.names:
         said = f"{said}: {listed(block.names)}"
     if block.line is not None:
@@ -193,190 +254,58 @@ def _block_text(block: Block) -> str:
     return said
 
 
-# --------------------------------------------------------------------- holes
-
-
-def _largest_hole(segments: Sequence[Segment]) -> tuple[Segment, int] | None:
-    """The segment, and which of its blocks it is."""
-    holes = [
-        (segment, place)
-        for segment in segments
-        for place, block in enumerate(segment.blocks)
-        if block.state is BlockState.FREE
-    ]
-    return max(holes, key=lambda hole: hole[0].blocks[hole[1]].nbytes, default=None)
-
-
-def _hole_sentences(report: MapReport) -> Iterator[str]:
-    """For each device where its largest hole lies."""
-    for device in sorted({segment.device for segment in report.segments}):
-        its = [segment for segment in report.segments if segment.device == device]
-        hole = _largest_hole(its)
-        if hole is None:
-            continue
-        segment, place = hole
-        size = bytes_text(segment.blocks[place].nbytes)
-        name = device_name(report.setting, device)
-        yield (
-            f"The largest hole on {name} is {size}, {_neighbours(segment, place)} of a "
-            f"segment of {bytes_text(segment.nbytes)} "
-            f"({_group_name(segment.pool, segment.stream)})."
-        )
-
-
-def _neighbours(segment: Segment, place: int) -> str:
-    """Between which names it lies, or at which end."""
-    before, after = (
-        segment.blocks[at] if 0 <= at < len(segment.blocks) else None
-        for at in (place - 1, place + 1)
-    )
-    if before is None and after is None:
-        return "all"
-    if before is None:
-        return f"at the beginning, before {_owner(after)},"
-    if after is None:
-        return f"at the end, behind {_owner(before)},"
-    return f"between {_owner(before)} and {_owner(after)},"
-
-
-def _owner(block: Block | None) -> str:
-    if block is None or block.state is BlockState.FREE:
-        return "another hole"
-    if block.names:
-        return listed(block.names[:1])
-    return f"a block of {bytes_text(block.nbytes)} without a name"
-
-
 # -------------------------------------------------------------------- blocks
 
 
-def _blocks(report: MapReport) -> Iterator[Part]:
-    """The largest blocks that are in use, whose they are, and from which line."""
-    used = [
-        (block, segment)
-        for segment in report.segments
-        for block in segment.blocks
-        if block.state is not BlockState.FREE
-    ]
-    if not used:
+class _Alike(NamedTuple):
+    """Blocks of the same names in the same place."""
+
+    first: Block
+    segment: Segment
+    blocks: int
+    nbytes: int
+
+
+def _blocks(report: MapReport) -> Iterator[Details]:
+    """The largest of what is in use, whose it is, and from which line."""
+    alike: dict[tuple[object, ...], _Alike] = {}
+    nameless = 0
+    for segment in report.segments:
+        for block in segment.blocks:
+            if block.state is BlockState.FREE:
+                continue
+            nameless += not block.names
+            whose = block.names or (nameless,)
+            place = segment.device, segment.pool, segment.stream, block.state
+            key = *place, whose, block.line if block.names else None
+            before = alike.get(key, _Alike(block, segment, 0, 0))
+            alike[key] = before._replace(
+                blocks=before.blocks + 1, nbytes=before.nbytes + block.nbytes
+            )
+    if not alike:
         return
-    largest = sorted(used, key=lambda each: each[0].nbytes, reverse=True)
+    largest = sorted(alike.values(), key=lambda each: each.nbytes, reverse=True)
     shown = largest[:_MOST_BLOCKS]
-    properties = _block_properties(report, [block for block, _ in shown])
-    caption = "The largest blocks in use"
-    yield Table.of(caption, properties, shown, total=len(used))
+    properties = tuple(_block_properties(report, shown))
+    table = Table.of("", properties, shown, total=len(largest))
+    yield Details("The largest blocks in use, by name", (table,), "blocks")
 
 
-def _block_properties(report: MapReport, shown: Sequence[Block]) -> Iterator[Property]:
-    """The columns; rows are blocks with their segments."""
+def _block_properties(report: MapReport, shown: Sequence[_Alike]) -> Iterator[Property]:
+    """The columns; one that says the same in each row is left out."""
     several = len({each.device for each in report.segments}) > 1
 
-    def place(row: tuple[Block, Segment]) -> str:
-        segment = row[1]
-        where = f"{device_name(report.setting, segment.device)}, " if several else ""
-        name = f"{where}{_group_name(segment.pool, segment.stream)}"
-        return f"{name}, expandable" if segment.expandable else name
+    def place(row: _Alike) -> str:
+        where = f"{device_of(row.segment, report)}, " if several else ""
+        name = f"{where}{group_name(row.segment.pool, row.segment.stream)}"
+        return f"{name}, expandable" if row.segment.expandable else name
 
-    yield Property(Column("Name"), lambda row: names_or_none(row[0].names))
-    yield figures("Bytes", lambda row: row[0].nbytes)
-    if any(block.state is BlockState.PENDING for block in shown):
-        yield Property(Column("State"), lambda row: row[0].state.value)
+    yield Property(Column("Name"), lambda row: names_or_none(row.first.names))
+    if any(row.blocks > 1 for row in shown):
+        yield Property(Column("Blocks", number=True), lambda row: f"{row.blocks:,}")
+    yield figures("Bytes", lambda row: row.nbytes)
+    if any(row.first.state is BlockState.PENDING for row in shown):
+        yield Property(Column("State"), lambda row: _KINDS[row.first.state])
     yield Property(Column("Lies in"), place)
-    if any(block.line is not None for block in shown):
-        yield Property(Column("Allocated in"), lambda row: recorded_in(row[0].line))
-
-
-# ----------------------------------------------------------------- its figures
-
-
-class _Figure(NamedTuple):
-    """A row of the table: a figure of each device, and what it says."""
-
-    name: str
-    of: Callable[[Fragmentation], int | float | None]
-    text: Callable[[float], str]
-    meaning: str
-
-
-_FIGURES = (
-    _Figure(
-        "reserved",
-        lambda of: of.reserved_bytes,
-        bytes_text,
-        "taken from the driver",
-    ),
-    _Figure(
-        "free in it",
-        lambda of: of.free_bytes,
-        bytes_text,
-        "not in use, and kept by torch",
-    ),
-    _Figure(
-        "idle",
-        lambda of: of.idle_share,
-        share_text,
-        "of what is reserved: slack, which by itself is nothing bad",
-    ),
-    _Figure(
-        "stuck",
-        lambda of: of.stuck_share,
-        share_text,
-        "of what is reserved is free beside blocks in use: it cannot be given back",
-    ),
-    _Figure(
-        "largest hole",
-        lambda of: of.largest_hole_bytes,
-        bytes_text,
-        "the largest tensor that may fit without asking the driver",
-    ),
-    _Figure(
-        "fragmented",
-        lambda of: of.external,
-        share_text,
-        "of the free memory lies outside the largest hole: 0 % is one hole",
-    ),
-    _Figure(
-        "spread",
-        lambda of: of.spread,
-        share_text,
-        "near 100 %: many holes of like size; 0 %: one hole",
-    ),
-    _Figure(
-        "rounding",
-        lambda of: of.rounding_share,
-        share_text,
-        "of what is in use was handed out beyond what was asked for",
-    ),
-    _Figure(
-        "stranded",
-        lambda of: of.stranded_bytes,
-        bytes_text,
-        "free, but only for another stream or pool than most of the memory",
-    ),
-)
-
-
-def _fragmentation_parts(
-    fragmentation: Sequence[Fragmentation], setting: Setting
-) -> Iterator[Part]:
-    """One table, a column for each of the devices that have most."""
-    if not fragmentation:
-        return
-    most = sorted(fragmentation, key=lambda each: each.reserved_bytes, reverse=True)
-    shown = sorted(most[:_MOST_COLUMNS], key=lambda each: each.device)
-    properties = (
-        Property(Column("Figure"), lambda figure: figure.name),
-        *(_column_of(each, setting) for each in shown),
-        Property(Column("What it says"), lambda figure: figure.meaning),
-    )
-    yield Table.of("Fragmentation", properties, _FIGURES)
-    if more := len(fragmentation) - len(shown):
-        yield Paragraph(f"... and {count_text(more, 'device')} with less reserved")
-
-
-def _column_of(device: Fragmentation, setting: Setting) -> Property:
-    def cell(figure: _Figure) -> str | None:
-        amount = figure.of(device)
-        return None if amount is None else figure.text(amount)
-
-    return Property(Column(device_name(setting, device.device), number=True), cell)
+    if any(row.first.line is not None for row in shown):
+        yield Property(Column("Allocated in"), lambda row: recorded_in(row.first.line))

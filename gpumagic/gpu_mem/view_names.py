@@ -6,7 +6,18 @@ from collections import Counter
 from functools import partial as partial_of
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.drawing import Cell, Column, Note, Paragraph, Part, Property, Table
+from gpumagic.drawing import (
+    Cell,
+    Column,
+    Details,
+    Note,
+    Paragraph,
+    Part,
+    Property,
+    Table,
+)
+from gpumagic.drawing.document import MOST_ROWS
+from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.records import Holder, HolderKind
 from gpumagic.gpu_mem.records import Part as HeldPart
 from gpumagic.gpu_mem.view_terms import device_name, figures, on_device, short_name
@@ -28,20 +39,56 @@ if TYPE_CHECKING:
 _NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 _WORTH_NAMING = 0.1  # of what the first one holds
 _MOST_PARTS = 3
+_MOST_FOLDED = 20  # names
 _MOST_APART = 2  # devices on which a name has rows of its own
 _MEANING = (
     "Holds: all that is reached from a name. Alone: what comes back if only that name "
-    "goes; memory that several names reach needs all of them to go."
+    "goes.\nMemory that several names reach needs all of them to go."
 )
 _PARTIAL = (
-    "the search was ended before it had seen everything: names hold at least this, and "
-    "unattributed is at most this"
+    "the search for names was ended early: names hold at least this, and no name "
+    "found is at most this"
 )
+_UNWANTED = {
+    HolderKind.ERROR: "a failed call: %gpu_mem leaks",
+    HolderKind.OUTPUT: "shown results: %gpu_mem leaks",
+    HolderKind.UNATTRIBUTED: "no name that was found",
+}
 _SEVERAL = -1  # stands for a device where they are more than one
 
 
+class Unwanted(NamedTuple):
+    """The largest part of the memory where no name of the user's has it.
+
+    Attributes:
+        words: What holds it, and what to type.
+    """
+
+    nbytes: int
+    words: str
+
+
+def unwanted(holdings: Holdings) -> Unwanted | None:
+    """What is held by an error, by shown results or by nobody, if that is most.
+
+    Args:
+        holdings: Who holds what; of a search that was ended early, nobody is unknown.
+    """
+    sums: Counter[HolderKind] = Counter()
+    for _, kind, nbytes in holdings.sums:
+        sums[kind] += nbytes
+    if holdings.partial:
+        del sums[HolderKind.UNATTRIBUTED]
+    kind = max(_UNWANTED, key=lambda kind: sums[kind])
+    named = (each for each in holdings.holders if each.kind not in _UNWANTED)
+    largest = max((each.reachable_bytes for each in named), default=0)
+    if sums[kind] <= largest:
+        return None
+    return Unwanted(sums[kind], _UNWANTED[kind])
+
+
 def names_headline(holdings: Holdings | None) -> str:
-    """Who holds most, in half a sentence; empty where nobody is found."""
+    """Who that is, in half a sentence; empty where nobody is found."""
     if holdings is None:
         return ""
     all_of_them = sorted(
@@ -69,24 +116,49 @@ def names_headline(holdings: Holdings | None) -> str:
     return f"{short_name(first.name)} holds {held}"
 
 
-def names_parts(holdings: Holdings, setting: Setting, top: int) -> Iterator[Part]:
-    """The table of names, its sums by kind, and how far the search went."""
+def names_parts(
+    holdings: Holdings, setting: Setting, top: int, *, room: int = MOST_ROWS
+) -> Iterator[Part]:
+    """The names that hold most, and behind them all that is known of each.
+
+    Args:
+        holdings: Who holds what.
+
+        setting: Where.
+
+        top: How many names are shown.
+
+        room: How many rows there is room for in sight; none leaves the table out.
+    """
     if not holdings.holders:
-        if not any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
-            return  # there is nothing to hold
-        yield Paragraph("No name was found that holds any of it.")
-    else:
-        yield names_table(holdings, setting, top)
-        yield Paragraph("\n".join((_MEANING, *_by_kind(holdings, setting))))
+        if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
+            yield Paragraph("No name was found that holds any of it.")
+        return  # there is nothing to hold
+    if room:
+        yield names_table(holdings, setting, top, room=room)
     if holdings.partial:
-        looked = count_text(holdings.searched, "object")
-        spent = seconds_text(holdings.seconds)
-        yield Note("note", f"{_PARTIAL} ({looked} in {spent})")
-    yield from (Note("note", remark) for remark in holdings.remarks)
+        yield Note("note", _PARTIAL, word="search ended early")
+    remarks = (Note("note", remark) for remark in holdings.remarks)
+    sums = Paragraph("\n".join((_MEANING, *_by_kind(holdings, setting))))
+    table = names_table(holdings, setting, max(top, _MOST_FOLDED), sums=not room)
+    yield Details("All that is known of the names", (table, sums, *remarks), "names")
+
+
+def looked_at(holdings: Holdings | None) -> str:
+    """How far the search for names went; empty where there was none."""
+    if holdings is None or not holdings.searched:
+        return ""
+    looked = count_text(holdings.searched, "object")
+    return f"Names were looked for in {looked}, in {seconds_text(holdings.seconds)}."
 
 
 def names_table(
-    holdings: Holdings, setting: Setting, top: int, *, sums: bool = True
+    holdings: Holdings,
+    setting: Setting,
+    top: int,
+    *,
+    sums: bool = True,
+    room: int | None = None,
 ) -> Table:
     """The largest names, then what the others hold, then the sum.
 
@@ -98,20 +170,39 @@ def names_table(
         top: How many names are shown at most.
 
         sums: Whether these are all, so that their sum says something.
+
+        room: How many rows there is room for, unless more names are asked for; None
+            where there is enough for all that is known of them.
     """
     named = [each for each in holdings.holders if each.kind not in _NAMELESS]
     nameless = [each for each in holdings.holders if each.kind in _NAMELESS]
-    shown, more = _shown_of(together(named, _MOST_APART), top)
-    properties = tuple(_properties(holdings, setting))
+    rows_of_names, below = together(named, _MOST_APART), together(nameless)
+    its_sums = list(_sums(holdings)) if sums else []
+    if room is not None and top <= Options.top:
+        # What is small, and what nobody has a name for, is told in one row.
+        rows_of_names += below
+        rows_of_names.sort(key=lambda row: -row.holder.reachable_bytes)
+        below, room = [], max(room - len(its_sums), 1)
+        top = min(top, room if len(rows_of_names) <= room else room - 1)
+    shown, more = _shown_of(rows_of_names, max(top, 1))
+    properties = tuple(_properties(holdings, setting, is_brief=room is not None))
     rows = [tuple(each.cell(row) for each in properties) for row in shown]
     if more and sums:
-        name = count_text(len({row.holder.name for row in more}), "more name")
+        name = _called_together([row.holder for row in more])
         rows.append(_sum_row(properties, name, _alone(row.holder for row in more)))
-    rows += [tuple(each.cell(row) for each in properties) for row in together(nameless)]
-    if sums:
-        rows += (_sum_row(properties, *each) for each in _sums(holdings))
+    rows += [tuple(each.cell(row) for each in properties) for row in below]
+    rows += (_sum_row(properties, *each) for each in its_sums)
     columns = tuple(each.column for each in properties)
-    return Table("Who holds it", columns, tuple(rows))
+    total = None if sums else len(rows_of_names) + len(below)
+    return Table("Who holds it", columns, tuple(rows), total)
+
+
+def _called_together(holders: Sequence[Holder]) -> str:
+    """What several rows are in one."""
+    names = {each.name for each in holders if each.kind not in _NAMELESS}
+    rest = any(each.kind in _NAMELESS for each in holders)
+    said = count_text(len(names), "more name") if names else "others"
+    return f"{said}, and what has none" if names and rest else said
 
 
 def _of(cell: Callable[[Holder], Cell]) -> Callable[[_Together], Cell]:
@@ -119,12 +210,13 @@ def _of(cell: Callable[[Holder], Cell]) -> Callable[[_Together], Cell]:
     return lambda row: cell(row.holder)
 
 
-def _properties(holdings: Holdings, setting: Setting) -> Iterator[Property]:
+def _properties(
+    holdings: Holdings, setting: Setting, *, is_brief: bool
+) -> Iterator[Property]:
     """The columns; one that would be empty in every row is left out."""
     holders, partial = holdings.holders, holdings.partial
     devices = {each.device for each in holders}
     yield Property(Column("Name"), _of(_name))
-    yield Property(Column("Kind"), _of(lambda each: each.kind.value))
     if len(devices) > 1:
         where = partial_of(_devices, setting=setting, of_all=len(devices))
         yield Property(Column("Device"), where)
@@ -134,6 +226,8 @@ def _properties(holdings: Holdings, setting: Setting) -> Iterator[Property]:
         yield figures("Change", lambda row: row.holder.delta_bytes, change_text)
     alone = "Alone so far" if partial else "Alone"
     yield figures(alone, lambda row: row.holder.own_bytes)
+    if is_brief:
+        return
     if any(each.parts for each in holders):
         yield Property(Column("Made of"), _of(_made_of))
     if any(each.shares_with for each in holders):
@@ -205,15 +299,15 @@ def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:
             if each == device and nbytes
         ]
         if kinds:
-            said = bytes_text(allocated), " + ".join(kinds)
+            said = bytes_text(allocated), "; ".join(kinds)
             alike.setdefault(said, []).append(device)
     for (whole, sums), devices in alike.items():
         if len(devices) > _MOST_APART:
             where = f"on each of {devices_text(setting.kind, devices)}"
-            yield f"{whole} {where} = {sums}."
+            yield f"{whole} {where}: {sums}."
         else:
             wheres = (on_device(setting, device) for device in devices)
-            yield from (f"{whole} {where} = {sums}." for where in wheres)
+            yield from (f"{whole} {where}: {sums}." for where in wheres)
 
 
 def _is_larger(library: Holder, name: Holder) -> bool:

@@ -36,16 +36,21 @@ _FOLDED = frozenset(
 # What comes of giving cached memory back, whoever has ordered that.
 _OF_EMPTYING = (BadgeKind.DRIVER_CALLS, BadgeKind.STREAM_WAITS)
 _OF_THE_CACHE = "that comes of the cache that was given back, and would come again"
-_REMARKS = {
-    PeakKind.EXACT: "exact",
-    PeakKind.BOUND: "",  # the bounds say it
-    PeakKind.SINCE_RESET: "the cell reset the peaks",
-    PeakKind.REPLAYED: "replayed",
-    PeakKind.UNKNOWN: "",
+PEAKS_IN_WORDS = {
+    PeakKind.EXACT: "The peak is exact, by the allocator's own counter.",
+    PeakKind.BOUND: (
+        "The peak lies between two bounds: an earlier cell had reached more. "
+        "%%gpu_mem --exact finds it."
+    ),
+    PeakKind.SINCE_RESET: "The cell reset the peaks: this is the peak from then on.",
+    PeakKind.REPLAYED: (
+        "The peak was found by going through each allocation of the cell, without "
+        "the allocator's rounding."
+    ),
+    PeakKind.UNKNOWN: "Nothing counts the peak here.",
 }
 _HOST = "cpu"
 _LONGEST_NAME = 48
-_LONGEST_ERROR = 200
 _MOST_LISTED = 6
 
 
@@ -76,15 +81,16 @@ def short_name(name: str) -> str:
     return shortened(name, _LONGEST_NAME)
 
 
-def short_error(error: str) -> str:
-    """The line of an error that fits into a title."""
-    return shortened(error, _LONGEST_ERROR)
+def error_name(error: str) -> str:
+    """The class of an error; its words stand above the report, in the traceback."""
+    name = error.partition(":")[0]
+    return short_name(name) if name.isidentifier() else "an error"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], most: int = _MOST_LISTED) -> str:
     """Names in a row, the first few of many."""
-    shown = ", ".join(map(short_name, names[:_MOST_LISTED]))
-    more = len(names) - _MOST_LISTED
+    shown = ", ".join(map(short_name, names[:most]))
+    more = len(names) - most
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -142,12 +148,6 @@ def peak_short(peak: Peak) -> str:
     return peak_text(peak).removeprefix("between ").replace(" and ", " to ")
 
 
-def peak_remarked(peak: Peak) -> str:
-    """The peak, and behind it how it is known."""
-    text, remark = peak_text(peak), _REMARKS[peak.kind]
-    return f"{text} ({remark})" if remark and text != UNKNOWN else text
-
-
 def drawn_peak(peak: Peak) -> tuple[int, int] | None:
     """What was reached for sure, and what perhaps lies on top of it."""
     low, high = _bounds(peak)
@@ -172,8 +172,8 @@ BADGE_TEXTS = {
     BadgeKind.RETRY: NoteText(
         "cache emptied",
         "warning",
-        "the driver had no memory left for {device}: torch emptied {its} cache and "
-        "asked again, {times}. That is slow, and close to an out-of-memory error",
+        "{device} had no memory left: torch emptied {its} cache and asked again, "
+        "{times}",
         "del what is not needed, or work on less at once",
         counted="cache emptied {times}",
     ),
@@ -188,7 +188,7 @@ BADGE_TEXTS = {
         "driver calls",
         "note",
         "memory of {device} was taken from the driver, or given back, {times}: each "
-        "such call is slow",
+        "call is slow",
         "run it once more: torch keeps the memory that it has got",
         counted="{calls}",
     ),
@@ -202,39 +202,36 @@ BADGE_TEXTS = {
     BadgeKind.PENDING: NoteText(
         "pending",
         "note",
-        "{bytes} on {device} was given back, but another stream still awaits it: no "
-        "new tensor can have it until then",
-        "it comes back with a later allocation, once that stream has come so far",
+        "{bytes} on {device} was given back, but another stream still uses it",
+        "new tensors can have it once that stream has come so far",
         counted="{bytes} pending",
     ),
     BadgeKind.FLUSHED: NoteText(
         "cache given back",
         "note",
-        "{bytes} of torch's cache went back to the driver of {device}: new tensors "
-        "have to ask for it again, which is slow",
-        "if the cell calls torch.{kind}.empty_cache(), leave it out, unless others "
-        "need the memory; settings of the allocator can have the same effect",
+        "{bytes} of torch's cache went back to the driver of {device}: taking it "
+        "again is slow",
+        "if the cell calls torch.{kind}.empty_cache(), leave it out; settings of the "
+        "allocator can do the same",
         counted="{bytes} of cache given back",
     ),
     BadgeKind.PEAK_RESET: NoteText(
         "peaks reset",
         "note",
-        "the cell has reset the peaks of {device}: what is told of the peak holds "
-        "from then on",
+        "the cell has reset the peaks of {device}: the peak is known only from then on",
         "%%gpu_mem --exact finds the peak of the whole cell",
     ),
     BadgeKind.SUMS_RESET: NoteText(
         "sums reset",
         "note",
-        "the cell has reset the sums of {device}: how much was handed out altogether "
-        "cannot be told",
+        "the cell has reset the sums of {device}: how much was handed out is unknown",
     ),
     BadgeKind.STARTED: NoteText(
         "first use",
         "note",
         "{device} {was} used for the first time in this process: {its} context takes "
-        "memory that no counter of torch shows",
-        "%gpu_mem shows it as outside the allocator",
+        "memory that torch does not count",
+        "%gpu_mem shows it as outside torch",
     ),
     BadgeKind.NOT_CACHED: NoteText(
         "not cached",
@@ -248,7 +245,7 @@ BADGE_TEXTS = {
         "no counters",
         "note",
         "this allocator{names} does not keep every counter: what is missing here is "
-        "unknown, and not nothing",
+        "unknown",
     ),
     BadgeKind.SHARED: NoteText(
         "shared",
@@ -258,6 +255,13 @@ BADGE_TEXTS = {
         counted="shared with {others}",
     ),
 }
+# What is so of the machine, and not of the one cell: said once in a row of reports.
+_LASTING = (
+    BadgeKind.DRIVER_CALLS,
+    BadgeKind.NOT_CACHED,
+    BadgeKind.BACKEND,
+    BadgeKind.SHARED,
+)
 
 _BY_THE_ALLOCATOR = BADGE_TEXTS[BadgeKind.RETRY].hint
 
@@ -310,7 +314,8 @@ def _hint(badge: CellBadge, badges: Iterable[CellBadge]) -> str:
 def _note(same: list[CellBadge], hint: str, setting: Setting) -> Note:
     words = BADGE_TEXTS[same[0].kind]
     text = _filled(words.text, same, setting)
-    return Note(words.kind, text, hint.format(kind=setting.kind))
+    word = words.short if same[0].kind in _LASTING else ""
+    return Note(words.kind, text, hint.format(kind=setting.kind), word)
 
 
 def _filled(text: str, same: list[CellBadge], setting: Setting) -> str:

@@ -13,7 +13,9 @@ from gpumagic.drawing import (
     Paragraph,
     Property,
     Table,
+    how_measured,
 )
+from gpumagic.drawing.document import MOST_ROWS
 from gpumagic.gpu_mem.records import Cause, Holdings, LeakKind
 from gpumagic.gpu_mem.view_leaks import leaks_table
 from gpumagic.gpu_mem.view_memory import bars
@@ -37,27 +39,31 @@ if TYPE_CHECKING:
 
 _MOST_HOLDERS = 6
 _MOST_PINNINGS = 6
+_MOST_STEPS = 3
 _NO_WORDS = (
-    "torch counts such errors, but only the error itself says how much was asked for. "
+    "torch counts such errors, but only the error says how much was asked for.\n"
     "Most likely the code, or a library that it uses, has caught it."
 )
 _AFTER = (
-    "Memory was looked at after the error: frames of the error still held their "
-    "tensors then, but torch had already given back what nobody used."
+    "Memory was looked at after the error: its frames still held their tensors.\n"
+    "torch had already given back what nobody used."
 )
-
+_TABLE_OF: dict[Cause | None, str] = {
+    Cause.LEAKED: "leaks",
+    Cause.FRAGMENTED: "blocks",
+}
 _STREAM_UNKNOWN = (
-    "the error does not say for which stream it was: the largest hole is the default "
-    "stream's, and no stream can have the holes of another"
+    "the error does not say for which stream it was: no stream can have the holes of "
+    "another"
 )
 # What each comes down to, in the title.
 SHORT = {
     Cause.NEVER_FITS: "that is more than the device has",
     Cause.TOO_MUCH_LIVE: "too much else is alive",
-    Cause.FRAGMENTED: "enough was free, but in no piece that was large enough",
+    Cause.FRAGMENTED: "enough was free, but in pieces that are too small",
     Cause.PRIVATE_POOL: "much of the memory is kept for graphs",
     Cause.OTHERS: "others on the device hold much of its memory",
-    Cause.LEAKED: "memory that is probably not wanted would have been enough",
+    Cause.LEAKED: "what is probably not wanted would have been enough",
     Cause.CAPPED: "this process may not take more",
     Cause.UNKNOWN: "why cannot be told",
 }
@@ -66,7 +72,7 @@ _OF_A_REQUEST = {
     Cause.TOO_MUCH_LIVE: "with what is alive now, {asked} more is too much",
     Cause.FRAGMENTED: "enough is free, but no piece of it is as large as {asked}",
     Cause.PRIVATE_POOL: "much is kept for graphs, and other tensors cannot use it",
-    Cause.OTHERS: "other processes, or what lies outside the allocator, hold much",
+    Cause.OTHERS: "other processes, or what lies outside torch, hold much",
     Cause.LEAKED: "letting go of what is probably not wanted would be enough",
     Cause.CAPPED: "this process may not take that much",
     Cause.UNKNOWN: "why cannot be told from what is known",
@@ -89,11 +95,10 @@ _FIGURES: tuple[tuple[str, Callable[[Answer], int | None]], ...] = (
 )
 _MEANING = (
     "A request is met from a hole of torch's own if one is large enough, else from the "
-    "driver, else after unused segments were given back, which is slow."
+    "driver.\nIf that has none, unused segments are given back first, which is slow."
 )
 _ELSEWHERE = (
-    "this is for the default stream: {} is free in segments of other streams, and only "
-    "tensors made there can have it"
+    "{} more is free in segments of other streams: only tensors made there can have it"
 )
 
 
@@ -107,43 +112,48 @@ def why_headline(report: WhyReport) -> str:
     cell = "" if oom.cell is None else f"In [{oom.cell}]: "
     where = on_device(report.setting, oom.device)
     asked, free = oom.requested_bytes, oom.free_bytes
-    said = (
-        "memory ran out" if asked is None else f"{bytes_text(asked)} was asked for",
-        "" if free is None else f", {bytes_text(free)} was free",
-    )
+    said = "memory ran out" if asked is None else f"{bytes_text(asked)} did not fit"
+    had = "" if free is None else f" with {bytes_text(free)} free"
     cause = report.causes[0] if report.causes else Cause.UNKNOWN
-    return f"{cell}{said[0]} {where}{said[1]}; {SHORT[cause]}"
+    return f"{cell}{said} {where}{had}: {SHORT[cause]}"
 
 
 def why_parts(report: WhyReport) -> Iterator[Part]:
-    """Causes, what to do, and what both rest on."""
+    """What to do, who has the memory, and what both rest on."""
     oom = report.oom
-    if oom is None and report.caught is not None:
-        yield Paragraph(_NO_WORDS)
-        yield from _steps_parts(report.next_steps)
-        yield from _the_state(report)
-        return
-    if oom is None:
+    if oom is None and report.caught is None:
         yield Note(
             "note",
-            "nothing is wrong; before a large tensor is made, it can be asked whether "
-            "it fits",
+            "before a large tensor is made, ask whether it fits",
             "%gpu_mem fit 2GiB",
+            "ask whether it fits",
         )
         return
-    causes = report.causes or (Cause.UNKNOWN,)
-    yield Paragraph("\n".join(cause_sentence(each, report) for each in causes))
-    if report.caught is not None:
+    yield from _steps_parts(report.next_steps)
+    if report.memory is not None:
+        yield bars((report.memory,), report.setting)
+    if oom is not None and report.caught is not None:
         more = _caught_headline(report.caught, report.setting)
         yield Note("note", f"besides, {more}")
-    yield from _steps_parts(report.next_steps)
-    yield Grid("At that moment", tuple(_facts(report, oom)))
-    yield from _the_state(report)
-    if _may_be_elsewhere(report):
-        yield Note("note", _STREAM_UNKNOWN)
-    if oom.after:
-        yield Paragraph(_AFTER)
-    yield Details("What torch said", (Paragraph(oom.text),))
+    tables = dict(_tables(report))
+    first = next(iter(tables), None)
+    if first is not None:
+        yield tables[first].beginning(MOST_ROWS)
+    if oom is None:
+        yield how_measured(Paragraph(_NO_WORDS))
+        return
+    causes = report.causes or (Cause.UNKNOWN,)
+    said = Paragraph("\n".join(cause_sentence(each, report) for each in causes))
+    yield Details("Why it did not fit", (said,), "causes")
+    for name, table in tables.items():
+        if name != first:
+            yield Details(table.caption, (table,), name)
+    grid = Grid("", tuple(_facts(report, oom)))
+    yield Details("The figures of that moment", (grid,), "figures")
+    yield Details("What torch said", (Paragraph(oom.text),), "torch")
+    streams = (Note("note", _STREAM_UNKNOWN),) if _may_be_elsewhere(report) else ()
+    after = (Paragraph(_AFTER),) if oom.after else ()
+    yield how_measured(*after, *streams)
 
 
 def _caught_headline(caught: CaughtOoms, setting: Setting) -> str:
@@ -163,24 +173,35 @@ def _caught_headline(caught: CaughtOoms, setting: Setting) -> str:
     return f"In [{caught.cell}]: memory ran out{times} {where}, and {errors}"
 
 
-def _the_state(report: WhyReport) -> Iterator[Part]:
-    """What is there now: memory, names, leaks, and blocks in between."""
-    if report.memory is not None:
-        yield bars((report.memory,), report.setting)
-    if report.holders:
-        holdings = Holdings(report.holders)
-        yield names_table(holdings, report.setting, _MOST_HOLDERS, sums=False)
-    if report.leaks:
-        yield leaks_table(report.leaks, report.setting)
-    if report.pinning:
-        yield _pinning(report.pinning)
+def _tables(report: WhyReport) -> Iterator[tuple[str, Table]]:
+    """Each by its word, the one first that the first cause is about."""
+    cause = report.causes[0] if report.causes else None
+    order = ["names", "leaks", "blocks"]
+    order.sort(key=lambda name: name != _TABLE_OF.get(cause, "names"))
+    made = {
+        "names": lambda: names_table(
+            Holdings(report.holders),
+            report.setting,
+            _MOST_HOLDERS,
+            sums=False,
+            room=_MOST_HOLDERS,
+        ),
+        "leaks": lambda: leaks_table(report.leaks, report.setting),
+        "blocks": lambda: _pinning(report.pinning),
+    }
+    rows = {"names": report.holders, "leaks": report.leaks, "blocks": report.pinning}
+    yield from ((name, made[name]()) for name in order if rows[name])
 
 
 def _steps_parts(steps: Sequence[str]) -> Iterator[Part]:
     """What to type, the best first."""
-    if steps:
-        numbered = (f"{number}. {step}" for number, step in enumerate(steps, 1))
-        yield Paragraph("\n".join(("What to do, the best first:", *numbered)))
+    if not steps:
+        return
+    numbered = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
+    first, more = numbered[:_MOST_STEPS], numbered[_MOST_STEPS:]
+    yield Paragraph("\n".join(("What to do, the best first:", *first)))
+    if more:
+        yield Details("More that can be done", (Paragraph("\n".join(more)),), "steps")
 
 
 def _facts(report: WhyReport, oom: OomFacts) -> Iterator[tuple[str, Cell]]:
@@ -252,8 +273,8 @@ def _never_fits(report: WhyReport) -> str:
     total = report.oom.total_bytes if report.oom else None
     have = "" if total is None else f" ({bytes_text(total)} in all)"
     return (
-        f"{_asked(report)} is more than the device can give{have}: nothing that is "
-        "freed here makes it fit."
+        f"{_asked(report)} is more than the device can give{have}: freeing memory "
+        "does not help."
     )
 
 
@@ -270,8 +291,8 @@ def _fragmented(report: WhyReport) -> str:
     whose = " of the default stream" if _may_be_elsewhere(report) else ""
     largest = "" if hole is None else f"; the largest{whose} is {bytes_text(hole)}"
     return (
-        f"{enough} was free in what torch has reserved, but not in one piece as large "
-        f"as what was asked for{largest}."
+        f"{enough} was free in what torch keeps, but in pieces that are too "
+        f"small{largest}."
     )
 
 
@@ -279,8 +300,8 @@ def _private_pool(report: WhyReport) -> str:
     kept = report.oom.private_pools_bytes if report.oom else None
     much = "Much" if kept is None else bytes_text(kept)
     return (
-        f"{much} is kept for captured graphs, or for a pool of your own: other tensors "
-        "cannot use it."
+        f"{much} is kept for captured graphs, or for a pool of your own: other "
+        "tensors cannot use it."
     )
 
 
@@ -292,7 +313,7 @@ def _others(report: WhyReport) -> str:
     lies = (
         ""
         if outside is None
-        else f", and {bytes_text(outside)} of this one lies outside the allocator"
+        else f", and {bytes_text(outside)} of this one lies outside torch"
     )
     return f"Other processes hold {hold}{lies}: no tensor that is freed here helps."
 
@@ -303,10 +324,7 @@ def _leaked(report: WhyReport) -> str:
     # What two of them hold is in both of their figures.
     most = "At most " if len(leaks) > 1 else ""
     much = f"{most}{bytes_text(held)}" if leaks else "Enough"
-    return (
-        f"{much} is held by what is probably not wanted any more: letting go of it "
-        "would be enough."
-    )
+    return f"{much} is held by what is probably not wanted: letting go of it is enough."
 
 
 def _capped(report: WhyReport) -> str:
@@ -365,25 +383,28 @@ def fit_headline(report: FitReport) -> str:
 
 
 def fit_parts(report: FitReport) -> Iterator[Part]:
-    """The figures of each device, why not, and what to do."""
+    """Where it fits, why not, and what to do."""
     if report.why_not is not None:
         yield Note("note", report.why_not, report.hint or "")
         return
-    if report.answers:
-        yield _fit_table(report)
-    elsewhere = sum(answer.elsewhere_bytes for answer in report.answers)
-    if elsewhere:
-        yield Note("note", _ELSEWHERE.format(bytes_text(elsewhere)))
     if report.causes:
         sentences = (fit_sentence(cause, report) for cause in report.causes)
         yield Paragraph("\n".join(map(_capital, sentences)))
     yield from _steps_parts(report.next_steps)
+    if len(report.answers) > 1:
+        yield _fit_table(report, whole=False).beginning(MOST_ROWS)
+    elsewhere = sum(answer.elsewhere_bytes for answer in report.answers)
+    if elsewhere:
+        yield Note("note", _ELSEWHERE.format(bytes_text(elsewhere)))
     if report.answers:
-        yield Paragraph(_MEANING)
+        table = _fit_table(report, whole=True)
+        yield Details("The figures of each device", (table,), "figures")
+        yield how_measured(Paragraph(_MEANING))
 
 
-def _fit_table(report: FitReport) -> Table:
+def _fit_table(report: FitReport, *, whole: bool) -> Table:
     """What is known of no device has no column."""
+    chosen = _FIGURES if whole else _FIGURES[1:4]
     properties = (
         Property(
             Column("Device"), lambda each: device_name(report.setting, each.device)
@@ -391,7 +412,7 @@ def _fit_table(report: FitReport) -> Table:
         Property(Column("Fits"), lambda each: Badge(*_BADGES[each.place])),
         *(
             figures(heading, figure)
-            for heading, figure in _FIGURES
+            for heading, figure in chosen
             if any(figure(answer) is not None for answer in report.answers)
         ),
     )
@@ -402,13 +423,13 @@ def _verdict(answer: Answer, name: str) -> str:
     match answer.place:
         case "hole":
             hole = bytes_text(answer.hole_bytes)
-            return f"fits on {name} now: in a hole of {hole} that torch has already"
+            return f"fits on {name} now: torch has a hole of {hole}"
         case "driver":
             free = bytes_text(answer.device_free_bytes)
             return f"fits on {name} now: the driver has {free} free"
         case "after releasing":
             held = bytes_text(answer.releasable_bytes)
-            return f"fits on {name} once torch has released unused segments ({held})"
+            return f"fits on {name} once torch has released {held} of unused segments"
         case "nowhere":
             return f"does not fit on {name} now"
     return f"may fit on {name} or not: too little is known of it"

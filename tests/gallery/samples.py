@@ -499,6 +499,8 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
+    "gpu_mem-cell-lines",
+    "gpu_mem-cell-exact",
     "gpu_mem-balance-eight",
     "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",

@@ -10,6 +10,7 @@ import dataclasses
 
 from gpumagic.gpu_mem.records import (
     Answer,
+    AtPeak,
     BadgeKind,
     Block,
     BlockState,
@@ -17,6 +18,7 @@ from gpumagic.gpu_mem.records import (
     Cause,
     CellBadge,
     Counters,
+    Course,
     DeviceChange,
     DeviceMemory,
     Fragmentation,
@@ -297,6 +299,36 @@ HOSTILE_NAMES = dataclasses.replace(
         remarks=(HOSTILE,),
     ),
 )
+A_FAILED_CALL = dataclasses.replace(
+    BALANCE,
+    devices=(dataclasses.replace(ONE, counters=counters(0, 557 / 1024, 0.7)),),
+    holdings=Holdings(
+        (
+            dataclasses.replace(ERROR, own_bytes=448 * MIB, reachable_bytes=448 * MIB),
+            dataclasses.replace(BATCH, own_bytes=109 * MIB, reachable_bytes=109 * MIB),
+        ),
+        ((0, 557 * MIB),),
+        ((0, HolderKind.VARIABLE, 109 * MIB), (0, HolderKind.ERROR, 448 * MIB)),
+    ),
+    host=None,
+)
+LITTLE = MemoryReport(
+    CUDA,
+    (
+        DeviceMemory(
+            counters(0, 16 / 1024, 20 / 1024),
+            H100_NAME,
+            H100_BYTES,
+            H100_BYTES - 550 * MIB,
+            0,
+            0,
+        ),
+    ),
+    Holdings(
+        (dataclasses.replace(BATCH, own_bytes=16 * MIB, reachable_bytes=16 * MIB),),
+        ((0, 16 * MIB),),
+    ),
+)
 NOT_SHARED = dataclasses.replace(
     BALANCE, holdings=holdings_of(GRAPH, BATCH, SHOWN), host=None
 )
@@ -380,6 +412,7 @@ LINES = (
         gib(7.4),
         1204,
         gib(0.8),
+        left_bytes=gib(0.02),
     ),
     LineUse(
         CodeLine("In [9], line 4", "loss.backward()"),
@@ -390,13 +423,61 @@ LINES = (
         812,
         gib(0.49),
         backward=True,
+        left_bytes=gib(0.49),
     ),
     LineUse(CodeLine("In [9], line 4", "loss.backward()"), 4, 0, 512, 512, 1, 0),
     LineUse(
-        CodeLine("In [9], line 5", "opt.step()"), 5, 0, gib(0.97), 0, 296, gib(0.97)
+        CodeLine("In [9], line 5", "opt.step()"),
+        5,
+        0,
+        gib(0.97),
+        0,
+        296,
+        gib(0.97),
+        left_bytes=gib(0.97),
     ),
     LineUse(CodeLine("train.py, line 40", None), None, 0, MIB, 0, 2, MIB),
     LineUse(None, None, 0, 8 * MIB, 0, 1, 8 * MIB),
+)
+
+
+def course(device=0, *levels, names=(), line=None, steps=None, **more):
+    """The course of a device through these levels, in GiB."""
+    levels = tuple(map(gib, levels))
+    at_peak = tuple(AtPeak(*each) for each in names)
+    peak = max(levels)
+    return Course(
+        device,
+        steps or len(levels) - 1,
+        levels,
+        levels,
+        peak,
+        levels.index(peak) * ((steps or len(levels) - 1) // (len(levels) - 1)),
+        line,
+        3,
+        at_peak,
+        **more,
+    )
+
+
+IN_STEP = CodeLine("In [9], line 3", "loss = step(x, y)")
+UP_AND_DOWN = course(
+    0,
+    0.61,
+    *(0.61 + 0.41 * n for n in range(1, 4)),
+    3.1,
+    *(3.1 - 0.5 * n for n in range(1, 4)),
+    1.2,
+    *(2.2, 1.3, 2.4, 1.4, 2.6, 2.9),
+    steps=4200,
+    line=IN_STEP,
+    names=(
+        ("", gib(1.4), IN_STEP, 3, False),
+        ("model", gib(0.61)),
+        ("gradients of model", gib(0.55)),
+        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4, False),
+        ("x", gib(0.04)),
+    ),
 )
 BY_LINE = CellReport(
     STEP,
@@ -408,9 +489,32 @@ BY_LINE = CellReport(
         CellBadge(BadgeKind.PENDING, 0, 64 * MIB),
     ),
     lines=LINES,
+    courses=(UP_AND_DOWN,),
 )
-LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
-NO_LINES = dataclasses.replace(BY_LINE, lines=(), badges=())
+LINES_PARTIAL = dataclasses.replace(
+    BY_LINE,
+    lines_partial=True,
+    badges=(),
+    courses=(dataclasses.replace(UP_AND_DOWN, partial=True),),
+)
+NO_LINES = dataclasses.replace(BY_LINE, lines=(), badges=(), courses=())
+BY_STEP = dataclasses.replace(
+    BY_LINE,
+    code=FORWARD,
+    lines=None,
+    badges=(),
+    holdings=CHANGED,
+    courses=(
+        course(
+            0,
+            *(40.0, 40.3, 40.9, 41.6, 40.8, 41.2),
+            names=(("model", gib(38)), ("graph of loss", gib(3.6))),
+            line=CodeLine("train.py, line 40", "hidden = self.mlp(x)"),
+        ),
+        course(1, 1.0, 1.2, 1.1),
+    ),
+    changes=(change(0, 40.0, 41.2, Peak(PeakKind.EXACT, gib(41.6), gib(41.6))),),
+)
 TWO_DEVICES = dataclasses.replace(
     CELL,
     changes=(
@@ -430,7 +534,24 @@ EIGHT_DEVICES = dataclasses.replace(
 FAILED = dataclasses.replace(
     CELL,
     failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
-    badges=(CellBadge(BadgeKind.RETRY, 0, 1), CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
+    badges=(CellBadge(BadgeKind.RETRY, 0, 1),),
+)
+HELD_BY_THE_FAILED = dataclasses.replace(
+    FAILED,
+    failed="ValueError: loss is not finite",
+    badges=(),
+    holdings=Holdings(
+        (
+            dataclasses.replace(
+                ERROR,
+                own_bytes=448 * MIB,
+                reachable_bytes=448 * MIB,
+                delta_bytes=448 * MIB,
+            ),
+            dataclasses.replace(MODEL, shares_with=None, delta_bytes=0),
+        ),
+        ((0, gib(0.97) + 448 * MIB),),
+    ),
 )
 NOTHING = CellReport(Code("1 + 1", cell=2), CUDA, ())
 NOTHING_LEFT = dataclasses.replace(
@@ -473,6 +594,7 @@ EVERY_BADGE = dataclasses.replace(
 HOSTILE_CELL = dataclasses.replace(
     BY_LINE,
     code=Code(HOSTILE, name=HOSTILE, cell=9),
+    courses=(),
     failed=HOSTILE,
     lines=(
         dataclasses.replace(LINES[0], line=CodeLine(HOSTILE, LONG)),
@@ -673,6 +795,19 @@ def many_blocks(count, segments=40):
 
 MANY = MapReport(CUDA, many_blocks(5_000), (fragmentation(),))
 ONE_OF_MANY = MapReport(CUDA, many_blocks(5_000, 1), (fragmentation(),))
+HELD_BY_ONE = MapReport(
+    CUDA,
+    (
+        segment(0, ("a", 2, "mask"), ("f", 998)),
+        *(
+            segment(
+                n << 32, ("a", 20, "graphs in history", "graphs in tracker"), ("f", 4)
+            )
+            for n in range(1, 6)
+        ),
+    ),
+    (fragmentation(),),
+)
 NO_MAP = MapReport(
     ASYNC,
     (),
@@ -935,6 +1070,8 @@ SAMPLES = (
     ("balance-surplus", SURPLUS),
     ("balance-hostile", HOSTILE_NAMES),
     ("balance-not-shared", NOT_SHARED),
+    ("balance-little", LITTLE),
+    ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-bounded", BOUNDED),
     ("cell-reset-inside", RESET_INSIDE),
@@ -942,9 +1079,11 @@ SAMPLES = (
     ("cell-lines", BY_LINE),
     ("cell-lines-partial", LINES_PARTIAL),
     ("cell-no-lines", NO_LINES),
+    ("cell-exact", BY_STEP),
     ("cell-two-devices", TWO_DEVICES),
     ("cell-eight-devices", EIGHT_DEVICES),
     ("cell-failed", FAILED),
+    ("cell-failed-holds", HELD_BY_THE_FAILED),
     ("cell-nothing", NOTHING),
     ("cell-nothing-left", NOTHING_LEFT),
     ("cell-cpu", CELL_ON_CPU),
@@ -977,6 +1116,7 @@ SAMPLES = (
     ("map-hostile", HOSTILE_MAP),
     ("map-many-blocks", MANY),
     ("map-many-in-one", ONE_OF_MANY),
+    ("map-held-by-one", HELD_BY_ONE),
     ("map-impossible", NO_MAP),
     ("map-empty", EMPTY_MAP),
     ("leaks", LEAKY),

@@ -438,6 +438,46 @@ def test_fewer_were_recorded_than_counted(runtime, record):
     assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 500)
 
 
+def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
+    """Each step is one of the recording; the counters say from where it goes."""
+    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
+    run = CellRun(lambda: runtime, exact=True, in_cell=lambda file: file == LINE.file)
+
+    run.begin()
+    runtime.count(0, 100, 500, 1090, 11)
+    run.end()
+
+    (course,) = run.courses(tuple)
+    assert course.highest_bytes == (100, 190, 100)
+    assert (course.peak_step, course.peak_number) == (1, 4)
+    assert not course.partial
+
+
+def test_a_recording_that_was_full_ends_with_what_is_in_use(runtime, record):
+    """CUDA's loses the oldest steps: so the course is told back from the end."""
+    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(True, 2, 10, LINE)))
+    run = CellRun(lambda: runtime, lines=True)
+
+    run.begin()
+    runtime.count(0, 400, 500, 1500, 17)
+    run.end()
+
+    (course,) = run.courses(tuple)
+    assert course.highest_bytes == (300, 390, 400)
+    assert course.partial
+
+
+def test_without_a_recording_there_is_no_course(runtime):
+    """Two looks at the counters know nothing of what was in between."""
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    runtime.count(0, 200, 500, 1100, 12)
+    run.end()
+
+    assert run.courses(tuple) == ()
+
+
 def test_a_recording_that_cannot_be_started(runtime, record):
     """The cell runs all the same, and a remark says why there are no lines."""
     record(trace(), RuntimeError("no more"))
@@ -569,6 +609,24 @@ def test_an_exact_peak_on_the_host_has_no_lines(host):
 
     assert run.lines() is None
     assert run.changes()[0].peak == Peak(PeakKind.REPLAYED, 8100, 8100)
+
+
+def test_the_course_on_the_host(host):
+    """It goes from what names held through each storage that was made."""
+    import torch
+
+    def cell():
+        first = torch.ones(1000)
+        second = first + 1
+        del first, second
+
+    run = host(cell, exact=True, held=(100, 100))
+
+    (course,) = run.courses(tuple)
+    assert course.highest_bytes == (100, 4100, 8100, 4100, 100)
+    assert [
+        (each.nbytes, each.was_left, each.from_before) for each in course.at_peak
+    ] == [(8000, False, False), (100, True, True)]
 
 
 def test_backward_on_the_host(host):

@@ -79,7 +79,23 @@ def test_the_lines_add_up(events):
     assert sum(row.net_bytes for row in rows) == course.end_bytes
     assert sum(row.at_peak_bytes for row in rows) == course.peak_bytes
     assert sum(row.allocations for row in rows) == sum(e.taken for e in events)
+    assert sum(row.left_bytes for row in rows) == course.end_bytes
     assert len({(row.line, row.number) for row in rows}) == len(rows)
+
+
+def test_a_line_left_what_nobody_has_given_back():
+    """Freed in a later line, it is no leak of the line that took it, nor a gift."""
+    leaks, takes, frees = Spot(CELL, 2), Spot(CELL, 3), Spot(CELL, 4)
+    events = [
+        MemoryEvent(True, 1, 10, leaks),
+        MemoryEvent(True, 2, 70, takes),
+        MemoryEvent(False, 2, 70, frees),
+    ]
+
+    rows = lines_of(0, events, before_peak=2, in_cell=lambda file: file == CELL)
+
+    assert [row.left_bytes for row in rows] == [10, 0, 0]
+    assert [row.net_bytes for row in rows] == [10, 70, -70]
 
 
 def test_memory_from_before_may_be_given_back():

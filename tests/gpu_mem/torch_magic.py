@@ -115,6 +115,57 @@ def test_lines_of_the_cell_add_up_to_its_change(shell):
     )
 
 
+MANY_NAMES = """
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(30)]).to("sim")
+for number in range(30):
+    globals()[f"x{number}"] = torch.ones((number + 1) << 16, device="sim")
+streams = [torch.sim.Stream() for _ in range(5)]
+def on_a_stream(stream):
+    with torch.sim.stream(stream):
+        return torch.ones(1 << 18, device="sim"), torch.ones(100, device="sim")
+kept = [on_a_stream(stream)[1] for stream in streams]
+def fails():
+    mine = torch.ones(1 << 26, device="sim")
+    raise ValueError("no")
+"""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "%gpu_mem -o -q",
+        "%gpu_mem map -o -q",
+        "%gpu_mem leaks -o -q",
+        "%gpu_mem fit 1GiB -o -q",
+        "%%gpu_mem -o -q\ny = model(x0.view(-1, 64)).sum()\ny.backward()",
+        "%%gpu_mem -o -q --lines\ny = model(x0.view(-1, 64)).sum()\ny.backward()",
+        "%%gpu_mem -o -q --exact\ny = model(x0.view(-1, 64)).sum()\ny.backward()",
+    ],
+)
+def test_an_answer_about_many_names_is_one_screen(shell, asked):
+    """Thirty names, six streams and an error: 30 lines, and the rest by its word."""
+    run(shell, MANY_NAMES)
+    shell.run_cell("fails()")
+
+    report = run(shell, asked)
+
+    assert len(report.drawing().text(80).splitlines()) <= 30
+    assert len(report.drawing().notes) <= 3
+    for word in report.parts:
+        assert len(str(report.show(word)).splitlines()) > 2
+
+
+def test_a_failed_call_that_holds_most_is_in_the_first_line(shell):
+    """Who asks where the memory went is told of the error, and what to type."""
+    run(shell, MANY_NAMES)
+    shell.run_cell("fails()")
+
+    title = run(shell, "%gpu_mem -o -q").drawing().title
+
+    assert title.startswith("256 of ")
+    assert title.endswith("is held by a failed call: %gpu_mem leaks")
+
+
 def test_nobody_s_peaks_are_touched(shell):
     """The user's own counters read as if nobody had looked."""
     run(shell, "big = torch.ones(1 << 22, device='sim'); del big")

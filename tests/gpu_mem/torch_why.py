@@ -248,7 +248,7 @@ def test_both_the_cell_that_was_run_and_the_line_are_told(shell):
     run(shell, "n = 4\nevaluate(n)")
 
     report = why(shell)
-    text = " ".join(str(report).split())
+    text = " ".join(str(report.show()).split())
 
     assert report.oom.cell == 3
     assert report.oom.line.where == "In [1], line 4"
@@ -265,7 +265,7 @@ def test_a_line_of_the_very_cell_needs_no_second(shell):
 
     assert (report.oom.cell, report.oom.line.where) == (1, "In [1], line 1")
     assert report.oom.called_from is None
-    assert "called from" not in str(report)
+    assert "called from" not in str(report.show())
 
 
 CAUGHT = "try: torch.ones(1 << 30, device='sim')\nexcept RuntimeError: pass\n"

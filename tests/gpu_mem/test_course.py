@@ -1,0 +1,160 @@
+"""How much was in use from step to step: the figures, and the curve that is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gpumagic.devices.memory_events import MemoryEvent, Spot
+from gpumagic.gpu_mem.course import Piece, course_of, owner_of
+from gpumagic.gpu_mem.records import Course
+from gpumagic.gpu_mem.view import draw
+from gpumagic.gpu_mem.view_course import curve
+from tests.drawing.survives import assert_numbers_agree, assert_survives
+from tests.gpu_mem.samples import BY_STEP, CUDA, GIB, MIB, UP_AND_DOWN
+from tests.gpu_mem.test_lines import CELL, programs
+
+
+def followed(events, before=0, pieces=None):
+    """The course of these events on one device."""
+    return course_of(
+        0,
+        events,
+        before_bytes=before,
+        in_cell=lambda file: file == CELL,
+        pieces=pieces or {},
+    )
+
+
+def rows(course):
+    """Whose what was at the peak, and whether it is still there."""
+    return {(each.name, each.number, each.was_left): each.nbytes for each in course}
+
+
+def drawn(picture, width=80):
+    """The curve as text."""
+    console = Console(width=width, record=True, color_system=None)
+    with console.capture() as found:
+        console.print(picture)
+    return found.get().splitlines()
+
+
+@settings(deadline=None, max_examples=200)
+@given(programs(), st.integers(0, 500))
+def test_each_level_is_a_sum_of_what_went_before(events, start):
+    """So many entries as there are steps; what was in use at the peak comes to it."""
+    changes = [each.nbytes if each.taken else -each.nbytes for each in events]
+    levels = [start + sum(changes[:count]) for count in range(len(events) + 1)]
+
+    course = followed(events, start)
+
+    unseen = max(-min(levels), 0)
+    assert list(course.highest_bytes) == [each + unseen for each in levels]
+    assert course.lowest_bytes == course.highest_bytes
+    assert course.peak_bytes == max(levels) + unseen
+    assert sum(each.nbytes for each in course.at_peak) == course.peak_bytes
+
+
+def test_many_steps_keep_their_extremes():
+    """A hundred thousand steps are a few entries, with the least and most of each."""
+    events = []
+    for number in range(50_000):
+        nbytes = 100 + number % 997
+        events += [
+            MemoryEvent(True, number, nbytes),
+            MemoryEvent(False, number, nbytes),
+        ]
+
+    course = followed(events, 7)
+
+    assert len(course.highest_bytes) < 300
+    assert (min(course.lowest_bytes), max(course.highest_bytes)) == (7, 1103)
+    assert course.steps == len(events)
+
+
+def test_a_piece_has_its_name_if_it_is_still_the_same():
+    """An address that was given back and taken again is no longer the name's."""
+    spot = Spot(CELL, 2)
+    events = [
+        MemoryEvent(True, 1, 10, spot),
+        MemoryEvent(True, 2, 20, spot),
+        MemoryEvent(False, 2, 20, spot),
+        MemoryEvent(True, 2, 5, Spot(CELL, 3)),
+    ]
+
+    course = followed(events, 100, {1: Piece("xs[0]", 10), 2: Piece("y", 5)})
+
+    assert rows(course.at_peak) == {
+        ("xs", None, True): 10,
+        ("", 2, False): 20,
+        ("", None, True): 100,
+    }
+    assert course.peak_step == course.peak_number == 2
+
+
+def test_what_was_there_before_is_told_apart_by_what_became_of_it():
+    """Without a name it was given back since the peak, or is still in use."""
+    events = [MemoryEvent(True, 1, 50), MemoryEvent(False, 9, 30)]
+
+    course = followed(events, 100, {7: Piece("model.bias", 40)})
+
+    assert [
+        (each.name, each.nbytes, each.was_left, each.from_before)
+        for each in course.at_peak
+    ] == [
+        ("", 50, True, False),
+        ("model", 40, True, False),
+        ("", 30, False, True),
+        ("", 30, True, True),
+    ]
+
+
+def test_owners_are_what_one_can_delete():
+    """Weights belong to their model, an output is a name itself."""
+    names = ("model.0.weight", "xs[3]", "Out[3]", "loss.grad_fn", "graphs in losses")
+
+    assert [*map(owner_of, names)] == ["model", "xs", *names[2:]]
+    assert owner_of("model.0.weight.grad") == "gradients of model"
+
+
+# ------------------------------------------------------------------- the picture
+
+
+def test_the_mark_stands_at_the_peak():
+    """In text it stands below the highest column."""
+    course = Course(0, 3, *[(GIB, 2 * GIB, 5 * GIB, 3 * GIB)] * 2, 5 * GIB, 2)
+
+    top, *_, mark, told, _ = drawn(curve(course, CUDA))[1:]
+
+    place = mark.index("^")
+    assert top[place] == "█"
+    assert top.index("█") <= place <= top.rindex("█")
+    assert told.strip() == "^ peak 5.00 GiB"
+
+
+def test_small_ups_and_downs_on_much_memory_are_seen():
+    """A scale that begins at what is always in use says where it begins."""
+    picture = curve(BY_STEP.courses[0], CUDA)
+
+    assert picture.floor == 40 * GIB
+    assert picture.caption.endswith("the scale begins at 40.0 GiB")
+    assert len(set(drawn(picture)[1:6])) > 2
+
+
+def test_the_picture_is_as_its_words():
+    """Both forms have the same figures, and the HTML is kept where nobody trusts it."""
+    for courses in (BY_STEP.courses, (UP_AND_DOWN,)):
+        drawing = draw(dataclasses.replace(BY_STEP, courses=courses))
+        assert_survives(drawing.html())
+        assert_numbers_agree(drawing)
+
+
+def test_a_long_cell_has_a_small_picture():
+    """Thousands of steps cost no more than the picture has places."""
+    events = [MemoryEvent(number % 3 < 2, number, MIB) for number in range(60_000)]
+    course = followed(events, GIB)
+
+    assert len(curve(course, CUDA).html()) < 12_000
