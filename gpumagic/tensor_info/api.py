@@ -238,7 +238,6 @@ def _report_of(
             **_places(geometry, reading.storage_bytes),
             **_warp(geometry, reading, warp_base),
         }
-        remarks = (*remarks, *_misfit(geometry, reading.storage_bytes))
     return TensorReport(
         expression=expression,
         kind=reading.kind,
@@ -320,12 +319,3 @@ def _warp(g: Geometry, reading: Reading, warp_base: str) -> dict[str, Any]:
         "warp_along_dim": layout.warp_reads(g, base),
         "warp_base": warp_base,
     }
-
-
-def _misfit(g: Geometry, storage_bytes: int | None) -> tuple[str, ...]:
-    last = g.last_element
-    if not storage_bytes or last is None or (last + 1) * g.itemsize <= storage_bytes:
-        return ()
-    end = (last + 1) * g.itemsize
-    beyond = f"beyond the {storage_bytes} bytes of its storage"
-    return (f"its last element ends at byte {end}, {beyond}: reading it is not safe",)

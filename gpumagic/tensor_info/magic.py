@@ -112,7 +112,9 @@ class TensorMagics(GpuMagics):
         from gpumagic.tensor_info import expressions
 
         shell = self.shell
-        found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
+        found = expressions.evaluate(
+            asked, shell.user_global_ns, shell.user_ns, offered=self._namespace()
+        )
         if found.failures and not found.values:
             hint = expressions.hint_for(found.failures)
             return None, "\n".join(found.failures), hint

@@ -147,6 +147,25 @@ def test_the_hint_fits_the_error_of_the_expression(shell, line, said, hint):
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("nope", None),  # near to the builtin open
+        ("dispay", None),  # near to what IPython puts among the names
+        ("weigths", "did you mean weights?"),
+        ("randn(3)", "did you mean torch.randn?"),
+    ],
+)
+def test_only_names_of_the_user_and_of_torch_are_offered(shell, line, offered):
+    """A misspelt tensor is not a builtin, nor what the shell keeps for itself."""
+    shell.user_ns["weights"] = shell.user_ns["x"]
+    with pytest.raises(GpuMagicError) as caught:
+        tensor_info(shell, line)
+
+    assert offered is None or offered in caught.value.problem
+    assert ("did you mean" in caught.value.problem) is (offered is not None)
+
+
 def test_nothing_asked_names_tensors_of_the_notebook(shell):
     """Without an expression the hint is a line that works."""
     with pytest.raises(UsageProblem) as caught:
