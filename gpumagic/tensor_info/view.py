@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Drawing, one_screen
-from gpumagic.tensor_info.report import AliasReport, CompareReport, ViewReport
+from gpumagic.tensor_info.report import (
+    AliasReport,
+    CompareReport,
+    ModelReport,
+    ViewReport,
+)
 from gpumagic.tensor_info.sentences import headline
 from gpumagic.tensor_info.view_aliases import sharing_headline, sharing_parts
 from gpumagic.tensor_info.view_compare import comparison_headline, comparison_parts
+from gpumagic.tensor_info.view_model import model_headline, model_parts
 from gpumagic.tensor_info.view_shape import shape_headline, shape_parts
 from gpumagic.tensor_info.view_tensor import tensor_parts
+from gpumagic.tensor_info.view_values import values_headline
 from gpumagic.tensor_info.view_warp import is_drawn, warp_headline
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import TensorReport
 
-    AnyReport = TensorReport | ViewReport | CompareReport | AliasReport
+    AnyReport = TensorReport | ViewReport | CompareReport | AliasReport | ModelReport
 
 _SIMULATED = "simulated GPU"
 
@@ -37,6 +44,8 @@ def draw(report: AnyReport) -> Drawing:
             said, parts = comparison_headline(report), comparison_parts(report)
         case AliasReport():
             said, parts = sharing_headline(report), sharing_parts(report)
+        case ModelReport():
+            said, parts = model_headline(report), model_parts(report)
         case _:
             return _tensor(report)
     return _drawing(said, parts, simulated=_is_simulated(report))
@@ -45,6 +54,8 @@ def draw(report: AnyReport) -> Drawing:
 def _tensor(report: TensorReport, *, warp: bool = False) -> Drawing:
     reads = warp and is_drawn(report)
     said = warp_headline(report) if reads else headline(report)
+    if not reads and report.values is not None:
+        said = values_headline(report, report.values)
     parts = tensor_parts(report, warp=warp)
     return _drawing(said, parts, simulated=report.simulated)
 
@@ -57,9 +68,11 @@ def _remarks(report: ViewReport | CompareReport) -> tuple[str, ...]:
     return report.remarks if isinstance(report, CompareReport) else ()
 
 
-def _is_simulated(report: ViewReport | CompareReport | AliasReport) -> bool:
+def _is_simulated(
+    report: ViewReport | CompareReport | AliasReport | ModelReport,
+) -> bool:
     match report:
-        case AliasReport():
+        case AliasReport() | ModelReport():
             return report.simulated
         case ViewReport():
             return report.tensor.simulated

@@ -99,8 +99,7 @@ def _alone(report: AliasReport) -> str:
 
 def _advice(group: Group) -> Iterator[Note]:
     if group.advice:
-        kept = group.kept_for_nothing_bytes or group.stored_bytes
-        yield Note("warning", f"{bytes_text(kept)} can be freed", group.advice)
+        yield Note("warning", f"{_names(group)} can let go of memory", group.advice)
     if group.hidden_holders:
         yield Note(
             "note",

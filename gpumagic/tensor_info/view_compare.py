@@ -11,6 +11,7 @@ from gpumagic.tensor_info.panels import Lane, few_places, lane_cells
 from gpumagic.tensor_info.sentences import contiguity, headline, shape_text
 from gpumagic.tensor_info.view_shape import obstacle, shape_headline, ways
 from gpumagic.tensor_info.view_tensor import how_looked
+from gpumagic.tensor_info.view_values import values_headline, values_table
 from gpumagic.tensor_info.view_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.visible_axes import visible_tensor
 
@@ -57,6 +58,9 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
         yield _views(report)
     else:
         yield _tensors(tensors)
+    for each in tensors:
+        if each.values and (each.values.nan_count or each.values.inf_count):
+            yield Note("problem", values_headline(each, each.values))
     yield from _entangled(report)
     yield from (Note("problem", remark) for remark in report.remarks)
     if report.views:
@@ -64,6 +68,10 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
         yield Details("Why, and what works", tuple(_each_view(report)), "views")
     if len(memories) > 1:
         yield Details("More memory that is shared", memories[1:], "memory")
+    read = [(each.expression, each.values) for each in tensors if each.values]
+    if read:
+        names, summaries = zip(*read, strict=True)
+        yield Details("Values", (values_table(names, summaries),), "values")
     if report.pairs:
         pairs: tuple[Part, ...] = (_pairs(report), *_orders(report))
         yield Details("Pair by pair", pairs, "pairs")

@@ -21,6 +21,12 @@ from gpumagic.tensor_info.sentences import (
     odd_strides,
 )
 from gpumagic.tensor_info.view_facts import bytes_bars, facts_table, views_text
+from gpumagic.tensor_info.view_values import (
+    first_values,
+    values_headline,
+    values_note,
+    values_parts,
+)
 from gpumagic.tensor_info.view_warp import bases, is_drawn, reads_of, warp_parts
 from gpumagic.tensor_info.visible_axes import visible_tensor
 
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.tensor_info.report import TensorReport
+    from gpumagic.tensor_info.report import TensorReport, ValueSummary
     from gpumagic.tensor_info.visible_axes import Axis, VisibleTensor
 
 _MOST_INNER = 4
@@ -51,18 +57,37 @@ def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     `warp` puts what a warp fetches in the place of the elements.
     """
     reads = warp and is_drawn(report)
+    values = None if reads else report.values
+    dims = tuple(_dims(report))
+    # The picture of so many dims has their sizes and steps already.
+    few = reads or len(report.size or ()) <= _MOST_DIMS_TWICE
     if reads:
         yield reads_of(report)
+    elif values is not None:
+        few = False
+        yield from values_parts(values)
     else:
         yield from picture(report)
-    # The picture of so many dims has their sizes and steps already.
-    dims = tuple(_dims(report))
-    few = reads or len(report.size or ()) <= _MOST_DIMS_TWICE
     yield from dims if few else ()
+    yield from values_note(report)
     yield from notes(report)
+    if report.values is not None:
+        yield from _all_values(report, report.values, in_sight=values is not None)
     if dims and not few:
         yield Details("One step along each dim", dims, "dims")
-    yield from folded_parts(report, reads_in_sight=reads)
+    other = reads or values is not None
+    yield from folded_parts(report, reads_in_sight=reads, grid_in_sight=not other)
+
+
+def _all_values(
+    report: TensorReport, values: ValueSummary, *, in_sight: bool
+) -> Iterator[Details]:
+    if in_sight:
+        yield from first_values(values)
+    else:
+        yield Details(
+            values_headline(report, values), tuple(values_parts(values)), "values"
+        )
 
 
 def _dims(report: TensorReport) -> Iterator[Table]:
@@ -71,12 +96,13 @@ def _dims(report: TensorReport) -> Iterator[Table]:
 
 
 def folded_parts(
-    report: TensorReport, *, reads_in_sight: bool = False
+    report: TensorReport, *, reads_in_sight: bool = False, grid_in_sight: bool = True
 ) -> Iterator[Details]:
     """All that is not in sight, by its word; last, how it was found out."""
     visible = visible_tensor(report)
     if visible is not None:
-        grid = [index_panel(visible)] if reads_in_sight or not has_grid(visible) else []
+        hidden = not grid_in_sight or not has_grid(visible)
+        grid = [index_panel(visible)] if hidden else []
         strip = [memory_strip(visible)] if report.storage_bytes != 0 else []
         if grid or strip:
             summary = "The places in the order of addresses"
@@ -183,7 +209,7 @@ def dims_table(report: TensorReport) -> Table:
             Column("Meaning"), lambda dim: _meaning(report, dim, size[dim], stride[dim])
         ),
     )
-    caption = "One step along each dim, in elements and bytes"
+    caption = "One step along each dim"
     return Table.of(caption, properties, range(len(size)), name="dims")
 
 
