@@ -340,7 +340,8 @@ def _note(report: ModelReport, odd: Oddity) -> Iterator[Note]:
 
 
 def _tie(report: ModelReport, odd: Oddity) -> str:
-    return odd.said[0].replace("is ", f"is {report.expression}", 1)
+    first = _as_code(odd.said[0].removeprefix("is "))
+    return f"is {report.expression}{first}"
 
 
 def _paths(report: ModelReport, odd: Oddity) -> list[str]:

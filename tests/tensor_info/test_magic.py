@@ -157,7 +157,7 @@ def test_the_hint_fits_the_error_of_the_expression(shell, line, said, hint):
     ("line", "offered"),
     [
         ("nope", None),  # near to the builtin open
-        ("dispay", None),  # near to what IPython puts among the names
+        ("exi", None),  # near to what IPython puts among the names
         ("weigths", "did you mean weights?"),
         ("randn(3)", "did you mean torch.randn?"),
     ],

@@ -77,6 +77,16 @@ def test_a_tied_weight_is_counted_once_and_named():
     assert "model.head.weight is model.embed.weight" in str(report)
 
 
+def test_names_are_code_that_can_be_typed():
+    """What lies in a Sequential is an item of it."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))
+    model[1][0].weight = model[0].weight
+
+    said = overview(model).drawing().notes[0].text
+
+    assert said == "model[1][0].weight is model[0].weight: counted once"
+
+
 def test_a_tie_is_found_in_a_state_dict_too():
     """There are other objects in it, over the same memory."""
     model = nn.ModuleDict({"embed": nn.Embedding(10, 4), "head": nn.Linear(4, 10)})
