@@ -226,7 +226,7 @@ def _report(
     if values:
         from gpumagic.tensor_info.values import summarise
 
-        summary, remarks = summarise(x, on_accelerator=reading.on_accelerator)
+        summary, remarks = summarise(x)
     return _report_of(
         reading, expression, warp_base=warp_base, values=summary, remarks=remarks
     )

@@ -24,10 +24,6 @@ _PIECE = 1 << 20  # elements
 _SHOWN_AT_MOST = 6
 _MOST_ROWS, _MOST_COLUMNS = 12, 32
 _NOWHERE = 1 << 53  # behind every index; what a float tells exactly
-_READ = (
-    "reading the values has run operations on the device, waited for it and copied "
-    "what they came to"
-)
 # What min, max and sums are not made for everywhere, and what is taken in its place.
 _WIDER = {
     "bool": "uint8",
@@ -39,16 +35,14 @@ _WIDER = {
 }
 
 
-def summarise(
-    x: Any, *, on_accelerator: bool
-) -> tuple[ValueSummary | None, tuple[str, ...]]:
-    """What the elements of a tensor are, and what is to be said of the reading."""
+def summarise(x: Any) -> tuple[ValueSummary | None, tuple[str, ...]]:
+    """What the elements of a tensor are, or why that cannot be told."""
     try:
         with _Values(x) as values:
             summary = values.summary()
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
         return None, (f"the values cannot be read: {first_line(error)}",)
-    return summary, (_READ,) if on_accelerator else ()
+    return summary, ()
 
 
 def not_finite(x: Any, name: str) -> tuple[int | None, int | None, tuple[str, ...]]:

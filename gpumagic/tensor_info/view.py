@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Drawing, one_screen
+from gpumagic.drawing import Drawing, Note, one_screen
 from gpumagic.tensor_info.report import (
     AliasReport,
     CompareReport,
@@ -38,8 +38,8 @@ def draw(report: AnyReport) -> Drawing:
             asked = report.views[0] if isinstance(report, CompareReport) else report
             # Of one tensor, the shape is all that was asked for.
             said, parts = shape_headline(asked), shape_parts(asked, _remarks(report))
-        case CompareReport(tensors=(only,), remarks=()):
-            return _tensor(only, warp=report.warp)
+        case CompareReport(tensors=(only,)):
+            return _tensor(only, warp=report.warp, failures=report.remarks)
         case CompareReport():
             said, parts = comparison_headline(report), comparison_parts(report)
         case AliasReport():
@@ -51,12 +51,15 @@ def draw(report: AnyReport) -> Drawing:
     return _drawing(said, parts, simulated=_is_simulated(report))
 
 
-def _tensor(report: TensorReport, *, warp: bool = False) -> Drawing:
+def _tensor(
+    report: TensorReport, *, warp: bool = False, failures: tuple[str, ...] = ()
+) -> Drawing:
     reads = warp and is_drawn(report)
     said = warp_headline(report) if reads else headline(report)
     if not reads and report.values is not None:
         said = values_headline(report, report.values)
-    parts = tensor_parts(report, warp=warp)
+    failed = (Note("problem", failure) for failure in failures)
+    parts = (*failed, *tensor_parts(report, warp=warp))
     return _drawing(said, parts, simulated=report.simulated)
 
 

@@ -50,6 +50,8 @@ _HOW_VALUES = (
     "made.\nA place is counted in elements from the beginning of the storage."
 )
 
+_HOW_ON_DEVICE = "\nThat ran operations on the device, and waited for it at the end."
+
 
 def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     """What is in sight of one tensor, then all else by its word.
@@ -121,8 +123,11 @@ def folded_parts(
 def how_looked(reports: Sequence[TensorReport]) -> Details:
     """How the figures on tensors came about."""
     said = _HOW
-    if any(each.values is not None for each in reports):
+    read = [each for each in reports if each.values is not None]
+    if read:
         said = _HOW_VALUES
+    if any(each.on_accelerator for each in read):
+        said += _HOW_ON_DEVICE
     assumed = bases([each for each in reports if is_drawn(each)])
     return how(Paragraph("\n".join(filter(None, (said, assumed)))))
 

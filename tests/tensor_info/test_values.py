@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import unittest.mock
 
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from gpumagic.drawing.palette import contrast
 from gpumagic.tensor_info import describe, values
 from gpumagic.tensor_info.heat_map import Scale, colour
-from gpumagic.tensor_info.values import summarise
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -57,7 +57,7 @@ def test_figures_are_those_of_all_elements(size, data, piece, transposed):
         x = x.transpose(0, -1)
 
     with unittest.mock.patch.object(values, "_PIECE", piece):
-        found, remarks = values.summarise(x, on_accelerator=False)
+        found, remarks = values.summarise(x)
         nans, infinities, _ = values.not_finite(x, "x")
 
     finite = x[x.isfinite()]
@@ -169,8 +169,7 @@ def test_values_that_cannot_be_read_cost_one_remark():
 @pytest.mark.parametrize("on_accelerator", [True, False])
 def test_reading_values_of_a_device_is_owned_up_to(on_accelerator):
     """The one look that runs operations there, and waits, says so; on the CPU not."""
-    summary, remarks = summarise(torch.arange(4.0), on_accelerator=on_accelerator)
+    found = describe(torch.arange(4.0), values=True)
+    report = dataclasses.replace(found, on_accelerator=on_accelerator)
 
-    assert summary.maximum == 3.0
-    assert bool(remarks) is on_accelerator
-    assert all("waited for it and copied" in each for each in remarks)
+    assert ("waited for it" in str(report.show("how"))) is on_accelerator

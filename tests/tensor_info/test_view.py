@@ -181,6 +181,17 @@ def test_warp_views_of_several_tensors_say_whose_each_is_and_explain_once():
     assert text.count("This is the cost for a kernel whose lanes walk that dim") == 1
 
 
+def test_what_failed_does_not_hide_the_tensor_beside_it():
+    """One tensor and a name that is not there: the picture, and one line on the name."""
+    report = CompareReport((samples.X,), (), remarks=("nope: NameError",))
+
+    drawing = draw(report)
+
+    assert [note.text for note in drawing.notes] == ["nope: NameError"]
+    assert any(isinstance(part, Figure) for part in drawing.parts)
+    assert drawing.title == draw(samples.X).title
+
+
 def test_an_assumed_address_is_told_of_the_tensor_that_it_was_assumed_for():
     """Among several tensors, only the one without a known address is named."""
     text = whole(compared(samples.HUGE, tensor((4, 6)), warp=True))
