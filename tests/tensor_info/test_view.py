@@ -182,7 +182,7 @@ def test_warp_views_of_several_tensors_say_whose_each_is_and_explain_once():
 
 
 def test_what_failed_does_not_hide_the_tensor_beside_it():
-    """One tensor and a name that is not there: the picture, and one line on the name."""
+    """A tensor and a name that is not there: the picture, and a line on the name."""
     report = CompareReport((samples.X,), (), remarks=("nope: NameError",))
 
     drawing = draw(report)
