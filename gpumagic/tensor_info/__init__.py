@@ -6,9 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.tensor_info.api import aliases, compare, describe, explain_view
+    from gpumagic.tensor_info.api import (
+        aliases,
+        compare,
+        describe,
+        explain_view,
+        overview,
+    )
 
-__all__ = ["aliases", "compare", "describe", "explain_view"]
+__all__ = ["aliases", "compare", "describe", "explain_view", "overview"]
 
 
 def __getattr__(name: str) -> Any:

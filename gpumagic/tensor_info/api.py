@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.introspection import class_name
 from gpumagic.tensor_info import geometry as layout
 from gpumagic.tensor_info import merging, overlap
 from gpumagic.tensor_info.names import alias_report
@@ -15,6 +16,7 @@ from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.report import (
     AliasReport,
     CompareReport,
+    ModelReport,
     TensorReport,
     ValueSummary,
     ViewReport,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.tensor_info.geometry import Geometry
+    from gpumagic.tensor_info.inventory import Leaf
     from gpumagic.tensor_info.tensors import Reading
 
 _WARP_BASES = ("address", "zero")
@@ -166,6 +169,55 @@ def aliases(
     return dataclasses.replace(report, remarks=(*refusals, *report.remarks))
 
 
+def overview(
+    thing: Any,
+    *,
+    values: bool = False,
+    depth: int | None = None,
+    expression: str = "model",
+) -> ModelReport:
+    """What a model, a state dict, an optimizer or a container of tensors holds.
+
+    Memory under several names is counted once. No operation runs on a tensor, and
+    nothing is kept alive, except where values are asked for, nothing is waited for.
+
+    Args:
+        thing: A `torch.nn.Module`, an optimizer, or a dict, list or tuple, on any
+            level of which tensors lie.
+
+        values: Whether to count the NaNs and infinities of each tensor, too.
+
+        depth: How many levels the text shows; as many as one screen has room for,
+            if not given.
+
+        expression: What to call it.
+
+    Raises:
+        GpuMagicError: It holds no tensor; says what it is.
+    """
+    from gpumagic.tensor_info.accounts import model_report
+    from gpumagic.tensor_info.inventory import Walk, holds_tensors
+
+    kind = holds_tensors(thing)
+    if not kind:
+        raise GpuMagicError(
+            f"{expression} is no model and no container, but a {class_name(thing)}",
+            f"describe it as a tensor: %tensor_info {expression}",
+        )
+    walk = Walk(_count_values if values else None)
+    whole = walk.through(thing, expression)
+    if not walk.leaves and not kind.startswith(("module", "optimizer")):
+        read(thing, expression)  # which says what it is
+    report = model_report(expression, kind, walk, whole)
+    return dataclasses.replace(report, depth=depth)
+
+
+def _count_values(tensor: Any, leaf: Leaf) -> None:
+    from gpumagic.tensor_info.values import not_finite
+
+    leaf.nan_count, leaf.inf_count, leaf.remarks = not_finite(tensor, leaf.path)
+
+
 def _report(
     x: Any, reading: Reading, expression: str, *, warp_base: str, values: bool
 ) -> TensorReport:
@@ -174,7 +226,7 @@ def _report(
     if values:
         from gpumagic.tensor_info.values import summarise
 
-        summary, remarks = summarise(x, on_accelerator=reading.on_accelerator)
+        summary, remarks = summarise(x)
     return _report_of(
         reading, expression, warp_base=warp_base, values=summary, remarks=remarks
     )
@@ -238,7 +290,6 @@ def _report_of(
             **_places(geometry, reading.storage_bytes),
             **_warp(geometry, reading, warp_base),
         }
-        remarks = (*remarks, *_misfit(geometry, reading.storage_bytes))
     return TensorReport(
         expression=expression,
         kind=reading.kind,
@@ -320,12 +371,3 @@ def _warp(g: Geometry, reading: Reading, warp_base: str) -> dict[str, Any]:
         "warp_along_dim": layout.warp_reads(g, base),
         "warp_base": warp_base,
     }
-
-
-def _misfit(g: Geometry, storage_bytes: int | None) -> tuple[str, ...]:
-    last = g.last_element
-    if not storage_bytes or last is None or (last + 1) * g.itemsize <= storage_bytes:
-        return ()
-    end = (last + 1) * g.itemsize
-    beyond = f"beyond the {storage_bytes} bytes of its storage"
-    return (f"its last element ends at byte {end}, {beyond}: reading it is not safe",)

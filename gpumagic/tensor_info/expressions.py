@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import UsageProblem, did_you_mean, first_line
+from gpumagic.tensor_info import torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,11 +63,24 @@ def evaluate(
     expressions: tuple[Expression, ...],
     global_names: dict[str, Any],
     local_names: dict[str, Any],
+    *,
+    offered: Iterable[str] | None = None,
 ) -> Evaluated:
     """Evaluate each expression once; one that raises costs one line.
 
     `*xs` stands for all that is in `xs`.
+
+    Args:
+        expressions: What `split` gives.
+
+        global_names: Where names are looked up.
+
+        local_names: Where they are looked up first.
+
+        offered: The names that may be offered for a misspelt one, where a shell has
+            put more there than the user's own.
     """
+    known = list(local_names if offered is None else offered)
     texts: list[str] = []
     values: list[Any] = []
     failures: list[str] = []
@@ -74,7 +88,7 @@ def evaluate(
         try:
             found = _values(each, global_names, local_names)
         except Exception as error:  # noqa: BLE001 - it is the user's code
-            failures.append(_failure(each.text, error, local_names))
+            failures.append(_failure(each.text, error, known))
             continue
         texts.extend(text for text, _ in found)
         values.extend(value for _, value in found)
@@ -138,16 +152,18 @@ def _values(
     return [(f"{name}[{place}]", each) for place, each in enumerate(value)]
 
 
-def _failure(text: str, error: Exception, names: dict[str, Any]) -> str:
+def _failure(text: str, error: Exception, names: Sequence[str]) -> str:
     name, first = type(error).__name__, first_line(error)
     said = f"{text}: {name}" if first == name else f"{text}: {name}: {first}"
     near = _meant(error, names)
     return f"{said}; {near}" if near else said
 
 
-def _meant(error: Exception, names: Iterable[str]) -> str:
+def _meant(error: Exception, names: Sequence[str]) -> str:
     """The name or the attribute that was meant, if one is written nearly so."""
     if isinstance(error, NameError) and error.name:
+        if hasattr(torch_private.torch_if_imported(), error.name):
+            return f"did you mean torch.{error.name}?"
         return did_you_mean(error.name, names)
     if isinstance(error, AttributeError) and error.name:
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from gpumagic.notebook.cells import Outcome
-    from gpumagic.tensor_info.report import AliasReport, CompareReport
+    from gpumagic.tensor_info.report import AliasReport, CompareReport, ModelReport
 
 _NAMED_AT_MOST = 3
 
@@ -69,14 +69,20 @@ class TensorMagics(GpuMagics):
         help="Read the elements, too; on a device that runs and copies.",
     )
     @argument(
+        "--depth",
+        type=int,
+        metavar="LEVELS",
+        help="Show so many levels of a model; by default as many as a screen takes.",
+    )
+    @argument(
         "code",
         nargs="?",
         metavar="CODE",
-        help="One expression or several: x, x.t(), x[:, ::2].",
+        help="Expressions: x, x.t(), x[:, ::2], or a model, an optimizer, a dict.",
     )
     @output_options
     def tensor_info(self, line: str, cell: str | None = None) -> Any:
-        """Show how tensors lie in memory: strides, storage, views, copies.
+        """Show how tensors lie in memory, and what a model holds.
 
         Each expression is evaluated once; looking itself runs nothing on a tensor
         and keeps none alive. In front of a cell, the cell runs first.
@@ -103,7 +109,7 @@ class TensorMagics(GpuMagics):
 
     def _look(
         self, asked: tuple[Any, ...], options: argparse.Namespace
-    ) -> CompareReport | AliasReport:
+    ) -> CompareReport | AliasReport | ModelReport:
         """The report; no tensor that the expressions made outlives it.
 
         IPython keeps the last error with its frames, so that the error is raised in
@@ -116,17 +122,21 @@ class TensorMagics(GpuMagics):
 
     def _report_or_problem(
         self, asked: tuple[Any, ...], options: argparse.Namespace
-    ) -> tuple[CompareReport | AliasReport | None, str, str]:
+    ) -> tuple[CompareReport | AliasReport | ModelReport | None, str, str]:
         from gpumagic.tensor_info import expressions
 
         shell = self.shell
-        found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
+        found = expressions.evaluate(
+            asked, shell.user_global_ns, shell.user_ns, offered=self._namespace()
+        )
         if found.failures and not found.values:
             hint = expressions.hint_for(found.failures)
             return None, "\n".join(found.failures), hint
         try:
             if options.alias:
                 return self._aliases(found), "", ""
+            if _is_model(found, options):
+                return _overview(found, options), "", ""
             return _comparison(found, options), "", ""
         except GpuMagicError as error:
             return None, error.problem, error.hint
@@ -165,6 +175,25 @@ class TensorMagics(GpuMagics):
             if names
             else f"make a tensor x first, then type {typed}",
         )
+
+
+def _is_model(found: Any, options: argparse.Namespace) -> bool:
+    """Whether all that was asked about is one thing that holds tensors."""
+    from gpumagic.tensor_info.inventory import holds_tensors
+
+    asked_of_a_tensor = options.view is not None or options.gpu or found.failures
+    if asked_of_a_tensor or len(found.values) != 1:
+        return False
+    return bool(holds_tensors(found.values[0]))
+
+
+def _overview(found: Any, options: argparse.Namespace) -> ModelReport:
+    from gpumagic.tensor_info.api import overview
+
+    (thing,), (expression,) = found.values, found.texts
+    return overview(
+        thing, values=options.values, depth=options.depth, expression=expression
+    )
 
 
 def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:

@@ -23,7 +23,7 @@ from gpumagic.tensor_info.picture import (
     Row,
     Tile,
 )
-from gpumagic.tensor_info.sentences import elements_text, step_text
+from gpumagic.tensor_info.sentences import elements_text
 from gpumagic.tensor_info.visible_axes import windows
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
 _MOST_PAGES = 3
 _MOST_TILE_ROWS, _MOST_TILE_COLUMNS = 2, 3
-_DIRECTIONS = {
-    0: (),
-    1: ("right",),
-    2: ("down", "right"),
-    3: ("page to page", "down", "right"),
-    4: ("block to block down", "block to block right", "down", "right"),
-}
 Prefix = tuple[int, ...]
 
 # A longer run of unused places is one tile with its length.
@@ -56,9 +49,9 @@ def index_panel(visible: VisibleTensor) -> Figure:
     """The elements by index, each with its place in the storage."""
     bands = tuple(_bands(visible))
     return Figure(
-        "By index: each number is the element's place in the storage, in elements",
+        "Each index with its place in memory, in elements",
         bands,
-        keys=(*_directions(visible), *_index_keys(bands)),
+        keys=tuple(_index_keys(visible, bands)),
         remarks=tuple(_remarks(visible)),
     )
 
@@ -142,16 +135,11 @@ def _title(visible: VisibleTensor, prefix: Prefix) -> str:
     return ", ".join(f"{axis.name} = {at}" for axis, at in outer)
 
 
-def _directions(visible: VisibleTensor) -> Iterator[str]:
-    """What one step in each direction means in memory."""
-    directions = _DIRECTIONS[len(visible.drawn)]
-    for direction, axis in zip(directions, visible.drawn, strict=True):
-        if axis.size > 1:
-            yield f"{direction}: {axis.name}, {step_text(axis.step, visible.itemsize)}"
-
-
-def _index_keys(bands: Sequence[Sequence[Matrix]]) -> Iterator[Key]:
-    """What the looks mean that a tile really has."""
+def _index_keys(
+    visible: VisibleTensor, bands: Sequence[Sequence[Matrix]]
+) -> Iterator[str | Key]:
+    """The order of memory, and what the looks mean that a tile really has."""
+    yield from _first_to_change(visible)
     looks = {
         tile.look
         for band in bands
@@ -207,7 +195,7 @@ def memory_strip(
         hops=tuple(_hops(visible, columns)),
     )
     return Figure(
-        "In memory: the places in the order of addresses, each with its index",
+        "Memory: the places in their order, each with the index that lies there",
         ((matrix,),),
         keys=tuple(_strip_keys(visible, columns)),
     )
@@ -279,10 +267,7 @@ def _strip_keys(
     visible: VisibleTensor, columns: tuple[Column, ...]
 ) -> Iterator[str | Key]:
     looks = {tile.look for _, tile, _ in columns}
-    fastest = visible.fastest
-    if fastest is not None:
-        change = "changes" if len(fastest.dims) == 1 else "change"
-        yield f"from place to place, {fastest.name} {change} first"
+    yield from _first_to_change(visible)
     if len(visible.axes) > 4:
         yield "#n: element number n in the order of indices"
     if looks & {"unused", "gap"}:
@@ -291,6 +276,13 @@ def _strip_keys(
         yield "?: whether an element lies here would take long to find out"
     if any(tile is not BLANK for _, _, tile in columns):
         yield "\N{MULTIPLICATION SIGN}n: n indices land on this place"
+
+
+def _first_to_change(visible: VisibleTensor) -> Iterator[str]:
+    fastest = visible.fastest
+    if fastest is not None:
+        change = "changes" if len(fastest.dims) == 1 else "change"
+        yield f"from place to place, {fastest.name} {change} first"
 
 
 def _none_here(looks: set[Look]) -> Key:

@@ -95,16 +95,37 @@ class TensorReport(Report):
 
 @dataclass(frozen=True)
 class ValueSummary(Record):
-    """The values themselves, read only on request."""
+    """The values themselves, read only on request: all of them.
+
+    Minimum, maximum and mean are those of the finite values; of complex ones there are
+    none. Infinities and NaNs are counted.
+    """
 
     minimum: float | None
     maximum: float | None
     mean: float | None
     nan_count: int | None
-    inf_count: int | None
+    inf_count: int | None  # of both signs
     zero_count: int | None
     sampled: int | None = None  # of how many elements, if not of all
     first: tuple[str, ...] = ()
+    negative_inf_count: int | None = None
+    first_nan: tuple[int, ...] | None = None  # its index
+    first_inf: tuple[int, ...] | None = None
+    heat: HeatMap | None = None
+
+
+@dataclass(frozen=True)
+class HeatMap(Record):
+    """The values as tiles: each the mean of the finite ones of a block."""
+
+    row_dims: tuple[int, ...]  # none for a vector, which is one row
+    column_dims: tuple[int, ...]  # walked as one where there are several
+    size: tuple[int, int]
+    block: tuple[int, int]  # the rows and columns of one tile
+    means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
+    marks: tuple[tuple[str, ...], ...]  # "nan", "inf", "-inf" where a block has any
+    magnitudes: bool = False  # of complex values
 
 
 @dataclass(frozen=True)
@@ -195,3 +216,65 @@ class AliasReport(Report):
     complete: bool = True  # False where the search was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU
+
+
+@dataclass(frozen=True)
+class Node(Record):
+    """A module, a container or one tensor, with all that lies within.
+
+    Memory that is reached in several ways within it is counted once.
+    """
+
+    name: str  # within what it lies in: "layer1", "[0]", "weight"
+    kind: str  # "Conv2d", "dict", "parameter", "buffer", "tensor"
+    tensors: int
+    elements: int
+    parameters: int  # elements of parameters
+    trainable: int  # elements of parameters that require gradients
+    stored_bytes: int
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    size: tuple[int, ...] | None = None  # of a tensor
+    odd: tuple[str, ...] = ()  # of a tensor, in words: "not contiguous"
+    nan_count: int | None = None  # where the values were asked for
+    inf_count: int | None = None
+    children: tuple[Node, ...] = ()
+    same_as: str = ""  # where the same module or container came first
+
+
+@dataclass(frozen=True)
+class Amount(Record):
+    """What some of the tensors take together."""
+
+    name: str  # "parameters", "buffers", "float32 on cuda:0"
+    tensors: int
+    elements: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class Oddity(Record):
+    """Tensors with one thing about them that one may not expect."""
+
+    kind: str  # "NaN or inf", "several devices", "several dtypes", "frozen",
+    # "tied", "shared in part", "not contiguous", "not registered", "no values"
+    names: tuple[str, ...]
+    elements: int
+    said: tuple[str, ...] = ()  # what is odd about each, where it differs
+
+
+@dataclass(frozen=True)
+class ModelReport(Report):
+    """What a model, a state dict, an optimizer or a container holds."""
+
+    expression: str
+    kind: str  # "module (ResNet)", "state dict", "optimizer (Adam)", "list"
+    root: Node
+    roles: tuple[Amount, ...]  # parameters, buffers, state ...
+    types: tuple[Amount, ...]  # by dtype and device
+    odd: tuple[Oddity, ...] = ()
+    depth: int | None = None  # levels that were asked for
+    values: bool = False  # whether the elements were read
+    complete: bool = True  # False where the walk was cut short
+    remarks: tuple[str, ...] = ()
+    simulated: bool = False

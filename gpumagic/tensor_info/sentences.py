@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.report.units import listed, with_article
+from gpumagic.report.units import bytes_text, listed, with_article
 from gpumagic.tensor_info.geometry import fresh_strides
 
 if TYPE_CHECKING:
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gpumagic.tensor_info.report import TensorReport
 
 _FEW_DIMS = 4
+_MOST_DIMS = 6
+
+# What is kept for nothing is worth a word from this size on.
+_WORTH_FREEING_BYTES = 4096
 
 
 def shape_text(size: Sequence[int]) -> str:
@@ -53,22 +57,77 @@ def copied(expression: str) -> str:
 
 
 def headline(report: TensorReport) -> str:
-    """The tensor in one sentence: what it is, then how it lies."""
+    """What the tensor is, how it lies, and what that costs."""
     if report.size is None:
         what = with_article(report.kind) if report.kind else "no tensor"
         where = f"on {report.device}" if report.device else None
         known = [each for each in (what, report.dtype, where) if each]
         return f"{report.expression}: {', '.join(known)}"
-    figures = " ".join(each for each in (shape_text(report.size), report.dtype) if each)
-    said = f"{report.expression}: {figures}, {with_article(nature(report))}"
-    verdict = contiguity(report)
-    return f"{said}; {verdict}" if verdict else said
+    figures = [_short_shape(report.size), report.dtype or ""]
+    figures += [f"on {report.device}"] if report.device else []
+    said = " ".join(each for each in figures if each)
+    return f"{report.expression}: {said}, {_verdict(report)}"
+
+
+def _short_shape(size: Sequence[int]) -> str:
+    """A size in a few letters, however many dims it has."""
+    if len(size) <= _MOST_DIMS:
+        return shape_text(size)
+    return f"{shape_text(size[:2])} x ... x {size[-1]:,} ({len(size)} dims)"
+
+
+def _verdict(report: TensorReport) -> str:
+    """The nature of a tensor, with the one figure that matters most."""
+    nature_text, cost = with_article(nature(report)), _cost(report)
+    if cost:
+        return f"{nature_text}{cost}"
+    size = report.logical_bytes
+    return nature_text if size is None else f"{nature_text} of {bytes_text(size)}"
+
+
+def _cost(report: TensorReport) -> str:
+    """What the layout costs, from the worst on; empty where it costs nothing."""
+    logical, touched = report.logical_bytes, report.touched_bytes
+    if misfit_bytes(report):
+        empty = report.storage_bytes == 0
+        return " without storage" if empty else " that reaches beyond its storage"
+    if kept_bytes(report):
+        kept, used = bytes_text(report.storage_bytes), bytes_text(touched)
+        return f" that keeps {kept} alive and uses {used}"
+    if logical and touched and logical > touched:
+        read = f"{bytes_text(touched)} in memory, read as {bytes_text(logical)}"
+        return f"; {read}"
+    copy = report.contiguous_allocates_bytes
+    if report.is_contiguous is False and copy:
+        known_as = ", channels_last" if report.is_channels_last else ", not contiguous"
+        return f"{known_as}; .contiguous() copies {bytes_text(copy)}"
+    return ""
+
+
+def misfit_bytes(report: TensorReport) -> int | None:
+    """How much its geometry needs where its storage is smaller; else None."""
+    last, stored, itemsize = report.last_element, report.storage_bytes, report.itemsize
+    if last is None or stored is None or itemsize is None:
+        return None
+    needed = (last + 1) * itemsize
+    return needed if needed > stored else None
+
+
+def kept_bytes(report: TensorReport) -> int | None:
+    """What it keeps alive and does not use, where that is worth a word."""
+    unused, touched = report.unused_storage_bytes, report.touched_bytes
+    if not unused or touched is None:
+        return None
+    return unused if unused >= max(_WORTH_FREEING_BYTES, touched) else None
 
 
 def nature(report: TensorReport) -> str:
     """What kind of tensor this is, by the way it walks through memory."""
     noun = "view" if report.is_view and report.kind == "tensor" else report.kind
-    return f"{_manner(report)} {noun}".strip()
+    manner = _manner(report)
+    if not manner and report.is_contiguous and "contiguous" not in noun:
+        manner = "contiguous"
+    return f"{manner} {noun}".strip()
 
 
 def _manner(report: TensorReport) -> str:
@@ -147,18 +206,6 @@ def _steps(report: TensorReport) -> str:
     shown = [f"dim {dim} steps {moving[dim]:,}" for dim in list(dims)[:_FEW_DIMS]]
     more = len(dims) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def step_text(step: int, itemsize: int) -> str:
-    """One step along a dim, in elements and in bytes.
-
-    >>> step_text(6, 4), step_text(0, 4)
-    ('+6 elements = 24 B', '+0 elements, the same one again')
-    """
-    if not step:
-        return "+0 elements, the same one again"
-    elements = "element" if abs(step) == 1 else "elements"
-    return f"{step:+,} {elements} = {step * itemsize:,} B"
 
 
 def elements_text(count: int, itemsize: int) -> str:

@@ -169,3 +169,16 @@ def missing_words(torch: Any) -> tuple[str, ...]:
 def counts_holders(torch: Any) -> bool:
     """Whether torch tells how many tensors hold a storage."""
     return hasattr(torch._C, "_storage_Use_Count")
+
+
+def optimizer_class() -> Any:
+    """The class of torch's optimizers, where somebody has imported it."""
+    return getattr(sys.modules.get("torch.optim.optimizer"), "Optimizer", None)
+
+
+def is_wrapped(torch: Any, tensor: Any) -> bool:
+    """Whether a tensor of torch's own class stands for another, as in a transform."""
+    ask = getattr(torch, "_is_functional_tensor", None)
+    words = getattr(torch._C, "_functorch", None)
+    within = getattr(words, "is_functorch_wrapped_tensor", None)
+    return any(each is not None and each(tensor) for each in (ask, within))

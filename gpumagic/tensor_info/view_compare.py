@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from gpumagic.drawing import Column, Note, Property, Table, svg
-from gpumagic.drawing.html import Html, element, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
-from gpumagic.drawing.palette import BLUE, TRACK, WHITE
-from gpumagic.drawing.table import (
-    INDENT,
-    caption_ink,
-    indented,
-    pictures_html,
-)
-from gpumagic.report.units import bytes_text
+from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+from gpumagic.report.units import bytes_text, listed
+from gpumagic.tensor_info.lane_bars import BarLane, LaneBars
 from gpumagic.tensor_info.panels import Lane, few_places, lane_cells
-from gpumagic.tensor_info.sentences import contiguity, shape_text
+from gpumagic.tensor_info.sentences import contiguity, headline, shape_text
+from gpumagic.tensor_info.view_shape import obstacle, shape_headline, ways
+from gpumagic.tensor_info.view_tensor import how_looked
+from gpumagic.tensor_info.view_values import values_headline, values_table
+from gpumagic.tensor_info.view_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.visible_axes import visible_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import CompareReport, Pair, TensorReport
@@ -42,32 +33,88 @@ _RELATIONS = {
     "unknown": "not known",
 }
 _LAYOUTS = {True: "the same", False: "different", None: None}
-_WIDTH, _HEIGHT = 360, 18
-_LEAST = 3
-_HOLES = 2
 
 
 def comparison_headline(report: CompareReport) -> str:
-    """How many tensors there are, and whether they share memory."""
-    count = len(report.tensors)
-    names = ", ".join(each.expression for each in report.tensors)
+    """How many tensors there are, and whether they share elements."""
+    names = listed([each.expression for each in report.tensors], most=_MOST_TOLD)
+    pairs = len(report.pairs)
     sharing = sum(pair.elements_overlap is True for pair in report.pairs)
-    if not report.pairs:
-        return names or "no tensor"
-    of = f"{sharing} of {len(report.pairs)}" if sharing else "none"
-    pairs = "pair" if len(report.pairs) == 1 else "pairs"
+    if not pairs:
+        return headline(report.tensors[0]) if report.tensors else "no tensor"
     if not sharing:
-        return f"{names}: {count} tensors, no two share elements"
-    return f"{names}: {count} tensors, {of} {pairs} share elements"
+        return f"{names} share no elements"
+    if sharing == pairs:
+        return f"{names} share elements: writing to one changes what others read"
+    return f"{sharing} of {pairs} pairs of {names} share elements"
 
 
 def comparison_parts(report: CompareReport) -> Iterator[Part]:
-    """One table, one strip for each memory that is shared, one line for each pair."""
-    yield from shared_memories(report)
-    yield _table(report.tensors)
+    """One memory that is shared, a row for each tensor, and what to do."""
+    memories = tuple(shared_memories(report))
+    tensors = report.tensors
+    yield from memories[:1]
+    if report.views:
+        yield _views(report)
+    else:
+        yield _tensors(tensors)
+    for each in tensors:
+        if each.values and (each.values.nan_count or each.values.inf_count):
+            yield Note("problem", values_headline(each, each.values))
+    yield from _entangled(report)
+    yield from (Note("problem", remark) for remark in report.remarks)
+    if report.views:
+        yield Details("The tensors", (_tensors(tensors),), "tensors")
+        yield Details("Why, and what works", tuple(_each_view(report)), "views")
+    if len(memories) > 1:
+        yield Details("More memory that is shared", memories[1:], "memory")
+    read = [(each.expression, each.values) for each in tensors if each.values]
+    if read:
+        names, summaries = zip(*read, strict=True)
+        yield Details("Values", (values_table(names, summaries),), "values")
     if report.pairs:
-        yield _pairs(report)
-    yield from _orders(report)
+        pairs: tuple[Part, ...] = (_pairs(report), *_orders(report))
+        yield Details("Pair by pair", pairs, "pairs")
+    yield Details("Property by property", (_table(tensors),), "facts")
+    shown = [each for each in tensors if report.warp or each.on_accelerator]
+    if any(map(is_drawn, shown)):
+        yield Details(
+            "What a warp fetches", tuple(warp_parts(shown, named=True)), "warp"
+        )
+    yield how_looked(tensors)
+
+
+def _tensors(tensors: Sequence[TensorReport]) -> Table:
+    properties = (
+        Property(Column("Tensor"), lambda each: each.expression),
+        Property(Column("Size"), _size),
+        Property(Column("Dtype"), lambda each: each.dtype),
+        Property(Column("Device"), lambda each: each.device),
+        Property(Column("Stride"), _stride),
+        Property(Column("Offset", number=True), _offset),
+        Property(Column("Layout"), _layout),
+    )
+    return Table.of("Side by side", properties, tensors, name="rows")
+
+
+def _layout(report: TensorReport) -> str | None:
+    return contiguity(report).partition(":")[0] or None
+
+
+def _views(report: CompareReport) -> Table:
+    properties = (
+        Property(Column("Tensor"), lambda each: each.tensor.expression),
+        Property(Column("Answer"), shape_headline),
+    )
+    return Table.of("What was asked", properties, report.views, name="asked")
+
+
+def _each_view(report: CompareReport) -> Iterator[Part]:
+    for each in report.views:
+        yield Paragraph(f"{shape_headline(each)}.")
+        if not each.view and not each.problem:
+            yield Note("problem", obstacle(each))
+        yield from ways(each)
 
 
 def _table(tensors: Sequence[TensorReport]) -> Table:
@@ -76,7 +123,7 @@ def _table(tensors: Sequence[TensorReport]) -> Table:
     rows = [
         (name, *_marked([of(each) for each in tensors])) for name, of in _PROPERTIES
     ]
-    return Table("Side by side", columns, tuple(rows))
+    return Table("Property by property", columns, tuple(rows))
 
 
 def _marked(values: list[str | None]) -> list[str | None]:
@@ -119,7 +166,7 @@ _PROPERTIES: tuple[tuple[str, Callable[[TensorReport], str | None]], ...] = (
     ("stride", _stride),
     ("offset", _offset),
     ("layout", lambda report: contiguity(report) or None),
-    ("operators treat as", lambda report: report.operators_treat_as),
+    ("operators return", lambda report: report.operators_treat_as),
     ("overlap inside", lambda report: report.overlap),
     ("logical bytes", _bytes_of("logical_bytes")),
     ("touched bytes", _bytes_of("touched_bytes")),
@@ -156,30 +203,29 @@ def relation_text(pair: Pair) -> str:
     return _RELATIONS.get(pair.relation, pair.relation)
 
 
-def _orders(report: CompareReport) -> Iterator[Note]:
-    """What an operator meets that walks two of the tensors."""
+def _entangled(report: CompareReport) -> Iterator[Note]:
+    """Pairs of which writing to one changes part of the other."""
     mixed = ("partial", "contains", "contained")
     entangled = [
         _names(report, pair) for pair in report.pairs if pair.relation in mixed
     ]
     if entangled:
-        more = len(entangled) - _MOST_TOLD
-        named = "; ".join(entangled[:_MOST_TOLD]) + (
-            f"; {more} more" if more > 0 else ""
-        )
         yield Note(
             "warning",
-            f"writing to one in place changes part of the other: {named}; an operation "
-            "that reads one and writes the other may see values of both",
+            "reading one while writing to the other may mix values: "
+            f"{listed(entangled, ', ', most=1)}",
             "call .clone() on what is to stay as it is",
         )
+
+
+def _orders(report: CompareReport) -> Iterator[Paragraph]:
+    """What an element-wise operator meets that walks two of the tensors."""
     for pair in report.pairs:
         if pair.common_order is not None and pair.same_layout is False:
             order = ", ".join(map(str, pair.common_order))
-            yield Note(
-                "note",
-                f"an element-wise operator walks {_names(report, pair)} in the order "
-                f"of dims {order}",
+            names = _names(report, pair)
+            yield Paragraph(
+                f"An element-wise operator walks {names} in the order of dims {order}."
             )
 
 
@@ -237,11 +283,11 @@ def _starts(tensors: Sequence[TensorReport]) -> list[int]:
 
 
 def _bars(lanes: Sequence[Lane], tensors: Sequence[TensorReport]) -> LaneBars:
-    ends = [
+    stops = [
         lane.start_byte + (tensor.storage_bytes or 0)
         for lane, tensor in zip(lanes, tensors, strict=False)
     ]
-    total = max(*ends, *(lane.last_byte for lane in lanes))
+    total = max(*stops, *(lane.last_byte for lane in lanes))
     by_name = {tensor.expression: tensor for tensor in tensors}
     bars = tuple(
         BarLane(
@@ -253,7 +299,8 @@ def _bars(lanes: Sequence[Lane], tensors: Sequence[TensorReport]) -> LaneBars:
         )
         for lane in lanes
     )
-    return LaneBars("One memory, a lane for each tensor", bars, total)
+    ends = bytes_text(0), bytes_text(total)
+    return LaneBars("One memory, a lane for each tensor", bars, total, ends)
 
 
 def _where(lane: Lane, tensor: TensorReport) -> str:
@@ -261,103 +308,3 @@ def _where(lane: Lane, tensor: TensorReport) -> str:
     if tensor.holes_in_span:
         return f"{said}, {tensor.holes_in_span:,} el between are not its own"
     return said
-
-
-@dataclass(frozen=True)
-class BarLane:
-    """One tensor's stretch of a memory.
-
-    Args:
-        name: Which tensor.
-
-        first_byte: Where it begins.
-
-        last_byte: Where it ends; exclusive.
-
-        dense: Whether it fills its stretch; None if unknown.
-
-        said: Its share in words.
-    """
-
-    name: str
-    first_byte: int
-    last_byte: int
-    dense: bool | None
-    said: str
-
-
-@dataclass(frozen=True)
-class LaneBars:
-    """Lanes over one memory, to its scale.
-
-    Args:
-        caption: Which memory.
-
-        lanes: From top to bottom.
-
-        total_bytes: How long the memory is.
-    """
-
-    caption: str
-    lanes: tuple[BarLane, ...]
-    total_bytes: int
-
-    def html(self) -> Html:
-        """A table with a picture for each lane."""
-        axis = element(
-            "div",
-            *(element("span", words(mark)) for mark in self._marks()),
-            style="display:flex;justify-content:space-between;font-weight:normal",
-        )
-        rows = ((lane.name, self._picture(lane), lane.said) for lane in self.lanes)
-        return pictures_html(self.caption, (words("name"), axis, words("where")), rows)
-
-    def _marks(self) -> tuple[str, str]:
-        return bytes_text(0), bytes_text(self.total_bytes)
-
-    def _picture(self, lane: BarLane) -> Html:
-        left, right = self._ends(lane, _WIDTH, _LEAST)
-        track = svg.path(f"M0 0h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z", TRACK)
-        inside = _HEIGHT - 4
-        bar = svg.path(f"M{left} 2h{right - left}v{inside}h-{right - left}z", BLUE)
-        holes = "".join(
-            f"M{at} 2h2v{inside}h-2z" for at in range(left + 3, right - 2, 6)
-        )
-        shapes = (track, bar) if lane.dense else (track, bar, svg.path(holes, WHITE))
-        drawn = svg.picture(_WIDTH, _HEIGHT, lane.name, *shapes)
-        return svg.image(drawn, f"{lane.name}: {lane.said}", _WIDTH, _HEIGHT)
-
-    def _ends(self, lane: BarLane, width: int, least: int) -> tuple[int, int]:
-        """Where the lane begins and ends on a line; never less than a mark."""
-        total = max(self.total_bytes, 1)
-        left = min(lane.first_byte * width // total, width - least)
-        right = -(-lane.last_byte * width // total)
-        return left, min(max(right, left + least), width)
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield from caption_ink(self.caption, options)
-        names = [ink(lane.name, options) for lane in self.lanes]
-        said = [ink(lane.said, options) for lane in self.lanes]
-        room = options.max_width - INDENT - 2 * len(GAP)
-        name = min(widest(text.plain for text in names), max(room // 4, 1))
-        told = min(widest(text.plain for text in said), max(room // 3, 1))
-        widths = (name, room - name - told, told)
-        rows = [
-            (each, self._ink(lane, widths[1], options), words)
-            for each, lane, words in zip(names, self.lanes, said, strict=True)
-        ]
-        marks = self._marks()
-        axis = f"{marks[0]}{marks[1]:>{max(widths[1] - len(marks[0]), 1)}}"
-        rows.append((Text(), Text(axis, overflow="fold"), Text()))
-        for row in rows:
-            for line in side_by_side(row, widths, console):
-                yield indented(line)
-
-    def _ink(self, lane: BarLane, width: int, options: ConsoleOptions) -> Text:
-        glyphs = glyphs_for(options)
-        left, right = self._ends(lane, width, 1)
-        mark = glyphs.kinds[0 if lane.dense else _HOLES]
-        bar = mark * (right - left) + glyphs.gap * (width - right)
-        return Text(glyphs.gap * left + bar)

@@ -1,130 +1,207 @@
-"""Draws one tensor: pictures, facts, steps, views, bytes, safety, values."""
+"""Draws one tensor: a picture, its dims, what to do; the rest is folded."""
 
 from __future__ import annotations
 
+from math import log2
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import (
-    Badge,
-    Bar,
-    BarPair,
-    Column,
-    Details,
-    Grid,
-    Note,
-    Paragraph,
-    Property,
-    Table,
-)
+from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.geometry import fresh_strides
+from gpumagic.tensor_info.lane_bars import BarLane, LaneBars
 from gpumagic.tensor_info.panels import index_panel, memory_strip
 from gpumagic.tensor_info.sentences import (
     copied,
     dims_text,
-    elements_text,
     headline,
+    kept_bytes,
+    misfit_bytes,
     misfits,
-    numbers_text,
     odd_strides,
-    repeats,
-    shape_text,
 )
-from gpumagic.tensor_info.view_warp import warp_sections
+from gpumagic.tensor_info.view_facts import bytes_bars, facts_table, views_text
+from gpumagic.tensor_info.view_values import (
+    first_values,
+    values_headline,
+    values_note,
+    values_parts,
+)
+from gpumagic.tensor_info.view_warp import bases, is_drawn, reads_of, warp_parts
 from gpumagic.tensor_info.visible_axes import visible_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from gpumagic.drawing import Cell, Part
-    from gpumagic.tensor_info.report import Merge, TensorReport, ValueSummary
+    from gpumagic.drawing import Part
+    from gpumagic.tensor_info.report import TensorReport, ValueSummary
+    from gpumagic.tensor_info.visible_axes import Axis, VisibleTensor
 
 _MOST_INNER = 4
-_AS_IMAGES: dict[tuple[int, ...], str] = {
-    (0, 2, 3, 1): " (N H W C, if these are images)",
-    (0, 1, 2, 3): " (N C H W, if these are images)",
-}
-_ARRAY = "numpy array"
+_MOST_GRID_DIMS = 3
+_MOST_DIMS_TWICE = 5
+_MOST_LANES = 8
+_HOW = (
+    "Looking has run no operation and has read no element.\n"
+    "A place is counted in elements from the beginning of the storage."
+)
+_HOW_VALUES = (
+    "The values were read piece by piece where they lie; no copy of the tensor was "
+    "made.\nA place is counted in elements from the beginning of the storage."
+)
 
-# What is kept for nothing is worth a word from this size on.
-_WORTH_FREEING_BYTES = 4096
+_HOW_ON_DEVICE = "\nThat ran operations on the device, and waited for it at the end."
 
 
 def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
-    """The diagram, then the facts that it rests on, then what to do.
+    """What is in sight of one tensor, then all else by its word.
 
-    `warp` draws the warp view for a tensor of the host as well.
+    `warp` puts what a warp fetches in the place of the elements.
     """
-    yield from diagram(report)
-    yield facts_table(report)
-    if report.size and report.stride is not None:
-        yield steps_table(report)
-    yield from view_summary(report)
-    yield from bytes_section(report)
-    yield from safety_section(report)
-    if warp or report.on_accelerator:
-        yield from warp_sections((report,))
+    reads = warp and is_drawn(report)
+    values = None if reads else report.values
+    dims = tuple(_dims(report))
+    # The picture of so many dims has their sizes and steps already.
+    few = reads or len(report.size or ()) <= _MOST_DIMS_TWICE
+    if reads:
+        yield reads_of(report)
+    elif values is not None:
+        few = False
+        yield from values_parts(values)
+    else:
+        yield from picture(report)
+    yield from dims if few else ()
+    yield from values_note(report)
+    yield from notes(report)
     if report.values is not None:
-        yield _values(report.values)
-    yield from (Note("note", remark) for remark in report.remarks)
-    yield from _inner(report, warp=warp)
+        yield from _all_values(report, report.values, in_sight=values is not None)
+    if dims and not few:
+        yield Details("One step along each dim", dims, "dims")
+    other = reads or values is not None
+    yield from folded_parts(report, reads_in_sight=reads, grid_in_sight=not other)
 
 
-def diagram(
-    report: TensorReport, marks: Mapping[int, str] | None = None
-) -> Iterator[Part]:
-    """Both panels, if there is anything to draw.
+def _all_values(
+    report: TensorReport, values: ValueSummary, *, in_sight: bool
+) -> Iterator[Details]:
+    if in_sight:
+        yield from first_values(values)
+    else:
+        yield Details(
+            values_headline(report, values), tuple(values_parts(values)), "values"
+        )
 
-    `marks` are places of the storage that the strip must show, with a word each.
-    """
+
+def _dims(report: TensorReport) -> Iterator[Table]:
+    if report.size and report.stride is not None:
+        yield dims_table(report)
+
+
+def folded_parts(
+    report: TensorReport, *, reads_in_sight: bool = False, grid_in_sight: bool = True
+) -> Iterator[Details]:
+    """All that is not in sight, by its word; last, how it was found out."""
     visible = visible_tensor(report)
-    if visible is None:
+    if visible is not None:
+        hidden = not grid_in_sight or not has_grid(visible)
+        grid = [index_panel(visible)] if hidden else []
+        strip = [memory_strip(visible)] if report.storage_bytes != 0 else []
+        if grid or strip:
+            summary = "The places in the order of addresses"
+            yield Details(summary, (*grid, *strip), "memory")
+    if said := views_text(report):
+        summary = "What .view can do, and what a copy takes"
+        yield Details(summary, (Paragraph(said),), "views")
+    yield from (Details("Bytes", (bars,), "bytes") for bars in bytes_bars(report))
+    yield Details("Facts", (facts_table(report),), "facts")
+    if is_drawn(report) and report.on_accelerator and not reads_in_sight:
+        yield Details("What a warp fetches", tuple(warp_parts((report,))), "warp")
+    yield from _inside(report)
+    yield how_looked((report,))
+
+
+def how_looked(reports: Sequence[TensorReport]) -> Details:
+    """How the figures on tensors came about."""
+    said = _HOW
+    read = [each for each in reports if each.values is not None]
+    if read:
+        said = _HOW_VALUES
+    if any(each.on_accelerator for each in read):
+        said += _HOW_ON_DEVICE
+    assumed = bases([each for each in reports if is_drawn(each)])
+    return how(Paragraph("\n".join(filter(None, (said, assumed)))))
+
+
+def _inside(report: TensorReport) -> Iterator[Details]:
+    if not report.inner:
         return
-    yield index_panel(visible)
-    if report.storage_bytes != 0:
+    parts: list[Part] = [
+        Details(headline(each), tuple(_at_a_glance(each)))
+        for each in report.inner[:_MOST_INNER]
+    ]
+    if (more := len(report.inner) - _MOST_INNER) > 0:
+        parts.append(Paragraph(f"{more} more are not drawn."))
+    yield Details("What it is made of", tuple(parts), "inside")
+
+
+def _at_a_glance(report: TensorReport) -> Iterator[Part]:
+    yield from picture(report)
+    yield from _dims(report)
+    yield facts_table(report)
+
+
+def has_grid(visible: VisibleTensor) -> bool:
+    """Whether its elements themselves are the picture."""
+    return sum(len(axis.dims) for axis in visible.axes) <= _MOST_GRID_DIMS
+
+
+def picture(report: TensorReport) -> Iterator[Part]:
+    """The elements by index; of more than three dims, how far each one reaches."""
+    visible = visible_tensor(report)
+    if visible is not None:
+        yield index_panel(visible) if has_grid(visible) else reach_bars(visible)
+
+
+def reach_bars(visible: VisibleTensor) -> LaneBars:
+    """From one step along each dim to all its steps, on a scale of powers of two.
+
+    Where one bar ends another begins, the dims fill memory without a gap.
+    """
+    axes = visible.axes
+    # One lane for each dim of a tensor of many would fill the screen.
+    lanes = sorted(axes, key=lambda axis: -abs(axis.step))[:_MOST_LANES]
+    more = f"; {len(axes) - len(lanes)} more" if len(axes) > len(lanes) else ""
+    farthest = max(2, *(abs(axis.step) * axis.size for axis in axes))
+    return LaneBars(
+        f"How far one step and all steps along each dim lead, in elements{more}",
+        tuple(_reach(axis) for axis in axes if axis in lanes),
+        log2(farthest),
+        ("1", f"{farthest:,} (log scale)"),
+        ("dim", "size x stride"),
+    )
+
+
+def _reach(axis: Axis) -> BarLane:
+    step = abs(axis.step)
+    said = f"{axis.size:,} x {axis.step:,}"
+    start, stop = 0.0, 0.0  # a dim that never steps, or not on
+    if axis.size > 1 and step:
+        said += f" = {axis.step * axis.size:,}"
+        start, stop = log2(step), log2(step * axis.size)
+    return BarLane(axis.name, start, stop, dense=True, said=said)
+
+
+def walk_strip(report: TensorReport, marks: Mapping[int, str]) -> Iterator[Part]:
+    """The places in the order of addresses, with a word at some of them."""
+    visible = visible_tensor(report)
+    if visible is not None and report.storage_bytes != 0:
         yield memory_strip(visible, marks)
 
 
-def _values(values: ValueSummary) -> Grid:
-    figures = (
-        ("lowest", _number(values.minimum)),
-        ("highest", _number(values.maximum)),
-        ("mean", _number(values.mean)),
-        ("NaN", _count(values.nan_count)),
-        ("infinite", _count(values.inf_count)),
-        ("zero", _count(values.zero_count)),
-    )
-    caption = "Values"
-    if values.sampled is not None:
-        caption = f"Values of a sample of {values.sampled:,} elements"
-    first = (("first", ", ".join(values.first)),) if values.first else ()
-    return Grid(caption, (*figures, *first))
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
-
-
-def _count(count: int | None) -> str | None:
-    return None if count is None else f"{count:,}"
-
-
-def _inner(report: TensorReport, *, warp: bool) -> Iterator[Part]:
-    for each in report.inner[:_MOST_INNER]:
-        yield Details(headline(each), tuple(tensor_parts(each, warp=warp)))
-    if (more := len(report.inner) - _MOST_INNER) > 0:
-        yield Note("note", f"{more} more inside are not drawn")
-
-
-def facts_table(report: TensorReport) -> Grid:
-    """What one would ask of a tensor, answered where it could be told."""
-    return Grid("Facts", tuple(_facts(report)))
-
-
-def steps_table(report: TensorReport) -> Table:
-    """Size and stride of each dim, with what a row-major tensor would have."""
+def dims_table(report: TensorReport) -> Table:
+    """Size and stride of each dim, and what they mean."""
     size, stride = report.size or (), report.stride or ()
-    in_bytes, fresh = report.stride_bytes, fresh_strides(size)
+    in_bytes = report.stride_bytes
     properties = (
         Property(Column("Dim"), str),
         Property(Column("Size", number=True), lambda dim: f"{size[dim]:,}"),
@@ -133,251 +210,78 @@ def steps_table(report: TensorReport) -> Table:
             Column("Bytes", number=True),
             lambda dim: None if in_bytes is None else f"{in_bytes[dim]:,}",
         ),
-        Property(Column("Row-major", number=True), lambda dim: f"{fresh[dim]:,}"),
         Property(
             Column("Meaning"), lambda dim: _meaning(report, dim, size[dim], stride[dim])
         ),
     )
-    caption = "One step along each dim, in elements"
-    return Table.of(caption, properties, range(len(size)))
+    caption = "One step along each dim"
+    return Table.of(caption, properties, range(len(size)), name="dims")
 
 
 def _meaning(report: TensorReport, dim: int, size: int, stride: int) -> str:
+    fresh = fresh_strides(report.size or ())[dim]
     if size <= 1:
         odd = dim in odd_strides(report)
-        return "not used, not canonical" if odd else "not used"
+        return f"never used; usual is {fresh:,}" if odd else "never used"
     if stride == 0:
         return f"the same element {size:,} times"
-    if stride < 0:
-        return "backwards"
-    return "breaks contiguity" if dim in misfits(report) else "as row-major"
+    if dim not in misfits(report):
+        return "as contiguous"
+    back = "backwards; " if stride < 0 else ""
+    return f"{back}contiguous would be {fresh:,}"
 
 
-def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    yield "what", _what(report)
-    if report.size is not None:
-        yield "size", _size(report)
-        yield from _layout(report)
-    yield from _place(report)
-    yield from _bits(report)
-
-
-def _what(report: TensorReport) -> str:
-    figures = [report.kind, report.dtype, report.device]
-    return ", ".join(each for each in figures if each)
-
-
-def _size(report: TensorReport) -> str:
-    said, numel = shape_text(report.size or ()), report.numel
-    if numel is not None:
-        said += f", {numel:,} el" if numel else ", no elements"
-    return said if report.itemsize is None else f"{said} of {report.itemsize} B"
-
-
-def _layout(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    if report.is_contiguous is not None:
-        yield "contiguous", _contiguous(report)
-    if report.non_overlapping_and_dense is not None:
-        yield "dense", _yes(report.non_overlapping_and_dense)
-    if report.dim_order is not None and len(report.dim_order) > 1:
-        yield "memory order", _order(report)
-    if report.is_channels_last is not None and len(report.size or ()) in (4, 5):
-        yield "channels_last", _yes(report.is_channels_last)
-    if report.operators_treat_as and report.kind != _ARRAY:
-        yield "operators treat it as", report.operators_treat_as
-    if report.format_ambiguous:
-        yield "ambiguous", report.format_ambiguous
-
-
-def _thing(report: TensorReport) -> str:
-    return "an array" if report.kind == _ARRAY else "a tensor"
-
-
-def _contiguous(report: TensorReport) -> Cell:
-    if not report.is_contiguous:
-        return "no"
-    return "yes, not canonical" if report.strides_canonical is False else "yes"
-
-
-def _yes(answer: bool | None) -> Cell:  # noqa: FBT001
-    return None if answer is None else ("yes" if answer else "no")
-
-
-def _order(report: TensorReport) -> str:
-    """The dims from the slowest to the fastest, and back to row-major."""
-    order = report.dim_order or ()
-    named = ", ".join(map(str, order))
-    letters = _AS_IMAGES.get(order, "")
-    if report.dim_order_unique is False:
-        letters += ", one of several"
-    if order == tuple(range(len(order))):
-        return f"dims {named}{letters}"
-    return f"dims {named}{letters}; .permute{numbers_text(order)} is row-major"
-
-
-def _place(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    if report.storage_offset:
-        itemsize = report.itemsize or 1
-        yield "offset", elements_text(report.storage_offset, itemsize)
-    if report.byte_offset_mod_16 is not None:
-        yield "alignment", _alignment(report.byte_offset_mod_16)
-    if report.address is not None:
-        yield "address", f"{report.address:#x}"
-    if report.base_shape is not None:
-        yield "keeps alive", f"{_thing(report)} of size {shape_text(report.base_shape)}"
-
-
-def _alignment(past: int) -> Cell:
-    if past:
-        return Badge(f"{past} B past a multiple of 16 B", "warning")
-    return "begins at a multiple of 16 B"
-
-
-def _bits(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    if report.conj_bit:
-        yield "conjugated", Badge("when it is read", "note")
-    if report.neg_bit:
-        yield "negated", Badge("when it is read", "note")
-    if report.requires_grad is not None:
-        yield "gradient", "required" if report.requires_grad else "not required"
-
-
-def bytes_section(report: TensorReport) -> Iterator[Part]:
-    """The tensor's bytes to one scale, and what they mean."""
-    figures = (
-        ("logical", report.logical_bytes, "per index"),
-        ("touched", report.touched_bytes, "distinct"),
-        ("span", report.span_bytes, "first to last"),
-        ("stored", report.storage_bytes, "whole"),
-    )
-    if all(count is None for _, count, _ in figures):
-        return
-    yield BarPair(
-        "Bytes",
-        tuple(
-            Bar(f"{name} ({meaning})", count, bytes_text(count))
-            for name, count, meaning in figures
-        ),
-    )
-    yield from _inflated(report)
-    yield from _kept(report)
+def notes(report: TensorReport) -> Iterator[Note]:
+    """What to do, from the most urgent on."""
     yield from _beyond(report)
-
-
-def _inflated(report: TensorReport) -> Iterator[Note]:
-    logical, touched = report.logical_bytes, report.touched_bytes
-    if logical and touched and logical > touched:
-        times = (
-            f"{logical / touched:,.3g}"
-            if logical % touched
-            else f"{logical // touched:,}"
-        )
-        yield Note(
-            "note",
-            f"inflated {times} times: {bytes_text(touched)} in memory, read as "
-            f"{bytes_text(logical)}",
-        )
-
-
-def _kept(report: TensorReport) -> Iterator[Note]:
-    unused, touched = report.unused_storage_bytes, report.touched_bytes
-    if not unused or touched is None:
-        return
-    if unused < max(_WORTH_FREEING_BYTES, touched):
-        return
-    name = report.expression
-    # .contiguous() hands out the same tensor where it is contiguous already.
-    why = "; .contiguous() would not, it is contiguous" if report.is_contiguous else ""
-    yield Note(
-        "warning",
-        f"{bytes_text(touched)} keep {bytes_text(unused)} of storage alive that this "
-        "tensor does not use",
-        f"{copied(name)} frees them once nothing else uses the storage{why}",
-    )
+    yield from _kept(report)
+    yield from _shared(report)
+    yield from _odd(report)
+    yield from _format(report)
+    yield from _lazy(report)
+    yield from (Note("note", remark) for remark in report.remarks)
 
 
 def _beyond(report: TensorReport) -> Iterator[Note]:
-    last, stored, itemsize = report.last_element, report.storage_bytes, report.itemsize
-    if last is None or stored is None or itemsize is None:
+    needed = misfit_bytes(report)
+    if needed is None:
         return
-    needed = (last + 1) * itemsize
-    if needed <= stored:
-        return
-    if stored == 0:
+    if report.storage_bytes == 0:
         yield Note(
             "warning",
-            f"the storage is empty: its size is 0 B, and the geometry needs "
-            f"{bytes_text(needed)}; reading the tensor would fail",
+            f"reading it fails: it needs {bytes_text(needed)} and its storage is empty",
             "wait until what emptied it (such as a sharded module) fills it again",
         )
         return
     yield Note(
         "problem",
-        f"the geometry exceeds the storage: it needs {bytes_text(needed)} and there "
-        f"are {bytes_text(stored)}",
+        f"reading it is not safe: it needs {bytes_text(needed)}, and its storage has "
+        f"{bytes_text(report.storage_bytes)}",
     )
 
 
-def view_summary(report: TensorReport) -> Iterator[Part]:
-    """What `.view` may do with it, and what a contiguous copy takes."""
-    said = [*_merges(report), *_copy(report)]
-    if said:
-        yield Paragraph("\n".join(said))
-
-
-def _merges(report: TensorReport) -> Iterator[str]:
-    if report.view_flat:
-        yield f"Views: {report.expression}.view(-1) works without a copy."
+def _kept(report: TensorReport) -> Iterator[Note]:
+    unused = kept_bytes(report)
+    if unused is None:
         return
-    merged = [merge for merge in report.free_merges or () if len(merge.dims) > 1]
-    if report.view_flat is False:
-        free = ", ".join(map(_merge_text, merged)) or "no two dims"
-        yield f"Views: .view(-1) fails; {free} can be merged without a copy."
+    # .contiguous() hands out the same tensor where it is contiguous already.
+    why = "; .contiguous() would not, it is contiguous" if report.is_contiguous else ""
+    yield Note(
+        "warning",
+        f"a copy frees {bytes_text(unused)} once nothing else uses the storage{why}",
+        copied(report.expression),
+    )
 
 
-def _merge_text(merge: Merge) -> str:
-    return f"{dims_text(merge.dims)} (to {merge.numel:,}, step {merge.step:,})"
-
-
-def _copy(report: TensorReport) -> Iterator[str]:
-    size = report.contiguous_allocates_bytes
-    if size == 0:
-        yield "Copies: .contiguous() returns this same tensor, and allocates nothing."
-    elif size:
-        yield (
-            f"Copies: .contiguous() and a .reshape that does not fit allocate "
-            f"{bytes_text(size)}; what is written there is not written here."
-        )
-
-
-def safety_section(report: TensorReport) -> Iterator[Note]:
-    """Whether writing in place is safe, and what consumers may stumble over."""
-    yield from _overlap(report)
-    yield from _odd(report)
-    yield from _format(report)
-    yield from _lazy(report)
-
-
-def _overlap(report: TensorReport) -> Iterator[Note]:
+def _shared(report: TensorReport) -> Iterator[Note]:
+    if report.overlap != "yes":
+        return
     why = f": {report.overlap_why}" if report.overlap_why else ""
-    because = f" ({report.overlap_why})" if report.overlap_why else ""
-    if report.overlap == "yes":
-        name = report.expression
-        yield Note(
-            "warning",
-            f"in-place is unsafe: indices share elements{why}",
-            f"{copied(name)} before writing to it",
-        )
-        if repeats(report):
-            yield Note(
-                "note",
-                f"a kernel of your own must be given the strides "
-                f"{numbers_text(report.stride or ())}: stride 0 repeats an element",
-            )
-    elif report.overlap == "no":
-        yield Note("note", f"in-place is safe: each index has its own element{because}")
-    elif report.overlap is not None:
-        yield Note("note", f"whether elements overlap was not decided{why}")
+    yield Note(
+        "warning",
+        f"writing in place is unsafe, as indices share elements{why}",
+        f"{copied(report.expression)} before writing to it",
+    )
 
 
 def _odd(report: TensorReport) -> Iterator[Note]:
@@ -386,9 +290,8 @@ def _odd(report: TensorReport) -> Iterator[Note]:
         return
     yield Note(
         "note",
-        f"the stride of {dims_text(odd)} is never used, but it is not the usual one: "
-        "code that compares strides may refuse this tensor, and .contiguous() leaves "
-        "it as it is",
+        f"code that compares strides may refuse it, for the stride of "
+        f"{dims_text(odd)}; .contiguous() leaves it as it is",
         f"{report.expression}.clone(memory_format=torch.contiguous_format)",
     )
 
@@ -398,15 +301,13 @@ def _format(report: TensorReport) -> Iterator[Note]:
         return
     images = "channels_last" if len(report.size or ()) == 4 else "channels_last_3d"
     treated = report.operators_treat_as or "either"
+    reason = report.format_ambiguous.partition(":")[0]
     yield Note(
         "note",
-        f"the memory format is ambiguous ({report.format_ambiguous}); operators treat "
-        f"it as {treated}, and .contiguous(memory_format=torch.{images}) leaves it as "
-        "it is",
+        f"two memory formats fit ({reason}), and operators return {treated}",
         ""
         if treated == images
-        else f"{report.expression}.to(memory_format=torch.{images}) sets the strides "
-        "that operators look at",
+        else f"{report.expression}.to(memory_format=torch.{images})",
     )
 
 
@@ -418,6 +319,6 @@ def _lazy(report: TensorReport) -> Iterator[Note]:
         if on:
             yield Note(
                 "note",
-                f"the values are {word} when they are read; in memory they are not",
+                f"its values are {word} when they are read; in memory they are not",
                 f"{report.expression}.{method}() writes them out",
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing import Note, Paragraph, svg
+from gpumagic.drawing import Paragraph, svg
 from gpumagic.drawing.html import Html, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
 from gpumagic.drawing.palette import BLUE, TRACK
@@ -18,7 +18,7 @@ from gpumagic.drawing.table import (
     indented,
     pictures_html,
 )
-from gpumagic.report.units import count_text, share_text
+from gpumagic.report.units import count_text, listed, share_text
 from gpumagic.tensor_info.geometry import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _MOST_DIMS = 4
 _HONEST = (
-    "Memory is fetched in sectors of 32 B; four of them are a line. "
-    "This is the cost for a kernel whose lanes walk that dim, each with a load of one "
-    "element. PyTorch's own element-wise kernels walk memory in the operand's order "
-    "instead: a transposed tensor alone is not slow for them, two operands of "
-    "different order are. The figures are those of a model of addresses, not measured."
+    "Memory is fetched in sectors of 32 B; four of them are a line.\n"
+    "This is the cost for a kernel whose lanes walk that dim, one element each.\n"
+    "PyTorch's own element-wise kernels walk memory in the operand's order: one "
+    "transposed tensor is not slow, two of different order are.\n"
+    "The figures come from the addresses; nothing was measured."
 )
 _ASSUMED = {"unknown": "is unknown and", "zero": "was asked to be and"}
 _SECTORS_IN_A_LINE = 4
@@ -43,39 +43,46 @@ _SECTOR_WIDTH, _HEIGHT = 10, 18
 _BETWEEN_SECTORS, _BETWEEN_LINES = 1, 4
 
 
-def warp_sections(
+def warp_parts(
     reports: Sequence[TensorReport], *, named: bool = False
 ) -> Iterator[Part]:
     """The reads of each tensor, and once how all of them are to be understood.
 
     `named` is whether the reads say whose they are.
     """
-    drawn = [each for each in reports if _is_drawn(each)]
-    for each in drawn:
-        yield from _reads(each, named=named)
+    drawn = [each for each in reports if is_drawn(each)]
+    yield from (reads_of(each, named=named) for each in drawn)
     if drawn:
-        yield Paragraph(_HONEST + _bases(drawn))
+        yield Paragraph(_HONEST)
 
 
-def _is_drawn(report: TensorReport) -> bool:
+def is_drawn(report: TensorReport) -> bool:
+    """Whether it is known what a warp fetches of it."""
     return bool(report.warp_along_dim) and None not in (report.stride, report.itemsize)
 
 
-def _reads(report: TensorReport, *, named: bool) -> Iterator[Part]:
-    reads, step, item = report.warp_along_dim, report.stride, report.itemsize
-    if reads is None or step is None or item is None:
-        return
+def reads_of(report: TensorReport, *, named: bool = False) -> Sectors:
+    """What a warp fetches along each dim, where that is known."""
+    reads, step, item = report.warp_along_dim or (), report.stride, report.itemsize
     fetches = tuple(
-        Fetch(read, _start(report), step[read.dim] * item, item)
+        Fetch(read, _start(report), (step or ())[read.dim] * (item or 1), item or 1)
         for read in reads[-_MOST_DIMS:]
     )
     of = f" of {report.expression}" if named else ""
-    yield Sectors(
-        f"What a warp of 32 lanes fetches that reads along one dim{of}",
-        fetches,
-    )
-    if left_out := len(reads) - len(fetches):
-        yield Note("note", f"the first {left_out} dims are not drawn")
+    left_out = len(reads) - len(fetches)
+    more = f"; the first {left_out} are not drawn" if left_out else ""
+    caption = f"What a warp of 32 lanes fetches that reads along one dim{of}{more}"
+    return Sectors(caption, fetches)
+
+
+def warp_headline(report: TensorReport) -> str:
+    """How much of what a warp fetches it uses, along each dim."""
+    reads = report.warp_along_dim or ()
+    used = [
+        f"{share_text(read.efficiency)} along dim {read.dim}"
+        for read in reads[-_MOST_DIMS:]
+    ]
+    return f"{report.expression}: of what a warp fetches it uses {listed(used)}"
 
 
 def _start(report: TensorReport) -> int:
@@ -86,15 +93,15 @@ def _start(report: TensorReport) -> int:
     return offset_bytes
 
 
-def _bases(reports: Sequence[TensorReport]) -> str:
+def bases(reports: Sequence[TensorReport]) -> str:
     """What was taken for the addresses, where it was not the addresses themselves."""
-    said = ""
+    said = []
     for base, why in _ASSUMED.items():
         names = [each.expression for each in reports if each.warp_base == base]
         of = "" if len(names) == len(reports) else f" of {', '.join(names)}"
         if names:
-            said += f" The address of the storage{of} {why} was taken to be 0."
-    return said
+            said.append(f"The address of the storage{of} {why} was taken to be 0.")
+    return "\n".join(said)
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,14 @@ _OF_PAGES = 3, 2, 6
 _OF_BLOCKS = 2, 1, 5
 
 # A tensor as small as this is drawn whole: a break would hide what it shows.
-_SMALL, _SMALL_AXIS = 64, 16
+_SMALL, _SMALL_AXIS = 64, 12
 
 # Only overlapping windows make a search necessary; it stops before it is felt.
 _MOST_TRIED = 150
 
 # Up to so many places from the first to the last element, all are drawn.
 _FEW = 48
-_HEAD, _HEAD_OF_IMAGES, _AROUND, _TAIL = 12, 24, 3, 4
+_HEAD, _HEAD_OF_IMAGES, _AROUND, _TAIL = 12, 24, 2, 2
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,20 @@ and against enumeration; what no formula gives is written down here.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from gpumagic.tensor_info import geometry, merging, overlap
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
 from gpumagic.tensor_info.report import (
     AliasReport,
+    Amount,
     CompareReport,
     Group,
+    HeatMap,
+    ModelReport,
     Name,
+    Node,
+    Oddity,
     Pair,
     TensorReport,
     ValueSummary,
@@ -209,7 +215,78 @@ VALUES = tensor(
     kind="parameter",
     requires_grad=True,
     values=ValueSummary(
-        -1.5, 3.25, 0.5, 0, 1, 2, None, ("-1.5", "0", "3.25", "0", "1", "inf")
+        -1.5,
+        3.25,
+        0.6875,
+        1,
+        1,
+        1,
+        None,
+        ("-1.5", "0", "3.25"),
+        0,
+        (1, 0),
+        (1, 2),
+        HeatMap(
+            (0,),
+            (1,),
+            (2, 3),
+            (1, 1),
+            ((-1.5, 0.0, 3.25), (None, 1.0, None)),
+            (("", "", ""), ("nan", "", "inf")),
+        ),
+    ),
+)
+_WAVE = tuple(
+    tuple(
+        round(math.sin(row / 2) * math.cos(column / 5) / 40, 6) for column in range(32)
+    )
+    for row in range(12)
+)
+WEIGHTS = tensor(
+    (64, 3, 7, 7),
+    expression="model.conv1.weight",
+    kind="parameter",
+    requires_grad=True,
+    values=ValueSummary(
+        -0.17,
+        0.1625,
+        0.000172,
+        0,
+        0,
+        0,
+        None,
+        ("-0.0123", "0.0071"),
+        0,
+        None,
+        None,
+        HeatMap((0,), (1, 2, 3), (64, 147), (6, 5), _WAVE[:11], (("",) * 32,) * 11),
+    ),
+)
+COUNTS = tensor(
+    (96,),
+    expression="counts",
+    dtype="int64",
+    itemsize=8,
+    values=ValueSummary(
+        0.0,
+        95.0,
+        47.5,
+        0,
+        0,
+        1,
+        None,
+        ("0", "1", "2", "3", "4", "5"),
+        0,
+        None,
+        None,
+        HeatMap(
+            (),
+            (0,),
+            (1, 96),
+            (1, 3),
+            (tuple(3.0 * at + 1 for at in range(32)),),
+            (("",) * 32,),
+        ),
     ),
 )
 SPARSE = unknown(
@@ -269,6 +346,131 @@ GROUPS = AliasReport(
     alone_bytes=1_234_567,
     complete=False,
     remarks=("the module model was searched for parameters and buffers only",),
+)
+
+
+def leaf(name, size, *, kind="parameter", dtype="float32", device="cpu", **others):
+    """One tensor of a model."""
+    elements = math.prod(size)
+    of_parameters = elements if kind == "parameter" else 0
+    return dataclasses.replace(
+        Node(
+            name,
+            kind,
+            1,
+            elements,
+            of_parameters,
+            of_parameters,
+            elements * (4 if dtype == "float32" else 2),
+            (dtype,),
+            (device,),
+            size,
+        ),
+        **others,
+    )
+
+
+def module(name, kind, *children, **others):
+    """A module of a model, with what its parts take together."""
+    figures = ("tensors", "elements", "parameters", "trainable", "stored_bytes")
+    sums = {each: sum(getattr(child, each) for child in children) for each in figures}
+    dtypes = dict.fromkeys(each for child in children for each in child.dtypes)
+    devices = dict.fromkeys(each for child in children for each in child.devices)
+    node = Node(
+        name,
+        kind,
+        **sums,
+        dtypes=tuple(dtypes),
+        devices=tuple(devices),
+        children=children,
+    )
+    return dataclasses.replace(node, **others)
+
+
+def model(root, *odd, kind="module (Net)", **others):
+    """The report on a model of one dtype and device."""
+    amount = Amount("parameters", root.tensors, root.parameters, root.stored_bytes)
+    place = f"{root.dtypes[0]} on {root.devices[0]}"
+    types = (Amount(place, root.tensors, root.elements, root.stored_bytes),)
+    fields = {"roles": (amount,), "types": types, "odd": odd, **others}
+    return ModelReport(root.name, kind, root, **fields)
+
+
+def _block(number, **others):
+    return module(
+        str(number),
+        "Block",
+        module("attention", "Linear", leaf("weight", (64, 64), **others)),
+        module(
+            "mlp", "Linear", leaf("weight", (256, 64), **others), leaf("bias", (256,))
+        ),
+    )
+
+
+TRANSFORMER = model(
+    module(
+        "model",
+        "Decoder",
+        leaf("wte", (1000, 64)),
+        module("blocks", "ModuleList", *map(_block, range(12))),
+        module("norm", "LayerNorm", leaf("weight", (64,)), leaf("bias", (64,))),
+        module("head", "Linear", leaf("weight", (1000, 64), odd=()), same_as=""),
+        tensors=39,
+        parameters=314_304,
+        elements=314_304,
+        stored_bytes=1_257_216,
+    ),
+    Oddity("tied", (".head.weight",), 64_000, ("is .wte",)),
+)
+BROKEN = model(
+    module(
+        "model",
+        "Net",
+        module(
+            "body",
+            "Sequential",
+            leaf("weight", (512, 512), trainable=0, odd=("frozen",)),
+            trainable=0,
+        ),
+        module(
+            "head", "Linear", leaf("weight", (10, 512), device="cuda:0", nan_count=3)
+        ),
+        leaf("mask", (512,), kind="attribute", odd=("not registered",)),
+    ),
+    Oddity("NaN or inf", (".head.weight",), 5_120, ("3 NaN",)),
+    Oddity("several devices", (".head.weight",), 5_120, ("on cuda:0",)),
+    Oddity("not registered", (".mask",), 512),
+    Oddity("frozen", (".body.weight",), 262_144),
+    types=(
+        Amount("float32 on cpu", 2, 262_656, 1_050_624),
+        Amount("float32 on cuda:0", 1, 5_120, 20_480),
+    ),
+    values=True,
+)
+STATE = model(
+    module(
+        "optimizer",
+        "Adam",
+        module("group 0", "", leaf("0", (512, 512)), leaf("1", (512,))),
+        module("step", "", leaf("0", (), kind="state"), leaf("1", (), kind="state")),
+        module("exp_avg", "", leaf("0", (512, 512), kind="state")),
+        module("exp_avg_sq", "", leaf("0", (512, 512), kind="state")),
+    ),
+    kind="optimizer (Adam)",
+    roles=(
+        Amount("state", 4, 524_290, 2_097_160),
+        Amount("parameters", 2, 262_656, 1_050_624),
+    ),
+)
+LISTED = model(
+    module(
+        "batch",
+        "list",
+        leaf("[0]", (32, 3, 8, 8), kind="tensor"),
+        leaf("[1]", (8, 32), kind="tensor", odd=("not contiguous",)),
+    ),
+    Oddity("not contiguous", ("[1]",), 256),
+    kind="list",
 )
 
 SAMPLES = (
@@ -349,4 +551,11 @@ SAMPLES = (
     ),
     ("aliases", GROUPS),
     ("no-aliases", AliasReport((), 3, 300)),
+    ("values-weights", WEIGHTS),
+    ("values-counts", COUNTS),
+    ("model", TRANSFORMER),
+    ("model-deep", dataclasses.replace(TRANSFORMER, depth=3)),
+    ("model-odd", BROKEN),
+    ("model-optimizer", STATE),
+    ("model-list", LISTED),
 )

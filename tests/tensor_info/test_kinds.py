@@ -208,7 +208,9 @@ def test_a_geometry_beyond_its_storage_is_a_warning():
 
     found = describe(x)
 
-    assert any("beyond the 32 bytes" in line for line in found.remarks)
+    assert "reading it is not safe: it needs 64 B, and its storage has 32 B" in str(
+        found
+    )
     assert found.unused_storage_bytes is None
 
 

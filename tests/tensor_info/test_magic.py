@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.notebook.session import Session
-from gpumagic.tensor_info.report import AliasReport, CompareReport
+from gpumagic.tensor_info.report import AliasReport, CompareReport, ModelReport
 
 torch = pytest.importorskip("torch")
 
@@ -117,7 +117,13 @@ def test_what_raises_costs_one_line(shell):
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("y", "NameError"), ("None", "None"), ("[x]", "[x][0]"), ("x +", "expression")],
+    [
+        ("y", "NameError"),
+        ("None", "None"),
+        ("[5]", "a list without a tensor"),
+        ("--view 4 [x]", "[x][0]"),
+        ("x +", "expression"),
+    ],
 )
 def test_nothing_but_failures_is_two_lines(shell, line, words):
     """Where no tensor is left there is an error of two lines, without a traceback."""
@@ -145,6 +151,25 @@ def test_the_hint_fits_the_error_of_the_expression(shell, line, said, hint):
 
     assert said in caught.value.problem
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("nope", None),  # near to the builtin open
+        ("exi", None),  # near to what IPython puts among the names
+        ("weigths", "did you mean weights?"),
+        ("randn(3)", "did you mean torch.randn?"),
+    ],
+)
+def test_only_names_of_the_user_and_of_torch_are_offered(shell, line, offered):
+    """A misspelt tensor is not a builtin, nor what the shell keeps for itself."""
+    shell.user_ns["weights"] = shell.user_ns["x"]
+    with pytest.raises(GpuMagicError) as caught:
+        tensor_info(shell, line)
+
+    assert offered is None or offered in caught.value.problem
+    assert ("did you mean" in caught.value.problem) is (offered is not None)
 
 
 def test_nothing_asked_names_tensors_of_the_notebook(shell):
@@ -250,6 +275,36 @@ def test_what_an_expression_makes_dies_with_the_report(shell, line):
         gc.enable()
     assert shell.user_ns["Out"] == {}
     assert result is not None
+
+
+def test_a_model_alone_is_looked_at_as_a_whole(shell):
+    """A module is a tree; `--depth` says how deep its text goes."""
+    shell.user_ns["model"] = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3)))
+    )
+
+    flat = tensor_info(shell, "--depth 1 model")
+    deep = tensor_info(shell, "--depth 4 model")
+
+    assert isinstance(flat, ModelReport)
+    assert flat.root.parameters == 9
+    assert "weight 3 x 2" not in str(flat)
+    assert "weight 3 x 2" in str(deep)
+    assert "weight 3 x 2" in str(flat.show("tree"))
+
+
+def test_a_model_is_asked_for_its_values(shell):
+    """`--values` counts the NaNs of each tensor, and names the first one with any."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    with torch.no_grad():
+        model[1].weight[0, 2] = float("nan")
+    shell.user_ns["model"] = model
+
+    report = tensor_info(shell, "--values model")
+
+    assert report.root.nan_count == 1
+    assert "1 NaN in model[1].weight" in str(report)
+    assert tensor_info(shell, "model").root.nan_count is None
 
 
 def test_an_unknown_option_is_refused(shell):

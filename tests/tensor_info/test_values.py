@@ -1,9 +1,16 @@
 from __future__ import annotations
 
-import pytest
+import dataclasses
+import math
+import unittest.mock
 
-from gpumagic.tensor_info import describe
-from gpumagic.tensor_info.values import summarise
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.drawing.palette import contrast
+from gpumagic.tensor_info import describe, values
+from gpumagic.tensor_info.heat_map import Scale, colour
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -17,18 +24,137 @@ def test_values_are_read_only_on_request():
 
     assert describe(x).values is None
     assert (found.nan_count, found.inf_count, found.zero_count) == (1, 1, 1)
-    assert (found.maximum, found.minimum) == (4.0, float("-inf"))
+    assert (found.maximum, found.minimum, found.mean) == (4.0, 0.0, 2.0)
+    assert (found.first_nan, found.first_inf) == ((0, 1), (1, 0))
+    assert found.negative_inf_count == 1
     assert found.sampled is None
     assert found.first == ("0", "nan")
 
 
 @pytest.mark.parametrize("of", [torch.full, np.full])
-def test_many_values_are_sampled_and_counted(of):
-    """Beyond a million elements a sample is read, and its size is said."""
-    found = describe(of((1500, 2000), 3.0), values=True).values
+def test_every_one_of_many_values_is_read(of):
+    """A single NaN among millions, in the last place, is found with its index."""
+    x = of((1500, 2000), 3.0)
+    x[-1, -1] = float("nan")
 
-    assert 0 < found.sampled <= 1_000_000
-    assert (found.minimum, found.mean) == (3.0, 3.0)
+    found = describe(x, values=True).values
+
+    assert (found.nan_count, found.first_nan) == (1, (1499, 1999))
+    assert (found.minimum, found.mean, found.sampled) == (3.0, 3.0, None)
+
+
+SIZES = st.lists(st.integers(0, 9), max_size=4)
+ODD = st.sampled_from((1.5, -2.0, 0.0, 3.0, float("nan"), float("inf"), float("-inf")))
+
+
+@given(SIZES, st.data(), st.sampled_from((1, 5, 64)), st.booleans())
+def test_figures_are_those_of_all_elements(size, data, piece, transposed):
+    """Read in pieces of any size and order, all counts and places are torch's own."""
+    count = math.prod(size)
+    numbers = data.draw(st.lists(ODD, min_size=count, max_size=count))
+    x = torch.tensor(numbers).reshape(size)
+    if transposed and len(size) > 1:
+        x = x.transpose(0, -1)
+
+    with unittest.mock.patch.object(values, "_PIECE", piece):
+        found, remarks = values.summarise(x)
+        nans, infinities, _ = values.not_finite(x, "x")
+
+    finite = x[x.isfinite()]
+    assert remarks == ()
+    assert (found.nan_count, found.inf_count) == (x.isnan().sum(), x.isinf().sum())
+    assert (nans, infinities) == (found.nan_count, found.inf_count)
+    assert found.zero_count == (x == 0).sum()
+    if len(finite):
+        assert (found.minimum, found.maximum) == (finite.min(), finite.max())
+        assert found.mean == pytest.approx(float(finite.double().mean()))
+    for mask, first in ((x.isnan(), found.first_nan), (x.isinf(), found.first_inf)):
+        places = mask.nonzero().tolist()
+        assert first == (tuple(places[0]) if places else None)
+
+
+def test_a_tile_is_the_mean_of_what_is_finite_in_it():
+    """Rows and columns are cut into blocks; the last ones are smaller."""
+    x = torch.arange(30.0 * 50).reshape(30, 50)
+    x[0, 0], x[29, 49] = float("nan"), float("-inf")
+
+    heat = describe(x, values=True).values.heat
+
+    (high, wide), tiles = heat.block, len(heat.means)
+    assert (heat.size, heat.row_dims, heat.column_dims) == ((30, 50), (0,), (1,))
+    for row, column in ((0, 0), (3, 7), (tiles - 1, len(heat.means[0]) - 1)):
+        block = x[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
+        mean = block[block.isfinite()].mean()
+        assert heat.means[row][column] == pytest.approx(float(mean))
+    assert (heat.marks[0][0], heat.marks[-1][-1]) == ("nan", "-inf")
+    assert sum(mark != "" for row in heat.marks for mark in row) == 2
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float8_e4m3fn", "bool", "uint8", "uint16", "complex64"]
+)
+def test_values_of_every_dtype_can_be_read(dtype):
+    """What has no minimum of its own is read as a wider dtype; complex has none."""
+    x = torch.tensor([[0, 1], [1, 1]]).to(getattr(torch, dtype))
+
+    found = describe(x, values=True).values
+
+    assert found.zero_count == 1
+    assert found.heat.means == ((0.0, 1.0), (1.0, 1.0))
+    assert found.maximum == (None if dtype == "complex64" else 1.0)
+
+
+def test_reading_values_keeps_no_graph_and_uses_no_random_number():
+    """The tensor has the same version and gradient, and the generator its state."""
+    x = torch.ones(40, 3, requires_grad=True)
+    state = torch.random.get_rng_state()
+
+    describe(x, values=True)
+
+    assert x.grad_fn is None
+    assert x.grad is None
+    assert x._version == 0
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_zero_is_in_the_middle_of_values_of_both_signs():
+    """A colour scale from -1 to 3 would have zero at a quarter."""
+    signed, positive = Scale.of([-1.0, 0.0, 3.0]), Scale.of([1.0, 2.0, 3.0])
+
+    assert (signed.low, signed.high) == (-3.0, 3.0)
+    assert signed.share(0.0) == 0.5
+    assert (positive.low, positive.high) == (1.0, 3.0)
+    assert Scale.of([0.0] * 5).share(0.0) == 0.5
+
+
+def test_one_outlier_does_not_take_the_scale():
+    """One tile a thousand times further out is said to be, and the others differ."""
+    scale = Scale.of([*(at / 100 for at in range(-50, 50)), 1000.0])
+
+    assert scale.high <= 0.5
+    assert scale.beyond >= 1
+    assert colour(scale.share(0.2)) != colour(scale.share(-0.2))
+
+
+def test_a_lighter_colour_is_always_a_higher_value():
+    """Printed in grey, the order of the tiles is that of the values."""
+    light = [contrast(colour(at / 20), "#000000") for at in range(21)]
+
+    assert light == sorted(light)
+    assert len(set(light)) == 21
+
+
+def test_nan_and_inf_are_marked_by_shape_and_letter():
+    """In the picture a cross and a triangle, in text N and ^, each explained."""
+    x = torch.tensor([[1.0, float("nan")], [float("inf"), -1.0]])
+
+    drawing = describe(x, values=True).drawing()
+
+    text = drawing.text()
+    assert "1 NaN and 1 inf in 4 values, the first at [0, 1]" in text
+    assert "0 +9 N\n  1  ^-9\n" in text
+    assert "N: NaN in it; ^: inf in it" in text
+    assert "a cross: NaN in it; a triangle: inf in it" in drawing.html()
 
 
 def test_values_that_cannot_be_read_cost_one_remark():
@@ -43,8 +169,7 @@ def test_values_that_cannot_be_read_cost_one_remark():
 @pytest.mark.parametrize("on_accelerator", [True, False])
 def test_reading_values_of_a_device_is_owned_up_to(on_accelerator):
     """The one look that runs operations there, and waits, says so; on the CPU not."""
-    summary, remarks = summarise(torch.arange(4.0), on_accelerator=on_accelerator)
+    found = describe(torch.arange(4.0), values=True)
+    report = dataclasses.replace(found, on_accelerator=on_accelerator)
 
-    assert summary.maximum == 3.0
-    assert bool(remarks) is on_accelerator
-    assert all("waited for it and copied" in each for each in remarks)
+    assert ("waited for it" in str(report.show("how"))) is on_accelerator

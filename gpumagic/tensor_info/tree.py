@@ -1,0 +1,226 @@
+"""Draws what lies within what, with its share: lines that open, and lines of text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from gpumagic.drawing import Details
+from gpumagic.drawing.html import INSET, Html, element, escape, lines, words
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.table import INDENT, caption_ink, indented
+from gpumagic.report.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from gpumagic.drawing.ink import Glyphs
+
+_BAR = 8
+_MOST_HTML_LINES = 60
+_NAME_EM, _STEP_EM = 24, 1.2
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One line of a tree, and the lines below it.
+
+    Args:
+        name: What it is called, and what it is.
+
+        figures: One for each heading.
+
+        share: Of the whole, from 0 to 1.
+
+        said: What else is to be said of it.
+
+        below: What lies in it.
+
+        is_open: Whether that is in sight from the first.
+    """
+
+    name: str
+    figures: tuple[str, ...]
+    share: float
+    said: str = ""
+    below: tuple[Branch, ...] = ()
+    is_open: bool = False
+
+    def lines(self, level: int = 0, *, all_of_them: bool) -> Iterator[_Line]:
+        """This line and those below it that are in sight."""
+        hidden = 0 if all_of_them or self.is_open else len(self.below)
+        yield _Line(level, self, hidden)
+        for each in () if hidden else self.below:
+            yield from each.lines(level + 1, all_of_them=all_of_them)
+
+
+@dataclass(frozen=True)
+class _Line:
+    level: int
+    branch: Branch
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree of lines.
+
+    Args:
+        caption: What lies within what.
+
+        headings: Of the figures.
+
+        root: The whole.
+
+        whole: Whether the text has all of it.
+    """
+
+    caption: str
+    headings: tuple[str, ...]
+    root: Branch
+    whole: bool = False
+
+    def html(self) -> Html:
+        """Lines that open; where there are very many, the upper levels."""
+        left = [_MOST_HTML_LINES if not self.whole else 2 * _MOST_HTML_LINES]
+        budget = _nearest(self.root, left[0])
+        caption = element("div", words(self.caption), style="font-weight:600")
+        return element(
+            "div",
+            lines((caption, self._html(self.root, 0, budget))),
+            style=f"margin:0 0 .9em {INSET};line-height:1.6",
+        )
+
+    def _html(self, branch: Branch, level: int, shown: set[int]) -> Html:
+        line = self._line_html(branch, level)
+        below = [each for each in branch.below if id(each) in shown]
+        if not below:
+            return element("div", line, style="padding-left:1em")
+        inside = [self._html(each, level + 1, shown) for each in below]
+        if len(below) < len(branch.below):
+            inside.append(element("div", words("... more by --show tree")))
+        is_open = branch.is_open or self.whole
+        return element(
+            "details",
+            element("summary", line, style="cursor:pointer"),
+            element("div", lines(inside), style=f"padding-left:{_STEP_EM}em"),
+            open="open" if is_open else "",
+        )
+
+    def _line_html(self, branch: Branch, level: int) -> Html:
+        width = max(_NAME_EM - _STEP_EM * level, 8)
+        figures = ", ".join(
+            f"{figure} {heading}" if heading else figure
+            for heading, figure in zip(self.headings, branch.figures, strict=True)
+            if figure
+        )
+        said = f"{figures}; {branch.said}" if branch.said else figures
+        name = element(
+            "span",
+            words(branch.name),
+            style=f"display:inline-block;min-width:{width:.4g}em",
+        )
+        return Html(name + _bar_html(branch.share) + escape(said))
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield from caption_ink(self.caption, options)
+        shown = list(self.root.lines(all_of_them=self.whole))
+        glyphs = glyphs_for(options)
+        columns = [
+            [ink(heading, options, "bold") for heading in ("", *self.headings)],
+            *(self._row(line, options) for line in shown),
+        ]
+        saids = [Text(), *(ink(_said(line), options) for line in shown)]
+        bars = [
+            Text(),
+            *(Text(_bar(line.branch.share, glyphs)) for line in shown),
+        ]
+        widths = [
+            widest(row[place].plain for row in columns)
+            for place in range(len(self.headings) + 1)
+        ]
+        told = widest(each.plain for each in saids) if any(saids) else 0
+        room = options.max_width - INDENT - len(GAP)
+        used = sum(widths[1:]) + len(GAP) * len(widths)
+        bar = _BAR if room - used - widths[0] - _BAR >= len(GAP) else 0
+        rest = room - used - (bar + len(GAP) if bar else 0)
+        told = min(told, max(rest - widths[0] - len(GAP), rest // 3, 0))
+        widths[0] = max(min(widths[0], rest - told - len(GAP)), 8)
+        right = [False, *(True for _ in self.headings), False, False]
+        for row, said, drawn in zip(columns, saids, bars, strict=True):
+            cells, sizes = list(row), list(widths)
+            if bar:
+                cells, sizes = [*cells, drawn], [*sizes, bar]
+            if told > 0:
+                cells, sizes = [*cells, said], [*sizes, told]
+            for line in side_by_side(cells, sizes, console, right=right[: len(cells)]):
+                yield indented(line)
+
+    def _row(self, line: _Line, options: ConsoleOptions) -> list[Text]:
+        name = ink(line.branch.name, options)
+        return [
+            Text("  " * line.level, overflow="fold").append_text(name),
+            *(ink(figure, options) for figure in line.branch.figures),
+        ]
+
+
+def _said(line: _Line) -> str:
+    within = any(each.below for each in line.branch.below)
+    more = count_text(line.hidden, "part") if line.hidden and within else ""
+    return "; ".join(filter(None, (line.branch.said, more)))
+
+
+def _bar(share: float, glyphs: Glyphs) -> str:
+    """As many whole characters as fit, and one in part where there are such."""
+    steps = len(glyphs.parts) + 1
+    whole, rest = divmod(min(round(share * _BAR * steps), _BAR * steps), steps)
+    part = glyphs.parts[rest - 1] if rest else ""
+    return glyphs.full * whole + part + glyphs.gap * (_BAR - whole - len(part))
+
+
+def _bar_html(share: float) -> Html:
+    percent = f"{min(max(share, 0), 1) * 100:.3g}%"
+    colours = f"{BLUE} {percent},{TRACK} {percent}"
+    return element(
+        "span",
+        style="display:inline-block;width:5em;height:.7em;margin-right:.6em;"
+        f"background:linear-gradient(90deg,{colours})",
+    )
+
+
+def _nearest(root: Branch, most: int) -> set[int]:
+    """The lines that are drawn: level by level, as far as there is room."""
+    shown = {id(root)}
+    level = [root]
+    while level:
+        below = [each for branch in level for each in branch.below]
+        if len(shown) + len(below) > most:
+            # What is in sight from the first is always there.
+            shown |= _in_sight(root)
+            break
+        shown |= {id(each) for each in below}
+        level = below
+    return shown
+
+
+def _in_sight(branch: Branch) -> set[int]:
+    found = {id(branch)}
+    for each in branch.below if branch.is_open else ():
+        found |= _in_sight(each)
+    return found
+
+
+@dataclass(frozen=True)
+class AllLevels(Details):
+    """A tree with all of its levels, for text; in HTML the one in sight has them."""
+
+    def html(self) -> Html:
+        """Nothing, unless it was asked for."""
+        return super().html() if self.is_open else Html("")

@@ -1,0 +1,309 @@
+"""What a model holds: counted once, told what is odd, and left as it was."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import sys
+import weakref
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.tensor_info import overview
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+nn = torch.nn
+
+
+def net():
+    """A small model with a buffer or two."""
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Sequential(nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+    )
+
+
+def odd(report):
+    """The names of the tensors that are odd, by what is odd about them."""
+    return {each.kind: each.names for each in report.odd}
+
+
+def test_totals_are_those_of_torch():
+    """Parameters, buffers and bytes add up to what torch itself tells."""
+    model = net()
+
+    report = overview(model)
+
+    tensors = [*model.parameters(), *model.buffers()]
+    assert report.root.parameters == sum(each.numel() for each in model.parameters())
+    assert report.root.trainable == report.root.parameters
+    assert report.root.stored_bytes == sum(each.nbytes for each in tensors)
+    assert report.root.tensors == len(tensors)
+    assert {each.name: each.tensors for each in report.roles} == {
+        "parameters": 6,
+        "buffers": 3,
+    }
+    assert report.odd == ()
+
+
+def test_each_module_has_its_own_totals():
+    """A line of the tree takes what its own parameters take, on every level."""
+    model = net()
+    report = overview(model)
+
+    def check(node, module):
+        parameters = list(module.parameters())
+        assert node.parameters == sum(each.numel() for each in parameters)
+        children = {child.name: child for child in node.children}
+        for name, child in module.named_children():
+            check(children[name], child)
+
+    check(report.root, model)
+
+
+def test_a_tied_weight_is_counted_once_and_named():
+    """The second name of a parameter adds nothing to the whole, and says so."""
+    model = nn.ModuleDict({"embed": nn.Embedding(10, 4), "head": nn.Linear(4, 10)})
+    model["head"].weight = model["embed"].weight
+
+    report = overview(model)
+
+    assert report.root.parameters == 50
+    assert report.root.stored_bytes == 200
+    assert [child.parameters for child in report.root.children] == [40, 50]
+    assert odd(report) == {"tied": (".head.weight",)}
+    assert "model.head.weight is model.embed.weight" in str(report)
+
+
+def test_names_are_code_that_can_be_typed():
+    """What lies in a Sequential is an item of it."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))
+    model[1][0].weight = model[0].weight
+
+    said = overview(model).drawing().notes[0].text
+
+    assert said == "model[1][0].weight is model[0].weight: counted once"
+
+
+def test_a_tie_is_found_in_a_state_dict_too():
+    """There are other objects in it, over the same memory."""
+    model = nn.ModuleDict({"embed": nn.Embedding(10, 4), "head": nn.Linear(4, 10)})
+    model["head"].weight = model["embed"].weight
+
+    report = overview(model.state_dict())
+
+    assert report.kind == "state dict"
+    assert report.root.elements == 50
+    assert [child.name for child in report.root.children] == ["embed", "head"]
+    assert odd(report) == {"tied": ("['head.weight']",)}
+
+
+def test_views_of_one_storage_are_counted_once():
+    """A flat buffer and its views take what the buffer takes; halves do not overlap."""
+    flat = torch.zeros(100)
+
+    views = overview([flat, flat[:30], flat[20:60]])
+    halves = overview([flat[:50], flat[50:]])
+    interleaved = overview([flat[::2], flat[1::2]])
+
+    assert (views.root.elements, views.root.stored_bytes) == (100, 400)
+    assert "shared in part" in odd(views)
+    for report in (halves, interleaved):
+        assert (report.root.elements, report.root.stored_bytes) == (100, 400)
+        assert "tied" not in odd(report)
+
+
+def test_a_module_used_twice_says_where_it_was_first():
+    """Its parameters are counted once; the tree does not repeat it."""
+    block = nn.Linear(3, 3)
+    model = nn.Sequential(block, nn.ReLU(), block)
+
+    report = overview(model)
+
+    assert report.root.parameters == 12
+    assert [child.same_as for child in report.root.children] == ["", "", ".0"]
+    assert "the same as model[0]" in str(report)
+
+
+def test_a_module_within_itself_ends():
+    """A reference back to the whole is a line, and not a walk without end."""
+    model = net()
+    model.register_module("parent", nn.Module())
+    model.parent.__dict__["_modules"]["back"] = model
+    loop = [torch.ones(2)]
+    loop.append(loop)
+
+    assert overview(model).root.parameters == 74
+    assert overview(loop).root.elements == 2
+
+
+def test_what_is_odd_is_named():
+    """Frozen, turned, another dtype, another device, not registered: each is told."""
+    model = net()
+    model[0].weight.requires_grad_(False)
+    model[0].bias.data = model[0].bias.data.double()
+    model[2].weight = nn.Parameter(torch.zeros(8, 2).t())
+    model[2].bias = nn.Parameter(torch.zeros(2, device="meta"))
+    model[1].mask = torch.ones(3)
+
+    report = overview(model)
+
+    assert odd(report) == {
+        "several devices": (".2.bias",),
+        "several dtypes": (".0.bias",),
+        "not registered": (".1.mask",),
+        "not contiguous": (".2.weight",),
+        "frozen": (".0.weight",),
+    }
+    assert "1 on another device, 1 of another dtype" in report.drawing().title
+
+
+def test_nothing_is_odd_about_a_state_dict():
+    """What it holds is detached, so that no gradients are no news."""
+    assert overview(net().state_dict()).odd == ()
+
+
+def test_counters_are_no_second_dtype():
+    """The steps that a BatchNorm counts are integers in every model."""
+    assert "float32 on cpu" in overview(net()).drawing().title
+
+
+def test_an_optimizer_tells_what_it_remembers():
+    """Parameters and state are told apart; Adam remembers twice its parameters."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    fresh = overview(optimizer)
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+
+    report = overview(optimizer, expression="optimizer")
+
+    roles = {each.name: each.elements for each in report.roles}
+    assert [each.name for each in fresh.roles] == ["parameters"]
+    assert report.kind == "optimizer (Adam)"
+    assert roles == {"parameters": 74, "state": 2 * 74 + 6}
+    names = [child.name for child in report.root.children]
+    assert names == ["group 0", "step", "exp_avg", "exp_avg_sq"]
+    assert " of state" in report.drawing().title
+
+
+def test_containers_are_walked_on_every_level():
+    """Lists, dicts, tuples, arrays and modules may lie within each other."""
+    things = {"a": [torch.zeros(2), (np.zeros(3), {"m": nn.Linear(1, 1)})], "n": 5}
+
+    report = overview(things)
+
+    assert report.root.elements == 7
+    assert report.root.parameters == 2
+    (inner,) = report.root.children
+    assert [child.name for child in inner.children] == ["[0]", "[1]"]
+
+
+@pytest.mark.parametrize("thing", [5, None, "x", [], {"a": 1}])
+def test_what_holds_no_tensor_is_refused(thing):
+    """Two lines say what it is instead."""
+    with pytest.raises(GpuMagicError) as caught:
+        overview(thing, expression="thing")
+
+    assert caught.value.problem.startswith("thing is no ")
+
+
+def test_a_module_without_parameters_is_no_failure():
+    """It holds nothing, which is an answer."""
+    assert str(overview(nn.ReLU())).startswith("model: module (ReLU) without a tensor")
+
+
+def test_kinds_of_every_sort_are_counted():
+    """Meta, lazy, sparse and wrapped tensors cost no more than a remark."""
+    model = net()
+    model.lazy = nn.LazyLinear(3)
+    model.register_buffer("sparse", torch.eye(3).to_sparse())
+    model.register_buffer("far", torch.zeros(5, device="meta"))
+
+    report = overview(model)
+
+    assert report.root.parameters == 74
+    assert report.root.elements >= 74 + 9 + 5
+    assert json.dumps(report.to_dict())
+
+
+def test_looking_keeps_nothing_alive_and_changes_nothing():
+    """The model dies with its last name, and its versions and gradients stay."""
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    versions = [each._version for each in model.parameters()]
+    alive = [weakref.ref(each) for each in (model, *model.parameters())]
+    state = torch.random.get_rng_state()
+
+    report = overview(model, values=True)
+
+    assert [each._version for each in model.parameters()] == versions
+    assert all(
+        torch.equal(each, before[name]) for name, each in model.state_dict().items()
+    )
+    assert torch.equal(torch.random.get_rng_state(), state)
+    gc.disable()
+    try:
+        del model
+        assert [each() for each in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
+    assert report.root.nan_count == 0
+
+
+def test_looking_imports_nothing():
+    """No part of torch is brought in by a look that was not there before."""
+    model = net()
+    overview(model)
+    before = set(sys.modules)
+
+    overview(nn.ModuleList([net(), net()]))
+
+    assert {
+        name for name in set(sys.modules) - before if "gpumagic" not in name
+    } == set()
+
+
+def test_layers_that_are_alike_are_one_line():
+    """Twelve blocks in a row are told once, with how many there are."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(12)))
+
+    text = str(overview(model))
+
+    assert "0 to 11: 12 x Sequential" in text
+    assert "240" in text
+    model[5][0].weight.requires_grad_(False)
+    assert "0 to 4: 5 x Sequential" in str(overview(model))
+
+
+def test_a_large_model_stays_small_on_the_page():
+    """A thousand different modules: one screen of text, forty kilobytes of HTML."""
+    model = nn.ModuleDict(
+        {f"part{n}": nn.Sequential(nn.Linear(1, n + 1)) for n in range(1000)}
+    )
+
+    drawing = overview(model).drawing()
+
+    assert len(drawing.text(80).splitlines()) <= 30
+    assert len(drawing.html().encode()) <= 40_000
+    assert "more" in drawing.text()
+
+
+def test_work_grows_with_the_number_of_tensors_alone():
+    """Each tensor is looked at a fixed number of times, however deep it lies."""
+    calls = []
+
+    class Watched(nn.Linear):
+        def named_parameters(self, *args, **kwargs):
+            calls.append("named_parameters")
+            return super().named_parameters(*args, **kwargs)
+
+        def forward(self, x):
+            calls.append("forward")
+            return super().forward(x)
+
+    overview(nn.Sequential(*(Watched(2, 2) for _ in range(5))))
+
+    assert calls == []

@@ -1,0 +1,69 @@
+"""Models and values on a device: a look starts nothing there, and a reading little."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gpumagic
+from gpumagic.tensor_info import describe, overview
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["sim", "cuda"])
+def device(request):
+    """The name of the device, on a machine with two H100."""
+    with gpumagic.simulate("2xh100", as_cuda=request.param == "cuda"):
+        yield request.param
+
+
+def test_a_model_on_two_devices_is_told_where_each_part_lies(device):
+    """What lies elsewhere than the most is named, with the line that mends it."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8)).to(f"{device}:0")
+    model[1].to(f"{device}:1")
+
+    report = overview(model)
+
+    assert report.simulated
+    assert report.root.devices == (f"{device}:0", f"{device}:1")
+    assert report.odd[0].names == (".1.weight", ".1.bias")
+    assert f"model.to('{device}:0')" in str(report)
+
+
+def test_looking_at_a_model_allocates_nothing(device):
+    """The allocator's counters stay as they were."""
+    model = nn.Linear(64, 64).to(device)
+    words = getattr(torch, device)
+    before = words.memory_stats()
+
+    overview(model)
+
+    assert words.memory_stats() == before
+
+
+def test_reading_values_copies_no_large_tensor(device):
+    """A tensor of 64 MiB, of which no piece is a view, costs a few pieces more."""
+    x = torch.ones(4096, 4096, device=device).t()
+    x[5, 7] = float("nan")
+    words = getattr(torch, device)
+    words.reset_peak_memory_stats()
+    before = words.memory_allocated()
+
+    found = describe(x, values=True).values
+
+    assert (found.nan_count, found.first_nan, found.mean) == (1, (5, 7), 1.0)
+    assert words.max_memory_allocated() - before < 40 * MIB
+    assert words.memory_allocated() == before
+
+
+def test_values_of_a_model_are_counted_where_they_lie(device):
+    """An infinity in a buffer on the device is found, and named."""
+    model = nn.BatchNorm1d(4).to(device)
+    model.running_mean[2] = float("inf")
+
+    report = overview(model, values=True)
+
+    assert report.root.inf_count == 1
+    assert report.odd[0].names == (".running_mean",)
