@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Cell
 
 # Told here alone: whoever asked for it knows that it was on.
-OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED)
+OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED, FlagKind.LINES)
 _FEW = 2  # devices, each of which is told by itself
 
 

@@ -272,7 +272,7 @@ def _in_sight(report: TimingReport) -> Iterator[Part]:
     roof, tables = roof_picture(report.roofline), tuple(_tables(report))
     if roof is not None:
         yield roof
-    elif _has_picture(report):
+    elif _has_picture(report) and not report.lines:
         yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
     yield from tables[:1]
     yield from _notes(report)
@@ -309,7 +309,8 @@ def _folded(report: TimingReport) -> Iterator[Details]:
         yield Details(table.caption, (replace(table, caption=""),), table.name)
     if report.lines:
         yield line_details(report.lines, report.run.elapsed_s)
-    if roof_picture(report.roofline) is not None and _has_picture(report):
+    instead = report.lines or roof_picture(report.roofline) is not None
+    if instead and _has_picture(report):
         whole = picture(report, most=_ALONE)
         yield Details(whole.caption, (replace(whole, caption=""),), "timeline")
     if report.roofline is not None:
