@@ -131,7 +131,7 @@ def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
 
     assert FlagKind.UNSEEN in kinds(report)
     assert view_run.headline(report).endswith("on the host; a GPU was not waited for")
-    assert "is unknown" in view_run.meaning(report)
+    assert "work on the GPU is not part of the time" in str(report)
 
 
 def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
