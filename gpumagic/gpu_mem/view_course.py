@@ -20,7 +20,7 @@ from gpumagic.drawing.table import (
     row_html,
     table_html,
 )
-from gpumagic.gpu_mem.view_terms import device_name, short_name
+from gpumagic.gpu_mem.view_terms import device_name, of_host, short_name
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ def curve(course: Course, setting: Setting) -> Curve:
     lowest, peak = min(course.lowest_bytes), course.peak_bytes
     floor = lowest if lowest > _FROM_ZERO * peak else 0
     name = device_name(setting, course.device)
-    caption = f"In use on {name}, step by step"
+    whose = "Host memory in use" if of_host(setting) else f"In use on {name}"
+    caption = f"{whose}, step by step"
     if floor:
         caption += f": the scale begins at {bytes_text(floor)}"
     steps = "1 step" if course.steps == 1 else f"{course.steps:,} steps"

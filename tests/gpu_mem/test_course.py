@@ -14,7 +14,7 @@ from gpumagic.gpu_mem.records import Course
 from gpumagic.gpu_mem.view import draw
 from gpumagic.gpu_mem.view_course import curve
 from tests.drawing.survives import assert_numbers_agree, assert_survives
-from tests.gpu_mem.samples import BY_STEP, CUDA, GIB, MIB, UP_AND_DOWN
+from tests.gpu_mem.samples import BY_STEP, CUDA, GIB, HOST, MIB, UP_AND_DOWN
 from tests.gpu_mem.test_lines import CELL, programs
 
 
@@ -142,6 +142,13 @@ def test_small_ups_and_downs_on_much_memory_are_seen():
     assert picture.floor == 40 * GIB
     assert picture.caption.endswith("the scale begins at 40.0 GiB")
     assert len(set(drawn(picture)[1:6])) > 2
+
+
+def test_host_memory_is_called_so():
+    """Without a GPU the curve is of the memory that tensors have on the host."""
+    picture = curve(UP_AND_DOWN, HOST)
+
+    assert picture.caption == "Host memory in use, step by step"
 
 
 def test_the_picture_is_as_its_words():
