@@ -238,7 +238,7 @@ class Details:
             "details",
             element("summary", words(self.summary), style="cursor:pointer"),
             element("div", inside, style="margin:.5em 0 0 1.2em"),
-            style=f"margin:0 0 .6em {INSET}",
+            style=f"margin:0 0 .2em {INSET};line-height:1.4",
             open="open" if self.is_open else "",
         )
 
@@ -281,7 +281,8 @@ def _one_screen(parts: tuple[Part, ...]) -> Iterator[Part]:
             folded.append(part)
         elif isinstance(part, Table) and part.name and len(part.rows) > MOST_ROWS:
             yield part.beginning(MOST_ROWS)
-            folded.insert(0, Details(part.caption, (part,), part.name))
+            whole = replace(part, caption="")
+            folded.insert(0, Details(part.caption, (whole,), part.name))
         elif part not in further:
             yield part
     if further:
