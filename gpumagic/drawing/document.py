@@ -97,7 +97,7 @@ class Note:
             Html(" "),
             sentences(self.text),
             self._hint_html(),
-            style=f"margin:0 0 .6em {INSET};line-height:1.6;max-width:{WIDEST_EM}em",
+            style=f"margin:0 0 .3em {INSET};line-height:1.5;max-width:{WIDEST_EM}em",
         )
 
     def _hint_html(self) -> Html:

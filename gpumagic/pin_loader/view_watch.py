@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gpumagic.report.events import CodeLine, SeenRace
 
 _MOST_LINES = 12
-_MOST_IN_SIGHT = 5
+_MOST_IN_SIGHT = 4
 _MUCH_WAITING = 0.1
 _MOST_CURVES = 3
 _FEWEST_POINTS = 4
