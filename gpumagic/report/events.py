@@ -130,6 +130,9 @@ class TraceSpan(Record):
 
         launched_s: Since when it was in the queue of its stream, where a call of its
             own put it there; the kernels of a graph have no such call.
+
+        bound: What it spends its time on, in words, where a model knows: `bandwidth`,
+            `too few tiles: 16 for 108 multiprocessors`.
     """
 
     name: str
@@ -141,6 +144,7 @@ class TraceSpan(Record):
     thread: int | None = None
     nbytes: int | None = None
     launched_s: float | None = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True)

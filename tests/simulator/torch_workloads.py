@@ -10,6 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.kernel_times import flops_of
 from tests.hardware import comparing
 from tests.hardware.workloads import EVENTS, HOST, workloads
 
@@ -107,10 +108,26 @@ def test_the_flops_of_products_are_those_of_torch():
     ):
         with FlopCounterMode(display=False) as counted:
             made = getattr(torch, name)(*given)
-        formula = Operation(torch, f"aten::{name}").flops
+        sizes = Operation(torch, f"aten::{name}").work
         shapes = [each.shape for each in given]
+        work = sizes(*shapes, out_shape=made.shape)
 
-        assert formula(*shapes, out_shape=made.shape) == counted.get_total_flops()
+        assert flops_of(work) == counted.get_total_flops()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_flops_of_convolutions_are_those_of_torch(transposed, groups):
+    """As matrix products they have the operations that torch's formula counts."""
+    given = torch.ones(3, 8, 9, 9)
+    weight = torch.ones(*((8, 6 // groups) if transposed else (6, 8 // groups)), 3, 3)
+    options = [None, [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups]
+    with FlopCounterMode(display=False) as counted:
+        made = torch.ops.aten.convolution(given, weight, *options)
+    sizes = Operation(torch, "aten::convolution").work
+    work = sizes(given.shape, weight.shape, *options, out_shape=made.shape)
+
+    assert flops_of(work) == counted.get_total_flops()
 
 
 def test_a_product_takes_as_long_into_an_output_and_in_place(box):
