@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.kernel_times import flops_of
-from tests.hardware import comparing
+from tests.hardware import comparing, sweep
 from tests.hardware.workloads import EVENTS, HOST, workloads
+from tests.simulator.agreement import KINDS
 
 SHRUNK = 16  # by which the sides of tensors are divided, to be quick
 QUICK = tuple(
@@ -38,6 +39,16 @@ def test_names_are_unique():
     names = [each.name for each in workloads()]
 
     assert len(names) == len(set(names))
+
+
+def test_the_sweep_has_two_hundred_operations_of_every_kind():
+    """Each runs, takes a time, and has a name and a kind of its own."""
+    cases = sweep.cases(64)
+    took = sweep.measure_simulated("h100", cases)
+
+    assert len(took) == len(cases) >= 200
+    assert min(took.values()) > 0
+    assert {each.kind for each in cases} == set(KINDS)
 
 
 def test_a_second_run_gives_the_same_times(took):
