@@ -151,6 +151,14 @@ def test_more_rows_never_take_less_time(device, rows, row):
     assert more_ns >= time_ns
 
 
+def test_two_billion_elements_take_a_time():
+    """Sizes beyond 32 bits are like all others."""
+    costs, n = COSTS["h100"], 1 << 32
+
+    assert costs.kernel_ns(rule_for("aten::add"), "fp32", 0.0, 12 * n) > 10**7
+    assert costs.kernel_ns(MM, "bf16", (n, n, n), 6 * n * n) > 10**15
+
+
 @pytest.mark.parametrize("sizes", [(0, 5, 5), (5, 0, 5), (5, 5, 0), (0, 3, 3, 3)])
 def test_a_product_of_nothing_takes_a_launch(sizes):
     """Sizes of zero give the least time of a product."""

@@ -106,6 +106,61 @@ def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
     assert {name: comparing.Took(**each) for name, each in read.items()} == again
 
 
+_F = torch.nn.functional
+_TWELVE = (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2)
+ODD = {
+    "no elements": lambda: torch.ones(0, device="sim") + 1,
+    "a product of no rows": lambda: torch.ones(0, 3, device="sim").mm(
+        torch.ones(3, 4, device="sim")
+    ),
+    "a product of no depth": lambda: torch.ones(5, 0, device="sim").mm(
+        torch.ones(0, 4, device="sim")
+    ),
+    "no batch": lambda: torch.ones(0, 3, 3, device="sim").bmm(
+        torch.ones(0, 3, 3, device="sim")
+    ),
+    "no pictures": lambda: _F.conv2d(
+        torch.ones(0, 3, 8, 8, device="sim"), torch.ones(4, 3, 3, 3, device="sim")
+    ),
+    "a softmax of a number": lambda: torch.ones((), device="sim").softmax(0),
+    "a softmax of no rows": lambda: torch.ones(0, 4, device="sim").softmax(1),
+    "a softmax of empty rows": lambda: torch.ones(4, 0, device="sim").softmax(1),
+    "a norm of no rows": lambda: _F.layer_norm(torch.ones(0, 4, device="sim"), (4,)),
+    "a number": lambda: torch.ones((), device="sim").sum(),
+    "twelve dimensions": lambda: torch.ones(_TWELVE, device="sim").transpose(1, 11) * 2,
+    "a sum of twelve": lambda: torch.ones(_TWELVE, device="sim").sum((1, 3, 5)),
+    "attention of one": lambda: _F.scaled_dot_product_attention(
+        *3 * [torch.ones(1, 1, 1, 8, device="sim")]
+    ),
+    "one pixel, grouped": lambda: _F.conv2d(
+        torch.ones(1, 8, 1, 1, device="sim"),
+        torch.ones(8, 1, 1, 1, device="sim"),
+        groups=8,
+    ),
+    "a transposed convolution": lambda: _F.conv_transpose2d(
+        torch.ones(1, 8, 4, 4, device="sim"), torch.ones(8, 2, 3, 3, device="sim")
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", ODD)
+def test_odd_shapes_take_a_time(box, shape):
+    """Nothing, a number or many dimensions: there is a time, and no error."""
+    works = box.record()
+    ODD[shape]()
+    torch.sim.synchronize()
+
+    assert all(1000 <= each.duration_ns < 100_000 for each in works)
+
+
+@pytest.mark.usefixtures("box")
+def test_what_is_on_meta_stays_there():
+    """Shapes alone are computed without the simulated GPU."""
+    huge = torch.empty(1 << 20, 1 << 20, device="meta")
+
+    assert (huge @ huge).device.type == "meta"
+
+
 @pytest.mark.usefixtures("box")
 def test_the_flops_of_products_are_those_of_torch():
     """Our own count for matrix products is what torch's formula counts."""
