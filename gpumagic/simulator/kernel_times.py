@@ -18,7 +18,6 @@ two training jobs on A100 (tests/simulator/recorded.json has the figures).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -92,8 +91,7 @@ _FEW: Final = 0.75  # fewer tiles than this share of the multiprocessors are few
 Product: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """Work that is cut into so many blocks, whatever its operator does in them."""
 
     flops: float
@@ -163,10 +161,8 @@ class KernelTimes:
             computing_ns *= self._uneven(places)
             slower = self._few_at_once(places)
             moving_ns, lonely = moving_ns * slower, slower > 1
-        elif isinstance(work, tuple) and _goes_by_tiles(rule, work):
-            computing_ns, places = self._product(rule, dtype, work)
         else:
-            computing_ns = self._flops_ns(rule, dtype, flops_of(work))
+            computing_ns, places = self._computing(rule, dtype, work)
         multiprocessors = self._model.multiprocessors
         arithmetic = computing_ns > moving_ns
         longer_ns = computing_ns if arithmetic else moving_ns
@@ -214,6 +210,13 @@ class KernelTimes:
         if own is not None and dtype in _HALF_TYPES and model.has_units_for(dtype):
             reached = model.peak_flops[dtype] * own
         return reached * rule.compute_factor
+
+    def _computing(
+        self, rule: Rule, dtype: str, work: float | Product
+    ) -> tuple[float, int]:
+        if isinstance(work, tuple) and _goes_by_tiles(rule, work):
+            return self._product(rule, dtype, work)
+        return self._flops_ns(rule, dtype, flops_of(work)), 0
 
     def _product(self, rule: Rule, dtype: str, sizes: Product) -> tuple[float, int]:
         """How long the multiprocessors compute, and how many tiles keep them busy."""

@@ -153,6 +153,29 @@ def test_odd_shapes_take_a_time(box, shape):
     assert all(1000 <= each.duration_ns < 100_000 for each in works)
 
 
+def test_a_copy_costs_by_its_types_and_its_order(box):
+    """A cast is longer than a copy, and so is a copy into another order."""
+    x, other = (
+        torch.ones(2048, 4096, device="sim"),
+        torch.ones(4096, 2048, device="sim"),
+    )
+    into = torch.empty_like(x)
+    torch.sim.synchronize()
+    works = box.record()
+
+    into.copy_(x)
+    into.copy_(other.t())
+    x.clone()
+    x.t().contiguous()
+    x.to(torch.int32)
+    torch.sim.synchronize()
+    plain, turned, clone, transposed, cast = (each.duration_ns for each in works)
+
+    assert plain == clone
+    assert turned == transposed > 1.2 * plain
+    assert cast > 1.05 * plain
+
+
 @pytest.mark.usefixtures("box")
 def test_what_is_on_meta_stays_there():
     """Shapes alone are computed without the simulated GPU."""

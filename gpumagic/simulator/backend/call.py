@@ -8,6 +8,7 @@ from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
 from gpumagic.simulator.kernel_times import Blocks
+from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,7 +198,7 @@ class General:
             sum(high - low for _, low, high, _ in writes),
             work_of(operation, inner, named, result, self._tensor),
             dtype,
-            self._rule(call, inner),
+            self._rule(call, inner, result),
         )
         made = {id(twin): tensor for twin, tensor in zip(fresh, outputs, strict=True)}
         return _replaced(result, self._tensor, {**own, **made})
@@ -233,8 +234,10 @@ class General:
             return call.reads, writes
         return [each for each in call.reads if each not in writes], writes
 
-    def _rule(self, call: Call, inner: list[Any]) -> Rule:
+    def _rule(self, call: Call, inner: list[Any], result: Any) -> Rule:
         operation = self._operation
+        if operation.copies and result.stride() != inner[0].stride():
+            return strided_rule(operation.rule)
         if operation.mixes:
             return operation.rule_with_mask(call.indices)
         dense = all(layout is None for *_, layout in call.reads)

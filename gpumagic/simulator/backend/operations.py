@@ -156,6 +156,8 @@ class Operation:
 
         launches: Whether it runs a kernel at all.
 
+        copies: Whether it copies one tensor, in whichever order of its elements.
+
         is_product: Whether it multiplies matrices and does nothing else.
 
         generator_at: Where its generator stands, if it is not named.
@@ -172,6 +174,7 @@ class Operation:
         "blocks",
         "by_shape",
         "call",
+        "copies",
         "generator_at",
         "in_place",
         "is_product",
@@ -218,6 +221,7 @@ class Operation:
             self.work = _flop_formula(getattr(torch.ops.aten, functional))
         if functional in _CONVOLUTIONS:
             self.work = _convolution
+        self.copies = base == "clone"
         self.blocks = _counting_blocks(torch, base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         self.several = len(returns) > 1 and all(
@@ -280,16 +284,16 @@ class Operation:
             dense: Whether each operand lies in one piece.
         """
         rule, tensor = self.rule, self._torch.Tensor
+        if rule.kind in _SOFTMAXES and twins[0].dim():
+            first = twins[0]
+            dimension = next((each for each in twins if type(each) is int), -1)
+            return softmax_rule(rule, first.size(dimension), first.element_size())
         tensors = [each for each in twins if isinstance(each, tensor)]
         if not tensors:
             return rule
         if rule.kind is Kind.CONVOLUTION:
             weight = next(each for each in reversed(tensors) if each.dim() > 2)
             return convolution_rule(rule, weight.size(1), weight.size(0))
-        if rule.kind in _SOFTMAXES and tensors[0].dim():
-            dimension = next((each for each in twins if type(each) is int), -1)
-            first = tensors[0]
-            return softmax_rule(rule, first.size(dimension), first.element_size())
         return rule if dense else strided_rule(rule)
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
@@ -397,7 +401,7 @@ def _counting_blocks(
         return int(first.size(1)) if first.dim() > 1 else 1
 
     def rows_of_a_softmax(given: Sequence[Any]) -> int:
-        first = next(each for each in given if isinstance(each, tensor))
+        first = given[0]
         along = next((each for each in given if type(each) is int), None)
         if along is None or not first.dim():
             return 1

@@ -114,6 +114,11 @@ class Transfers:
         simulation = self._simulation
         read, nbytes = self._operand(source)
         written, written_bytes = self._operand(target)
+        dtype, rule = twin.dtype, None
+        if dtype is not target.dtype or not (
+            twin.is_contiguous() and target.is_contiguous()
+        ):
+            rule = _rule_of_copy(source, target)
         if to is not from_:
             races = self._between(to, from_, read, written, nbytes)
         else:
@@ -125,8 +130,9 @@ class Transfers:
                 [written],
                 nbytes,
                 written_bytes,
-                dtype=twin.dtype,
-                rule=_rule_of_copy(source, target),
+                0.0,
+                dtype,
+                rule,
             )[1]
         if races and simulation.poisons:
             return simulation.poisoned(twin)
