@@ -1,4 +1,4 @@
-"""The cost model of the simulated GPU beside published timings of real ones.
+"""The cost model of the simulated GPU beside published and recorded times of real ones.
 
 `python -m benchmarks.simulator_model` prints how well they agree and keeps it; it
 measures nothing on this machine.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from benchmarks.runner import RESULTS, write_measurement
-from tests.simulator.agreement import EXCEPTIONS, Fit, found, summary
+from tests.simulator.agreement import EXCEPTIONS, Fit, by_kind, found, summary
 from tests.simulator.published import FITTED
 
 
@@ -18,6 +18,9 @@ def main() -> None:
     fit = Fit(FITTED)
     results = {
         "agreement": {name: dataclasses.asdict(each) for name, each in found().items()},
+        "by_kind, not used for fitting": {
+            kind: dataclasses.asdict(each) for kind, each in by_kind().items()
+        },
         "off_by_more_than_twice": {
             f"{device}: {workload}": reason
             for (device, workload), reason in EXCEPTIONS.items()

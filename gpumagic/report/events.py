@@ -135,6 +135,9 @@ class TraceSpan(Record):
             own put it there; the kernels of a graph have no such call.
 
         forward: The number of the node of autograd whose backward launched it.
+
+        bound: What it spends its time on, in words, where a model knows: `bandwidth`,
+            `too few tiles: 16 for 108 multiprocessors`.
     """
 
     name: str
@@ -147,6 +150,7 @@ class TraceSpan(Record):
     nbytes: int | None = None
     launched_s: float | None = None
     forward: int | None = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

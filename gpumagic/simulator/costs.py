@@ -1,10 +1,8 @@
 """How long things take on a simulated GPU, in nanoseconds.
 
-A kernel takes a start, then as long as the slower of its two needs: computing at the
-share of the peak rate that such kernels reach, and moving bytes at the share of the
-bandwidth that they reach. Both overlap fully. Copies take a start and go at the pace
-of the link. What the host pays is a table of calls. All figures are of one operation
-alone on an idle device; who waits for whom is the scheduler's business.
+Kernels have a module of their own, `kernel_times`. Copies take a start and go at the
+pace of the link. What the host pays is a table of calls. All figures are of one
+operation alone on an idle device; who waits for whom is the scheduler's business.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpumagic.report.record import Record
-from gpumagic.simulator.engines import FULL_SHARE
+from gpumagic.simulator.kernel_times import KernelTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
 
@@ -29,14 +28,9 @@ _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
-# The smallest kernels take 0.9 to 1.8 us by several profilers; the start within a
-# kernel is an estimate that makes an event pair around one operation read 4 us.
-_SHORTEST_KERNEL_NS: Final = 1.0 * _US
-_KERNEL_START_NS: Final = 1.5 * _US
 _COPY_START_NS: Final = 1.5 * _US  # 0.3 to 2.2 us in three profiler logs
 # A pageable copy to the device may return while this much is on its way.
 _IN_FLIGHT_BYTES: Final = 64 * _KIB
-_THREADS_OF_MULTIPROCESSOR: Final = 2048
 
 # Growth with size is known from single reports: right within a factor of 3 to 10.
 _MALLOC_NS, _MALLOC_NS_PER_GIB = 120 * _US, 8 * _MS
@@ -117,11 +111,10 @@ class CostModel:
     __slots__ = (
         "_copies",
         "_device_copy",
-        "_lines",
         "_memset",
-        "_threads",
         "first_use",
         "host",
+        "kernel",
         "model",
     )
 
@@ -129,35 +122,14 @@ class CostModel:
         self.model = model
         self.host = host or HostCosts()
         self.first_use = _first_use(model)
-        self._lines: dict[tuple[Rule, str], tuple[float, float, float]] = {}
-        self._threads = model.multiprocessors * _THREADS_OF_MULTIPROCESSOR
+        self.kernel = KernelTimes(model).of
         self._copies = _copy_lines(model)
         self._memset = _NS_PER_S / model.copied_bytes_per_s
         self._device_copy = 2 * self._memset  # read and written
 
-    def kernel_ns(self, rule: Rule, dtype: str, flops: float, bytes_: float) -> int:
-        """The time of one kernel on the device.
-
-        Args:
-            rule: What `operators` found for the operator and its shapes.
-            dtype: The word for the type in which it computes.
-            flops: Its floating-point operations; ignored unless the rule uses them.
-            bytes_: Its operands' and results' bytes, each counted once.
-        """
-        try:
-            start, per_flop, per_byte = self._lines[rule, dtype]
-        except KeyError:
-            start, per_flop, per_byte = self._line(rule, dtype)
-        computing, moving = flops * per_flop, bytes_ * per_byte
-        # Runs once an operator; `max` would cost as much as all the rest.
-        slower = computing if computing > moving else moving  # noqa: FURB136
-        return int(start + slower)
-
-    def share(self, elements: int) -> int:
-        """The part of `FULL_SHARE` that a kernel over so many elements takes up."""
-        if elements >= self._threads:
-            return FULL_SHARE
-        return elements * FULL_SHARE // self._threads or 1
+    def kernel_ns(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> int:
+        """The time of one kernel on the device; `kernel` tells more of it."""
+        return self.kernel(rule, dtype, work, bytes_).ns
 
     def copy_ns(self, direction: Direction, nbytes: int, *, pinned: bool) -> int:
         """The time of a copy on its engine; peers do not care for `pinned`."""
@@ -192,31 +164,6 @@ class CostModel:
     def host_alloc_ns(self, nbytes: int) -> int:
         """What page-locking costs the host, and giving it back as well."""
         return _PIN_NS + nbytes * _PIN_NS_PER_GIB // _GIB
-
-    def _line(self, rule: Rule, dtype: str) -> tuple[float, float, float]:
-        """Start, and nanoseconds for a floating-point operation and for a byte."""
-        model = self.model
-        per_flop = _NS_PER_S / _flops_per_s(model, rule, dtype)
-        bandwidth = model.memory_bytes_per_s * (
-            model.memory_efficiency
-            if rule.memory_efficiency is None
-            else rule.memory_efficiency
-        )
-        line = (
-            max(_SHORTEST_KERNEL_NS, _KERNEL_START_NS) + 0.5,  # `int` then rounds
-            per_flop if rule.uses_flops else 0.0,
-            rule.passes * _NS_PER_S / bandwidth,
-        )
-        self._lines[rule, dtype] = line
-        return line
-
-
-def _flops_per_s(model: GpuModel, rule: Rule, dtype: str) -> float:
-    reached = model.matmul_flops_per_s(dtype)
-    own = rule.half_efficiency
-    if own is not None and dtype in ("fp16", "bf16") and model.has_units_for(dtype):
-        reached = model.peak_flops[dtype] * own
-    return reached * rule.compute_factor
 
 
 def _copy_lines(model: GpuModel) -> Mapping[tuple[Direction, bool], float]:

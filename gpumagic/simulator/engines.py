@@ -61,6 +61,20 @@ class CopyName(str):
     nbytes: int
 
 
+class KernelName(str):
+    """What a kernel is called, and what bounds it, in the words of a view."""
+
+    __slots__ = ("bound",)
+
+    def __new__(cls, name: str, bound: str) -> Self:
+        """The name, with the words beside it."""
+        made = super().__new__(cls, name)
+        made.bound = bound
+        return made
+
+    bound: str
+
+
 @dataclass(frozen=True, slots=True)
 class Latencies:
     """The times between one thing and the next, the same on every device.

@@ -58,7 +58,8 @@ class GpuModel(Record):
     memory_bytes_per_s: float  # by the data sheet
     memory_efficiency: float  # the share of it that a long copy reaches
     peak_flops: Mapping[str, float] = field(hash=False)  # dense, by the data sheet
-    compute_efficiency: Mapping[str, float] = field(hash=False)  # of a large matmul
+    # The share of it that a large matmul reaches while all multiprocessors have a tile.
+    compute_efficiency: Mapping[str, float] = field(hash=False)
     links: Links
     aliases: tuple[str, ...] = ()
     unified_memory: bool = False  # CPU and GPU share one memory
@@ -240,7 +241,7 @@ CATALOGUE: Final = (
         memory_efficiency=0.90,
         peak_flops=_HOPPER_PEAKS,
         compute_efficiency=_shares(
-            fp64=0.90, fp32=0.78, tf32=0.80, fp16=0.80, bf16=0.80, fp8=0.71, int8=0.71
+            fp64=0.90, fp32=0.78, tf32=0.84, fp16=0.83, bf16=0.83, fp8=0.74, int8=0.74
         ),
         links=_links(57, 57, 378),
         sources={
@@ -297,7 +298,7 @@ CATALOGUE: Final = (
         memory_efficiency=0.90,
         peak_flops=_HOPPER_PEAKS,
         compute_efficiency=_shares(
-            fp64=0.90, fp32=0.77, tf32=0.80, fp16=0.79, bf16=0.79, fp8=0.73, int8=0.73
+            fp64=0.90, fp32=0.77, tf32=0.84, fp16=0.82, bf16=0.82, fp8=0.76, int8=0.76
         ),
         links=_links(57, 57, 378),
         sources={

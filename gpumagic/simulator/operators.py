@@ -18,8 +18,6 @@ from typing import Final
 
 from gpumagic.simulator.costs import HostCosts
 
-HALF_TYPES: Final = frozenset({"fp16", "bf16"})
-
 _WORDS: Final = {
     "float64": "fp64",
     "complex128": "fp64",
@@ -59,7 +57,9 @@ class Kind(enum.Enum):
     EMBEDDING = "embedding"
     OPTIMIZER = "optimizer"
     COPY = "copy"
+    CAST = "cast"
     FILL = "fill"
+    INDEXED_WRITE = "indexed write"
     REARRANGEMENT = "rearrangement"  # sort, scan, scatter: by bytes, four times
     METADATA = "metadata"  # no kernel at all
     UNMODELLED = "unmodelled"
@@ -71,15 +71,19 @@ class Rule:
 
     Attributes:
         kind: What it does.
+        least: How many times the shortest elementwise kernel of its device it takes,
+            however little there is to do.
         passes: How often each byte of operands and results crosses the memory bus.
         memory_efficiency: The share of the data sheet's bandwidth it reaches; None is
             the share that a plain copy reaches on the device.
         uses_flops: Whether computing may take longer than moving the bytes; else the
             floating-point operations need not be counted.
+        tiled: Whether it is a product of matrices that is cut into tiles.
         half_efficiency: The share of the peak it reaches in half types; None is the
             share that a matmul reaches.
         compute_factor: What is left of the computing rate beside that.
         gathers: Of its source it reads only as many bytes as it writes.
+        scatters: Of its target it writes only as many bytes as it is given beside it.
         host_ns: What the call costs the host from Python, without the allocator.
         library: What its first use starts: "cublas", "cudnn" or None.
         waits: Whether CUDA's implementation waits for the device.
@@ -89,12 +93,15 @@ class Rule:
     """
 
     kind: Kind
+    least: float = 1.0
     passes: float = 1.0
     memory_efficiency: float | None = None
     uses_flops: bool = False
+    tiled: bool = False
     half_efficiency: float | None = None
     compute_factor: float = 1.0
     gathers: bool = False
+    scatters: bool = False
     host_ns: int = HostCosts.eager_elementwise_ns
     library: str | None = None
     waits: bool = False
@@ -108,7 +115,11 @@ class Rule:
 
     def moved_bytes(self, read_bytes: int, written_bytes: int) -> int:
         """The bytes to cost, from those of all operands and of all results."""
-        return 2 * written_bytes if self.gathers else read_bytes + written_bytes
+        if self.gathers:
+            return 2 * written_bytes
+        if self.scatters and read_bytes >= written_bytes:
+            return 2 * (read_bytes - written_bytes)
+        return read_bytes + written_bytes
 
 
 def rule_for(op_name: str) -> Rule:
@@ -127,13 +138,6 @@ def rule_for(op_name: str) -> Rule:
         if entry.holds(full) or entry.holds(name):
             return entry.rule
     return UNKNOWN
-
-
-def matmul_rule(rule: Rule, dtype: str, columns: int, depth: int) -> Rule:
-    """The rule for a matmul of these sizes; tensor cores want multiples of eight."""
-    if rule.harder is not None and (columns | depth) & 7 and dtype in HALF_TYPES:
-        return rule.harder
-    return rule
 
 
 def convolution_rule(rule: Rule, channels: int, filters: int) -> Rule:
@@ -206,47 +210,69 @@ def _entry(rule: Rule, reason: str, words: str) -> Entry:
     )
 
 
+# How many times the shortest elementwise kernel. Products fill a pipeline before they
+# begin and wait for it at their end (recorded on an A100: 8 to 10 us where 2 to 5 are
+# for computing); reductions meet in a second round (5 us for 4096 numbers, where an
+# elementwise kernel takes 3); a cast looks up both types for each number (6 us).
+_LEAST_OF_PRODUCTS = 5 / 3
+_LEAST_OF_REDUCTIONS = 5 / 3
+_LEAST_OF_CASTS = 2.0
+_LEAST_OF_ROWS = 4 / 3  # each block has a round of its own; an estimate
+_LEAST_OF_INDICES = 5 / 3  # read before what they point to; 5 to 6 us
+_LEAST_OF_ROUNDS = 3.0  # several kernels; 9.5 us for a search
+
 _METADATA = Rule(Kind.METADATA, host_ns=HostCosts.view_ns)
 _UNMODELLED_METADATA = replace(_METADATA, modelled=False)
-# Harder is an operand with gaps. Two operands of different order, as in m + m.t(), cost
-# what two of the same order do: for reads that miss the order of the loop no published
-# factor was found that holds for today's caches.
-ELEMENTWISE = Rule(Kind.ELEMENTWISE, harder=Rule(Kind.ELEMENTWISE, passes=2.0))
-COPY = Rule(Kind.COPY, harder=Rule(Kind.COPY, passes=2.0))
+# Harder is an operand with gaps, or in another order: recorded, 285 us for 367 MB in
+# another order, where a copy in order takes 212. Two operands of different order, as
+# in m + m.t(), cost what two of the same order do.
+_STRIDED = 1.35
+ELEMENTWISE = Rule(Kind.ELEMENTWISE, harder=Rule(Kind.ELEMENTWISE, passes=_STRIDED))
+COPY = Rule(Kind.COPY, harder=Rule(Kind.COPY, passes=_STRIDED))
+CAST = Rule(
+    Kind.CAST,
+    least=_LEAST_OF_CASTS,
+    harder=Rule(Kind.CAST, least=_LEAST_OF_CASTS, passes=_STRIDED),
+)
 FILL = Rule(Kind.FILL)
-REDUCTION = Rule(Kind.REDUCTION)
-_MATMUL = Rule(
+REDUCTION = Rule(Kind.REDUCTION, least=_LEAST_OF_REDUCTIONS)
+_PRODUCT = Rule(
     Kind.MATMUL,
+    least=_LEAST_OF_PRODUCTS,
     uses_flops=True,
     host_ns=HostCosts.eager_matmul_ns,
     library="cublas",
 )
-MATMUL = replace(_MATMUL, harder=replace(_MATMUL, compute_factor=0.5))
-_CONVOLUTION = Rule(
-    Kind.CONVOLUTION,
-    uses_flops=True,
-    half_efficiency=0.65,
-    host_ns=HostCosts.eager_matmul_ns,
-    library="cudnn",
+MATMUL = replace(_PRODUCT, tiled=True)
+_CONVOLUTION = replace(
+    _PRODUCT, kind=Kind.CONVOLUTION, half_efficiency=0.65, library="cudnn"
 )
-# Both ways of spending time grow 2.5 times.
+# Both ways of spending time grow 2.5 times, whatever the tiles.
 CONVOLUTION = replace(
-    _CONVOLUTION, harder=replace(_CONVOLUTION, passes=2.5, compute_factor=0.4)
+    _CONVOLUTION,
+    tiled=True,
+    harder=replace(_CONVOLUTION, passes=2.5, compute_factor=0.4),
 )
-ATTENTION = Rule(
-    Kind.ATTENTION,
-    uses_flops=True,
-    half_efficiency=0.55,
-    host_ns=HostCosts.eager_matmul_ns,
-)
-SOFTMAX = Rule(Kind.SOFTMAX, harder=Rule(Kind.SOFTMAX, passes=2.0))
-LOG_SOFTMAX = Rule(Kind.LOG_SOFTMAX, harder=Rule(Kind.LOG_SOFTMAX, passes=2.0))
-NORM = Rule(Kind.NORM, memory_efficiency=0.55)
+ATTENTION = replace(_PRODUCT, kind=Kind.ATTENTION, half_efficiency=0.55, library=None)
+_SOFTMAX = Rule(Kind.SOFTMAX, least=_LEAST_OF_ROWS)
+SOFTMAX = replace(_SOFTMAX, harder=replace(_SOFTMAX, passes=2.0))
+_LOG_SOFTMAX = replace(_SOFTMAX, kind=Kind.LOG_SOFTMAX)
+LOG_SOFTMAX = replace(_LOG_SOFTMAX, harder=replace(_LOG_SOFTMAX, passes=2.0))
+NORM = Rule(Kind.NORM, least=_LEAST_OF_ROWS, memory_efficiency=0.55)
 # Four passes over the activations, where operands and results are three of them.
-NORM_BACKWARD = Rule(Kind.NORM_BACKWARD, passes=4 / 3, memory_efficiency=0.55)
-EMBEDDING = Rule(Kind.EMBEDDING, memory_efficiency=0.31, gathers=True)
+NORM_BACKWARD = replace(
+    NORM, kind=Kind.NORM_BACKWARD, least=_LEAST_OF_REDUCTIONS, passes=4 / 3
+)
+EMBEDDING = Rule(
+    Kind.EMBEDDING, least=_LEAST_OF_INDICES, memory_efficiency=0.31, gathers=True
+)
+INDEXED_WRITE = Rule(
+    Kind.INDEXED_WRITE, least=_LEAST_OF_INDICES, scatters=True, modelled=False
+)
 OPTIMIZER = Rule(Kind.OPTIMIZER)
-REARRANGEMENT = Rule(Kind.REARRANGEMENT, passes=4.0, modelled=False)
+REARRANGEMENT = Rule(
+    Kind.REARRANGEMENT, least=_LEAST_OF_ROUNDS, passes=4.0, modelled=False
+)
 UNKNOWN = Rule(Kind.UNMODELLED, modelled=False)
 _WAITING = replace(REARRANGEMENT, waits=True)
 
@@ -300,7 +326,7 @@ TABLE: Final = (
         "mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot",
     ),
     _entry(
-        replace(MATMUL, modelled=False, harder=None),
+        replace(_PRODUCT, modelled=False),
         "torch has no formula for their floating-point operations",
         "addbmm _addmm_activation linear linear_backward matmul_backward _int_mm"
         " _grouped_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2",
@@ -312,12 +338,12 @@ TABLE: Final = (
         " convolution_backward_overrideable _convolution cudnn_convolution*",
     ),
     _entry(
-        replace(CONVOLUTION, modelled=False, harder=None),
+        replace(_CONVOLUTION, modelled=False),
         "kernels of their own, never timed",
         "_slow_conv2d_* slow_conv* conv_depthwise3d _conv_depthwise2d conv_tbc",
     ),
     _entry(
-        replace(MATMUL, library="cudnn", modelled=False, harder=None),
+        replace(_PRODUCT, library="cudnn", modelled=False),
         "many steps in one call",
         "_cudnn_rnn _cudnn_rnn_backward",
     ),
@@ -371,15 +397,20 @@ TABLE: Final = (
         REARRANGEMENT,
         "several dependent rounds over the data: four times the bytes at a guess",
         "sort argsort topk kthvalue median nanmedian cumsum cumprod cummax cummin"
-        " _cummax_helper _cummin_helper logcumsumexp _logcumsumexp index_put"
-        " _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate put"
-        " scatter scatter_add scatter_reduce* index_add index_copy index_reduce"
-        " index_fill masked_scatter* embedding_dense_backward embedding_renorm"
+        " _cummax_helper _cummin_helper logcumsumexp _logcumsumexp masked_scatter*"
+        " embedding_dense_backward embedding_renorm"
         " searchsorted* bucketize* isin unfold_backward multinomial randperm"
         " _embedding_bag* segment_reduce _segment_reduce_backward max_unpool*"
         " nonzero_static* *max_pool2d_backward *max_pool2d_with_indices_backward"
         " *max_pool3d_with_indices_backward adaptive_max_pool2d_backward"
         " adaptive_max_pool3d_backward histogram*",
+    ),
+    _entry(
+        INDEXED_WRITE,
+        "as many places as there are indices: three are timed, none as it grows",
+        "index_put _index_put_impl _unsafe_index_put put scatter scatter_add"
+        " _unsafe_masked_index_put_accumulate scatter_reduce* index_add index_copy"
+        " index_reduce index_fill",
     ),
     _entry(
         COPY,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel, Direction
-from gpumagic.simulator.engines import CopyName, Engine
+from gpumagic.simulator.engines import FULL_SHARE, CopyName, Engine, KernelName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.engines import Stream, Work
+    from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
 
+    _Sizes: TypeAlias = tuple[str, Rule, str, Amount, int]
+
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
 _DEFAULT_STREAM = 0
-_KNOWN_DURATIONS = 4096
+_KNOWN_KERNELS = 4096
 _COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
 # As torch's profiler calls them on a real GPU, so that one reader serves both.
 _COPIES = {
@@ -49,8 +52,8 @@ class SimulatedGpu:
     """
 
     __slots__ = (
-        "_durations",
         "_handed_out",
+        "_known",
         "_libraries",
         "_machine",
         "_seen",
@@ -89,7 +92,7 @@ class SimulatedGpu:
             now_us=lambda: machine.scheduler.now_ns // 1000,
         )
         self._seen: set[str] = set()
-        self._durations: dict[tuple[Rule, str, float, int], tuple[int, int]] = {}
+        self._known: dict[_Sizes, tuple[int, int, KernelName]] = {}
         self._libraries: set[str] = set()
         self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
         self._handed_out: dict[int, int] = {}
@@ -112,7 +115,7 @@ class SimulatedGpu:
         name: str,
         rule: Rule,
         dtype: str,
-        flops: float,
+        work: Amount,
         read_bytes: int,
         written_bytes: int,
         extra_ns: int = 0,
@@ -122,17 +125,17 @@ class SimulatedGpu:
             self._first_launch(name, rule)
         nbytes = (
             rule.moved_bytes(read_bytes, written_bytes)
-            if rule.gathers
+            if rule.gathers or rule.scatters
             else read_bytes + written_bytes
         )
         # What it took before it takes again; a loop has few sizes.
-        sizes = rule, dtype, flops, nbytes
-        known = self._durations.get(sizes)
+        sizes = name, rule, dtype, work, nbytes
+        known = self._known.get(sizes)
         if known is None:
             known = self._cost(sizes)
-        duration_ns, share = known
+        duration_ns, share, named = known
         self._machine.scheduler.launch(
-            stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, name
+            stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, named
         )
 
     def spin(self, stream: SimulatedStream, cycles: int) -> None:
@@ -142,17 +145,18 @@ class SimulatedGpu:
             stream.queue,
             _COMPUTE,
             int(cycles * 1e9 / self.model.clock_hz),
-            self.costs.share(1),
+            FULL_SHARE // self.model.multiprocessors,
             self.costs.host.raw_launch_ns,
             "spin_kernel",
         )
 
-    def _cost(self, sizes: tuple[Rule, str, float, int]) -> tuple[int, int]:
-        if len(self._durations) >= _KNOWN_DURATIONS:
-            self._durations.clear()
-        nbytes = sizes[-1]
-        known = self.costs.kernel_ns(*sizes), self.costs.share(nbytes >> 2)
-        self._durations[sizes] = known
+    def _cost(self, sizes: _Sizes) -> tuple[int, int, KernelName]:
+        if len(self._known) >= _KNOWN_KERNELS:
+            self._known.clear()
+        name, rule, dtype, work, nbytes = sizes
+        told = self.costs.kernel(rule, dtype, work, nbytes)
+        known = told.ns, told.share, KernelName(name, told.bound)
+        self._known[sizes] = known
         return known
 
     def only_call(

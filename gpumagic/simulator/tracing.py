@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
-from gpumagic.simulator.engines import CopyName, Engine
+from gpumagic.simulator.engines import CopyName, Engine, KernelName
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -195,6 +195,7 @@ class SimulatedTracing:
                 device=device,
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
+                bound=work.name.bound if isinstance(work.name, KernelName) else None,
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
                 forward=self._forward.get(id(work)),
             )
@@ -289,6 +290,8 @@ def _event(span: TraceSpan) -> dict[str, Any]:
         known["launched_us"] = span.launched_s * 1e6
     if span.nbytes is not None:
         known["bytes"] = span.nbytes
+    if span.bound is not None:
+        known["bound"] = span.bound
     return {
         "ph": "X",
         "cat": span.kind.value,

@@ -63,6 +63,27 @@ def of_kind(trace, *kinds):
     return [span for span in trace.spans if span.kind in kinds]
 
 
+def test_each_kernel_says_what_bounds_it(runtime, tmp_path):
+    """A trace has the model's word for each kernel, and a file of it as well."""
+    tall = torch.ones(4096, 64, device="sim")
+    runtime.synchronize()
+    taken = traced(runtime, lambda: (tall.t() @ tall, tall[:1] + 1, tall.cpu()))
+    taken.save(tmp_path / "trace.json")
+
+    kernels = of_kind(taken.trace(), SpanKind.KERNEL)
+    (copy,) = of_kind(taken.trace(), SpanKind.COPY)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    written = [
+        each["args"]["bound"] for each in events if "bound" in each.get("args", {})
+    ]
+
+    assert kernels[0].bound.startswith("too few tiles: ")
+    assert kernels[0].bound.endswith(" for 132 multiprocessors")
+    assert kernels[1].bound == "launch"
+    assert copy.bound is None
+    assert written == [each.bound for each in kernels]
+
+
 def test_times_are_those_of_the_engines(box, runtime):
     """Each span is a work of `box.record()`, to the nanosecond and in its order."""
     matrix = torch.ones(64, 64, device="sim")

@@ -14,8 +14,10 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.models import find_model
+from tests.hardware import sweep
 from tests.hardware.comparing import Took, comparison, measure
 from tests.hardware.workloads import workloads
+from tests.simulator.agreement import KINDS
 
 _ROOT = Path(__file__).parents[2]
 WARMUPS, SAMPLES = 5, 15
@@ -35,8 +37,13 @@ def model(torch):
 @pytest.fixture(scope="module")
 def simulated(model):
     """What each workload takes there, found in a process that sees no real GPU."""
+    told = _without_a_gpu("tests.hardware.comparing", model.key)
+    return {name: Took(**took) for name, took in told.items()}
+
+
+def _without_a_gpu(module, key):
     run = subprocess.run(
-        [sys.executable, "-m", "tests.hardware.comparing", model.key],
+        [sys.executable, "-m", module, key],
         capture_output=True,
         text=True,
         check=False,
@@ -44,7 +51,7 @@ def simulated(model):
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
     assert run.returncode == 0, run.stderr
-    return {name: Took(**took) for name, took in json.loads(run.stdout).items()}
+    return json.loads(run.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +81,23 @@ def compared(model, real, simulated, record_measurement):
     return found
 
 
+@pytest.fixture(scope="module")
+def swept(model, torch, cycles_per_ms):
+    """Of each operation of the sweep: what its kernels take here, and simulated."""
+    assert cycles_per_ms
+    real = sweep.measure_real(torch)
+    simulated = _without_a_gpu("tests.hardware.sweep", model.key)
+    return {
+        case.name: {
+            "kind": case.kind,
+            "real_s": real[case.name],
+            "simulated_s": simulated[case.name],
+            "ratio": simulated[case.name] / real[case.name],
+        }
+        for case in sweep.cases()
+    }
+
+
 def factor(each):
     """By how much the two differ, whichever is longer."""
     return max(each["ratio"], 1 / each["ratio"])
@@ -90,3 +114,28 @@ def test_every_workload_is_within_a_factor_of_two(compared):
 def test_the_usual_workload_is_within_thirty_percent(compared):
     """Half of the workloads take the same on both, to thirty percent."""
     assert statistics.median(map(factor, compared.values())) <= USUALLY
+
+
+def test_a_sweep_of_operations_agrees_by_kind(model, swept, record_measurement):
+    """Of 200 operations the median is within a quarter, and nine tenths within twice.
+
+    The table by kind is the one of `python -m benchmarks.simulator_model`.
+    """
+    table = {
+        kind: {
+            "cases": len(factors),
+            "median_error": statistics.median(factors) - 1,
+            "within_a_quarter": sum(each <= 1.25 for each in factors) / len(factors),
+            "within_twice": sum(each <= FACTOR for each in factors) / len(factors),
+        }
+        for kind in KINDS
+        for factors in [[factor(e) for e in swept.values() if e["kind"] == kind]]
+    }
+    record_measurement(
+        f"simulator_sweep_{model.key}",
+        {"model": model.key, "by_kind": table, "operations": swept},
+    )
+    factors = [factor(each) for each in swept.values()]
+
+    assert statistics.median(factors) <= 1.25
+    assert sum(each <= FACTOR for each in factors) >= 0.9 * len(factors)

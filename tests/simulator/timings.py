@@ -7,16 +7,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
 from gpumagic.simulator.models import find_model
 from gpumagic.simulator.operators import Rule, convolution_rule, rule_for, softmax_rule
 
 if TYPE_CHECKING:
     from gpumagic.simulator.costs import CostModel, Direction
+    from gpumagic.simulator.kernel_times import Amount
 
 SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 EVENT_PAIR_US = 4  # what two events read round one operation, beside its work
-KERNEL_START_US = 1.5  # is in each kernel of the model already
+KERNEL_START_US = 1.5  # of what is read beside it, so much is of the kernel itself
 
 
 class Kernel(NamedTuple):
@@ -24,7 +26,7 @@ class Kernel(NamedTuple):
 
     rule: Rule
     dtype: str
-    flops: float
+    work: Amount
     bytes_: float
 
 
@@ -69,7 +71,7 @@ def _a100_pcie(key, memory_bytes_per_s):
 MODELS = {
     model.key: model
     for model in (
-        *map(find_model, ("h100", "h100-pcie", "h200", "a100", "rtx4090")),
+        *map(find_model, ("h100", "h100-pcie", "h200", "a100", "a100-40gb", "rtx4090")),
         *map(find_model, ("l4", "t4", "v100")),
         _a100_pcie("a100-pcie-40gb", 1555e9),
         _a100_pcie("a100-pcie-80gb", 1935e9),
@@ -92,7 +94,7 @@ def by_bytes(op, dtype, times):
 def mm(dtype, m, n, k):
     """A matmul of m x k by k x n."""
     moved = SIZE[dtype] * (m * k + k * n + m * n)
-    return Kernel(rule_for("aten::mm"), dtype, 2 * m * n * k, moved)
+    return Kernel(rule_for("aten::mm"), dtype, (m, n, k), moved)
 
 
 def square(dtype, n):
@@ -107,24 +109,26 @@ def conv(dtype, window, *shape, padded=True):
     weight = channels * filters * window**2
     pixels = batch * (channels * size**2 + filters * out**2)
     rule = convolution_rule(rule_for("aten::convolution"), channels, filters)
-    flops = 2 * batch * out**2 * weight
-    return Kernel(rule, dtype, flops, SIZE[dtype] * (pixels + weight))
+    product = batch * out**2, filters, channels * window**2
+    return Kernel(rule, dtype, product, SIZE[dtype] * (pixels + weight))
 
 
 def softmax(op, dtype, rows, row):
     """A softmax over rows, each read and written."""
     rule = softmax_rule(rule_for(f"aten::{op}"), row, SIZE[dtype])
-    return Kernel(rule, dtype, 0, 2 * rows * row * SIZE[dtype])
+    return Kernel(rule, dtype, Blocks(0, rows), 2 * rows * row * SIZE[dtype])
 
 
 def norm(dtype, rows, row):
     """A layer norm forwards."""
-    return by_bytes("native_layer_norm", dtype, 2)(rows, row)
+    rule, moved = rule_for("aten::native_layer_norm"), 2 * rows * row * SIZE[dtype]
+    return Kernel(rule, dtype, Blocks(0, rows), moved)
 
 
 def norm_backward(dtype, rows, row):
     """A layer norm backwards: the input and two gradients."""
-    return by_bytes("native_layer_norm_backward", dtype, 3)(rows, row)
+    rule = rule_for("aten::native_layer_norm_backward")
+    return Kernel(rule, dtype, Blocks(0, rows), 3 * rows * row * SIZE[dtype])
 
 
 def norm_both_ways(dtype, rows, row):
@@ -145,7 +149,9 @@ def attention(factor, heads, length, depth):
     """Fused attention in fp16; the factor is 1 for a full one, forwards."""
     flops = 4 * heads * length**2 * depth * factor
     rule = rule_for("aten::_scaled_dot_product_flash_attention")
-    return Kernel(rule, "fp16", flops, 4 * SIZE["fp16"] * heads * length * depth)
+    moved = 4 * SIZE["fp16"] * heads * length * depth
+    blocks = heads * blocks_of_attention(length, length)
+    return Kernel(rule, "fp16", Blocks(flops, blocks), moved)
 
 
 def plain_attention(passes, matmuls, heads, length, depth):
@@ -153,7 +159,8 @@ def plain_attention(passes, matmuls, heads, length, depth):
     scores = heads * length**2
     return (
         by_bytes("mul", "fp16", passes)(scores),
-        Kernel(rule_for("aten::bmm"), "fp16", 2 * matmuls * scores * depth, 0),
+        *matmuls
+        * [Kernel(rule_for("aten::bmm"), "fp16", (heads, length, length, depth), 0)],
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.attention_choice import FUSED, Entry
 from gpumagic.simulator.backend.call import Call
 from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ class _Fused:
             [],
             call.nbytes,
             0,
-            pairs.flops(*self.products),
+            pairs.work(*self.products),
             pairs.dtype,
             None,
             torch.is_grad_enabled() and any(each.requires_grad for each in tensors),
@@ -242,7 +243,7 @@ class _Pairs:
             0 if seed is None else int(seed.flatten()[0]),
         )
 
-    def flops(self, over_keys: int, over_values: int) -> float:
+    def work(self, over_keys: int, over_values: int) -> Blocks:
         """What matrix products take, of those pairs that a causal mask leaves."""
         batch, heads, rows, size = self.query.shape
         columns, seen = self.key.size(2), rows * self.key.size(2)
@@ -250,7 +251,8 @@ class _Pairs:
             short = min(rows, columns)
             seen = short * (short + 1) / 2 + (rows - short) * columns
         sizes = over_keys * size + over_values * self.value.size(-1)
-        return float(2 * batch * heads * seen * sizes)
+        flops = float(2 * batch * heads * seen * sizes)
+        return Blocks(flops, batch * heads * blocks_of_attention(rows, columns))
 
     def forward(self) -> tuple[Any, Any]:
         """The output, and the logarithm of the sum of each row."""

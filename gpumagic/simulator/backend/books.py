@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Tracker
+    from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
@@ -182,7 +183,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
         writes: list[Operand],
         read_bytes: int,
         written_bytes: int = 0,
-        flops: float = 0,
+        work: Amount = 0.0,
         dtype: Any = None,
         rule: Rule | None = None,
         recorded: bool = False,
@@ -204,7 +205,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
 
             written_bytes: How much it writes, outputs apart.
 
-            flops: How many floating point operations it takes.
+            work: What it computes, and in how many pieces.
 
             dtype: The type it computes in.
 
@@ -257,7 +258,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                     operation.name,
                     rule,
                     word,
-                    flops,
+                    work,
                     read_bytes,
                     written_bytes,
                     extra_ns,

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
+from gpumagic.simulator.kernel_times import Blocks
+from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
@@ -181,7 +184,6 @@ class General:
         if first is None:
             first = next((each for each in _tensors_in(result, self._tensor)), None)
         dtype = None if first is None else first.dtype
-        formula = operation.flops
         own = {id(twin): given for twin, given in zip(inner, args, strict=False)}
         fresh = [
             each for each in _tensors_in(result, self._tensor) if id(each) not in own
@@ -194,9 +196,9 @@ class General:
             writes,
             call.nbytes,
             sum(high - low for _, low, high, _ in writes),
-            count_flops(formula, inner, named, result, self._tensor) if formula else 0,
+            work_of(operation, inner, named, result, self._tensor),
             dtype,
-            self._rule(call, inner, dtype),
+            self._rule(call, inner, result),
         )
         made = {id(twin): tensor for twin, tensor in zip(fresh, outputs, strict=True)}
         return _replaced(result, self._tensor, {**own, **made})
@@ -232,14 +234,15 @@ class General:
             return call.reads, writes
         return [each for each in call.reads if each not in writes], writes
 
-    def _rule(self, call: Call, inner: list[Any], dtype: Any) -> Rule:
+    def _rule(self, call: Call, inner: list[Any], result: Any) -> Rule:
         operation = self._operation
+        if operation.copies and result.stride() != inner[0].stride():
+            return strided_rule(operation.rule)
         if operation.mixes:
             return operation.rule_with_mask(call.indices)
         dense = all(layout is None for *_, layout in call.reads)
         if operation.by_shape or not dense:
-            word = self._simulation.dtype_words.get(dtype, "fp32")
-            return operation.rule_by_shape(inner, word, dense=dense)
+            return operation.rule_by_shape(inner, dense=dense)
         return operation.rule
 
     def _poisoned(
@@ -280,14 +283,17 @@ def give_generator(
         named["generator"] = source
 
 
-def count_flops(
-    formula: Callable[..., Any],
+def work_of(
+    operation: Operation,
     inner: Sequence[Any],
     named: dict[str, Any],
     result: Any,
     tensor: Any,
-) -> float:
-    """Count by torch's own formula, which wants shapes in the places of tensors."""
+) -> Amount:
+    """What an operation computes, by the shapes of its arguments."""
+    if operation.work is None:
+        blocks = operation.blocks
+        return Blocks(0.0, blocks(inner)) if blocks else 0.0
     shapes = [each.shape if isinstance(each, tensor) else each for each in inner]
     if isinstance(result, tensor):
         out = result.shape
@@ -298,7 +304,7 @@ def count_flops(
             key: each.shape if isinstance(each, tensor) else each
             for key, each in named.items()
         }
-    return float(formula(*shapes, **named, out_shape=out))
+    return operation.work(*shapes, **named, out_shape=out)
 
 
 def _tensors_in(result: Any, tensor: type) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.call import Call, General, count_flops, give_generator
+from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
 from gpumagic.simulator.backend.operations import COMMON, INDICES, Operation
 from gpumagic.simulator.backend.refusals import not_simulated
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
     Kernel = Callable[..., Any]
@@ -92,17 +93,16 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     path that each operation takes, so it is not cut into calls. What is named is told
     as `General` tells it.
     """
-    tensor, call, formula = simulation.torch.Tensor, operation.call, operation.flops
+    tensor, call = simulation.torch.Tensor, operation.call
     values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
     by_sizes, is_product = operation.takes_sizes, operation.is_product
     several = operation.several
     few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
-    shaped, counted = operation.by_shape, operation.flops is not None
-    halves = (simulation.torch.float16, simulation.torch.bfloat16)
+    shaped, counted = operation.by_shape, operation.work is not None
+    works = counted or operation.blocks is not None
     recording = simulation.torch.is_grad_enabled
-    dtype_words = simulation.dtype_words
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
         __tracebackhide__ = True
@@ -156,14 +156,14 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             dtype = next(each.dtype for each in inner if isinstance(each, tensor))
         else:
             dtype = inner[0].dtype if several else result.dtype
-        flops, rule, by_shape = 0.0, None, shaped
-        if is_product:  # as torch's own formula has it, at a tenth of its cost
-            flops = 2.0 * result.numel() * inner[-1].size(-2)
-            by_shape = dtype in halves
-        elif formula:
-            flops = count_flops(formula, inner, {}, result, tensor)
-        if by_shape or not dense:
-            rule = operation.rule_by_shape(inner, dtype_words[dtype], dense=dense)
+        work: Amount = 0.0
+        rule = None
+        if is_product:  # as the formula has it, at a tenth of its cost
+            work = (*result.shape, inner[-1].size(-2))
+        elif works:
+            work = work_of(operation, inner, {}, result, tensor)
+        if shaped or not dense:
+            rule = operation.rule_by_shape(inner, dense=dense)
         recorded = needs_grad and not options and recording()
         fresh: Sequence[Any] = (result,)
         if several:
@@ -181,7 +181,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             writes,
             nbytes,
             written_bytes,
-            flops,
+            work,
             dtype,
             rule,
             recorded,
@@ -248,12 +248,12 @@ class IntoOutputs:
 
     def _work(
         self, inner: list[Any], named: dict[str, Any], result: Any
-    ) -> tuple[float, Any]:
-        """Its floating point operations, and the type that it computes in."""
-        formula = self._operation.flops
-        if formula is None or not isinstance(result, self._tensor):
-            return 0, getattr(result, "dtype", None)
-        return count_flops(formula, inner, named, result, self._tensor), result.dtype
+    ) -> tuple[Amount, Any]:
+        """What it computes, and in which type."""
+        if not isinstance(result, self._tensor):
+            return 0.0, getattr(result, "dtype", None)
+        work = work_of(self._operation, inner, named, result, self._tensor)
+        return work, result.dtype
 
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
         if isinstance(value, self._tensor):

@@ -12,7 +12,6 @@ from gpumagic.simulator.operators import (
     Kind,
     Rule,
     convolution_rule,
-    matmul_rule,
     rule_for,
     softmax_rule,
     strided_rule,
@@ -20,6 +19,8 @@ from gpumagic.simulator.operators import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.simulator.kernel_times import Amount, Product
 
 _NAMESPACE = "aten::"
 
@@ -89,7 +90,19 @@ _SIZES = ("int", "List[int]")
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
-_SHAPED = (Kind.MATMUL, Kind.CONVOLUTION, *_SOFTMAXES)
+_SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
+_CONVOLUTIONS = frozenset(("convolution", "_convolution", "convolution_overrideable"))
+_BY_ROWS = frozenset(
+    (
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "_fused_rms_norm",
+        "_fused_rms_norm_backward",
+    )
+)
+_BY_CHANNELS = frozenset(
+    ("native_batch_norm", "native_batch_norm_backward", "batch_norm_backward")
+)
 # The operators that programs are made of, with the methods that call them.
 COMMON = {
     "aten::add.Tensor": "add",
@@ -131,13 +144,19 @@ class Operation:
 
         over_lists: Whether it goes through lists of tensors, index by index.
 
-        flops: Counts its floating point operations; None where bytes decide.
+        work: Counts what it computes, by the shapes of its arguments; None where bytes
+            decide.
+
+        blocks: Counts the blocks that it is cut into, by its arguments; None where
+            there are as many as it has use for.
 
         written: The positions and names of the arguments that it writes.
 
         several: Whether it returns several new tensors, and nothing else.
 
         launches: Whether it runs a kernel at all.
+
+        copies: Whether it copies one tensor, in whichever order of its elements.
 
         is_product: Whether it multiplies matrices and does nothing else.
 
@@ -152,9 +171,10 @@ class Operation:
         "_base",
         "_torch",
         "_waiting",
+        "blocks",
         "by_shape",
         "call",
-        "flops",
+        "copies",
         "generator_at",
         "in_place",
         "is_product",
@@ -173,6 +193,7 @@ class Operation:
         "takes_device",
         "takes_generator",
         "takes_sizes",
+        "work",
         "written",
     )
 
@@ -189,15 +210,19 @@ class Operation:
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS and kind != "dtype"
-        self.flops: Callable[..., int] | None = None
+        self.work: Callable[..., Amount] | None = None
         if self.is_product:
-            self.flops = _product_flops
+            self.work = _product
         elif functional in _PRODUCTS:
-            self.flops = _flops_before_type
+            self.work = _product_before_type
         elif base == "_foreach_mm":
-            self.flops = _flops_of_products
+            self.work = _flops_of_products
         elif self.rule.uses_flops:
-            self.flops = _flop_formula(getattr(torch.ops.aten, functional))
+            self.work = _flop_formula(getattr(torch.ops.aten, functional))
+        if functional in _CONVOLUTIONS:
+            self.work = _convolution
+        self.copies = base == "clone"
+        self.blocks = _counting_blocks(torch, base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         self.several = len(returns) > 1 and all(
             str(each.type) == "Tensor" and each.alias_info is None for each in returns
@@ -250,30 +275,25 @@ class Operation:
             lacking, self._base, self.call, self.written, args, named
         )
 
-    def rule_by_shape(self, twins: Sequence[Any], word: str, *, dense: bool) -> Rule:
+    def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
         """What it costs on operands of these shapes.
 
         Args:
             twins: Its arguments, in their order.
 
-            word: That of the type that it computes in, as costs go by it.
-
             dense: Whether each operand lies in one piece.
         """
         rule, tensor = self.rule, self._torch.Tensor
+        if rule.kind in _SOFTMAXES and twins[0].dim():
+            first = twins[0]
+            dimension = next((each for each in twins if type(each) is int), -1)
+            return softmax_rule(rule, first.size(dimension), first.element_size())
         tensors = [each for each in twins if isinstance(each, tensor)]
         if not tensors:
             return rule
-        if rule.kind is Kind.MATMUL and tensors[-1].dim() > 1:
-            depth, columns = tensors[-1].shape[-2:]
-            return matmul_rule(rule, word, columns, depth)
         if rule.kind is Kind.CONVOLUTION:
             weight = next(each for each in reversed(tensors) if each.dim() > 2)
             return convolution_rule(rule, weight.size(1), weight.size(0))
-        if rule.kind in _SOFTMAXES and tensors[0].dim():
-            dimension = next((each for each in twins if type(each) is int), -1)
-            first = tensors[0]
-            return softmax_rule(rule, first.size(dimension), first.element_size())
         return rule if dense else strided_rule(rule)
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
@@ -327,15 +347,71 @@ def _overload(torch: Any, name: str) -> Any:
     return getattr(packet, overload or "default")
 
 
-def _flops_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> int:
+def _product_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> Product:
     """Of a matrix product that is told which type to give."""
-    return _product_flops(*shapes_and_type[:-1], out_shape=out_shape)
+    return _product(*shapes_and_type[:-1], out_shape=out_shape)
 
 
-def _product_flops(*shapes: Any, out_shape: Any, **_: Any) -> int:
-    """Of a matrix product: what torch's formula says, which takes long to load."""
-    depth, elements = int(shapes[-1][-2]), math.prod(map(int, out_shape))
-    return 2 * elements * depth
+def _product(*shapes: Any, out_shape: Any, **_: Any) -> Product:
+    """The sizes of a matrix product; torch's own formula takes long to load."""
+    return (*map(int, out_shape), int(shapes[-1][-2]))
+
+
+def _convolution(
+    given: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    *more: Any,
+    out_shape: Any,
+    **named: Any,
+) -> Product:
+    """A convolution as the matrix product that it is computed by.
+
+    Of each window of the input it makes a row; transposed, of each of its pixels.
+    """
+    del bias, stride, padding, dilation
+    outer, inner, *window = map(int, weight)
+    spread = math.prod(window)
+    batch, channels, *pixels = map(int, given if transposed else out_shape)
+    rows = batch * math.prod(pixels)
+    if transposed:
+        groups = int(named["groups"] if "groups" in named else more[1])
+        return groups, rows, inner * spread, channels // groups
+    groups = int(given[1]) // (inner or 1) or 1
+    return groups, rows, outer // groups, inner * spread
+
+
+def _counting_blocks(
+    torch: Any, base: str, rule: Rule
+) -> Callable[[Sequence[Any]], int] | None:
+    """What counts the blocks of an operator that has one for each row or channel."""
+    tensor = torch.Tensor
+
+    def rows(given: Sequence[Any]) -> int:
+        first = next(each for each in given if isinstance(each, tensor))
+        shape = next(each for each in given if type(each) is list)
+        return int(first.numel()) // (math.prod(shape) or 1)
+
+    def channels(given: Sequence[Any]) -> int:
+        first = next(each for each in given if isinstance(each, tensor))
+        return int(first.size(1)) if first.dim() > 1 else 1
+
+    def rows_of_a_softmax(given: Sequence[Any]) -> int:
+        first = given[0]
+        along = next((each for each in given if type(each) is int), None)
+        if along is None or not first.dim():
+            return 1
+        return int(first.numel()) // (first.size(along) or 1)
+
+    if rule.kind in _SOFTMAXES and base != "logsumexp":
+        return rows_of_a_softmax
+    if base in _BY_ROWS:
+        return rows
+    return channels if base in _BY_CHANNELS else None
 
 
 def _flops_of_products(left: Any, right: Any, **_: Any) -> int:

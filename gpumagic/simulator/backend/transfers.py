@@ -14,11 +14,13 @@ from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.engines import Engine
+from gpumagic.simulator.operators import CAST, COPY, strided_rule
 
 if TYPE_CHECKING:
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
@@ -112,6 +114,11 @@ class Transfers:
         simulation = self._simulation
         read, nbytes = self._operand(source)
         written, written_bytes = self._operand(target)
+        dtype, rule = twin.dtype, None
+        if dtype is not target.dtype or not (
+            twin.is_contiguous() and target.is_contiguous()
+        ):
+            rule = _rule_of_copy(source, target)
         if to is not from_:
             races = self._between(to, from_, read, written, nbytes)
         else:
@@ -123,7 +130,9 @@ class Transfers:
                 [written],
                 nbytes,
                 written_bytes,
-                dtype=twin.dtype,
+                0.0,
+                dtype,
+                rule,
             )[1]
         if races and simulation.poisons:
             return simulation.poisoned(twin)
@@ -239,3 +248,9 @@ def refuse_layout(layout: Any) -> None:
             f"tensors of the layout {layout}",
             "use a dense tensor (.to_dense()), or work with this one on the CPU",
         )
+
+
+def _rule_of_copy(source: Any, target: Any) -> Rule:
+    """What a copy within a GPU costs: by its types, and the order of its elements."""
+    rule = COPY if source.dtype is target.dtype else CAST
+    return rule if source.stride() == target.stride() else strided_rule(rule)
