@@ -11,6 +11,7 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.report.units import listed
 from gpumagic.tensor_info.geometry import is_contiguous
 from gpumagic.tensor_info.inventory import Branch, Leaf
 from gpumagic.tensor_info.overlap import (
@@ -405,8 +406,13 @@ def _not_finite(leaf: Leaf) -> str:
     return " and ".join(f"{count:,} {word}" for word, count in counts if count)
 
 
-def _remarks(leaves: Iterable[Leaf]) -> Iterator[str]:
+def _remarks(leaves: Sequence[Leaf]) -> Iterator[str]:
+    """What could not be told: one sentence for each reason."""
+    unread: dict[str, list[str]] = {}
     for leaf in leaves:
-        yield from leaf.remarks
+        if leaf.unread:
+            unread.setdefault(leaf.unread, []).append(leaf.path)
         if leaf.reading.remarks and leaf.reading.memory is None:
             yield f"{leaf.reading.kind}: {leaf.reading.remarks[0]}"
+    for reason, paths in unread.items():
+        yield f"values of {listed(paths, most=1)} cannot be read: {reason}"

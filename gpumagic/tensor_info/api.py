@@ -215,7 +215,7 @@ def overview(
 def _count_values(tensor: Any, leaf: Leaf) -> None:
     from gpumagic.tensor_info.values import not_finite
 
-    leaf.nan_count, leaf.inf_count, leaf.remarks = not_finite(tensor, leaf.path)
+    leaf.nan_count, leaf.inf_count, leaf.unread = not_finite(tensor)
 
 
 def _report(

@@ -16,8 +16,9 @@ from gpumagic.tensor_info.tensors import Memory, Reading, geometry_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOOKED_AT_MOST = 300_000
+_LOOKED_AT_MOST = 200_000
 _DEEPEST = 60
+_PLAIN = (int, float, str, bool, bytes, type(None))  # what most of a list may be
 
 # A dict with a dot in a key is one of a module's: its keys are paths.
 _DOT = "."
@@ -33,6 +34,8 @@ class Leaf:
         role: "parameter", "buffer", "attribute", "state" or "tensor".
 
         identity: Tells apart what has no memory to be told apart by.
+
+        unread: Why its values could not be read, where that was tried.
     """
 
     name: str
@@ -42,7 +45,7 @@ class Leaf:
     identity: int | None
     nan_count: int | None = None
     inf_count: int | None = None
-    remarks: tuple[str, ...] = ()
+    unread: str = ""
 
 
 @dataclass
@@ -132,6 +135,8 @@ class Walk:
         self, branch: Branch, where: tuple[str, str, str], value: Any, level: int
     ) -> None:
         part, path, role = where
+        if type(value) in _PLAIN:
+            return
         if is_tensor(value):
             leaf = self._leaf(part, path, role, value)
             _home(branch, part, role).within.append(leaf)

@@ -45,20 +45,14 @@ def summarise(x: Any) -> tuple[ValueSummary | None, tuple[str, ...]]:
     return summary, ()
 
 
-def not_finite(x: Any, name: str) -> tuple[int | None, int | None, tuple[str, ...]]:
-    """How many NaNs and infinities a tensor has, and what cannot be told.
-
-    Args:
-        x: A tensor or an array.
-
-        name: What to call it in the remark.
-    """
+def not_finite(x: Any) -> tuple[int | None, int | None, str]:
+    """How many NaNs and infinities a tensor has, or why that cannot be told."""
     try:
         with _Values(x) as values:
             nans, infinities = values.not_finite()
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
-        return None, None, (f"{name} cannot be read: {first_line(error)}",)
-    return nans, infinities, ()
+        return None, None, first_line(error)
+    return nans, infinities, ""
 
 
 class _Plan(NamedTuple):

@@ -71,7 +71,7 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
     read = [(each.expression, each.values) for each in tensors if each.values]
     if read:
         names, summaries = zip(*read, strict=True)
-        yield Details("Values", (values_table(names, summaries),), "values")
+        yield Details("The values of each", (values_table(names, summaries),), "values")
     if report.pairs:
         pairs: tuple[Part, ...] = (_pairs(report), *_orders(report))
         yield Details("Pair by pair", pairs, "pairs")

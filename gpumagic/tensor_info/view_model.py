@@ -306,8 +306,10 @@ def _note(report: ModelReport, odd: Oddity) -> Iterator[Note]:
     expression = report.expression
     match odd.kind:
         case "NaN or inf":
-            text, hint = f"{odd.said[0]} in {first}", f"%tensor_info --values {first}"
-            yield Note("problem", text, hint)
+            # What an optimizer remembers has no path that could be typed.
+            is_code = "[...]" not in first
+            hint = f"%tensor_info --values {first}" if is_code else ""
+            yield Note("problem", f"{odd.said[0]} in {first}", hint)
         case "several devices":
             where = listed(report.root.devices)
             yield Note(

@@ -76,7 +76,7 @@ def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     if report.values is not None:
         yield from _all_values(report, report.values, in_sight=values is not None)
     if dims and not few:
-        yield Details("One step along each dim", dims, "dims")
+        yield Details("Size and stride of each dim", dims, "dims")
     other = reads or values is not None
     yield from folded_parts(report, reads_in_sight=reads, grid_in_sight=not other)
 
@@ -112,8 +112,10 @@ def folded_parts(
     if said := views_text(report):
         summary = "What .view can do, and what a copy takes"
         yield Details(summary, (Paragraph(said),), "views")
-    yield from (Details("Bytes", (bars,), "bytes") for bars in bytes_bars(report))
-    yield Details("Facts", (facts_table(report),), "facts")
+    yield from (
+        Details("How much memory", (bars,), "bytes") for bars in bytes_bars(report)
+    )
+    yield Details("Layout, place and flags", (facts_table(report),), "facts")
     if is_drawn(report) and report.on_accelerator and not reads_in_sight:
         yield Details("What a warp fetches", tuple(warp_parts((report,))), "warp")
     yield from _inside(report)

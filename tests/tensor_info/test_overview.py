@@ -229,6 +229,18 @@ def test_kinds_of_every_sort_are_counted():
     assert json.dumps(report.to_dict())
 
 
+def test_values_that_cannot_be_read_are_one_sentence():
+    """However many tensors have none, the reason is told once, with how many."""
+    model = nn.Sequential(*(nn.Linear(2, 2, device="meta") for _ in range(20)))
+
+    report = overview(model, values=True)
+
+    assert report.root.nan_count is None
+    unread = [each for each in report.remarks if "cannot be read" in each]
+    assert len(unread) == 1
+    assert unread[0].startswith("values of .0.weight and 39 more cannot be read")
+
+
 def test_looking_keeps_nothing_alive_and_changes_nothing():
     """The model dies with its last name, and its versions and gradients stay."""
     model = net()

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from gpumagic.tensor_info import aliases, compare, describe, explain_view
+from gpumagic.tensor_info import aliases, compare, describe, explain_view, overview
 
 torch = pytest.importorskip("torch")
 
@@ -23,6 +23,7 @@ def look(x):
     explain_view(x, (-1,))
     compare(x, x, view=(-1,), warp=True)
     aliases({"x": x, "xs": [x], "Out": {1: x}})
+    overview([x, {"x": x}])
 
 
 def holders(x):
@@ -199,7 +200,7 @@ with gpumagic.simulate("h100") as machine:
     assert (pair.same_storage, pair.relation) == (True, "contains")
     assert len(groups) == 1 and groups[0].hidden_holders == 0
     assert describe(x, values=True).values.zero_count == 24
-    assert "copied" in describe(x, values=True).remarks[0]
+    assert "waited for it" in str(describe(x, values=True).show("how"))
 """
 
 

@@ -58,7 +58,7 @@ def test_figures_are_those_of_all_elements(size, data, piece, transposed):
 
     with unittest.mock.patch.object(values, "_PIECE", piece):
         found, remarks = values.summarise(x)
-        nans, infinities, _ = values.not_finite(x, "x")
+        nans, infinities, _ = values.not_finite(x)
 
     finite = x[x.isfinite()]
     assert remarks == ()
