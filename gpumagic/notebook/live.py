@@ -168,6 +168,7 @@ class Panel:
     def __init__(
         self, shell: Any, driver: Callable[[], Driver], *, keeps: bool
     ) -> None:
+        self._shell, self._cell = shell, shell.execution_count
         self._looking = Looking(driver)
         self._place = place_in(shell)
         self._keeps = keeps
@@ -195,12 +196,15 @@ class Panel:
             self._outcome = "stopped after"
         self._over.set()
         self._hook.take_out()
-        self._undo.close()
-        self._thread.join(_PATIENCE_S)
+        try:
+            self._thread.join(_PATIENCE_S)
+        except KeyboardInterrupt:
+            self._thread.join(_PATIENCE_S)  # the last picture belongs to this cell
+            raise
 
     def _draw_until_over(self) -> None:
         pause_s, is_shown = _FEWEST_S_BETWEEN, False
-        while not self._over.wait(pause_s):
+        while not self._over.wait(pause_s) and self._is_this_cell():
             began_s = time.thread_time()
             self._place.show(self._drawing(is_last=False))
             is_shown = True
@@ -209,6 +213,11 @@ class Panel:
             self._place.show(self._drawing(is_last=True), is_last=True)
         elif is_shown:
             self._place.clear()
+        self._undo.close()
+
+    def _is_this_cell(self) -> bool:
+        """Ctrl-C may have come in the moment in which its end was to be noted."""
+        return bool(self._shell.execution_count == self._cell)
 
     def _drawing(self, *, is_last: bool) -> Drawing:
         now_s = time.monotonic()
@@ -217,6 +226,8 @@ class Panel:
         told = [f"{self._outcome} {took}" if is_last else took]
         told += self._loops_told(loops, now_s)
         rows = [row for device in devices for row in _rows_of(device)]
+        if isinstance(self._place, _Line):  # which has no room for a table
+            told += (f"{name} {_said(cell)}" for name, cell in rows)
         filled = [each.allocated_bytes or each.used_bytes for each in devices]
         self._seen.note(sum(filter(None, filled)) if any(filled) else None)
         parts: list[Part] = [Grid("", tuple(rows))] if rows else []
@@ -257,6 +268,10 @@ def _rows_of(device: DeviceNow) -> Iterator[tuple[str, Cell]]:
     if device.busy_share is not None:
         busy = Meter(device.busy_share, share_text(device.busy_share))
         yield f"{device.where}, busy", busy
+
+
+def _said(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Meter) else str(cell)
 
 
 def _label() -> str:
