@@ -370,12 +370,22 @@ def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
 
 def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, ...]:
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    bounds: defaultdict[tuple[str, str], dict[str, float]]
+    bounds = defaultdict(lambda: defaultdict(float))
     for span in work:
         start_s, end_s = window.cut(span)
-        seconds[span.name, span.kind.value].append(end_s - start_s)
+        key = span.name, span.kind.value
+        seconds[key].append(end_s - start_s)
+        if span.bound is not None:
+            bounds[key][span.bound] += end_s - start_s
     kernels = [
-        TopKernel(name, kind, len(each), sum(each), max(each))
-        for (name, kind), each in seconds.items()
+        TopKernel(*key, len(each), sum(each), max(each), _most(bounds[key]))
+        for key, each in seconds.items()
     ]
     kernels.sort(key=lambda kernel: (-kernel.total_s, kernel.name))
     return tuple(kernels[:MOST_KERNELS])
+
+
+def _most(bounds: dict[str, float]) -> str | None:
+    """The bound under which most time was spent."""
+    return max(bounds, key=bounds.__getitem__, default=None)

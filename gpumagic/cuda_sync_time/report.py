@@ -265,13 +265,18 @@ class StreamShare(Record):
 
 @dataclass(frozen=True)
 class TopKernel(Record):
-    """All runs of one kernel or copy."""
+    """All runs of one kernel or copy.
+
+    Attributes:
+        bound: What most of that time was spent on, where a model knows.
+    """
 
     name: str
     kind: str
     times: int
     total_s: float
     longest_s: float
+    bound: str | None = None
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ class _Named(NamedTuple):
     kind: str
     times: int
     total_s: float
+    bound: str | None
 
 
 def _by_short_name(profile: Profile) -> list[_Named]:
@@ -146,7 +147,12 @@ def _by_short_name(profile: Profile) -> list[_Named]:
     for each in profile.kernels:
         alike.setdefault((kernel_name(each.name), each.kind), []).append(each)
     named = [
-        _Named(*key, sum(each.times for each in its), sum(each.total_s for each in its))
+        _Named(
+            *key,
+            times=sum(each.times for each in its),
+            total_s=sum(each.total_s for each in its),
+            bound=max(its, key=lambda each: each.total_s).bound,
+        )
         for key, its in alike.items()
     ]
     return sorted(named, key=lambda each: -each.total_s)
@@ -159,21 +165,20 @@ def dearest(profile: Profile) -> tuple[str, float | None]:
 
 
 def kernel_table(profile: Profile) -> Table:
-    """A row for each name."""
-    return Table(
-        _KERNELS,
-        (
-            Column("Kernel or copy"),
-            Column("Count", number=True),
-            Column("Total", number=True),
+    """A row for each name, with what bounds it where that is known."""
+    bound = Property(Column("Limited by"), lambda each: each.bound or "-")
+    known = any(each.bound for each in profile.kernels)
+    properties = (
+        Property(Column("Kernel or copy"), lambda each: each.name),
+        Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
+        Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
+        Property(
             Column("Of busy time"),
+            lambda each: _meter(profile, each.total_s, is_short=known),
         ),
-        tuple(
-            (name, f"{times:,}", seconds_text(total_s), _meter(profile, total_s))
-            for name, _, times, total_s in _by_short_name(profile)
-        ),
-        name="kernels",
+        *((bound,) if known else ()),
     )
+    return Table.of(_KERNELS, properties, _by_short_name(profile), name="kernels")
 
 
 def _by_name(profile: Profile) -> Table:
@@ -218,6 +223,6 @@ def _of_busy_time(profile: Profile, seconds: float) -> float | None:
     return min(seconds / busy, 1.0) if busy > 0 else None
 
 
-def _meter(profile: Profile, seconds: float) -> Meter:
+def _meter(profile: Profile, seconds: float, *, is_short: bool) -> Meter:
     share = _of_busy_time(profile, seconds)
-    return Meter(share, share_text(share))
+    return Meter(share, share_text(share), is_short=is_short)

@@ -79,6 +79,8 @@ class Strips:
         remark: What else is said under the rows.
 
         empty: How unused space is called.
+
+        is_explained: Whether colours are explained; not where others just above are.
     """
 
     caption: str
@@ -89,6 +91,7 @@ class Strips:
     text_of: Callable[[float], str] = field(default="{:g}".format)
     remark: str = ""
     empty: str = "free"
+    is_explained: bool = True
 
     @cached_property
     def _kinds(self) -> dict[str, Swatch]:
@@ -137,13 +140,16 @@ class Strips:
         return f"{len(pieces)} {self.noun}s: {', '.join(said)}{named}{more}"
 
     def _foot_html(self) -> Html:
-        legend = legend_html(self._said())
         scale = self._scale(WIDTH)
         fine = any(has_fine(row, scale) for row in self.rows)
-        said = [" &nbsp; ".join(filter(None, (legend, self._unused("□"))))]
-        said += map(words, self._remarks(fine=fine))
+        said = [*self._legend_html(), *map(words, self._remarks(fine=fine))]
         style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
         return element("p", Html("<br/>".join(said)), style=style)
+
+    def _legend_html(self) -> Iterator[str]:
+        if self.is_explained:
+            legend = legend_html(self._said())
+            yield " &nbsp; ".join(filter(None, (legend, self._unused("□"))))
 
     def _unused(self, mark: str) -> str:
         return f"{mark} {self.empty}"
@@ -179,7 +185,9 @@ class Strips:
             ):
                 yield indented(line)
         unused = self._unused(glyphs.gap)
-        yield from map(indented, legend_ink(self._said(), narrower(options), unused))
+        if self.is_explained:
+            legend = legend_ink(self._said(), narrower(options), unused)
+            yield from map(indented, legend)
         for remark in self._remarks(fine=fine):
             yield indented(ink(remark, options))
 

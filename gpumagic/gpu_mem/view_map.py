@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -114,7 +115,10 @@ def map_parts(report: MapReport) -> Iterator[Part]:
             yield Details(what, (table,), "held")
     drawn = tuple(pictures(report.segments, report.setting))
     if len(drawn) > 1 or "not drawn" in in_sight.remark:
-        yield Details("Every segment, by pool and stream", drawn, "segments")
+        first, *others = drawn
+        plain = (replace(each, is_explained=False) for each in others)
+        every = (first, *plain)
+        yield Details("Every segment, by pool and stream", every, "segments")
     yield from _blocks(report)
     yield from fragmentation_parts(report)
     yield how_measured(Paragraph(_HOW))

@@ -702,6 +702,21 @@ OPERATORS = dataclasses.replace(
     ),
 )
 
+_FEW_TILES = "too few tiles: 16 for 132 multiprocessors"
+BOUNDS = dataclasses.replace(
+    profiled(TWO_STREAMS),
+    setting=SIMULATED,
+    profile=dataclasses.replace(
+        TWO_STREAMS,
+        kernels=(
+            TopKernel("aten::mm", "kernel", 4, 3.6 * MS, 910 * US, _FEW_TILES),
+            TopKernel("aten::add", "kernel", 12, 50 * US, 10 * US, "launch"),
+            TopKernel("aten::sum", "kernel", 1, 39 * US, 39 * US, "bandwidth"),
+            TopKernel("Memcpy HtoD (Pinned -> Device)", "copy", 1, 1.1 * MS, 1.1 * MS),
+        ),
+    ),
+)
+
 SAMPLES = (
     ("gpu-bound", GPU_BOUND),
     ("launch-bound", LAUNCH_BOUND),
@@ -749,6 +764,7 @@ SAMPLES = (
     ("roof-simulated", MODELLED),
     ("roof-refused", REFUSED),
     ("lines", BY_LINE),
+    ("profile-bounds", BOUNDS),
     ("operators", OPERATORS),
     ("log", LOG),
     ("log-long", LONG_LOG),

@@ -501,7 +501,8 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-cell-lines",
     "gpu_mem-cell-exact",
-    "gpu_mem-balance-eight",
+    "gpu_mem-balance",  # a picture with patterns, names and counters behind clicks
+    "gpu_mem-cell-two",
     "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",
     "pin_loader-diagnosed",

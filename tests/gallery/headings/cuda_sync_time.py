@@ -49,6 +49,7 @@ HEADINGS = {
     "roof-simulated": "The limits of a simulated GPU",
     "roof-refused": "The operations could not be counted",
     "lines": "What each line took, on the host and on the GPU",
+    "profile-bounds": "What bounds each kernel, as the simulated GPU knows it",
     "operators": "What torch's operators took on a machine without a GPU",
     "log": "All timed cells of a notebook",
     "log-long": "The log of many cells, of which the oldest are forgotten",
