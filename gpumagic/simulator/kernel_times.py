@@ -71,8 +71,8 @@ _TILES: Final = (
 )
 # The pipeline of each further wave is filled anew, but for what other blocks hide.
 _NEXT_WAVE_NS: Final = 500
-# Sums are shared where that leaves each part this deep, and are added up by a second
-# kernel. Nothing recorded is shared in operands that are not aligned.
+# Sums are shared, with this depth left to each part at least, and are added up by a
+# second kernel. Nothing recorded is shared in operands that are not aligned.
 _PARTS_OF_A_SUM: Final = (1, 2, 4, 8, 16)
 _LEAST_DEPTH: Final = 256
 _ADDING_UP_NS: Final = 2000
@@ -233,9 +233,9 @@ class KernelTimes:
             last = min(high * wide * min(tiles, multiprocessors), results)
             end_ns = last * item * _NS_PER_S / self._copied_bytes_per_s
             for parts in _PARTS_OF_A_SUM:
-                deep = -(-depth // parts)
-                if parts > 1 and (deep < _LEAST_DEPTH or not aligned):
+                if parts > 1 and not aligned:
                     break
+                deep = max(-(-depth // parts), min(depth, _LEAST_DEPTH))
                 waves = -(-tiles * parts // multiprocessors)
                 took_ns = (
                     waves * deep * step_ns + max(waves - 1, 0) * _NEXT_WAVE_NS + end_ns
