@@ -71,8 +71,8 @@ _TILES: Final = (
 )
 # The pipeline of each further wave is filled anew, but for what other blocks hide.
 _NEXT_WAVE_NS: Final = 500
-# Sums are shared where that leaves each part this deep, and are added up by a second
-# kernel. Nothing recorded is shared in operands that are not aligned.
+# Sums are shared, with this depth left to each part at least, and are added up by a
+# second kernel. Nothing recorded is shared in operands that are not aligned.
 _PARTS_OF_A_SUM: Final = (1, 2, 4, 8, 16)
 _LEAST_DEPTH: Final = 256
 _ADDING_UP_NS: Final = 2000
@@ -83,6 +83,7 @@ _ADDING_UP_NS: Final = 2000
 _FED_BYTES: Final = 16
 _FED_BYTES_BEFORE_AMPERE: Final = 8
 _ON_TENSOR_CORES: Final = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+_RESULT_BYTES: Final = {"fp16": 2, "bf16": 2, "fp64": 8}  # of the others 4
 
 _THREADS_OF_MULTIPROCESSOR: Final = 2048
 _FEW: Final = 0.75  # fewer tiles than this share of the multiprocessors are few
@@ -224,24 +225,25 @@ class KernelTimes:
         batch, multiprocessors = prod(several), self._model.multiprocessors
         flops_per_s, aligned = self._aligned_rate(rule, dtype, columns, depth)
         flops_per_ns = flops_per_s / multiprocessors / _NS_PER_S
-        written = 4 * batch * rows * columns
+        results, item = batch * rows * columns, _RESULT_BYTES.get(dtype, 4)
         best = (inf, 0)
         for high, wide, kept in _TILES:
             tiles = batch * -(-rows // high) * -(-columns // wide)
             step_ns = 2 * high * wide / (flops_per_ns * kept)  # one deeper
-            last = min(4 * high * wide * min(tiles, multiprocessors), written)
-            end_ns = last * _NS_PER_S / self._copied_bytes_per_s
+            last = min(high * wide * min(tiles, multiprocessors), results)
+            end_ns = last * item * _NS_PER_S / self._copied_bytes_per_s
             for parts in _PARTS_OF_A_SUM:
-                deep = -(-depth // parts)
-                if parts > 1 and (deep < _LEAST_DEPTH or not aligned):
+                if parts > 1 and not aligned:
                     break
+                deep = max(-(-depth // parts), min(depth, _LEAST_DEPTH))
                 waves = -(-tiles * parts // multiprocessors)
                 took_ns = (
                     waves * deep * step_ns + max(waves - 1, 0) * _NEXT_WAVE_NS + end_ns
                 )
                 if parts > 1:
-                    adding_ns = parts * written * _NS_PER_S / self._cache_bytes_per_s
-                    took_ns += _ADDING_UP_NS + adding_ns
+                    sums = 4 * parts * results  # in fp32
+                    took_ns += _ADDING_UP_NS
+                    took_ns += sums * _NS_PER_S / self._cache_bytes_per_s
                 best = min(best, (took_ns, tiles * parts))
         return best
 
