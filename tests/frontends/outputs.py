@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 
 _WIDE = 2_000
+_INNERMOST = re.compile(r"<details\b[^>]*>(?:(?!<details\b).)*?</details>", re.DOTALL)
 
 
 class Output(NamedTuple):
@@ -22,12 +24,20 @@ class Output(NamedTuple):
     text: str
     html: str
 
+    @property
+    def in_sight(self) -> str:
+        """The HTML as it is before anything is opened."""
+        html, seen = self.html, ""
+        while html != seen:
+            seen, html = html, _INNERMOST.sub("", html)
+        return html
+
 
 @cache
 def outputs() -> tuple[Output, ...]:
     """Every output of ours that somebody may look at elsewhere."""
     samples = [
-        Output(name, drawing.text(_WIDE), str(drawing.html()))
+        Output(name, drawing.whole().text(_WIDE), str(drawing.html()))
         for name, drawing in everything()
     ]
     return (*samples, *(each for path in NOTEBOOKS for each in of_notebook(path)))
