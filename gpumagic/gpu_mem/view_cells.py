@@ -15,7 +15,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS, known_sum
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.gpu_mem.view_course import (
     at_peak_table,
@@ -44,6 +44,7 @@ from gpumagic.report.units import (
     change_text,
     count_text,
     devices_text,
+    known_sum,
 )
 
 if TYPE_CHECKING:
