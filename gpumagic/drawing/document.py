@@ -25,7 +25,6 @@ from gpumagic.drawing.html import (
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
-from gpumagic.drawing.tree import Tree
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class Details:
 
 
 def _opened(part: Part) -> Part:
-    return part.opened() if isinstance(part, Details | Tree) else part
+    return part.opened() if isinstance(part, Details) else part
 
 
 def how_measured(*parts: Part) -> Details:

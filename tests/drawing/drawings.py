@@ -62,19 +62,16 @@ TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
 CURVES = st.builds(
     Curve, TEXTS, st.lists(st.tuples(TIMES, TIMES), max_size=40).map(sorted).map(tuple)
 )
+FIGURES = st.tuples(TEXTS, TEXTS)
+SHARES = st.floats(0, 1)
 BRANCHES = st.recursive(
-    st.builds(Branch, TEXTS, st.lists(TEXTS, max_size=3).map(tuple)),
+    st.builds(Branch, TEXTS, FIGURES, SHARES, TEXTS),
     lambda inner: st.builds(
-        Branch, TEXTS, st.just(("1",)), st.lists(inner, max_size=3).map(tuple)
+        Branch, TEXTS, FIGURES, SHARES, TEXTS, st.lists(inner, max_size=3).map(tuple)
     ),
     max_leaves=6,
 )
-TREES = st.builds(
-    Tree,
-    TEXTS,
-    st.lists(COLUMNS, min_size=1, max_size=4).map(tuple),
-    st.lists(BRANCHES, max_size=4).map(tuple),
-)
+TREES = st.builds(Tree, TEXTS, FIGURES, BRANCHES, st.just(True))
 NOTES = st.builds(Note, st.sampled_from(("note", "warning", "problem")), TEXTS, TEXTS)
 PLAIN = st.one_of(
     tables(),

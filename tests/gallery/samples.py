@@ -6,10 +6,12 @@ All numbers are fixed here, so that golden files differ only where a view does.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from gpumagic.drawing import (
+    AllLevels,
     Badge,
     Bar,
     BarPair,
@@ -165,6 +167,39 @@ def _memory(caption, used):
 def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
+
+_MODEL = Tree(
+    "Parameters and bytes of each part, and its share of the bytes",
+    ("parameters", ""),
+    Branch(
+        "model GPT",
+        ("123,651,840", "437 MiB"),
+        1.0,
+        below=(
+            Branch("embedding Embedding", ("38,597,376", "147 MiB"), 0.337),
+            Branch(
+                "blocks ModuleList",
+                ("85,054,464", "290 MiB"),
+                0.663,
+                below=tuple(
+                    Branch(
+                        f"block {at} Block",
+                        ("42,527,232", "145 MiB"),
+                        0.332,
+                        below=(
+                            Branch("attention", ("2,362,368", "4.51 MiB"), 0.01),
+                            Branch("mlp", ("40,164,864", "140 MiB"), 0.32, "frozen"),
+                        ),
+                    )
+                    for at in range(2)
+                ),
+                is_open=True,
+            ),
+            Branch(LONG, ("1", ""), 0.0, HOSTILE, (Branch(HOSTILE, ("", ""), 0.0),)),
+        ),
+        is_open=True,
+    ),
+)
 
 PARTS: tuple[tuple[str, Drawing], ...] = (
     (
@@ -400,35 +435,9 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         "trees",
         _one(
             "The model has 124 million parameters in 2 blocks.",
-            Tree(
-                "model",
-                (Column("Module"), Column("Parameters", True), Column("dtype")),
-                (
-                    Branch("embedding", ("38,597,376", "float32")),
-                    Branch(
-                        "blocks",
-                        ("85,054,464", ""),
-                        tuple(
-                            Branch(
-                                f"block {at}",
-                                ("42,527,232", "float32"),
-                                (
-                                    Branch("attention", ("2,362,368", "bfloat16")),
-                                    Branch("mlp", ("40,164,864", "float32")),
-                                ),
-                            )
-                            for at in range(2)
-                        ),
-                    ),
-                    Branch(LONG, ("1", "float32"), (Branch(HOSTILE),)),
-                ),
-            ),
-            Tree(
-                "Very many",
-                (Column("Module"),),
-                tuple(Branch(f"layer {at}") for at in range(60)),
-            ),
-            Tree("Nothing", (Column("Module"),), ()),
+            _MODEL,
+            AllLevels("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
     ("timeline", _one("A third of the copies is hidden behind kernels.", _OVERLAP)),
@@ -482,7 +491,7 @@ PICTURES = (  # how the names of those with a picture begin
     "timeline-",
     "palette",
     "stacks",
-    "trees",  # fifty rows of a level
+    "trees",  # all levels, behind a click
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-lines",
