@@ -59,9 +59,8 @@ TIMES = st.floats() | st.floats(0, 1)
 SPANS = st.builds(Span, TIMES, TIMES, TEXTS, st.sampled_from("abcdefg") | TEXTS)
 LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
 TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
-CURVES = st.builds(
-    Curve, TEXTS, st.lists(st.tuples(TIMES, TIMES), max_size=40).map(sorted).map(tuple)
-)
+HEIGHTS = st.lists(st.floats(-1e12, 1e12), max_size=400).map(tuple)
+CURVES = st.builds(Curve, TEXTS, HEIGHTS, st.tuples(TEXTS, TEXTS), TEXTS)
 FIGURES = st.tuples(TEXTS, TEXTS)
 SHARES = st.floats(0, 1)
 BRANCHES = st.recursive(

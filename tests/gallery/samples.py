@@ -416,19 +416,24 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "Memory was highest in the backward pass.",
             Curve(
-                "Active bytes while the cell ran",
-                tuple(
-                    (at * 1e-4, (at if at < 120 else 190 - at) * GIB / 12)
-                    for at in range(171)
-                ),
-                seconds_text,
-                bytes_text,
-                at_peak="activations 6.00 GiB, model 3.00 GiB",
+                "In use, step by step",
+                tuple((at if at < 120 else 190 - at) * GIB // 12 for at in range(171)),
+                ("start", "85 steps", "170 steps"),
+                "peak 9.92 GiB: activations 6.00 GiB, model 3.00 GiB",
+                text_of=bytes_text,
             ),
-            Curve("Flat", ((0.0, 7.0), (3.0, 7.0)), kind="cached"),
-            Curve("A moment", ((1.0, 7.0),)),
-            Curve("Nothing", ((0.0, 0.0), (float("nan"), 1.0), (2.0, 0.0))),
-            Curve("No values", ()),
+            Curve(
+                "Up and down within one stretch: the scale begins at 40",
+                (60, 60, 80, 50, 50),
+                ("start", "5 steps"),
+                "peak 80",
+                lowest=(60, 41, 50, 44, 50),
+                floor=40,
+                kind="cached",
+            ),
+            Curve("Flat", (7,), ("start", "1 step"), "peak 7"),
+            Curve("Nothing", (0, 0), ("start", "1 step"), "never in use"),
+            Curve("No values", (), ("", ""), "nothing recorded"),
         ),
     ),
     (
