@@ -144,6 +144,14 @@ def test_small_ups_and_downs_on_much_memory_are_seen():
     assert len(set(drawn(picture)[2:7])) > 2
 
 
+def test_what_never_changes_is_drawn_from_zero_on():
+    """A scale from the peak to the peak would show memory in use as none."""
+    picture = curve(Course(0, 1, *[(GIB, GIB)] * 2, GIB, 0), CUDA)
+
+    assert picture.floor == 0
+    assert "█" in drawn(picture)[2]
+
+
 def test_host_memory_is_called_so():
     """Without a GPU the curve is of the memory that tensors have on the host."""
     picture = curve(UP_AND_DOWN, HOST)
