@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.digits import measured, times_text
 from gpumagic.cuda_sync_time.report import FlagKind
 from gpumagic.drawing import Note, NoteText
-from gpumagic.drawing.document import folded, gravest_first, how_often, on_each
+from gpumagic.drawing.document import folded, gravest_first
 from gpumagic.report.units import (
     UNKNOWN,
     devices_text,
+    how_often,
     listed,
+    on_each,
     seconds_text,
     share_of,
     share_text,

@@ -29,9 +29,10 @@ from gpumagic.drawing.series import Curve, Plane, Sparkline
 from gpumagic.drawing.strips import Piece, StripRow, Strips
 from gpumagic.drawing.table import Column, Grid, Property, Table
 from gpumagic.drawing.timeline import Lane, Span, Timeline
-from gpumagic.drawing.tree import Branch, Tree
+from gpumagic.drawing.tree import AllLevels, Branch, Tree
 
 __all__ = [
+    "AllLevels",
     "Badge",
     "Bar",
     "BarPair",

@@ -25,8 +25,7 @@ from gpumagic.drawing.html import (
 from gpumagic.drawing.ink import GAP, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
-from gpumagic.drawing.tree import Tree
-from gpumagic.report.units import UNKNOWN, count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
         Hashable,
         Iterable,
         Iterator,
-        Sequence,
     )
 
     from rich.console import ConsoleOptions, RenderResult
@@ -66,7 +64,6 @@ class Part(Protocol):
 NoteKind = Literal["note", "warning", "problem"]
 _KINDS = get_args(NoteKind)
 _Finding = TypeVar("_Finding")
-_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -152,38 +149,6 @@ def gravest_first(notes: Iterable[Note]) -> tuple[Note, ...]:
     return tuple(sorted(notes, key=lambda note: -_KINDS.index(note.kind)))
 
 
-def how_often(times: float | None) -> str:
-    """How many times something happened.
-
-    >>> how_often(1), how_often(2000), how_often(None)
-    ('once', '2,000 times', 'an unknown number of times')
-    """
-    if times is None:
-        return f"an {UNKNOWN} number of times"
-    return "once" if times == 1 else f"{times:,.0f} times"
-
-
-def on_each(
-    said: Callable[[float | None], str], amounts: Sequence[float | None]
-) -> str:
-    """An amount for each device where it is the same, else for all of them.
-
-    >>> on_each(how_often, [2]), on_each(how_often, [2, 2]), on_each(how_often, [1, 2])
-    ('2 times', '2 times on each', '3 times in all')
-    """
-    if len(amounts) == 1:
-        return said(amounts[0])
-    if len(set(amounts)) == 1:
-        return f"{said(amounts[0])} on each"
-    return f"{said(known_sum(amounts))} in all"
-
-
-def known_sum(amounts: Sequence[_Number | None]) -> _Number | None:
-    """All together, or unknown where one of them is."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
-
-
 @dataclass(frozen=True)
 class Paragraph:
     """Running text; a line break in it stays one."""
@@ -251,7 +216,7 @@ class Details:
 
 
 def _opened(part: Part) -> Part:
-    return part.opened() if isinstance(part, Details | Tree) else part
+    return part.opened() if isinstance(part, Details) else part
 
 
 def how_measured(*parts: Part) -> Details:

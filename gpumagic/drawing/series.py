@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -12,21 +11,23 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import (
-    INSET,
-    WIDEST_EM,
     Html,
     captioned,
     element,
+    unbroken,
     words,
 )
 from gpumagic.drawing.ink import GAP, glyphs_for, ink
 from gpumagic.drawing.lanes import axis_html, axis_text
-from gpumagic.drawing.palette import BLUE, GREY, RULE, TRACK, VERMILLION, swatches
+from gpumagic.drawing.palette import BLUE, GREY, TRACK, VERMILLION, swatches
 from gpumagic.drawing.svg import image
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
+    cell_of,
     indented,
+    row_html,
+    table_html,
 )
 from gpumagic.report.units import count_text
 
@@ -46,8 +47,10 @@ _WIDTH, _HEIGHT = 300, 40
 _PLANE_WIDTH, _PLANE_HEIGHT = 360, 180
 _PLANE_MARGIN = 8
 
-_CURVE_WIDTH, _CURVE_COLUMNS, _CURVE_ROWS = 480, 240, 4
+_CURVE_WIDTH, _CURVE_EM, _CURVE_ROWS = 480, 60, 5
 _CURVE_HEIGHT, _ABOVE = 96, 10  # above it there is room for the mark of the peak
+_MOST_STRETCHES = 240
+_LINE_HEIGHT = 18
 _ROOM = _CURVE_HEIGHT - _ABOVE
 
 
@@ -175,125 +178,169 @@ class Sparkline:
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity that stays as it is until it changes, over time, with its peak.
+    """An area under a quantity that goes by steps, with its highest place marked.
 
     Args:
-        caption: What is measured.
+        caption: What is drawn.
 
-        points: From when on it is how much, in order of time; the last one only says
-            when it ends.
+        highest: The most in each stretch, from left to right.
 
-        across_of: Writes a time with its unit.
+        across: What stands below its left end and below its right one.
+
+        peak: What is told of the peak.
+
+        lowest: The least in each stretch; empty where that is the most as well.
+
+        floor: What the lower edge stands for.
 
         text_of: Writes a value with its unit.
 
         kind: What it is, as in the palette.
-
-        at_peak: What else is said of the peak.
     """
 
     caption: str
-    points: tuple[Spot, ...]
-    across_of: Callable[[float], str] = field(default="{:g}".format)
+    highest: tuple[float, ...]
+    across: tuple[str, str]
+    peak: str
+    lowest: tuple[float, ...] = ()
+    floor: float = 0
     text_of: Callable[[float], str] = field(default="{:g}".format)
     kind: str = "in use"
-    at_peak: str = ""
-
-    @cached_property
-    def _known(self) -> list[Spot]:
-        return [spot for spot in self.points if all(map(math.isfinite, spot))]
 
     @property
-    def _peak(self) -> Spot:
-        return max(self._known, key=lambda spot: spot[1])
+    def _top(self) -> float:
+        return max(self.highest, default=self.floor)
 
-    def _place(self, at: float, width: int) -> float:
-        first, last = self._known[0][0], self._known[-1][0]
-        return width * ((at - first) / (last - first)) if last > first else 0.0
+    @property
+    def _axis(self) -> tuple[str, str]:
+        return self.text_of(self._top), self.text_of(self.floor)
 
-    def _columns(self, count: int) -> list[float]:
-        """For each column the highest share of the peak that it has."""
-        highest, shares = self._peak[1], [0.0] * count
-        for (start, value), (end, _) in pairwise((*self._known, self._known[-1])):
-            first = min(int(self._place(start, count)), count - 1)
-            until = min(math.ceil(self._place(end, count)), count)
-            for column in range(first, max(until, first + 1)):
-                share = value / highest if highest > 0 else 0.0
-                shares[column] = max(shares[column], share)
-        return shares
+    def _share(self, value: float) -> float:
+        """How high it stands, from 0 to 1."""
+        extent = self._top - self.floor
+        return max(value - self.floor, 0) / extent if extent > 0 else 0.0
 
-    def _ticks(self) -> list[str]:
-        first, last = self._known[0][0], self._known[-1][0]
-        middle = first / 2 + last / 2
-        return [self.across_of(at) for at in dict.fromkeys((first, middle, last))]
-
-    def words(self) -> str:
-        """What the curve shows: its peak and when that was."""
-        if not self._known:
-            return "no values"
-        at, highest = self._peak
-        said = f"highest {self.text_of(highest)}, at {self.across_of(at)}"
-        return f"{said}: {self.at_peak}" if self.at_peak else said
+    # ---------------------------------------------------------------------- HTML
 
     def html(self) -> Html:
-        """Caption, picture with its axes, and the peak in words."""
-        said = [element("strong", words(self.caption), style="font-weight:600")]
-        if self._known:
-            said += [words(self.text_of(self._peak[1])), self._picture()]
-        rows = (element("div", each) for each in (*said, words(self.words())))
-        return element("div", *rows, style=f"margin:0 0 .9em {INSET}")
+        """A table: the axis, the picture over the other axis, and the peak in words."""
+        upper, lower = self._axis
+        between = f"height:{_CURVE_HEIGHT - _LINE_HEIGHT}px"
+        axis = (
+            element("div", unbroken(upper), style=between),
+            element("div", unbroken(lower)),
+        )
+        beside = element("div", *axis, style=f"height:{_CURVE_HEIGHT + _LINE_HEIGHT}px")
+        patch = svg.picture(10, _ABOVE, "peak", _mark(5))
+        told = Html(f"{image(patch, 'the mark', 10, _ABOVE)} {words(self.peak)}")
+        rows = (
+            row_html(beside, cell_of(self._picture())),
+            row_html(Html(""), cell_of(told)),
+        )
+        return table_html(self.caption, rows)
 
     def _picture(self) -> Html:
-        shares = self._columns(_CURVE_COLUMNS)
-        wide, swatch = _CURVE_WIDTH // _CURVE_COLUMNS, swatches((self.kind,))[self.kind]
-        levels = (round((1 - share) * _ROOM) + _ABOVE for share in shares)
-        steps = (f"V{level}h{len(list(run)) * wide}" for level, run in groupby(levels))
-        hill = f"M0 {_CURVE_HEIGHT}{''.join(steps)}V{_CURVE_HEIGHT}z"
-        # Half of the mark is left of its place, where there has to be room.
-        at = min(max(100 * self._place(self._peak[0], 1), 1.0), 99.0)
-        mark = element(
-            "svg",
-            svg.path(f"M-5 0h10l-5 {_ABOVE - 1}z", VERMILLION),
-            x=f"{at:.2f}%",
-            overflow="visible",
-        )
-        floor = svg.path(f"M0 {_CURVE_HEIGHT - 1}h{_CURVE_WIDTH}v1H0z", RULE)
+        upper, lower = self._axis
+        swatch = swatches((self.kind,))[self.kind]
+        tops = [*map(self._share, _spread(self.highest, _MOST_STRETCHES, max))]
+        lows = [*map(self._share, _spread(self._lowest, _MOST_STRETCHES, min))]
+        marks = []
+        if any(tops):
+            at = (tops.index(max(tops)) + 0.5) / len(tops)
+            # Half of the mark is left of its place, where there has to be room.
+            place = f"{min(max(100 * at, 1.0), 99.0):.2f}%"
+            marks.append(element("svg", _mark(0), x=place, overflow="visible"))
         picture = svg.wide_picture(
             _CURVE_WIDTH,
             _CURVE_HEIGHT,
             self.caption,
-            svg.filled(hill, swatch),
-            floor,
-            mark,
+            svg.path(f"M0 {_ABOVE}h{_CURVE_WIDTH}V{_CURVE_HEIGHT}H0z", TRACK),
+            svg.filled(_hill(tops, lows), swatch),
+            *marks,
         )
-        alt = f"{self.caption}: a curve, {self.words()}"
-        axis = axis_html(self._ticks())
         return svg.wide_image(
-            picture, alt, _CURVE_WIDTH, _CURVE_HEIGHT, axis, most_em=WIDEST_EM
+            picture,
+            f"{self.caption}: a curve from {upper} down to {lower}. {self.peak}",
+            _CURVE_WIDTH,
+            _CURVE_HEIGHT,
+            axis_html(list(self.across)),
+            most_em=_CURVE_EM,
         )
+
+    @property
+    def _lowest(self) -> tuple[float, ...]:
+        return self.lowest or self.highest
+
+    # ---------------------------------------------------------------------- text
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield from caption_ink(self.caption, options)
-        if self._known:
-            yield from map(indented, self._drawn(options))
-        yield indented(ink(self.words(), options))
+        yield from map(indented, self._drawn(options))
+        peak = Text(f"{glyphs_for(options).peak} ", style=VERMILLION)
+        yield indented(peak.append_text(ink(self.peak, options)))
 
     def _drawn(self, options: ConsoleOptions) -> Iterator[Text]:
-        top, zero = (ink(self.text_of(at), options) for at in (self._peak[1], 0))
-        left = max(top.cell_len, zero.cell_len)
+        upper, lower = (ink(text, options) for text in self._axis)
+        left = max(upper.cell_len, lower.cell_len)
         room = max(options.max_width - INDENT - len(GAP) - left, 1)
-        shares = self._columns(room)
+        cells = min(room, _MOST_CELLS)
+        shares = [*map(self._share, _spread(self.highest, cells, max, cells))]
         glyphs, swatch = glyphs_for(options), swatches((self.kind,))[self.kind]
-        peak = min(int(self._place(self._peak[0], room)), room - 1)
-        yield Text(" " * (left + len(GAP) + peak) + glyphs.peak, style=VERMILLION)
+        if any(shares):
+            # A stretch that takes several characters has its mark in their middle.
+            inside = max(cells // len(self.highest), 1) // 2
+            before = left + len(GAP) + shares.index(max(shares)) + inside
+            yield Text(" " * before + glyphs.peak, style=VERMILLION)
         for row in reversed(range(_CURVE_ROWS)):
-            label = {_CURVE_ROWS - 1: top, 0: zero}.get(row, Text()).copy()
+            label = {_CURVE_ROWS - 1: upper, 0: lower}.get(row, Text()).copy()
             label.align("right", left)
             line = "".join(_part(share, row, glyphs.levels) for share in shares)
             yield label.append(GAP).append(line.rstrip(), style=swatch.style)
-        yield Text(" " * (left + len(GAP)) + axis_text(self._ticks(), room))
+        across = [ink(mark, options).plain for mark in self.across]
+        yield Text(" " * (left + len(GAP)) + axis_text(across, cells), overflow="fold")
+
+
+def _spread(
+    values: Sequence[float],
+    most: int,
+    pick: Callable[[Sequence[float]], float],
+    least: int = 0,
+) -> list[float]:
+    """The values in so many places: of several in one that which is picked."""
+    if least <= len(values) <= most:
+        return list(values)
+    starts = [place * len(values) // most for place in range(most + 1)]
+    return [
+        pick(values[start : max(stop, start + 1)])
+        for start, stop in pairwise(starts)
+        if values
+    ]
+
+
+def _hill(tops: list[float], lows: list[float]) -> str:
+    """The outline of an area, up to the least of each stretch and with its most.
+
+    What rises and falls within one stretch is as high as its least, with a spike up to
+    its most: else a few steps would look like a plateau.
+    """
+    wide = _CURVE_WIDTH / max(len(tops), 1)
+    data, level = [f"M0 {_CURVE_HEIGHT}"], -1
+    for number, (top, low) in enumerate(zip(tops, lows, strict=True)):
+        high, ground = (round((1 - at) * _ROOM) + _ABOVE for at in (top, low))
+        left, right = number * wide, (number + 1) * wide
+        if ground != level:
+            data.append(f"H{left:.0f}V{ground}")
+            level = ground
+        if high < ground:
+            middle = (left + right) / 2
+            data.append(f"H{left:.0f}L{middle:.0f} {high}L{right:.0f} {ground}")
+    return "".join((*data, f"H{_CURVE_WIDTH}V{_CURVE_HEIGHT}z"))
+
+
+def _mark(x: int) -> Html:
+    return svg.path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
 
 
 def _part(share: float, row: int, levels: str) -> str:

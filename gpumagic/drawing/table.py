@@ -102,7 +102,11 @@ def wide_row_html(text: str, columns: int) -> Html:
 
 
 def pictures_html(
-    caption: str, headings: Iterable[Html], rows: Iterable[tuple[str, Html, str]]
+    caption: str,
+    headings: Iterable[Html],
+    rows: Iterable[tuple[str, Html, str]],
+    *,
+    size: int = 100,
 ) -> Html:
     """A table of things, each with its name, a picture, and what is said of it."""
     return table_html(
@@ -112,6 +116,7 @@ def pictures_html(
             for name, picture, said in rows
         ),
         head=head_html((heading, False) for heading in headings),
+        size=size,
     )
 
 

@@ -1,24 +1,17 @@
-"""Things within things, such as the modules of a model: rows that fold."""
+"""What lies within what, with its share: lines that open, and lines of text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing.html import INSET, Html, element, lines, unbroken, words
-from gpumagic.drawing.ink import (
-    GAP,
-    fit,
-    glyphs_for,
-    ink,
-    side_by_side,
-    underline,
-    widest,
-    widest_word,
-)
-from gpumagic.drawing.table import MOST_ROWS, Column, caption_ink, indented, narrower
+from gpumagic.drawing.document import Details
+from gpumagic.drawing.html import INSET, Html, element, escape, lines, words
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.palette import BLUE, TRACK
+from gpumagic.drawing.table import INDENT, caption_ink, indented
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -26,175 +19,211 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_NONE = "none"
-_STEP = 2  # characters for each level
-_LEVELS_IN_TEXT = 2
-# Each level moves names to the right by so much, and leaves what stands beside them.
-_STEP_EM, _MARK_EM, _NAME_EM, _CELL_EM = 1.2, 1.1, 24, 8
-_LEAST_NAME_EM = 6
+    from gpumagic.drawing.ink import Glyphs
+
+_BAR = 8
+_MOST_HTML_LINES = 60
+_NAME_EM, _STEP_EM = 24, 1.2
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One thing, and what is in it.
+    """One line of a tree, and the lines below it.
 
     Args:
-        name: What it is called in what it is in.
+        name: What it is called, and what it is.
 
-        cells: What stands beside it, one for each column after the first.
+        figures: One for each heading.
 
-        branches: What is in it.
+        share: Of the whole, from 0 to 1.
+
+        said: What else is to be said of it.
+
+        below: What lies in it.
+
+        is_open: Whether that is in sight from the first.
     """
 
     name: str
-    cells: tuple[str, ...] = ()
-    branches: tuple[Branch, ...] = ()
+    figures: tuple[str, ...]
+    share: float
+    said: str = ""
+    below: tuple[Branch, ...] = ()
+    is_open: bool = False
+
+    def lines(self, level: int = 0, *, all_of_them: bool) -> Iterator[_Line]:
+        """This line and those below it that are in sight."""
+        hidden = 0 if all_of_them or self.is_open else len(self.below)
+        yield _Line(level, self, hidden)
+        for each in () if hidden else self.below:
+            yield from each.lines(level + 1, all_of_them=all_of_them)
+
+
+@dataclass(frozen=True)
+class _Line:
+    level: int
+    branch: Branch
+    hidden: int
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Rows that open, with the same columns at each level.
+    """Things within things, such as the modules of a model.
 
-    Text shows two levels, as it cannot be opened; asked for as a whole, all of them.
+    Text has what is in sight from the first, as it cannot be opened; `AllLevels` beside
+    the tree has the rest.
 
     Args:
-        caption: What is shown.
+        caption: What lies within what.
 
-        columns: What stands in each column; the first one names the row.
+        headings: Of the figures.
 
-        branches: What is at the top.
+        root: The whole.
 
-        is_open: Whether all levels are wanted.
+        whole: Whether the text has all of it.
     """
 
     caption: str
-    columns: tuple[Column, ...]
-    branches: tuple[Branch, ...]
-    is_open: bool = False
-
-    def opened(self) -> Tree:
-        """The same with all levels in sight."""
-        return replace(self, is_open=True)
-
-    # ---------------------------------------------------------------------- HTML
+    headings: tuple[str, ...]
+    root: Branch
+    whole: bool = False
 
     def html(self) -> Html:
-        """A `<details>` for each row that has something in it; the first are open."""
-        head = _line(
-            [element("strong", words(each.heading)) for each in self.columns],
-            self.columns,
-            _NAME_EM,
-        )
-        caption = element("strong", words(self.caption), style="font-weight:600")
+        """Lines that open; where there are very many, the upper levels."""
+        most = 2 * _MOST_HTML_LINES if self.whole else _MOST_HTML_LINES
+        shown = _nearest(self.root, most)
+        caption = element("div", words(self.caption), style="font-weight:600")
         return element(
             "div",
-            lines(
-                (
-                    element("div", caption),
-                    element("div", head, style=f"margin-left:{_MARK_EM}em"),
-                    *self._rows_html(self.branches, 0),
-                    "" if self.branches else element("div", words(_NONE)),
-                )
-            ),
-            style=f"margin:0 0 .9em {INSET};line-height:1.7",
+            lines((caption, self._html(self.root, 0, shown))),
+            style=f"margin:0 0 .9em {INSET};line-height:1.6",
         )
 
-    def _rows_html(self, branches: tuple[Branch, ...], depth: int) -> Iterator[Html]:
-        for branch in branches[:MOST_ROWS]:
-            row = self._row_html(branch, depth)
-            if not branch.branches:
-                yield element("div", row, style=f"margin-left:{_MARK_EM}em")
-                continue
-            inside = lines(self._rows_html(branch.branches, depth + 1))
-            yield element(
-                "details",
-                element("summary", row, style="cursor:pointer"),
-                element("div", inside, style=f"margin-left:{_STEP_EM}em"),
-                open="open" if self.is_open or depth < _LEVELS_IN_TEXT - 1 else "",
-            )
-        if len(branches) > MOST_ROWS:
-            yield element("div", words(_more(branches)))
+    def _html(self, branch: Branch, level: int, shown: set[int]) -> Html:
+        line = self._line_html(branch, level)
+        below = [each for each in branch.below if id(each) in shown]
+        if not below:
+            return element("div", line, style="padding-left:1em")
+        inside = [self._html(each, level + 1, shown) for each in below]
+        if len(below) < len(branch.below):
+            inside.append(element("div", words("... more by --show tree")))
+        is_open = branch.is_open or self.whole
+        return element(
+            "details",
+            element("summary", line, style="cursor:pointer"),
+            element("div", lines(inside), style=f"padding-left:{_STEP_EM}em"),
+            open="open" if is_open else "",
+        )
 
-    def _row_html(self, branch: Branch, depth: int) -> Html:
-        width_em = max(_NAME_EM - _STEP_EM * depth, _LEAST_NAME_EM)
-        shown = [words(branch.name), *map(unbroken, _cells(branch, self.columns))]
-        return _line(shown, self.columns, width_em)
-
-    # ---------------------------------------------------------------------- text
+    def _line_html(self, branch: Branch, level: int) -> Html:
+        width = max(_NAME_EM - _STEP_EM * level, 8)
+        figures = ", ".join(
+            f"{figure} {heading}" if heading else figure
+            for heading, figure in zip(self.headings, branch.figures, strict=True)
+            if figure
+        )
+        said = f"{figures}; {branch.said}" if branch.said else figures
+        name = element(
+            "span",
+            words(branch.name),
+            style=f"display:inline-block;min-width:{width:.4g}em",
+        )
+        return Html(name + _bar_html(branch.share) + escape(said))
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield from caption_ink(self.caption, options)
-        rows = [
-            [Text(" " * _STEP * depth).append_text(ink(name, options)), *cells]
-            for depth, name, cells in self._told(self.branches, 0, options)
-        ]
-        heads = [ink(each.heading, options, "bold") for each in self.columns]
-        room = narrower(options).max_width - len(GAP) * (len(heads) - 1)
-        widths = self._widths(heads, rows, room)
-        right = [each.number for each in self.columns]
-        for number, row in enumerate((heads, *rows)):
-            for line in side_by_side(row, widths, console, right=right):
-                yield indented(line)
-            if number == 0:
-                yield indented(underline(widths, glyphs_for(options).rule))
-        if not rows:
-            yield indented(ink(_NONE, options, "dim"))
-
-    def _told(
-        self, branches: tuple[Branch, ...], depth: int, options: ConsoleOptions
-    ) -> Iterator[tuple[int, str, list[Text]]]:
-        for branch in branches[:MOST_ROWS]:
-            cells = [ink(cell, options) for cell in _cells(branch, self.columns)]
-            yield depth, branch.name, cells
-            if self.is_open or depth + 1 < _LEVELS_IN_TEXT:
-                yield from self._told(branch.branches, depth + 1, options)
-            elif branch.branches:
-                inside = count_text(_count(branch.branches), "row")
-                empty = [Text() for _ in cells]
-                yield depth + 1, f"... {inside} inside", empty
-        if len(branches) > MOST_ROWS:
-            yield depth, _more(branches), [Text() for _ in self.columns[1:]]
-
-    def _widths(
-        self, heads: list[Text], rows: list[list[Text]], room: int
-    ) -> tuple[int, ...]:
+        shown = list(self.root.lines(all_of_them=self.whole))
+        glyphs = glyphs_for(options)
         columns = [
-            [row[at].plain for row in (heads, *rows)] for at in range(len(heads))
+            [ink(heading, options, "bold") for heading in ("", *self.headings)],
+            *(self._row(line, options) for line in shown),
         ]
-        wants = [widest(column) for column in columns]
-        least = [min(widest_word(column), 16) for column in columns]
-        return fit(wants, least, room) or tuple(
-            max(room // len(heads), 1) for _ in heads
-        )
+        saids = [Text(), *(ink(_said(line), options) for line in shown)]
+        bars = [
+            Text(),
+            *(Text(_bar(line.branch.share, glyphs)) for line in shown),
+        ]
+        widths = [
+            widest(row[place].plain for row in columns)
+            for place in range(len(self.headings) + 1)
+        ]
+        told = widest(each.plain for each in saids) if any(saids) else 0
+        room = options.max_width - INDENT - len(GAP)
+        used = sum(widths[1:]) + len(GAP) * len(widths)
+        bar = _BAR if room - used - widths[0] - _BAR >= len(GAP) else 0
+        rest = room - used - (bar + len(GAP) if bar else 0)
+        told = min(told, max(rest - widths[0] - len(GAP), rest // 3, 0))
+        widths[0] = max(min(widths[0], rest - told - len(GAP)), 8)
+        right = [False, *(True for _ in self.headings), False, False]
+        for row, said, drawn in zip(columns, saids, bars, strict=True):
+            cells, sizes = list(row), list(widths)
+            if bar:
+                cells, sizes = [*cells, drawn], [*sizes, bar]
+            if told > 0:
+                cells, sizes = [*cells, said], [*sizes, told]
+            for line in side_by_side(cells, sizes, console, right=right[: len(cells)]):
+                yield indented(line)
+
+    def _row(self, line: _Line, options: ConsoleOptions) -> list[Text]:
+        name = ink(line.branch.name, options)
+        return [
+            Text("  " * line.level, overflow="fold").append_text(name),
+            *(ink(figure, options) for figure in line.branch.figures),
+        ]
 
 
-def _line(shown: list[Html], columns: tuple[Column, ...], name_em: float) -> Html:
-    """What stands in one row: boxes of the same widths at each level."""
-    first, *rest = shown
-    boxes = [element("span", first, style=_box(name_em, right=False))]
-    boxes += [
-        element("span", cell, style=_box(_CELL_EM, right=column.number))
-        for cell, column in zip(rest, columns[1:], strict=True)
-    ]
-    return Html(" &nbsp; ".join(boxes))
+def _said(line: _Line) -> str:
+    within = any(each.below for each in line.branch.below)
+    more = count_text(line.hidden, "part") if line.hidden and within else ""
+    return "; ".join(filter(None, (line.branch.said, more)))
 
 
-def _box(width_em: float, *, right: bool) -> str:
-    align = ";text-align:right" if right else ""
-    return f"display:inline-block;width:{width_em:.3g}em;vertical-align:top{align}"
+def _bar(share: float, glyphs: Glyphs) -> str:
+    """As many whole characters as fit, and one in part where there are such."""
+    steps = len(glyphs.parts) + 1
+    whole, rest = divmod(min(round(share * _BAR * steps), _BAR * steps), steps)
+    part = glyphs.parts[rest - 1] if rest else ""
+    return glyphs.full * whole + part + glyphs.gap * (_BAR - whole - len(part))
 
 
-def _cells(branch: Branch, columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """One for each column, with nothing where a branch has fewer."""
-    missing = len(columns) - 1 - len(branch.cells)
-    return (*branch.cells[: len(columns) - 1], *[""] * missing)
+def _bar_html(share: float) -> Html:
+    percent = f"{min(max(share, 0), 1) * 100:.3g}%"
+    colours = f"{BLUE} {percent},{TRACK} {percent}"
+    return element(
+        "span",
+        style="display:inline-block;width:5em;height:.7em;margin-right:.6em;"
+        f"background:linear-gradient(90deg,{colours})",
+    )
 
 
-def _more(branches: tuple[Branch, ...]) -> str:
-    return f"... and {len(branches) - MOST_ROWS:,} more"
+def _nearest(root: Branch, most: int) -> set[int]:
+    """The lines that are drawn: level by level, as far as there is room."""
+    shown = {id(root)}
+    level = [root]
+    while level:
+        below = [each for branch in level for each in branch.below]
+        if len(shown) + len(below) > most:
+            # What is in sight from the first is always there.
+            shown |= _in_sight(root)
+            break
+        shown |= {id(each) for each in below}
+        level = below
+    return shown
 
 
-def _count(branches: tuple[Branch, ...]) -> int:
-    return sum(1 + _count(branch.branches) for branch in branches)
+def _in_sight(branch: Branch) -> set[int]:
+    found = {id(branch)}
+    for each in branch.below if branch.is_open else ():
+        found |= _in_sight(each)
+    return found
+
+
+@dataclass(frozen=True)
+class AllLevels(Details):
+    """A tree with all of its levels, for text; in HTML the one in sight has them."""
+
+    def html(self) -> Html:
+        """Nothing, unless it was asked for."""
+        return super().html() if self.is_open else Html("")

@@ -15,7 +15,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS, known_sum
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.gpu_mem.view_course import (
     at_peak_table,
@@ -44,6 +44,7 @@ from gpumagic.report.units import (
     change_text,
     count_text,
     devices_text,
+    known_sum,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ _PARTIAL = (
     "the recording was full before the cell had ended: the oldest steps are lost, so "
     "lines took at least this"
 )
+_STEPS = "Step by step: each step takes a piece of memory or gives one back."
 _LEAKS = "%gpu_mem leaks"
 _ON_HOST = (
     "Nobody counts the host's memory of tensors: it is what names hold before and "
@@ -310,6 +312,8 @@ def _how(report: CellReport) -> Iterator[Part]:
     said = [PEAKS_IN_WORDS[kind] for kind in kinds]
     if of_host(report.setting):
         said = [_ON_HOST]
+    if report.courses:
+        said.append(_STEPS)
     if looked := looked_at(report.holdings):
         said.append(looked)
     if said:

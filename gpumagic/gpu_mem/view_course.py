@@ -2,194 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from gpumagic.drawing import Column, Details, Meter, Property, Table, svg
-from gpumagic.drawing.html import Html, element, unbroken, words
-from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink
-from gpumagic.drawing.palette import BLUE, TRACK, VERMILLION
-from gpumagic.drawing.table import (
-    INDENT,
-    caption_ink,
-    cell_of,
-    indented,
-    row_html,
-    table_html,
-)
+from gpumagic.drawing import Column, Curve, Details, Meter, Property, Table
 from gpumagic.gpu_mem.view_terms import device_name, of_host, short_name
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from gpumagic.drawing import Part
     from gpumagic.gpu_mem.records import AtPeak, Course, Setting
 
-_WIDTH, _HEIGHT = 480, 96
-_MARK = 5
-_LINE_HEIGHT = 16
-_ROWS = 5  # of text
-_MOST_CELLS = 60
-_FEWEST_CELLS = 8
 _FROM_ZERO = 0.5  # of the peak: what never falls below is not drawn from zero on
 _MOST_NAMED = 3
-_PEAK_MARK = "^"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """An area over the steps of a cell, with its highest place marked.
-
-    Args:
-        caption: What is drawn.
-
-        lowest: Of each place the least, from left to right.
-
-        highest: The most.
-
-        floor: The bytes at the lower edge; the upper one is the highest value.
-
-        peak_at: Where the peak is, as a share of the width.
-
-        peak: What is told of it.
-
-        across: What lies to the right.
-    """
-
-    caption: str
-    lowest: tuple[int, ...]
-    highest: tuple[int, ...]
-    floor: int
-    peak_at: float
-    peak: str
-    across: str
-
-    @property
-    def _top(self) -> int:
-        return max(self.highest)
-
-    def _height(self, nbytes: int) -> float:
-        return (nbytes - self.floor) / max(self._top - self.floor, 1)
-
-    @property
-    def _axis(self) -> tuple[str, str]:
-        return bytes_text(self._top), bytes_text(self.floor)
-
-    # ---------------------------------------------------------------------- HTML
-
-    def html(self) -> Html:
-        """A table: the axis, the picture, and below it the peak and the other axis."""
-        upper, lower = self._axis
-        between = f"height:{_HEIGHT - _LINE_HEIGHT}px"
-        pair = Html(
-            element("div", unbroken(upper), style=between)
-            + element("div", unbroken(lower))
-        )
-        alt = f"{self.caption}: a curve from {upper} down to {lower}. {self.peak}"
-        drawn = svg.picture(_WIDTH, _HEIGHT, self.caption, *self._shapes())
-        return table_html(
-            self.caption,
-            (
-                row_html(pair, cell_of(svg.image(drawn, alt, _WIDTH, _HEIGHT))),
-                row_html(Html(""), cell_of(self._foot_html())),
-            ),
-        )
-
-    def _foot_html(self) -> Html:
-        mark = svg.path(f"M{_MARK} {_MARK}l-{_MARK} -{_MARK}h{2 * _MARK}z", VERMILLION)
-        picture = svg.picture(2 * _MARK, _MARK, "peak", mark)
-        patch = svg.image(picture, "the mark", 2 * _MARK, _MARK)
-        told = Html(f"{patch} {words(self.peak)}")
-        return Html(f"{told}{element('br')}{words(self.across)}")
-
-    def _shapes(self) -> Iterator[Html]:
-        yield svg.path(f"M0 0h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z", TRACK)
-        room = _HEIGHT - 2 * _MARK
-        step = _WIDTH / len(self.highest)
-        tops = [_MARK + room * (1 - self._height(each)) for each in self.highest]
-        lows = [_MARK + room * (1 - self._height(each)) for each in self.lowest]
-        data = [f"M0 {_HEIGHT}"]
-        for number, (top, low) in enumerate(zip(tops, lows, strict=True)):
-            left, right = number * step, (number + 1) * step
-            # What rises and falls within one place is as high as its least, with a
-            # line up to its most: else a few steps would look like a plateau.
-            middle = (left + right) / 2
-            data.append(f"L{left:.1f} {low:.0f}")
-            if top < low:
-                data.append(f"L{middle:.1f} {top:.0f}")
-            data.append(f"L{right:.1f} {low:.0f}")
-        data.append(f"L{_WIDTH} {_HEIGHT}z")
-        yield svg.path("".join(data), BLUE)
-        x = min(max(self.peak_at * _WIDTH, _MARK), _WIDTH - _MARK)
-        yield svg.path(f"M{x:.1f} {_MARK}l-{_MARK} -{_MARK}h{2 * _MARK}z", VERMILLION)
-
-    # ---------------------------------------------------------------------- text
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield from caption_ink(self.caption, options)
-        axis = max(map(len, self._axis))
-        room = options.max_width - INDENT - axis - len(GAP)
-        cells = max(min(room, _MOST_CELLS), _FEWEST_CELLS)
-        heights = _in_cells([self._height(each) for each in self.highest], cells)
-        levels = glyphs_for(options).levels
-        upper, lower = self._axis
-        for row in range(_ROWS):
-            label = {0: upper, _ROWS - 1: lower}.get(row, "")
-            below = (_ROWS - 1 - row) / _ROWS
-            line = "".join(_glyph((at - below) * _ROWS, levels) for at in heights)
-            yield indented(Text(f"{label:>{axis}}{GAP}").append(line, style=BLUE))
-        at = min(int(self.peak_at * len(heights)), len(heights) - 1)
-        yield indented(Text(" " * (axis + len(GAP) + at) + _PEAK_MARK))
-        for text in (f"{_PEAK_MARK} {self.peak}", self.across):
-            yield indented(ink(clean(text), options))
-
-
-def _in_cells(heights: Sequence[float], cells: int) -> list[float]:
-    """A height for each cell; of several the highest, as the peak is news."""
-    count = len(heights)
-    starts = [at * count // cells for at in range(cells + 1)]
-    return [
-        max(heights[start : max(stop, start + 1)]) for start, stop in pairwise(starts)
-    ]
-
-
-def _glyph(height: float, levels: str) -> str:
-    """What of one row is filled, from nothing to all of it."""
-    if height <= 0:
-        return " "
-    return levels[min(int(height * len(levels)), len(levels) - 1)]
-
-
-# --------------------------------------------------------------- what a report shows
 
 
 def curve(course: Course, setting: Setting) -> Curve:
     """The course of one device, to a scale that shows its ups and downs."""
     lowest, peak = min(course.lowest_bytes), course.peak_bytes
-    floor = lowest if lowest > _FROM_ZERO * peak else 0
+    floor = lowest if _FROM_ZERO * peak < lowest < peak else 0
     name = device_name(setting, course.device)
     whose = "Host memory in use" if of_host(setting) else f"In use on {name}"
     caption = f"{whose}, step by step"
-    if floor:
-        caption += f": the scale begins at {bytes_text(floor)}"
     steps = "1 step" if course.steps == 1 else f"{course.steps:,} steps"
-    lost = "; some are missing, as the recording was full" if course.partial else ""
+    remarks = [f"the scale begins at {bytes_text(floor)}"] if floor else []
+    if course.partial:
+        remarks.append("the oldest steps are lost")
     return Curve(
-        caption=caption,
-        lowest=course.lowest_bytes,
+        caption=": ".join(filter(None, (caption, "; ".join(remarks)))),
         highest=course.highest_bytes,
-        floor=floor,
-        peak_at=(course.peak_step + 0.5) / (course.steps + 1),
+        across=("start", steps),
         peak=_peak_told(course),
-        across=f"to the right: {steps}, each takes a piece or gives one back{lost}",
+        lowest=course.lowest_bytes,
+        floor=floor,
+        text_of=bytes_text,
     )
 
 

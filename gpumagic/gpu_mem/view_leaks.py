@@ -14,7 +14,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.drawing.document import MOST_ROWS, known_sum
+from gpumagic.drawing.document import MOST_ROWS
 from gpumagic.gpu_mem.view_terms import (
     device_name,
     figures,
@@ -23,7 +23,7 @@ from gpumagic.gpu_mem.view_terms import (
     on_device,
     short_name,
 )
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

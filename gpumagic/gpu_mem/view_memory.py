@@ -14,7 +14,6 @@ from gpumagic.drawing import (
     Stacks,
     Table,
 )
-from gpumagic.drawing.document import known_sum
 from gpumagic.gpu_mem.view_names import names_headline, unwanted
 from gpumagic.gpu_mem.view_terms import (
     device_name,
@@ -23,7 +22,7 @@ from gpumagic.gpu_mem.view_terms import (
     of_host,
     on_device,
 )
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, part_text
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text, known_sum, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import Column, Note, NoteText, Property
-from gpumagic.drawing.document import folded, gravest_first, how_often, on_each
+from gpumagic.drawing.document import folded, gravest_first
 from gpumagic.gpu_mem.records import BadgeKind, PeakKind
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
     count_text,
     devices_text,
+    how_often,
+    on_each,
     shortened,
 )
 

@@ -541,9 +541,3 @@ def maps_itself(thing: Any) -> bool:
     """
     words = ("apply", "pin_memory", "to", "to_dict")
     return all(callable(getattr(type(thing), word, None)) for word in words)
-
-
-def is_array(thing: Any) -> bool:
-    """Whether it is an array of numpy, which holds data and is none of torch's."""
-    numpy: Any = sys.modules.get("numpy")
-    return numpy is not None and is_truly(thing, numpy.ndarray)

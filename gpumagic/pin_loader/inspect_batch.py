@@ -15,7 +15,7 @@ from gpumagic.devices.storages import (
     tensors_within,
     without_overrides,
 )
-from gpumagic.pin_loader.batch import DEEPEST, is_array, opened, too_deep
+from gpumagic.pin_loader.batch import DEEPEST, opened, too_deep
 from gpumagic.pin_loader.pinner import (
     Pinner,
     Treatment,
@@ -24,6 +24,7 @@ from gpumagic.pin_loader.pinner import (
 )
 from gpumagic.pin_loader.report import Anatomy, Leaf, Pinned, Remark, WhyPageable
 from gpumagic.report import robust
+from gpumagic.report.introspection import is_array
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:

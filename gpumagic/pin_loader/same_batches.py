@@ -26,7 +26,6 @@ from gpumagic.pin_loader import inspect_loader
 from gpumagic.pin_loader.batch import (
     DEEPEST,
     Opened,
-    is_array,
     mapped,
     opened,
     too_deep,
@@ -37,6 +36,7 @@ from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import LoaderKind, Sameness, Way
 from gpumagic.pin_loader.trial import batches_of
+from gpumagic.report.introspection import is_array
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ passes for a tensor, and torch's functions in C then read memory that is none.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -17,6 +18,12 @@ def is_truly(thing: Any, kinds: type | tuple[type, ...]) -> bool:
         return issubclass(type(thing), kinds)
     except Exception:  # noqa: BLE001 - a metaclass may refuse to be hashed or compared
         return False
+
+
+def is_array(thing: Any) -> bool:
+    """Whether something is a numpy array; numpy is not imported to find out."""
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return kind is not None and is_truly(thing, kind)
 
 
 def is_weak_proxy(thing: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpumagic.errors import GpuMagicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+_Number = TypeVar("_Number", int, float)
 
 UNKNOWN = "unknown"
 
@@ -121,6 +123,38 @@ def count_text(count: int | None, noun: str, plural: str = "") -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count or 'no'} {plural or noun + 's'}"
+
+
+def how_often(times: float | None) -> str:
+    """How many times something happened.
+
+    >>> how_often(1), how_often(2000), how_often(None)
+    ('once', '2,000 times', 'an unknown number of times')
+    """
+    if times is None:
+        return f"an {UNKNOWN} number of times"
+    return "once" if times == 1 else f"{times:,.0f} times"
+
+
+def on_each(
+    said: Callable[[float | None], str], amounts: Sequence[float | None]
+) -> str:
+    """An amount for each device where it is the same, else for all of them.
+
+    >>> on_each(how_often, [2]), on_each(how_often, [2, 2]), on_each(how_often, [1, 2])
+    ('2 times', '2 times on each', '3 times in all')
+    """
+    if len(amounts) == 1:
+        return said(amounts[0])
+    if len(set(amounts)) == 1:
+        return f"{said(amounts[0])} on each"
+    return f"{said(known_sum(amounts))} in all"
+
+
+def known_sum(amounts: Sequence[_Number | None]) -> _Number | None:
+    """All together, or unknown where one of them is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
 
 
 def devices_text(kind: str, numbers: Iterable[int]) -> str:

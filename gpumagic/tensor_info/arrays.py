@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.introspection import class_has, class_name, is_truly
+from gpumagic.report.introspection import class_has, class_name, is_array, is_truly
 from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.tensors import Memory, Reading, read_tensor
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CPU_OF_DLPACK = 1
-
-
-def is_array(thing: Any) -> bool:
-    """Whether something is a numpy array; numpy is not imported to find out."""
-    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    return kind is not None and is_truly(thing, kind)
 
 
 def read_array(array: Any) -> Reading:

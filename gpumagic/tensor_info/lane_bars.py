@@ -14,11 +14,8 @@ from gpumagic.drawing.palette import BLUE, TRACK, WHITE
 from gpumagic.drawing.table import (
     INDENT,
     caption_ink,
-    cell_of,
-    head_html,
     indented,
-    row_html,
-    table_html,
+    pictures_html,
 )
 
 if TYPE_CHECKING:
@@ -81,17 +78,9 @@ class LaneBars:
             *(element("span", words(mark)) for mark in self.ends),
             style="display:flex;justify-content:space-between;font-weight:normal",
         )
-        name, said = self.heads
-        names = ((words(name), False), (axis, False), (words(said), False))
-        rows = (
-            row_html(
-                words(lane.name),
-                cell_of(self._picture(lane)),
-                cell_of(words(lane.said)),
-            )
-            for lane in self.lanes
-        )
-        return table_html(self.caption, rows, head=head_html(names), size=_PERCENT)
+        name, said = map(words, self.heads)
+        rows = ((lane.name, self._picture(lane), lane.said) for lane in self.lanes)
+        return pictures_html(self.caption, (name, axis, said), rows, size=_PERCENT)
 
     def _picture(self, lane: BarLane) -> Html:
         left, right = self._reach(lane, _WIDTH, _LEAST)

@@ -7,12 +7,17 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.introspection import class_name, is_truly, is_weak_proxy, spelled
+from gpumagic.report.introspection import (
+    class_name,
+    is_array,
+    is_truly,
+    is_weak_proxy,
+    spelled,
+)
 from gpumagic.report.units import count_text
 from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.arrays import (
     hands_out_dlpack,
-    is_array,
     read_array,
     read_dlpack,
 )

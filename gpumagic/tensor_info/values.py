@@ -11,9 +11,8 @@ from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
-from gpumagic.report.introspection import is_truly
+from gpumagic.report.introspection import is_array, is_truly
 from gpumagic.tensor_info import torch_private
-from gpumagic.tensor_info.arrays import is_array
 from gpumagic.tensor_info.report import HeatMap, ValueSummary
 
 if TYPE_CHECKING:

@@ -7,11 +7,20 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+from gpumagic.drawing import (
+    AllLevels,
+    Branch,
+    Column,
+    Details,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    Tree,
+)
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
 from gpumagic.tensor_info.sentences import shape_text
-from gpumagic.tensor_info.tree import AllLevels, Branch, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence

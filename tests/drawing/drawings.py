@@ -59,22 +59,18 @@ TIMES = st.floats() | st.floats(0, 1)
 SPANS = st.builds(Span, TIMES, TIMES, TEXTS, st.sampled_from("abcdefg") | TEXTS)
 LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
 TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
-CURVES = st.builds(
-    Curve, TEXTS, st.lists(st.tuples(TIMES, TIMES), max_size=40).map(sorted).map(tuple)
-)
+HEIGHTS = st.lists(st.floats(-1e12, 1e12), max_size=400).map(tuple)
+CURVES = st.builds(Curve, TEXTS, HEIGHTS, st.tuples(TEXTS, TEXTS), TEXTS)
+FIGURES = st.tuples(TEXTS, TEXTS)
+SHARES = st.floats(0, 1)
 BRANCHES = st.recursive(
-    st.builds(Branch, TEXTS, st.lists(TEXTS, max_size=3).map(tuple)),
+    st.builds(Branch, TEXTS, FIGURES, SHARES, TEXTS),
     lambda inner: st.builds(
-        Branch, TEXTS, st.just(("1",)), st.lists(inner, max_size=3).map(tuple)
+        Branch, TEXTS, FIGURES, SHARES, TEXTS, st.lists(inner, max_size=3).map(tuple)
     ),
     max_leaves=6,
 )
-TREES = st.builds(
-    Tree,
-    TEXTS,
-    st.lists(COLUMNS, min_size=1, max_size=4).map(tuple),
-    st.lists(BRANCHES, max_size=4).map(tuple),
-)
+TREES = st.builds(Tree, TEXTS, FIGURES, BRANCHES, st.just(True))
 NOTES = st.builds(Note, st.sampled_from(("note", "warning", "problem")), TEXTS, TEXTS)
 PLAIN = st.one_of(
     tables(),

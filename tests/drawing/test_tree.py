@@ -1,54 +1,80 @@
-"""Trees: rows that fold, with the same columns at each level."""
+"""Trees: lines that open, each with its figures and its share of the whole."""
 
 from __future__ import annotations
 
 import re
 
-from gpumagic.drawing import Branch, Column, Drawing, Tree
+from gpumagic.drawing import AllLevels, Branch, Drawing, Tree
 
-LEAF = Branch("weight", ("12",))
+LEAF = Branch("leaf", ("12",), 0.25)
+BLOCK = Branch("first", ("24",), 0.5, below=(LEAF, LEAF))
 MODEL = Tree(
     "model",
-    (Column("Module"), Column("Parameters", number=True)),
-    (Branch("blocks", ("24",), (Branch("first", ("12",), (LEAF,)), LEAF)), LEAF),
+    ("parameters",),
+    Branch("net", ("48",), 1.0, below=(BLOCK, BLOCK), is_open=True),
 )
+WHOLE = Tree(MODEL.caption, MODEL.headings, MODEL.root, whole=True)
 
 
-def test_text_has_two_levels_and_says_what_is_inside():
-    """A terminal does not unfold by itself; asked for as a whole it shows all."""
-    drawing = Drawing("T", (MODEL,))
-
-    rows = [line.strip() for line in drawing.text().splitlines()[5:]]
-    assert [row.split("  ")[0] for row in rows] == [
-        "blocks",
-        "first",
-        "... 1 row inside",
-        "weight",
-        "weight",
-    ]
-    assert "inside" not in drawing.whole().text()
-    assert drawing.whole().text().count("weight") == 3
+def rows(drawing, width=88):
+    """The lines of the tree, under its caption and its headings."""
+    return drawing.text(width).splitlines()[4:]
 
 
-def test_what_has_something_in_it_opens_and_only_the_first_level_is_open():
-    """HTML folds with what an untrusted notebook keeps."""
-    html = MODEL.html()
+def test_text_has_what_is_in_sight_and_all_levels_where_they_are_asked_for():
+    """A terminal does not unfold by itself; --show has every line."""
+    drawing = Drawing("T", (MODEL, AllLevels("All", (WHOLE,), "tree")))
 
-    assert re.findall(r"<details( open)?", html) == [" open", ""]
-    assert MODEL.opened().html().count("<details open") == 2
-
-
-def test_columns_stand_below_each_other_at_each_level():
-    """What a name loses in width it has gained at its left."""
-    named = re.findall(r"(margin-left:|width:)([\d.]+)em", MODEL.html())
-
-    widths = {float(size) for what, size in named if what == "width:"}
-    assert widths == {24.0, 22.8, 21.6, 8.0}
+    names = [row.split()[0] for row in rows(drawing)[:3]]
+    assert names == ["net", "first", "first"]
+    assert "leaf" not in drawing.text()
+    assert drawing.asked(["tree"]).text().count("leaf") == 4
 
 
-def test_very_many_are_counted():
-    """Fifty rows of a level are drawn, and the rest is counted in both forms."""
-    tree = Tree("T", (Column("name"),), tuple(Branch(f"b{at}") for at in range(73)))
+def test_a_closed_line_says_how_much_is_in_it():
+    """So that one knows what opening it would bring."""
+    root = Branch("net", ("1",), 1.0, below=(BLOCK,))
 
-    assert "... and 23 more" in tree.html()
-    assert "... and 23 more" in Drawing("T", (tree,)).text()
+    assert rows(Drawing("T", (Tree("T", ("n",), root),)))[0].endswith("1 part")
+
+
+def test_html_opens_what_is_in_sight_and_has_all_levels_once():
+    """HTML folds with what an untrusted notebook keeps, so it needs no second tree."""
+    drawing = Drawing("T", (MODEL, AllLevels("All", (WHOLE,), "tree")))
+
+    assert re.findall(r"<details( open)?", MODEL.html()) == [" open", "", ""]
+    assert WHOLE.html().count("<details open") == 3
+    assert drawing.html().count("leaf") == 4
+
+
+def test_figures_stand_below_each_other_at_each_level():
+    """What a name loses in width it has gained at its left, in both forms."""
+    named = re.findall(r"min-width:([\d.]+)em", WHOLE.html())
+    ends = {
+        row.index(figure) + 2
+        for row, figure in zip(
+            rows(Drawing("T", (WHOLE,))), ("48", "24", "12"), strict=False
+        )
+    }
+
+    assert {float(size) for size in named} == {24.0, 22.8, 21.6}
+    assert len(ends) == 1
+
+
+def test_of_very_many_lines_html_has_the_upper_levels():
+    """A model of thousands of parts fits into a notebook, which says what is left."""
+    parts = tuple(
+        Branch(f"block {at}", ("1",), 0.01, below=(Branch("leaf", ("1",), 0.01),) * 2)
+        for at in range(59)
+    )
+    html = Tree("T", ("n",), Branch("net", ("59",), 1.0, below=parts)).html()
+
+    assert all(f"block {at}<" in html for at in range(59))
+    assert "leaf" not in html
+
+
+def test_a_share_is_drawn_as_a_bar_beside_its_line():
+    """Half of the whole is half of the bar of the whole."""
+    whole, half, *_ = (row.count("█") for row in rows(Drawing("T", (MODEL,))))
+
+    assert whole == 2 * half == 8

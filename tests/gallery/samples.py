@@ -6,10 +6,12 @@ All numbers are fixed here, so that golden files differ only where a view does.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from gpumagic.drawing import (
+    AllLevels,
     Badge,
     Bar,
     BarPair,
@@ -165,6 +167,39 @@ def _memory(caption, used):
 def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
+
+_MODEL = Tree(
+    "Parameters and bytes of each part, and its share of the bytes",
+    ("parameters", ""),
+    Branch(
+        "model GPT",
+        ("123,651,840", "437 MiB"),
+        1.0,
+        below=(
+            Branch("embedding Embedding", ("38,597,376", "147 MiB"), 0.337),
+            Branch(
+                "blocks ModuleList",
+                ("85,054,464", "290 MiB"),
+                0.663,
+                below=tuple(
+                    Branch(
+                        f"block {at} Block",
+                        ("42,527,232", "145 MiB"),
+                        0.332,
+                        below=(
+                            Branch("attention", ("2,362,368", "4.51 MiB"), 0.01),
+                            Branch("mlp", ("40,164,864", "140 MiB"), 0.32, "frozen"),
+                        ),
+                    )
+                    for at in range(2)
+                ),
+                is_open=True,
+            ),
+            Branch(LONG, ("1", ""), 0.0, HOSTILE, (Branch(HOSTILE, ("", ""), 0.0),)),
+        ),
+        is_open=True,
+    ),
+)
 
 PARTS: tuple[tuple[str, Drawing], ...] = (
     (
@@ -381,54 +416,33 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "Memory was highest in the backward pass.",
             Curve(
-                "Active bytes while the cell ran",
-                tuple(
-                    (at * 1e-4, (at if at < 120 else 190 - at) * GIB / 12)
-                    for at in range(171)
-                ),
-                seconds_text,
-                bytes_text,
-                at_peak="activations 6.00 GiB, model 3.00 GiB",
+                "In use, step by step",
+                tuple((at if at < 120 else 190 - at) * GIB // 12 for at in range(171)),
+                ("start", "85 steps", "170 steps"),
+                "peak 9.92 GiB: activations 6.00 GiB, model 3.00 GiB",
+                text_of=bytes_text,
             ),
-            Curve("Flat", ((0.0, 7.0), (3.0, 7.0)), kind="cached"),
-            Curve("A moment", ((1.0, 7.0),)),
-            Curve("Nothing", ((0.0, 0.0), (float("nan"), 1.0), (2.0, 0.0))),
-            Curve("No values", ()),
+            Curve(
+                "Up and down within one stretch: the scale begins at 40",
+                (60, 60, 80, 50, 50),
+                ("start", "5 steps"),
+                "peak 80",
+                lowest=(60, 41, 50, 44, 50),
+                floor=40,
+                kind="cached",
+            ),
+            Curve("Flat", (7,), ("start", "1 step"), "peak 7"),
+            Curve("Nothing", (0, 0), ("start", "1 step"), "never in use"),
+            Curve("No values", (), ("", ""), "nothing recorded"),
         ),
     ),
     (
         "trees",
         _one(
             "The model has 124 million parameters in 2 blocks.",
-            Tree(
-                "model",
-                (Column("Module"), Column("Parameters", True), Column("dtype")),
-                (
-                    Branch("embedding", ("38,597,376", "float32")),
-                    Branch(
-                        "blocks",
-                        ("85,054,464", ""),
-                        tuple(
-                            Branch(
-                                f"block {at}",
-                                ("42,527,232", "float32"),
-                                (
-                                    Branch("attention", ("2,362,368", "bfloat16")),
-                                    Branch("mlp", ("40,164,864", "float32")),
-                                ),
-                            )
-                            for at in range(2)
-                        ),
-                    ),
-                    Branch(LONG, ("1", "float32"), (Branch(HOSTILE),)),
-                ),
-            ),
-            Tree(
-                "Very many",
-                (Column("Module"),),
-                tuple(Branch(f"layer {at}") for at in range(60)),
-            ),
-            Tree("Nothing", (Column("Module"),), ()),
+            _MODEL,
+            AllLevels("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
     ("timeline", _one("A third of the copies is hidden behind kernels.", _OVERLAP)),
@@ -482,7 +496,7 @@ PICTURES = (  # how the names of those with a picture begin
     "timeline-",
     "palette",
     "stacks",
-    "trees",  # fifty rows of a level
+    "trees",  # all levels, behind a click
     "tensor_info-",
     "cuda_sync_time-profile",
     "cuda_sync_time-lines",

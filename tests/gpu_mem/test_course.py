@@ -124,15 +124,15 @@ def test_owners_are_what_one_can_delete():
 
 
 def test_the_mark_stands_at_the_peak():
-    """In text it stands below the highest column."""
+    """In text it stands above the highest column."""
     course = Course(0, 3, *[(GIB, 2 * GIB, 5 * GIB, 3 * GIB)] * 2, 5 * GIB, 2)
 
-    top, *_, mark, told, _ = drawn(curve(course, CUDA))[1:]
+    mark, top, *_, told = drawn(curve(course, CUDA))[1:]
 
-    place = mark.index("^")
+    place = mark.index("▼")
     assert top[place] == "█"
     assert top.index("█") <= place <= top.rindex("█")
-    assert told.strip() == "^ peak 5.00 GiB"
+    assert told.strip() == "▼ peak 5.00 GiB"
 
 
 def test_small_ups_and_downs_on_much_memory_are_seen():
@@ -141,7 +141,15 @@ def test_small_ups_and_downs_on_much_memory_are_seen():
 
     assert picture.floor == 40 * GIB
     assert picture.caption.endswith("the scale begins at 40.0 GiB")
-    assert len(set(drawn(picture)[1:6])) > 2
+    assert len(set(drawn(picture)[2:7])) > 2
+
+
+def test_what_never_changes_is_drawn_from_zero_on():
+    """A scale from the peak to the peak would show memory in use as none."""
+    picture = curve(Course(0, 1, *[(GIB, GIB)] * 2, GIB, 0), CUDA)
+
+    assert picture.floor == 0
+    assert "█" in drawn(picture)[2]
 
 
 def test_host_memory_is_called_so():

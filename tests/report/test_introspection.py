@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable
 
@@ -11,6 +12,7 @@ from gpumagic.report.introspection import (
     attributes_of,
     class_has,
     class_name,
+    is_array,
     is_truly,
     is_weak_proxy,
     spelled,
@@ -102,3 +104,17 @@ def test_an_interrupt_goes_through():
 
     with pytest.raises(KeyboardInterrupt):
         spelled(Slow())
+
+
+def test_an_array_is_one_by_its_class(monkeypatch):
+    """What only says so is none, and numpy is not imported to find out."""
+    numpy = pytest.importorskip("numpy")
+
+    class Posing:
+        __class__ = numpy.ndarray
+
+    assert is_array(numpy.zeros(2))
+    assert is_array(numpy.ma.zeros(2))
+    assert not is_array(Posing())
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert not is_array(numpy.zeros(2))
