@@ -16,8 +16,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "gradients.",
         "backlog": "Work of earlier cells that is still in the queue; the clock "
         "begins when it is done.",
-        "bound": "What a kernel spends its time on: arithmetic, bandwidth, its launch, or "
-        "too few pieces.",
+        "bound": "What a kernel spends its time on: arithmetic, bandwidth, its launch, "
+        "or too few pieces.",
         "busy": "The share of the time in which the GPU ran at least one kernel or "
         "copy.",
         "cold": "With the caches of the GPU emptied before each run.",
@@ -84,8 +84,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "context": "What CUDA itself takes on each GPU that a process uses.",
         "cycle": "Objects that refer to each other, freed only when Python collects "
         "garbage.",
-        "evenness": "Near 100 % the free memory lies in many holes of like size, at 0 % "
-        "in one.",
+        "evenness": "Near 100 % the free memory lies in many holes of like size, at "
+        "0 % in one.",
         "exact": "Counted, so that no other figure is possible.",
         "expandable segments": "Segments that grow, so that fewer holes remain "
         "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
@@ -133,7 +133,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "gradient": "What backward() computes for a parameter.",
         "logical bytes": "The bytes of all elements, counted by their indices.",
         "memory order": "The order in which the elements lie in memory.",
-        "not registered": "A tensor of a module that .to() and state_dict() do not know.",
+        "not registered": "A tensor of a module that .to() and state_dict() do not "
+        "know.",
         "offset": "The place in the storage where the tensor begins.",
         "overlap": "Two indices of one tensor lead to the same element.",
         "parameter": "A tensor of a model that training changes.",
