@@ -16,8 +16,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "gradients.",
         "backlog": "Work of earlier cells that is still in the queue; the clock "
         "begins when it is done.",
-        "bound": "What a kernel spends its time on: arithmetic, bandwidth, its launch, "
-        "or too few pieces.",
+        "bound": "Held up by one thing, as by memory: only more of that makes it "
+        "faster.",
         "busy": "The share of the time in which the GPU ran at least one kernel or "
         "copy.",
         "cold": "With the caches of the GPU emptied before each run.",
@@ -42,6 +42,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "kernel": "One program that runs on the GPU, started by one launch.",
         "latency": "The time of one call, where the host waits after each.",
         "launch": "Asks the GPU to run a kernel; it returns before the kernel runs.",
+        "limited by": "What a kernel spends its time on: arithmetic, bandwidth, its "
+        "launch, or too few pieces.",
         "line time": "Time at a line of your code, with all that it has called.",
         "median": "Half of the runs took less, half took more.",
         "middle half": "The runs without the fastest and the slowest quarter.",
