@@ -16,6 +16,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "gradients.",
         "backlog": "Work of earlier cells that is still in the queue; the clock "
         "begins when it is done.",
+        "bound": "Held up by one thing, as by memory: only more of that makes it "
+        "faster.",
         "busy": "The share of the time in which the GPU ran at least one kernel or "
         "copy.",
         "cold": "With the caches of the GPU emptied before each run.",
@@ -40,20 +42,24 @@ WORDS: Final[Mapping[str, Group]] = {
         "kernel": "One program that runs on the GPU, started by one launch.",
         "latency": "The time of one call, where the host waits after each.",
         "launch": "Asks the GPU to run a kernel; it returns before the kernel runs.",
+        "limited by": "What a kernel spends its time on: arithmetic, bandwidth, its "
+        "launch, or too few pieces.",
+        "line time": "Time at a line of your code, with all that it has called.",
         "median": "Half of the runs took less, half took more.",
         "middle half": "The runs without the fastest and the slowest quarter.",
-        "model's clock": "The clock of a simulated GPU: a model says how long its "
-        "work takes, and Python's own time is missing.",
         "outlier": "A run far from the others; it is counted and kept.",
         "perhaps busy": "It is not known whether the GPU was busy then, for nothing "
         "recorded it.",
         "profile": "A record of what ran when on the host and on the GPU.",
         "race": "Two accesses to the same memory, one of them a write, in no certain "
         "order.",
+        "roof": "The highest rate that the roofline allows this code.",
         "roofline": "The most that the device can do, by its arithmetic or by its "
         "memory, whichever is less.",
         "sample": "One timed stretch of one call or of many.",
         "side stream": "Any stream but the one that the cell began on.",
+        "simulated clock": "A model says how long the work takes; Python's own time is "
+        "not on it.",
         "spread": "How far apart the middle half of the runs lies.",
         "stream": "A queue of the GPU: its work runs in order, beside that of other "
         "streams.",
@@ -72,6 +78,7 @@ WORDS: Final[Mapping[str, Group]] = {
         "allocated": "Memory that lies in tensors of this process.",
         "allocator": "The part of torch that hands out GPU memory.",
         "alone": "What comes back if only this name goes.",
+        "awaited": "Given back, and still used by another stream.",
         "block": "A piece of a segment: one tensor, or a hole.",
         "cached": "Free memory that torch keeps for its next tensors.",
         "change": "How much more is held than before the cell.",
@@ -79,6 +86,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "context": "What CUDA itself takes on each GPU that a process uses.",
         "cycle": "Objects that refer to each other, freed only when Python collects "
         "garbage.",
+        "evenness": "Near 100 % the free memory lies in many holes of like size, at "
+        "0 % in one.",
         "exact": "Counted, so that no other figure is possible.",
         "expandable segments": "Segments that grow, so that fewer holes remain "
         "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
@@ -86,16 +95,20 @@ WORDS: Final[Mapping[str, Group]] = {
         "for.",
         "free": "Memory of the GPU that no process has.",
         "graph": "What autograd keeps of a computation until backward() has run.",
+        "held back": "Free memory that cannot go to the driver, for tensors lie in its "
+        "segments.",
         "holds": "All memory that is reached from a name.",
         "hole": "A free piece between two tensors of a segment.",
         "in use": "Memory that lies in tensors.",
         "large pool": "Where torch keeps tensors of more than 1 MiB.",
         "leak": "Memory that is held although nothing will use it again.",
+        "left": "What a line took and nobody has given back.",
+        "memory step": "A tensor takes a piece of memory, or gives one back.",
         "no name found": "Memory in tensors that no name of the notebook leads to.",
         "others": "What other processes hold on the same GPU.",
         "out of memory": "The error where no piece of free memory is large enough.",
-        "outside the allocator": "Memory of this process that torch did not hand out: "
-        "the context, kernels, libraries.",
+        "outside torch": "Memory of this process that torch did not hand out: the "
+        "context, kernels, libraries.",
         "peak": "The most that was in use at one time.",
         "reserved": "What torch has taken from the driver: in use and cached together.",
         "rounding": "What a block has more than its tensor needs, since sizes are "
@@ -117,12 +130,17 @@ WORDS: Final[Mapping[str, Group]] = {
         "dim": "One axis of a tensor, counted from 0.",
         "dtype": "The type of the elements, as in float32.",
         "element": "One number of a tensor.",
+        "frozen": "A parameter that gets no gradient, so that training leaves it as it "
+        "is.",
         "gradient": "What backward() computes for a parameter.",
         "logical bytes": "The bytes of all elements, counted by their indices.",
         "memory order": "The order in which the elements lie in memory.",
+        "not registered": "A tensor of a module that .to() and state_dict() do not "
+        "know.",
         "offset": "The place in the storage where the tensor begins.",
         "overlap": "Two indices of one tensor lead to the same element.",
         "parameter": "A tensor of a model that training changes.",
+        "place": "Where an element lies in the storage, counted in elements from 0.",
         "sector": "The 32 bytes that a GPU reads at a time.",
         "storage": "The memory that a tensor and its views share.",
         "stride": "How many elements lie between neighbours along a dim.",
@@ -133,15 +151,20 @@ WORDS: Final[Mapping[str, Group]] = {
         "warp": "32 threads of a GPU, which read memory together.",
     },
     "loaders": {
+        "at most": "What a remedy gives if nothing else becomes slower; it cannot give "
+        "more.",
         "batch": "What the loader hands out at a time.",
         "bottleneck": "The part of a step that all others wait for.",
         "collate": "Puts single samples together into a batch.",
+        "copied ahead": "Copied to the device while the batch before is computed.",
         "DataLoader": "torch's class that reads samples, puts batches together and "
         "hands them out.",
         "depth": "How many batches are copied ahead.",
         "epoch": "One pass over all batches.",
+        "host held": "The time for which a copy keeps the host.",
         "loading": "Reading samples and putting them together, before any copy.",
         "non_blocking": "Lets the host go on while a copy from pinned memory runs.",
+        "not hidden": "The part of a copy during which nothing is computed.",
         "pageable": "Ordinary memory of the host, whose copies make the host wait.",
         "pinned": "Memory of the host that stays in place, so that the GPU can copy "
         "it by itself.",

@@ -39,8 +39,8 @@ PICTURES = (
     Picture("gpu_doctor.png", "gpu_doctor-eight-gpus", "%gpu_doctor"),
     Picture(
         "cuda_sync_time.png",
-        "cuda_sync_time-tail-and-backlog",
-        "%%cuda_sync_time\nloss = step(batch)",
+        "cuda_sync_time-profile-two-streams",
+        "%%cuda_sync_time --trace trace.json\nloss = step(batch)",
     ),
     Picture("gpu_mem.png", "gpu_mem-cell", "%%gpu_mem\nloss = step(batch)"),
     Picture("pin_loader.png", "pin_loader-fixed", "%pin_loader train_dl", 942),

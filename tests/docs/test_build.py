@@ -80,7 +80,7 @@ def test_each_guide_ends_with_what_is_generated(site):
     """Options, functions with their docstrings, and answers stand below the guide."""
     page = (site / "gpu_mem.html").read_text(encoding="utf-8")
 
-    assert "Of a cell: its exact peak, never a bound." in page
+    assert "Of a cell: its exact peak, and whose it was." in page
     assert 'id="gpumagic.gpu_mem.fit"' in page
     assert 'href="gallery/gpu_mem.html#why-fragmented"' in page
 
@@ -90,8 +90,8 @@ def test_the_gallery_shows_the_programs_own_html(site):
     pages = _pages(site)
 
     assert (
-        "+1.25 GiB on cuda:0, peak 3.40 GiB (exact)</strong>"
-        in (pages["gallery/gpu_mem.html"])
+        "+1.25 GiB on cuda:0, peak 3.40 GiB; graph of loss +840 MiB</strong>"
+        in pages["gallery/gpu_mem.html"]
     )
     assert "data:image/svg+xml;base64," in pages["gallery/tensor_info.html"]
     for name, text in pages.items():
