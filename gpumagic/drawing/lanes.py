@@ -186,7 +186,7 @@ def _name(span: Span) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def axis_html(marks: list[str]) -> Html:
+def axis_html(marks: Iterable[str]) -> Html:
     """What a picture is measured by: its beginning, its middle and its end."""
     spans = (element("span", words(mark)) for mark in marks)
     style = "display:flex;justify-content:space-between;font-weight:normal"

@@ -128,7 +128,8 @@ class Tree:
             words(branch.name),
             style=f"display:inline-block;min-width:{width:.4g}em",
         )
-        return Html(name + _bar_html(branch.share) + escape(said))
+        # Where styles are taken away, a blank alone keeps a name from its figures.
+        return Html(f"{name} {_bar_html(branch.share)} {escape(said)}")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

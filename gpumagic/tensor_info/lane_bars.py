@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.html import Html, element, words
+from gpumagic.drawing.html import Html, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.lanes import axis_html
 from gpumagic.drawing.palette import BLUE, TRACK, WHITE
 from gpumagic.drawing.table import (
     INDENT,
@@ -73,11 +74,7 @@ class LaneBars:
 
     def html(self) -> Html:
         """A table with a picture for each lane."""
-        axis = element(
-            "div",
-            *(element("span", words(mark)) for mark in self.ends),
-            style="display:flex;justify-content:space-between;font-weight:normal",
-        )
+        axis = axis_html(self.ends)
         name, said = map(words, self.heads)
         rows = ((lane.name, self._picture(lane), lane.said) for lane in self.lanes)
         return pictures_html(self.caption, (name, axis, said), rows, size=_PERCENT)
