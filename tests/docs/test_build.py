@@ -104,7 +104,7 @@ def test_the_course_is_in_the_site_with_its_outputs(site):
 
     assert "Asynchrony, or why was your timing wrong?" in page
     assert "<summary>Solution</summary>" in page
-    assert "waited for before, not counted" in page
+    assert "earlier work, not counted" in page
     assert "```" not in page
 
 
