@@ -408,6 +408,8 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         named = profile is not None and bool(profile.kernels)
         hint = _most_of(profile) if named and profile else _NAMES_KERNELS
         yield Note("note", _GPU_LIMIT, hint, "GPU limit")
+    elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
+        return  # their own notes say why the host waits
     elif seconds_of(report, SpanKind.WAIT) > _MOSTLY * (whole_s - busy_s):
         text = "lines of the code wait for the GPU, which then has nothing to do"
         yield Note("note", text, "--syncs names these lines", "waits")
@@ -415,6 +417,7 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         yield _LAUNCH_LIMIT
 
 
+_DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = Note(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from rich.console import ConsoleOptions, RenderResult
 
+_POINTED_AT = "cursor:pointer"
 _HINT_INDENT = 4
 WIDTH = 88
 
@@ -201,11 +202,15 @@ class Details:
         inside = lines(part.html() for part in self.parts)
         return element(
             "details",
-            element("summary", words(self.summary), style="cursor:pointer"),
+            element("summary", words(self.summary), self._word(), style=_POINTED_AT),
             element("div", inside, style="margin:.5em 0 0 1.2em"),
             style=f"margin:0 0 .2em {INSET};line-height:1.4",
             open="open" if self.is_open else "",
         )
+
+    def _word(self) -> Html:
+        """By which word it is asked for, for those who type."""
+        return Html(f" {element('small', words(self.name))}" if self.name else "")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -288,6 +293,8 @@ class Drawing:
         Args:
             names: The words for it.
         """
+        if "all" in names and "all" not in self.folded:
+            return self.whole()
         folded = self.folded
         found = tuple(folded[name].opened() for name in names if name in folded)
         unknown = [name for name in names if name not in folded]

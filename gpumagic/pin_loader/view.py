@@ -184,7 +184,8 @@ def _next(report: LoaderReport) -> Iterator[Part]:
         yield Note(
             "note", _ready(report), f"for {_names(report.anatomy)} in {report.out}:"
         )
-        if name and best is not None and report.bound is not None:
+        tried = report.workers is not None
+        if name and best is not None and report.bound is not None and not tried:
             yield from _workers_besides(report.bound, best, name)
     elif report.state is State.DIAGNOSED and name and best is not None:
         workers = " --workers auto" if best.workers is not None else ""

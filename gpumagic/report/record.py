@@ -56,6 +56,8 @@ class Report(Record):
             GpuMagicError: There is no such part.
         """
         parts = self.parts
+        if "all" in names and "all" not in parts:
+            return Shown(self, ())
         for name in names:
             if name not in parts:
                 known = ", ".join(parts) or "none, all of it is in sight"

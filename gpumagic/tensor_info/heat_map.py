@@ -163,9 +163,11 @@ class HeatPicture:
             br,
             svg.image(drawn, alt, width, height),
             br,
-            words(f"{ends[0]} "),
+            words(ends[0]),
+            Html(" "),
             element("span", style=_RAMP),
-            words(f" {ends[1]}" + (f"; {legend}" if legend else "")),
+            Html(" "),
+            words(ends[1] + (f"; {legend}" if legend else "")),
             style=f"margin:0 0 .9em {INSET};line-height:1.8",
         )
 
