@@ -1,0 +1,56 @@
+"""What strangers ask, answered by what is in sight: three questions for each magic."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.gallery.samples import drawn
+
+# The question, the view that somebody looks at who has it, and where its answer stands.
+QUESTIONS = (
+    ("Can I use the GPU?", "gpu_doctor-laptop", "No GPU here"),
+    ("There is none: what now?", "gpu_doctor-laptop", "%gpu_select --simulate h100"),
+    (
+        "Did this cell start CUDA?",
+        "gpu_doctor-cell-that-started-cuda",
+        "CUDA was started",
+    ),
+    ("Which GPU is cuda:0?", "gpu_select-selected", "cuda:0 is GPU 2"),
+    (
+        "Why can I not choose?",
+        "gpu_select-too-late",
+        "CUDA has started by import kornia",
+    ),
+    ("Who has GPU 1?", "gpu_select-free-refused", "claimed by process 4242"),
+    ("Is my GPU busy?", "cuda_sync_time-small-work", "the GPU works 600 us of it"),
+    ("What slows it down?", "cuda_sync_time-small-work", "launching takes 3.20 ms"),
+    ("Do my GPUs work at once?", "cuda_sync_time-turns", "sim:1 ····"),
+    ("Which line waits?", "cuda_sync_time-syncs", "In [5], line 2"),
+    ("Which line takes the GPU?", "cuda_sync_time-lines", "line 5 launches 56.8 %"),
+    ("Who holds my memory?", "gpu_mem-balance", "optimizer holds 1.94 GiB"),
+    ("Which line leaks?", "gpu_mem-cell-lines", "line 5 left 993 MiB"),
+    ("How do I get it back?", "gpu_mem-why-leaked", "1. %gpu_mem free"),
+    ("Why can others not have it?", "gpu_mem-map", "model.weight and 3 other blocks"),
+    ("Will workers help?", "pin_loader-diagnosed", "More workers would not help"),
+    ("Is pinning worth it?", "pin_loader-diagnosed", "pin_memory=True 15.0 ms 1.76x"),
+    ("What do I type next?", "pin_loader-diagnosed", "-> %pin_loader train_dl"),
+    ("Does it copy?", "tensor_info-transposed", ".contiguous() copies 96 B"),
+    ("Why does view fail?", "tensor_info-view-fails", "would need stride 24 and has 1"),
+    ("What is odd in my model?", "tensor_info-model-odd", "1 on another device"),
+    (
+        "Is there a NaN, and where?",
+        "tensor_info-parameter-with-values",
+        "the first at [1, 0]",
+    ),
+    ("Is there a race?", "simulator-races", "3 data races"),
+)
+
+
+@pytest.mark.parametrize(("question", "view", "answer"), QUESTIONS)
+def test_a_strangers_question_is_answered_in_sight(question, view, answer):
+    """Nobody has to unfold anything for what most people come for."""
+    text = re.sub(r"\s+", " ", drawn()[view].text(80))
+
+    assert answer in text, question
