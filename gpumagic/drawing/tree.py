@@ -190,7 +190,7 @@ def _bar(share: float, glyphs: Glyphs) -> str:
 
 
 def _bar_html(share: float) -> Html:
-    percent = f"{min(max(share, 0), 1) * 100:.3g}%"
+    percent = f"{min(max(share, 0), 1) * 100:.1f}%"
     colours = f"{BLUE} {percent},{TRACK} {percent}"
     return element(
         "span",

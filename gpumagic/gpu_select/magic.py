@@ -228,7 +228,8 @@ class SelectMagics(GpuMagics):
         if not request.wait_s:
             return self.notebook.choose(request)
         whole_s = round(request.wait_s)
-        with self.progress(whole_s, "Waiting for a free GPU (s)") as steps:
+        label = "Waiting for a free GPU (s)"
+        with self.progress(whole_s, label, at_once=True) as steps:
             return self.notebook.choose(
                 request, lambda passed_s, why: steps.advance(round(passed_s), why)
             )

@@ -86,13 +86,30 @@ class GpuMagics(Magics):
         return True
 
     def progress(
-        self, total: int | None, label: str, *, quiet: bool = False
+        self,
+        total: int | None,
+        label: str,
+        *,
+        quiet: bool = False,
+        at_once: bool = False,
     ) -> AbstractContextManager[Progress]:
-        """Steps of something long, counted in one place of this shell."""
+        """Steps of something long, counted in one place of this shell.
+
+        Args:
+            total: How many there are; None where only shares of all are known.
+
+            label: What is being done.
+
+            quiet: Whether nothing is shown.
+
+            at_once: Whether it is shown from the beginning, as it was asked for.
+        """
         from gpumagic.notebook import live
 
-        began = {"begins_after_s": math.inf} if quiet else {}
-        return live.progress(self.shell, total, label, **began)
+        began = {"begins_after_s": math.inf if quiet else 0.0}
+        return live.progress(
+            self.shell, total, label, **began if quiet or at_once else {}
+        )
 
     def show_live(self, *, keeps: bool) -> None:
         """Draw what the running cell does until it has ended.

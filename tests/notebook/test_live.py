@@ -122,6 +122,7 @@ def seen_outputs(*cells):
 @pytest.mark.kernel
 def test_a_panel_shows_a_long_cell_and_ends_with_it():
     """One output counts the steps of the loop; kept where no answer takes its place."""
+    pytest.importorskip("torch")
     outputs, updates = seen_outputs(
         LIVE, "import torch", LONG, TIMED, THREADS, SIMULATED, LONG
     )
@@ -141,6 +142,7 @@ def test_a_panel_shows_a_long_cell_and_ends_with_it():
 @pytest.mark.kernel
 def test_looking_at_a_running_cell_starts_nothing():
     """Neither torch nor CUDA is touched by a panel, and no loader stays changed."""
+    pytest.importorskip("torch")
     _, updates = seen_outputs(
         LIVE,
         "%gpu_mem live\ntime.sleep(0.6)",

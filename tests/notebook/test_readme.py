@@ -59,6 +59,7 @@ def test_a_watched_cell_shows_its_value():
 @pytest.mark.kernel
 def test_the_table_shown_is_what_a_run_gives():
     """The topics in the printed table are those of a run today, in that order."""
+    pytest.importorskip("torch")  # what is fine differs without it
     (report,) = see_in_kernel(["%load_ext gpumagic", "%gpu_doctor --all"])[1].shown
     (printed,) = (
         block.text for block in blocks(DOCTOR, "text") if "are fine" in block.text

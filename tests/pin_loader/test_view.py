@@ -1239,7 +1239,7 @@ def test_unknown_of_a_copy_is_unknown():
         (samples.RACING, "while a copy still reads it (7 times)"),
         (samples.FAILED_WATCH, "The code failed: ValueError: Expected more than"),
         (samples.MANY_LINES, "... and 18 more"),
-        (samples.MANY_LINES, "... and 45 more"),
+        (samples.MANY_LINES, "... and 46 more"),
         (samples.NO_TIME, "waiting for data 0 of 0 s"),
     ],
 )
