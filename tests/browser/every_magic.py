@@ -65,8 +65,8 @@ WHICH_GPUS = (
 
 HOW_LONG = (
     Typed("%cuda_sync_time x @ x", "simulated H100 SXM"),
-    Typed("%%cuda_sync_time\nfor _ in range(20):\n    y = x @ x", "%%time would have"),
-    Typed("%cuda_sync_time --name base --budget 300ms (x + 1) * 2", "median"),
+    Typed("%%cuda_sync_time\nfor _ in range(20):\n    y = x @ x", "%%time would say"),
+    Typed("%cuda_sync_time --name base --budget 300ms (x + 1) * 2", "a call"),
     Typed("%cuda_sync_time --vs base --budget 300ms (x + 1).mul_(2)", "base"),
     Typed(
         "%%cuda_sync_time --syncs\n"

@@ -22,7 +22,11 @@ pytestmark = pytest.mark.browser
 WIDE_BY_WORDS = frozenset(
     f"show({name!r})"
     for name in (
+        "cuda_sync_time-lines",
         "cuda_sync_time-profile-two-streams",
+        "gpu_mem-cell-hostile",
+        "gpu_mem-cell-lines",
+        "gpu_mem-cell-lines-partial",
         "gpu_doctor-mixed-and-out-of-reach",
         "gpu_select-differing",
         "gpu_select-dry-run-too-late",

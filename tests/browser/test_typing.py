@@ -58,7 +58,7 @@ def test_help_is_shown_in_words(live):
         for help_text in (asked["words"], helped["words"]):
             assert purpose in help_text
             assert "\n::" not in f"\n{help_text}"
-            assert help_text.index(purpose) < help_text.index(f"%{name} [")
+            assert help_text.index(purpose) < help_text.index(f"%{name}", 1)
             assert "-q, --quiet" in help_text
         longest = max(map(len, helped["words"].splitlines()))
         assert longest <= 80, f"%{name} --help is {longest} columns wide"
