@@ -25,7 +25,7 @@ from gpumagic.gpu_mem.counters import (
 )
 from gpumagic.gpu_mem.course import course_of, pieces_of
 from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
-from gpumagic.gpu_mem.lines import Recording, files_of_running_cell, lines_of, replay
+from gpumagic.gpu_mem.lines import Recording, lines_of, replay
 from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
 from gpumagic.gpu_mem.records import (
@@ -38,6 +38,7 @@ from gpumagic.gpu_mem.records import (
 )
 from gpumagic.gpu_mem.report import CellReport
 from gpumagic.gpu_mem.segments import named, names_by_address, segments_of
+from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -271,7 +272,7 @@ class CellRun:
         box = simulated_box()
         if runtime.simulated and box is not None:
             self._engine_peaks = box.peaks_since(self._marks)
-        self._in_cell = self._in_cell or files_of_running_cell()
+        self._in_cell = self._in_cell or in_running_cell()
         self.setting, self.kind = setting_of(runtime), runtime.kind
         self.failed = error_line(error)
         self._oom_device = _oom_device(error)
@@ -301,7 +302,7 @@ class CellRun:
         trace = self._trace
         if not self._wants_lines or trace is None or not trace.lines:
             return None
-        in_cell = self._in_cell or files_of_running_cell()
+        in_cell = self._in_cell or in_running_cell()
         return tuple(
             row
             for device in self._after
@@ -327,7 +328,7 @@ class CellRun:
         if all(nbytes is None for nbytes in begun.values()):
             return ()
         segments = find_segments()
-        in_cell = self._in_cell or files_of_running_cell()
+        in_cell = self._in_cell or in_running_cell()
         return tuple(
             course_of(
                 device,

@@ -11,8 +11,9 @@ from collections import Counter
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.gpu_mem.lines import alive_after, code_line_at, replay
+from gpumagic.gpu_mem.lines import alive_after, replay
 from gpumagic.gpu_mem.records import AtPeak, BlockState, Course
+from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,7 +96,7 @@ def course_of(  # noqa: PLR0913 -- each is known by another
         highest_bytes=highest,
         peak_bytes=peak.peak_bytes,
         peak_step=peak.before_peak,
-        peak_line=None if spot is None else code_line_at(spot),
+        peak_line=None if spot is None else line_in(spot.file, spot.line),
         peak_number=_number(spot, in_cell),
         at_peak=tuple(at_peak),
         partial=partial,
@@ -152,7 +153,7 @@ def _at_peak(
     ordered = sorted(known, key=lambda each: -each[1])
     shown, more = ordered[:_MOST_AT_PEAK], ordered[_MOST_AT_PEAK:]
     for owner, nbytes in shown:
-        line = None if owner.spot is None else code_line_at(owner.spot)
+        line = None if owner.spot is None else line_in(owner.spot.file, owner.spot.line)
         number = _number(owner.spot, in_cell)
         left, before = owner.was_left, owner.from_before
         yield AtPeak(owner.name, nbytes, line, number, left, before)

@@ -5,18 +5,14 @@ A failure to record is a remark: the cell runs as it would have done.
 
 from __future__ import annotations
 
-import linecache
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.records import LineUse
-from gpumagic.report.events import CodeLine
-from gpumagic.report.frontend import cell_numbers, running_shell
-from gpumagic.report.places import Places
+from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -204,7 +200,7 @@ def _row(
     device: int, spot: Spot | None, sums: _Sums, in_cell: Callable[[str], bool]
 ) -> LineUse:
     return LineUse(
-        line=None if spot is None else code_line_at(spot),
+        line=None if spot is None else line_in(spot.file, spot.line),
         number=spot.line if spot is not None and in_cell(spot.file) else None,
         device=device,
         allocated_bytes=sums.allocated_bytes,
@@ -259,27 +255,6 @@ def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent,
 
 
 # ------------------------------------------------------------- lines of the user's code
-
-
-def files_of_running_cell() -> Callable[[str], bool]:
-    """Tells whether a file name is that of the cell which is running now.
-
-    Ask for it while the cell runs, or just after; the answer can be used later on.
-    """
-    cells = dict(cell_numbers(running_shell()))
-    # The shell's own count is, by version, that of the running cell or the next.
-    running = max(cells.values(), default=None)
-    return lambda file: file in cells and cells[file] == running
-
-
-def code_line_at(spot: Spot) -> CodeLine:
-    """A line as reports keep it, with what was typed there."""
-    number = cell_numbers(running_shell()).get(spot.file)
-    name = Path(spot.file).name if number is None else f"In [{number}]"
-    if spot.line is None:
-        return CodeLine(name)
-    typed = linecache.getline(spot.file, spot.line).strip()
-    return CodeLine(f"{name}, line {spot.line}", typed or None)
 
 
 class _StackPlaces(Places):

@@ -19,9 +19,10 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.attribution import CountedMemory, names_in, search
 from gpumagic.gpu_mem.counters import NATIVE
 from gpumagic.gpu_mem.holdings import workspace_addresses
-from gpumagic.gpu_mem.lines import code_line_at, places_beside
+from gpumagic.gpu_mem.lines import places_beside
 from gpumagic.gpu_mem.name_sources import WORKSPACES, element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
+from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -154,7 +155,7 @@ def _small_numbers(things: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], i
 def _line_of(frames: Iterable[Entry], places: Places) -> CodeLine | None:
     """The user's line that asked for it, where torch has recorded the stack."""
     spot = users_spot(frames, places)
-    return None if spot is None else code_line_at(spot)
+    return None if spot is None else line_in(spot.file, spot.line)
 
 
 def _with_names(
