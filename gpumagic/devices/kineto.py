@@ -21,23 +21,23 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
-_DEVICE_WORK = {
+DEVICE_WORK = {
     "kernel": SpanKind.KERNEL,
     "gpu_memcpy": SpanKind.COPY,
     "gpu_memset": SpanKind.FILL,
 }
-_OPERATION = "cpu_op"
-_MARK = "user_annotation"
-_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
+OPERATION = "cpu_op"
+MARK = "user_annotation"
+OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 _NODE = "autograd::engine::evaluate_function: "
 # A copy of these kinds of memory holds nobody up, though it may be over before its call
 # returns: short ones are.
 _NEVER_WAITED_FOR = ("Pinned", "Device -> Device")
-_CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
+CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
 # What the marks themselves leave behind in some versions.
-_OWN_TRACES = "profiler::_record_function"
+OWN_TRACES = "profiler::_record_function"
 
 _WAITS = re.compile(
     r"""Synchronize
@@ -94,12 +94,12 @@ def read(text: str, begin: str, end: str) -> Reading:
     events = _complete_events(text)
     first, last = _only_mark(events, begin), _only_mark(events, end)
     window = _Window(first["ts"] + first["dur"], last["ts"])
-    work = [event for event in events if event["cat"] in _DEVICE_WORK]
-    calls = [event for event in events if event["cat"].endswith(_CALLS)]
+    work = [event for event in events if event["cat"] in DEVICE_WORK]
+    calls = [event for event in events if event["cat"].endswith(CALLS)]
     operations = [
         event
         for event in events
-        if event["cat"] == _OPERATION and not event["name"].startswith(_OWN_TRACES)
+        if event["cat"] == OPERATION and not event["name"].startswith(OWN_TRACES)
     ]
     threads = _Threads(first["tid"])
     spans = chain(
@@ -169,7 +169,7 @@ def _complete_events(text: str) -> list[dict[str, Any]]:
 
 
 def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
-    marks = [each for each in events if each["name"] == name and each["cat"] == _MARK]
+    marks = [each for each in events if each["name"] == name and each["cat"] == MARK]
     if len(marks) != 1:
         raise ValueError(f"the mark {name!r} is there {len(marks)} times")
     return marks[0]
@@ -194,7 +194,7 @@ def _device_spans(
         launched_us = entered_us.get(args.get("correlation"))
         yield TraceSpan(
             event["name"],
-            _DEVICE_WORK[event["cat"]],
+            DEVICE_WORK[event["cat"]],
             *within,
             device=_number(args.get("device", event["pid"])),
             stream=_number(args.get("stream", event["tid"])),
@@ -216,7 +216,7 @@ class _Backward:
         self._spans: dict[Any, list[tuple[float, float, int]]] = {}
         for event in events:
             number = event.get("args", {}).get("Sequence number")
-            if not isinstance(number, int) or not 0 <= number < _OF_NO_FORWARD:
+            if not isinstance(number, int) or not 0 <= number < OF_NO_FORWARD:
                 continue
             if event["name"].startswith(_NODE):
                 span = event["ts"], _end_us(event), number
@@ -240,14 +240,34 @@ def _entered_us(
 
     That is at the end of the call: one that finds the queue full begins long before.
     """
-    entries = Counter(_correlation(event) for event in work)
-    entered_us: dict[Any, float] = {}
-    for call in calls:
-        key, returned_us = _correlation(call), _end_us(call)
-        if key is not None and entries[key] == 1:
-            # Where the driver's call is seen within the runtime's, it is more exact.
-            entered_us[key] = min(returned_us, entered_us.get(key, math.inf))
-    return entered_us
+    returns = [(_correlation(call), _end_us(call)) for call in calls]
+    callers = callers_of((_correlation(event) for event in work), returns)
+    return {key: returns[place][1] for key, place in callers.items()}
+
+
+def callers_of(
+    work: Iterable[Hashable], calls: Iterable[tuple[Hashable, float]]
+) -> dict[Hashable, int]:
+    """By its correlation, the place of the call that put a piece of work in its queue.
+
+    A call with several pieces of work, a graph's, is nobody's.
+
+    Args:
+        work: The correlation of each piece; None where there is none.
+
+        calls: Correlation and end of each call.
+    """
+    entries = Counter(work)
+    found: dict[Hashable, tuple[float, int]] = {}
+    for place, (key, end) in enumerate(calls):
+        # Where the driver's call is seen within the runtime's, it is more exact.
+        if (
+            key is not None
+            and entries.get(key) == 1
+            and (key not in found or end < found[key][0])
+        ):
+            found[key] = end, place
+    return {key: place for key, (_, place) in found.items()}
 
 
 # ---------------------------------------------------------------------- host
