@@ -153,6 +153,14 @@ class Collective(Record):
         called_s: When the host called it.
 
         during: "forward", "backward", "optimizer" or "" where the host was in none.
+
+        members: Which ranks are in the group, as the file writes them: "[0, 1]". Groups
+            of one name with other members are other groups.
+
+        size: How many ranks the group has.
+
+        hidden_s: How long, from its start to its end, a kernel ran that does not
+            communicate; None where nobody has looked.
     """
 
     name: str
@@ -164,6 +172,9 @@ class Collective(Record):
     nbytes: int | None = None
     called_s: float | None = None
     during: str = ""
+    members: str | None = None
+    size: int | None = None
+    hidden_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +315,14 @@ class RankShare(Record):
 
         own_s: Its length without its waits and what it moved.
 
-        waits_s: How long it waited for others in what they did together.
+        waits_s: How long it waited for others in what they did together, and did
+            nothing beside, as far as `Collective.hidden_s` tells.
 
-        moves_s: How long data moved.
+        moves_s: How long it did nothing but move data; and of what tells nothing of
+            waits, the whole time.
 
-        blamed_s: How long others waited for it, of each collective the longest.
+        blamed_s: How long others waited for it: of each collective the longest, and
+            once where collectives overlap.
 
         last: How often it was the last to come.
 
