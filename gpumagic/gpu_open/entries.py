@@ -46,7 +46,9 @@ class Entries:
 
         place: How many characters the last of them that could be read ends after.
 
-        is_cut: Whether the end was not there.
+        is_listed: Whether the end of the list was there.
+
+        is_cut: Whether the end of the file was not.
 
         is_damaged: Whether what came after could not be read.
     """
@@ -54,7 +56,7 @@ class Entries:
     def __init__(self, pieces: Iterable[bytes], keys: frozenset[str]) -> None:
         self.values: dict[str, Any] = {}
         self.count = self.left_out = self.place = 0
-        self.is_cut = self.is_damaged = False
+        self.is_cut = self.is_damaged = self.is_listed = False
         self._keys = keys
         self._text = _Text(pieces)
         self._between = ""  # what stands between two entries in this file
@@ -101,6 +103,7 @@ class Entries:
             self.place = text.place
             yield entries
         text.at += 1
+        self.is_listed = True
 
     def _many(self) -> list[Any] | None:
         """Those whose ends are surely in sight; None where it is not so easy."""
@@ -122,9 +125,9 @@ class Entries:
         try:
             entry = text.value()
         except _Unreadable:
-            self.left_out += 1
             if not text.skip_to(_NEXT):
                 raise
+            self.left_out += 1
             return []
         found = _between(text.text, text.at - 1)
         self._between = found[0] if found else self._between

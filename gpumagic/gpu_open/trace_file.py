@@ -394,12 +394,15 @@ class _Rows:
 
     def _missing(self, file: Unpacking, entries: Entries) -> str | None:
         """What could not be read, in sentences."""
-        read = count_text(entries.count, "entry", "entries")
-        said = []
+        said, read = [], f"{entries.count:,} entries"
         if file.missing:
             said.append(f"{file.missing}; {read} could be read")
+        elif entries.is_listed and (entries.is_cut or entries.is_damaged):
+            said.append(
+                f"the file has no end, but all of its entries: {entries.count:,}"
+            )
         elif entries.is_cut:
-            said.append(f"the file ends within its list, after {read}")
+            said.append(f"the file was cut after {read}: the rest is missing")
         elif entries.is_damaged:
             share = share_text(1 - entries.place / max(entries.nbytes, 1))
             said.append(
