@@ -190,7 +190,7 @@ class Unpacking:
             hint = f"type: tar -xf {self._shown}, and open what was in it"
             return GpuMagicError(f"{self._shown} is a tar archive", hint)
         if _begins(head) == b"<":
-            title = _TITLE.search(head)
+            title = _TITLE.search(head[:4096])
             named = f' ("{_readable(title[1])}")' if title else ""
             return GpuMagicError(
                 f"{self._shown} is a web page{named}, no recording",

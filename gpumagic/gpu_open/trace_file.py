@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+from bisect import bisect_right
 from collections import Counter
 from decimal import Decimal
 from operator import itemgetter
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     Progress: TypeAlias = Callable[[float], object]
 
+_ID = "External id"  # an entry's own
 _MOST_UNKNOWN = 20
 _MOST_NS = 2**61  # so that two of them added are a number of 64 bits
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
@@ -125,6 +127,7 @@ _Piece: TypeAlias = (
     "tuple[str, int, int, int | None, int | None, SpanKind, bool,"
     " int | None, int | None, _Entry | None]"
 )
+_Told: TypeAlias = "tuple[int, int, dict[str, Any]]"  # start, end, arguments
 _event = functools.partial(tuple.__new__, HostEvent)
 _work = functools.partial(tuple.__new__, Work)
 
@@ -139,6 +142,7 @@ class _Rows:
         self._marks: list[HostEvent] = []
         self._python: list[HostEvent] = []
         self._began: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        self._told: dict[int, list[_Told]] = {}  # by thread
         self._names: dict[str, _Name] = {}
         self._threads: dict[Any, int] = {}
         self._unknown: Counter[str] = Counter()
@@ -296,6 +300,9 @@ class _Rows:
             number = None
         if type(thread) is not int:
             thread = self._thread(thread)
+        if name.text == words.COLLECTIVE and args:
+            told = start_ns, end_ns, _plain(args)
+            self._told.setdefault(thread, []).append(told)
         row = _event((name.text, start_ns, end_ns, thread, number))
         (self._marks if name.is_mark else self._operators).append(row)
 
@@ -352,19 +359,32 @@ class _Rows:
     def _called(self) -> list[Work]:
         """Work in order, each piece with its call."""
         work, calls = _in_order(self._work), _in_order(self._calls)
+        for told in self._told.values():
+            told.sort(key=itemgetter(0))
         callers = kineto.callers_of(
             (row[3] for row in work), ((row[4], row[2]) for row in calls)
         )
         rows = []
         for name, start_ns, end_ns, key, nbytes, kind, sends, *where, args in work:
             call = callers.get(key)
-            copied = nbytes
-            if call is not None and nbytes is None and kind is not SpanKind.KERNEL:
-                copied = calls[call][5]
+            sent, more = nbytes, args
+            if call is not None and kind is not SpanKind.KERNEL:
+                sent = calls[call][5] if nbytes is None else nbytes
+            elif call is not None and sends:
+                more = {**self._told_at(calls[call]), **(args or {})}
+                sent = words.sent_bytes(more)
             rows.append(
-                _work((name, kind, sends, start_ns, end_ns, *where, copied, call, args))
+                _work((name, kind, sends, start_ns, end_ns, *where, sent, call, more))
             )
         return rows
+
+    def _told_at(self, call: _Call) -> dict[str, Any]:
+        """What the operator tells that the call was made in; kernels tell less."""
+        told = self._told.get(call[3], [])
+        at = bisect_right(told, call[1], key=itemgetter(0)) - 1
+        if at < 0 or told[at][1] < call[1]:
+            return {}
+        return {key: value for key, value in told[at][2].items() if key != _ID}
 
     def _main_thread(self) -> int | None:
         steps = Counter(

@@ -43,6 +43,7 @@ BY_PROCESS = {
     "XPU functions": "kernel",
 }
 STEP = "ProfilerStep#"
+COLLECTIVE = "record_param_comms"
 # Before torch 1.11 marks were operators.
 MARKED = (STEP, "Optimizer.", "enumerate(DataLoader)#")
 MTIA_COPIES, MTIA_EVENTS = "dma", "event_"

@@ -289,6 +289,24 @@ def test_kernels_that_communicate_are_known_by_their_names(read, name, communica
     assert row.nbytes == (16 if communicates else None)
 
 
+def test_a_collective_is_told_by_its_operator_too(read):
+    """Its number in the group for one; what the kernel tells itself goes first."""
+    told = {"Seq": 17, "dtype": "Float", "In msg nelems": 2, "External id": 5}
+    events = read(
+        [
+            span("cpu_op", "record_param_comms", 1, 9, **told),
+            span("cuda_runtime", "cudaLaunchKernel", 2, 3, correlation=1),
+            kernel("ncclKernel", 20, 1, correlation=1, **{"In msg nelems": 4}),
+            span("cuda_runtime", "cudaLaunchKernel", 12, 3, correlation=2),
+            kernel("ncclKernel", 30, 1, correlation=2),
+        ]
+    )
+    first, second = events.work
+    assert (first.args["Seq"], first.args["In msg nelems"], first.nbytes) == (17, 4, 16)
+    assert "External id" not in first.args
+    assert "Seq" not in second.args
+
+
 def test_the_file_tells_rank_world_and_devices(read):
     """Before the entries or after them; the last of a key that stands twice counts."""
     events = read(
@@ -544,6 +562,15 @@ def test_damaged_bytes_give_rows_or_two_lines(read, seed):
     except GpuMagicError as raised:
         error = raised
     assert len(error.lines()) == 2 if error else len(events.work) > 20
+
+
+def test_a_file_in_which_all_is_in_vain_is_given_up(read, monkeypatch):
+    """Each beginning would have to be followed to the end of the file."""
+    monkeypatch.setattr(entries, "_MOST_IN_VAIN", 100_000)
+    listed = ",".join([json.dumps(GOOD)] * 5 + ['{"ph":1,"a":[' + "1," * 500] * 200)
+    events = read(f'{{"traceEvents": [{listed}')
+    assert len(events.operators) == 5
+    assert "damaged after 5 entries" in events.file.missing
 
 
 @pytest.mark.parametrize(
