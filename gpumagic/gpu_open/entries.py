@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _EVENTS = "traceEvents"
 _AT_ONCE = 2**16  # characters of entries that are decoded together
 _MOST_OF_ONE = 2**26  # characters of one entry, or of what stands beside them
+# Characters that are gone through in vain before a file is given up: one can be made in
+# which each of a million beginnings has to be followed far.
+_MOST_IN_VAIN = 2**28
 _LONGEST_WORD = 16  # a piece may end within -Infinity, or within \\ud83d\\ude00
 _OVERLAP = 200
 # Microseconds that a float tells to the nanosecond: 101 days. Torch 2.2 and 2.3 count
@@ -46,7 +49,9 @@ class Entries:
 
         place: How many characters the last of them that could be read ends after.
 
-        is_cut: Whether the end was not there.
+        is_listed: Whether the end of the list was there.
+
+        is_cut: Whether the end of the file was not.
 
         is_damaged: Whether what came after could not be read.
     """
@@ -54,7 +59,7 @@ class Entries:
     def __init__(self, pieces: Iterable[bytes], keys: frozenset[str]) -> None:
         self.values: dict[str, Any] = {}
         self.count = self.left_out = self.place = 0
-        self.is_cut = self.is_damaged = False
+        self.is_cut = self.is_damaged = self.is_listed = False
         self._keys = keys
         self._text = _Text(pieces)
         self._between = ""  # what stands between two entries in this file
@@ -101,6 +106,7 @@ class Entries:
             self.place = text.place
             yield entries
         text.at += 1
+        self.is_listed = True
 
     def _many(self) -> list[Any] | None:
         """Those whose ends are surely in sight; None where it is not so easy."""
@@ -122,9 +128,9 @@ class Entries:
         try:
             entry = text.value()
         except _Unreadable:
-            self.left_out += 1
-            if not text.skip_to(_NEXT):
+            if text.in_vain > _MOST_IN_VAIN or not text.skip_to(_NEXT):
                 raise
+            self.left_out += 1
             return []
         found = _between(text.text, text.at - 1)
         self._between = found[0] if found else self._between
@@ -155,12 +161,14 @@ class _Text:
         at: What of it has been read.
 
         nbytes: How much has arrived altogether.
+
+        in_vain: How many characters were gone through without coming to an end.
     """
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self.text = ""
         self.at = 0
-        self.nbytes = 0
+        self.nbytes = self.in_vain = 0
         self._gone = 0
         self._pieces: Iterator[bytes] | None = iter(pieces)
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
@@ -200,11 +208,12 @@ class _Text:
             try:
                 value, end = self._scan(self.text, self.at)
             except StopIteration as stop:
-                may_go_on = self._is_at_the_end(stop.value)
+                may_go_on = self._stopped(stop.value)
             except json.JSONDecodeError as error:
-                may_go_on = self._is_at_the_end(error.pos)
+                may_go_on = self._stopped(error.pos)
                 may_go_on = may_go_on or error.msg.startswith("Unterminated")
             except (ValueError, ArithmeticError, RecursionError):
+                self._stopped(self.at + _AT_ONCE)  # it is not told where
                 raise _Unreadable from None
             else:
                 may_go_on = end == len(self.text) and self._pieces is not None
@@ -240,7 +249,9 @@ class _Text:
             if not self._more():
                 return False
 
-    def _is_at_the_end(self, place: int) -> bool:
+    def _stopped(self, place: int) -> bool:
+        """Whether it may only be for want of more text."""
+        self.in_vain += place - self.at
         return place >= len(self.text) - _LONGEST_WORD
 
     def _more(self) -> bool:

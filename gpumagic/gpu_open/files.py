@@ -39,8 +39,9 @@ _HARMLESS = 2**28
 _MOST_RATIO = 400  # traces reach 30, and those of one event again and again 100
 _MOST_SHOWN = 60  # characters of what somebody else has named
 
+_BLANKS = b"\xef\xbb\xbf \t\r\n"  # with the mark that Windows puts before UTF-8
 _GZIP = b"\x1f\x8b"
-_ZIP = b"PK\x03\x04"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # the second is empty
 _KEYS = re.compile(rb'"(traceEvents|segments|device_traces)"\s*:')
 _KEYS_OF_TRACES = re.compile(
     rb'"(schemaVersion|deviceProperties|distributedInfo|displayTimeUnit)"\s*:'
@@ -64,7 +65,7 @@ _OTHERS = (
     (b"\xfd7zXZ\x00", "packed by xz", "type: xz -d {name}"),
     (b"BZh", "packed by bzip2", "type: bzip2 -d {name}"),
     (b"7z\xbc\xaf\x27\x1c", "packed by 7-Zip", "type: 7z x {name}"),
-    (_ZIP, "a zip file within another", "unpack the outer one, and open the inner"),
+    (_ZIP[0], "a zip file within another", "unpack the outer one, and open the inner"),
     (_GZIP, "packed many times over", "type: gzip -d {name}"),
     (b"SQLite format 3", "a database, as Nsight Systems has", _WHAT_CAN_BE_OPENED),
 )
@@ -170,13 +171,13 @@ class Unpacking:
             kind = _kind(head)
             if kind is not None:
                 return kind
-        if _KEYS_OF_TRACES.search(head):
+        if _begins(head) == b"{" and _KEYS_OF_TRACES.search(head):
             return "trace"
         raise self._none_of_ours(head)
 
     def _none_of_ours(self, head: bytes) -> GpuMagicError:
         """The error that says what it is instead, and what to do."""
-        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        start = head.lstrip(_BLANKS)
         for begins, what, hint in _OTHERS:
             if start.startswith(begins):
                 problem = f"{self._shown} is {what}, no recording"
@@ -188,8 +189,8 @@ class Unpacking:
         if head[257:262] == b"ustar":
             hint = f"type: tar -xf {self._shown}, and open what was in it"
             return GpuMagicError(f"{self._shown} is a tar archive", hint)
-        if start[:1] == b"<":
-            title = _TITLE.search(head)
+        if _begins(head) == b"<":
+            title = _TITLE.search(head[:4096])
             named = f' ("{_readable(title[1])}")' if title else ""
             return GpuMagicError(
                 f"{self._shown} is a web page{named}, no recording",
@@ -204,7 +205,7 @@ class Unpacking:
     def _unpacked(self) -> Iterator[bytes]:
         """The pieces, with every layer of packing taken off."""
         pieces = self._bounded(_pieces(self._file))
-        head, pieces = _with_head(pieces, len(_ZIP))
+        head, pieces = _with_head(pieces, len(_ZIP[0]))
         if head.startswith(_ZIP):
             pieces = self._bounded(self._unzipped())
         for _ in range(_MOST_LAYERS):
@@ -302,13 +303,13 @@ class Unpacking:
             for each in names
             if not each.is_dir() and not each.filename.startswith("__MACOSX/")
         ]
-        if len(members) == 1:
-            return members[0]
-        if any(each.filename.endswith("data.pkl") for each in members):
+        if any(each.filename.endswith("/data.pkl") for each in members):
             raise GpuMagicError(
                 f"{self._shown} was written by torch.save: it is no recording",
                 _WHAT_CAN_BE_OPENED,
             )
+        if len(members) == 1:
+            return members[0]
         shown = [shortened(each.filename, _MOST_SHOWN) for each in members]
         inside = listed([_readable(each.encode()) for each in shown], most=3)
         raise GpuMagicError(
@@ -322,7 +323,7 @@ def _kind(head: bytes) -> Kind | None:
     """What begins like this; None where it does not show."""
     if head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}:
         return "snapshot"
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    start = _begins(head)
     if start == b"{":
         key = _KEYS.search(head)
         if key is not None:
@@ -333,6 +334,11 @@ def _kind(head: bytes) -> Kind | None:
         if _PHASE.search(head):
             return "trace"
     return None
+
+
+def _begins(head: bytes) -> bytes:
+    """The first character that says something."""
+    return head.lstrip(_BLANKS)[:1]
 
 
 def _looks_like(start: bytes) -> str:
