@@ -7,12 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.devices.kineto import kind_of_call, may_be_waited_for
-from gpumagic.gpu_open.host import (
-    outermost,
-    overlaid,
-    place_at,
-    together,
-)
+from gpumagic.gpu_open.host import overlaid, place_at
 from gpumagic.gpu_open.trace_records import LaneSpan, LaneTrace
 from gpumagic.report.events import SpanKind, pooled
 
@@ -20,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.gpu_open.host import Phases, Threads, Timeline
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
+    from gpumagic.gpu_open.trace_events import TraceEvents, Work
     from gpumagic.report.events import PieceRow
 
 _MOST_LANES = 12
@@ -48,7 +43,7 @@ def lanes_of(
     hosts = {"host": events.main_thread, "backward thread": phases.backward_thread}
     waited = _waited_for(events)
     rows = {
-        name: list(_host(*threads.events(thread), waited.get(thread, [])))
+        name: list(_host(threads, thread, waited[thread]))
         for name, thread in hosts.items()
         if thread is not None
     }
@@ -93,21 +88,26 @@ def _kind(work: Work) -> str:
 # -------------------------------------------------------------------------- host
 
 
-def _host(
-    code: Sequence[HostEvent], calls: Sequence[HostEvent], waited: Iterable[int]
-) -> Iterator[_Row]:
-    """What a thread worked at, and where it launched and waited meanwhile."""
-    outer = outermost(calls)
-    copied = {place_at(outer, moment) for moment in waited}
+def _host(threads: Threads, thread: int, waited: Iterable[int]) -> Iterator[_Row]:
+    """What a thread worked at, and where it launched and waited meanwhile.
+
+    Args:
+        threads: Of the trace.
+
+        thread: Which of them.
+
+        waited: Moments within calls of it that had their copy done when they returned.
+    """
+    calls = threads.calls.get(thread, [])
+    copied = {place_at(calls, moment) for moment in waited}
     kind_of = cache(kind_of_call)
     kinds: Timeline[tuple[str, str]] = []
-    for place, (start, end, name) in enumerate(outer):
+    for place, (start, end, name) in enumerate(calls):
         kind = kind_of(name, copied=place in copied)
         if kind is not None:
             kinds.append((start, end, (name, _CALLS[kind])))
-    whole = outermost(together(code, calls))
-    for start, end, outer_name, call in overlaid(whole, kinds):
-        name, kind_of_it = call or (outer_name, "host code")
+    for start, end, outer, call in overlaid(threads.worked(thread), kinds):
+        name, kind_of_it = call or (outer, "host code")
         yield name, kind_of_it, start, end
 
 
