@@ -38,12 +38,13 @@ _INSTALLED = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]"
 )
 # The profiler leaves out where packages lie: what is left begins with their name.
-_NOT_THE_USERS = frozenset(
-    {
-        *sys.stdlib_module_names,
-        *("IPython", "functorch", "ipykernel", "numpy", "torch", "torchgen", "triton"),
-        *("traitlets", "typing_extensions"),
-    }
+_NOT_THE_USERS = sys.stdlib_module_names | frozenset(
+    """
+    IPython PIL _distutils_hack accelerate apex datasets deepspeed diffusers functorch
+    ipykernel lightning numpy pandas pkg_resources pytorch_lightning scipy setuptools
+    sklearn timm torch torchaudio torchgen torchvision tqdm traitlets transformers triton
+    typing_extensions
+    """.split()
 )
 
 
@@ -56,7 +57,7 @@ def by_thread(events: Iterable[HostEvent]) -> dict[int, list[HostEvent]]:
 
 
 def together(*events: Sequence[HostEvent]) -> list[HostEvent]:
-    """Events of one thread in order of beginning, each of them in order already."""
+    """Lists of one thread as one, in order of beginning."""
     return sorted((each for some in events for each in some), key=_start_ns)
 
 
@@ -86,7 +87,7 @@ def innermost(events: Iterable[HostEvent]) -> Timeline[str]:
     found: Timeline[str] = []
     open_ones: list[tuple[int, str]] = []
     at = 0
-    for event in sorted(events, key=lambda each: (each.start_ns, -each.end_ns)):
+    for event in events:
         at = _closed(found, open_ones, at, event.start_ns)
         if open_ones and event.start_ns > at:
             found.append((at, event.start_ns, open_ones[-1][1]))

@@ -10,6 +10,7 @@ from gpumagic.devices.kineto import kind_of_call, may_be_waited_for
 from gpumagic.gpu_open.host import overlaid, place_at
 from gpumagic.gpu_open.trace_records import LaneSpan, LaneTrace
 from gpumagic.report.events import SpanKind, pooled
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_LANES = 12
 _MOST_SPANS = 240
+_LONGEST_LABEL = 100  # templates have names of thousands
 
 _CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
 
@@ -55,7 +57,12 @@ def lanes_of(
 
 def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
     spans = tuple(
-        LaneSpan((start - zero_ns) / 1e9, (end - zero_ns) / 1e9, label, kind)
+        LaneSpan(
+            (start - zero_ns) / 1e9,
+            (end - zero_ns) / 1e9,
+            shortened(label, _LONGEST_LABEL),
+            kind,
+        )
         for label, kind, start, end in pooled(rows, _MOST_SPANS)
     )
     busy_ns = sum(end - start for _, _, start, end in rows)

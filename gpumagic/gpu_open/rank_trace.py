@@ -186,8 +186,7 @@ def _steps(
 
 
 def _operators(operators: Iterable[HostEvent]) -> tuple[OperatorTime, ...]:
-    ordered = sorted(operators, key=lambda each: (each.start_ns, -each.end_ns))
-    rows = ((each.name, each.start_ns, each.end_ns, each.thread) for each in ordered)
+    rows = ((each.name, each.start_ns, each.end_ns, each.thread) for each in operators)
     return times_of_operators(rows, 1e9)[:_MOST_OPERATORS]
 
 

@@ -166,6 +166,30 @@ def test_what_the_host_was_in_while_it_was_late():
     assert ns(rank.idle.host_late_s) == 80
 
 
+def test_work_that_ended_together_on_its_own_stream_is_no_other_stream():
+    """Where any of what ended last ran on the stream that goes on, nothing is known."""
+    calls = [host("cudaLaunchKernel", 0, 1)]
+    on_two = [kernel(0, 10, 7), kernel(0, 10, 20)]
+
+    both = rank_of(trace([*on_two, kernel(30, 40, 20, call=0)], calls))
+    third = rank_of(trace([*on_two, kernel(30, 40, 8, call=0)], calls))
+
+    assert (ns(both.idle.unknown_s), ns(both.idle.other_stream_s)) == (20, 0)
+    assert (ns(third.idle.unknown_s), ns(third.idle.other_stream_s)) == (0, 20)
+
+
+def test_a_mark_that_begins_with_its_first_operator_is_around_it():
+    """Whichever list it is in: what lasts longer is the outer one."""
+    work = [kernel(0, 10), kernel(100, 110, call=0)]
+    calls = [host("cudaLaunchKernel", 80, 90)]
+    operators, marks = [host("aten::mm", 20, 30)], [host("mine", 20, 60)]
+
+    rank = rank_of(trace(work, calls, operators, marks))
+
+    told = {each.name: ns(each.seconds) for each in rank.idle.host_was_in}
+    assert told == {"mine": 40, "cudaLaunchKernel": 10, None: 30}
+
+
 @st.composite
 def within_each_other(draw, name):
     """Events of one thread, each within another or beside it."""
