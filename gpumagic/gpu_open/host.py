@@ -38,14 +38,14 @@ _INSTALLED = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]"
 )
 # The profiler leaves out where packages lie: what is left begins with their name.
-_NOT_THE_USERS = sys.stdlib_module_names | frozenset(
-    """
-    IPython PIL _distutils_hack accelerate apex datasets deepspeed diffusers functorch
-    ipykernel lightning numpy pandas pkg_resources pytorch_lightning scipy setuptools
-    sklearn timm torch torchaudio torchgen torchvision tqdm traitlets transformers triton
-    typing_extensions
-    """.split()
-)
+_NOT_THE_USERS = sys.stdlib_module_names | {
+    *("torch", "functorch", "torchaudio", "torchgen", "torchvision", "triton"),
+    *("accelerate", "apex", "deepspeed", "lightning", "pytorch_lightning"),
+    *("datasets", "diffusers", "timm", "transformers", "tqdm"),
+    *("PIL", "numpy", "pandas", "scipy", "sklearn"),
+    *("IPython", "ipykernel", "traitlets", "typing_extensions"),
+    *("_distutils_hack", "pkg_resources", "setuptools"),
+}
 
 
 def by_thread(events: Iterable[HostEvent]) -> dict[int, list[HostEvent]]:
