@@ -273,6 +273,11 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
         ("triton_per_fused__softmax_mul_3", "compiled"),
         ("max_pool_forward_nchw<float>", "pooling"),
         ("my_own_kernel", "other"),
+        ("aten::mm", "matrix product"),  # simulated
+        ("aten::threshold_backward", "elementwise"),
+        ("aten::add_.Tensor", "elementwise"),
+        ("aten::sum", "reduction"),
+        ("aten::sort", "sort"),
     ],
 )
 def test_kernels_are_told_by_what_they_work_out(name, kind):
