@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_open.host import at, by_thread, outermost
 from gpumagic.gpu_open.trace_records import Collective
+from gpumagic.report.events import length_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,14 +32,6 @@ _NAMES = {
     "recv": "recv",
 }
 _MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):(?P<name>\w+)")
-_GROUP = ("Process Group Name", "Process Group Description")
-_NUMBER = ("Seq", "seq")
-_ITEM_BYTES = {
-    **dict.fromkeys(("bool", "byte", "char", "float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("half", "bfloat16", "short"), 2),
-    **dict.fromkeys(("float", "int", "complexhalf"), 4),
-    **dict.fromkeys(("double", "long", "complexfloat"), 8),
-}
 
 
 class _Seen(NamedTuple):
@@ -49,7 +42,10 @@ class _Seen(NamedTuple):
 
 
 def collectives_of(
-    events: TraceEvents, phases: Phases, zero_ns: int
+    events: TraceEvents,
+    phases: Phases,
+    computing: Sequence[tuple[int, int]],
+    zero_ns: int,
 ) -> tuple[Collective, ...]:
     """What a rank did together with others, in order of beginning.
 
@@ -58,44 +54,58 @@ def collectives_of(
 
         phases: Of it.
 
+        computing: When kernels ran that do not communicate, apart from each other.
+
         zero_ns: The moment of second 0.
     """
     seen = [_seen(work, events.calls) for work in events.work if work.communicates]
-    if not seen:
-        return ()
     marks = {
         thread: outermost(its)
         for thread, its in by_thread(
             each for each in events.marks if _MARK.match(each.name)
         ).items()
     }
-    numbers = _numbers(seen)
     return tuple(
         Collective(
-            _name(each, marks),
-            each.group,
-            *number,
-            (each.work.start_ns - zero_ns) / 1e9,
-            (each.work.end_ns - zero_ns) / 1e9,
-            _nbytes(each.work),
-            *_called(each.call, phases, zero_ns),
+            name=_name(each, marks),
+            group=each.group,
+            number=number,
+            numbered=numbered,
+            start_s=(each.work.start_ns - zero_ns) / 1e9,
+            end_s=(each.work.end_ns - zero_ns) / 1e9,
+            nbytes=each.work.nbytes,
+            called_s=None
+            if each.call is None
+            else (each.call.start_ns - zero_ns) / 1e9,
+            during=(
+                phases.at(each.call.thread, each.call.start_ns) if each.call else ""
+            ),
+            members=_told(each.work, "Process Group Ranks"),
+            size=_count(each.work, "Group size"),
+            hidden_s=length_within(computing, each.work.start_ns, each.work.end_ns)
+            / 1e9,
         )
-        for each, number in zip(seen, numbers, strict=True)
+        for each, (number, numbered) in zip(seen, _numbers(seen), strict=True)
     )
 
 
 def _seen(work: Work, calls: Sequence[HostEvent]) -> _Seen:
-    args = work.args or {}
-    group = next((args[key] for key in _GROUP if args.get(key) not in (None, "")), None)
-    number = next(
-        (args[key] for key in _NUMBER if isinstance(args.get(key), int)), None
-    )
     return _Seen(
         work,
         None if work.call is None else calls[work.call],
-        None if group is None else str(group),
-        number,
+        _told(work, "Process Group Name") or _told(work, "Process Group Description"),
+        _count(work, "Seq"),
     )
+
+
+def _told(work: Work, key: str) -> str | None:
+    value = (work.args or {}).get(key)
+    return None if value in (None, "") else str(value)
+
+
+def _count(work: Work, key: str) -> int | None:
+    value = (work.args or {}).get(key)
+    return value if type(value) is int else None
 
 
 def _numbers(seen: Sequence[_Seen]) -> list[tuple[int, bool]]:
@@ -123,22 +133,13 @@ def _called_ns(seen: _Seen) -> int:
     return seen.work.start_ns if seen.call is None else seen.call.start_ns
 
 
-def _called(
-    call: HostEvent | None, phases: Phases, zero_ns: int
-) -> tuple[float | None, str]:
-    if call is None:
-        return None, ""
-    during = phases.at(call.thread, call.start_ns)
-    return (call.start_ns - zero_ns) / 1e9, during
-
-
 def _name(seen: _Seen, marks: Mapping[int, Timeline[str]]) -> str:
     """As the file tells, or torch's mark round the call, or the kernel's own name."""
-    told = (seen.work.args or {}).get("Collective name")
+    told = _told(seen.work, "Collective name")
     marked = None
     if seen.call is not None:
         marked = at(marks.get(seen.call.thread, []), seen.call.start_ns)
-    names = [str(each) for each in (told, marked, seen.work.name) if each]
+    names = [each for each in (told, marked, seen.work.name) if each]
     known = (_known_name(name) for name in names)
     return next((name for name in known if name is not None), names[0])
 
@@ -146,18 +147,3 @@ def _name(seen: _Seen, marks: Mapping[int, Timeline[str]]) -> str:
 def _known_name(name: str) -> str | None:
     letters = re.sub(r"[^a-z]", "", name.lower())
     return next((word for part, word in _NAMES.items() if part in letters), None)
-
-
-def _nbytes(work: Work) -> int | None:
-    """How much this rank put in."""
-    if work.nbytes is not None:
-        return work.nbytes
-    args: Mapping[str, Any] = work.args or {}
-    items, item_bytes = args.get("In msg nelems"), _item_bytes(args.get("dtype"))
-    if not isinstance(items, int) or item_bytes is None:
-        return None
-    return items * item_bytes
-
-
-def _item_bytes(dtype: object) -> int | None:
-    return _ITEM_BYTES.get(str(dtype).lower())

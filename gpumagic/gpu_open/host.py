@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE
 from gpumagic.report.events import CodeLine, length, merged
@@ -38,13 +38,14 @@ _INSTALLED = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]"
 )
 # The profiler leaves out where packages lie: what is left begins with their name.
-_NOT_THE_USERS = frozenset(
-    {
-        *sys.stdlib_module_names,
-        *("IPython", "functorch", "ipykernel", "numpy", "torch", "torchgen", "triton"),
-        *("traitlets", "typing_extensions"),
-    }
-)
+_NOT_THE_USERS = sys.stdlib_module_names | {
+    *("torch", "functorch", "torchaudio", "torchgen", "torchvision", "triton"),
+    *("accelerate", "apex", "deepspeed", "lightning", "pytorch_lightning"),
+    *("datasets", "diffusers", "timm", "transformers", "tqdm"),
+    *("PIL", "numpy", "pandas", "scipy", "sklearn"),
+    *("IPython", "ipykernel", "traitlets", "typing_extensions"),
+    *("_distutils_hack", "pkg_resources", "setuptools"),
+}
 
 
 def by_thread(events: Iterable[HostEvent]) -> dict[int, list[HostEvent]]:
@@ -56,7 +57,7 @@ def by_thread(events: Iterable[HostEvent]) -> dict[int, list[HostEvent]]:
 
 
 def together(*events: Sequence[HostEvent]) -> list[HostEvent]:
-    """Events of one thread in order of beginning, each of them in order already."""
+    """Lists of one thread as one, in order of beginning."""
     return sorted((each for some in events for each in some), key=_start_ns)
 
 
@@ -86,7 +87,7 @@ def innermost(events: Iterable[HostEvent]) -> Timeline[str]:
     found: Timeline[str] = []
     open_ones: list[tuple[int, str]] = []
     at = 0
-    for event in sorted(events, key=lambda each: (each.start_ns, -each.end_ns)):
+    for event in events:
         at = _closed(found, open_ones, at, event.start_ns)
         if open_ones and event.start_ns > at:
             found.append((at, event.start_ns, open_ones[-1][1]))
@@ -288,8 +289,7 @@ def line_of(name: str) -> CodeLine:
     frame = _FRAME.fullmatch(name)
     if frame is None:
         return CodeLine(name)
-    where = f"{frame['file']}, line {frame['line']}"
-    return CodeLine(where, frame["function"])
+    return CodeLine(f"{frame['file']}, line {frame['line']}, in {frame['function']}")
 
 
 class Threads:
@@ -299,12 +299,16 @@ class Threads:
         events: The trace.
 
         marks: Of it.
+
+    Attributes:
+        calls: The outermost calls of the device's runtime, by thread.
     """
 
     def __init__(self, events: TraceEvents, marks: Marks) -> None:
         self._operators = by_thread(events.operators)
         self._marks = by_thread(marks.telling)
         self._calls = by_thread(events.calls)
+        self.calls = {thread: outermost(its) for thread, its in self._calls.items()}
         known = {each.name: users_frame(each.name) for each in events.python}
         self._python = by_thread(
             each for each in events.python if known[each.name] is not None
@@ -324,22 +328,15 @@ class Threads:
         """
         operators = self._operators.get(thread, [])
         yield outermost(together(operators, self._marks.get(thread, [])))
-        yield outermost(self._calls.get(thread, []))
+        yield self.calls.get(thread, [])
         yield self.lines(thread)
 
-    def events(self, thread: int) -> Host:
-        """What a lane of it is drawn from."""
+    def worked(self, thread: int) -> Timeline[str]:
+        """What of it is known to be host code: operators, calls, torch's own marks."""
         marks = [
             each
             for each in self._marks.get(thread, [])
             if each.name.startswith((INPUT, OPTIMIZER))
         ]
         operators = self._operators.get(thread, [])
-        return Host(together(operators, marks), self._calls.get(thread, []))
-
-
-class Host(NamedTuple):
-    """Of one thread: what it worked at, and its calls of the device's runtime."""
-
-    code: list[HostEvent]
-    calls: list[HostEvent]
+        return outermost(together(operators, marks, self._calls.get(thread, [])))

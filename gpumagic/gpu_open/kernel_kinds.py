@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpumagic.simulator.operators import Kind, rule_for
+
 COMMUNICATION = "communication"
 OTHER = "other"
 
@@ -79,10 +81,35 @@ _PATTERNS = (
 _KINDS = tuple((kind, re.compile(words, re.VERBOSE)) for kind, words in _PATTERNS)
 
 
+# A simulated kernel is called as its operator.
+_OPERATOR = "aten::"
+_OF_OPERATORS = {
+    Kind.MATMUL: "matrix product",
+    Kind.CONVOLUTION: "convolution",
+    Kind.ATTENTION: "attention",
+    Kind.ELEMENTWISE: "elementwise",
+    Kind.CAST: "elementwise",
+    Kind.FILL: "elementwise",
+    Kind.REDUCTION: "reduction",
+    Kind.SOFTMAX: "softmax",
+    Kind.LOG_SOFTMAX: "softmax",
+    Kind.NORM: "normalisation",
+    Kind.NORM_BACKWARD: "normalisation",
+    Kind.EMBEDDING: "indexing and copies",
+    Kind.COPY: "indexing and copies",
+    Kind.INDEXED_WRITE: "indexing and copies",
+    Kind.OPTIMIZER: "optimizer",
+}
+
+
 def kind_of_kernel(name: str) -> str:
     """What a kernel that does not communicate works out, in a reader's words.
 
     Args:
         name: As the trace has it.
     """
+    if name.startswith(_OPERATOR):
+        kind = _OF_OPERATORS.get(rule_for(name).kind)
+        if kind is not None:
+            return kind
     return next((kind for kind, words in _KINDS if words.search(name)), OTHER)

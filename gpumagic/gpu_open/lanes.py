@@ -7,24 +7,21 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.devices.kineto import kind_of_call, may_be_waited_for
-from gpumagic.gpu_open.host import (
-    outermost,
-    overlaid,
-    place_at,
-    together,
-)
+from gpumagic.gpu_open.host import overlaid, place_at
 from gpumagic.gpu_open.trace_records import LaneSpan, LaneTrace
 from gpumagic.report.events import SpanKind, pooled
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.gpu_open.host import Phases, Threads, Timeline
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
+    from gpumagic.gpu_open.trace_events import TraceEvents, Work
     from gpumagic.report.events import PieceRow
 
 _MOST_LANES = 12
 _MOST_SPANS = 240
+_LONGEST_LABEL = 100  # templates have names of thousands
 
 _CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
 
@@ -48,7 +45,7 @@ def lanes_of(
     hosts = {"host": events.main_thread, "backward thread": phases.backward_thread}
     waited = _waited_for(events)
     rows = {
-        name: list(_host(*threads.events(thread), waited.get(thread, [])))
+        name: list(_host(threads, thread, waited[thread]))
         for name, thread in hosts.items()
         if thread is not None
     }
@@ -60,7 +57,12 @@ def lanes_of(
 
 def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
     spans = tuple(
-        LaneSpan((start - zero_ns) / 1e9, (end - zero_ns) / 1e9, label, kind)
+        LaneSpan(
+            (start - zero_ns) / 1e9,
+            (end - zero_ns) / 1e9,
+            shortened(label, _LONGEST_LABEL),
+            kind,
+        )
         for label, kind, start, end in pooled(rows, _MOST_SPANS)
     )
     busy_ns = sum(end - start for _, _, start, end in rows)
@@ -93,21 +95,26 @@ def _kind(work: Work) -> str:
 # -------------------------------------------------------------------------- host
 
 
-def _host(
-    code: Sequence[HostEvent], calls: Sequence[HostEvent], waited: Iterable[int]
-) -> Iterator[_Row]:
-    """What a thread worked at, and where it launched and waited meanwhile."""
-    outer = outermost(calls)
-    copied = {place_at(outer, moment) for moment in waited}
+def _host(threads: Threads, thread: int, waited: Iterable[int]) -> Iterator[_Row]:
+    """What a thread worked at, and where it launched and waited meanwhile.
+
+    Args:
+        threads: Of the trace.
+
+        thread: Which of them.
+
+        waited: Moments within calls of it that had their copy done when they returned.
+    """
+    calls = threads.calls.get(thread, [])
+    copied = {place_at(calls, moment) for moment in waited}
     kind_of = cache(kind_of_call)
     kinds: Timeline[tuple[str, str]] = []
-    for place, (start, end, name) in enumerate(outer):
+    for place, (start, end, name) in enumerate(calls):
         kind = kind_of(name, copied=place in copied)
         if kind is not None:
             kinds.append((start, end, (name, _CALLS[kind])))
-    whole = outermost(together(code, calls))
-    for start, end, outer_name, call in overlaid(whole, kinds):
-        name, kind_of_it = call or (outer_name, "host code")
+    for start, end, outer, call in overlaid(threads.worked(thread), kinds):
+        name, kind_of_it = call or (outer, "host code")
         yield name, kind_of_it, start, end
 
 

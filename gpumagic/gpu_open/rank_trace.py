@@ -5,7 +5,6 @@ All sums are of whole nanoseconds; `RankTrace` says what each of them is.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,26 +19,22 @@ from gpumagic.gpu_open.host import (
     Phases,
     Threads,
     at,
-    by_thread,
     line_of,
-    outermost,
 )
 from gpumagic.gpu_open.idle import idle_of
 from gpumagic.gpu_open.kernel_kinds import COMMUNICATION, kind_of_kernel
 from gpumagic.gpu_open.lanes import lanes_of
 from gpumagic.gpu_open.trace_records import KernelSum, LineSum, RankTrace, Step
-from gpumagic.report.events import SpanKind, length, merged
+from gpumagic.report.events import SpanKind, length, length_within, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
     from gpumagic.report.events import OperatorTime
 
 _MOST_OPERATORS = 50
 _MOST_LINES = 50
-# What the marks themselves leave behind in some versions.
-_OWN_TRACES = "profiler::_record_function"
 
 _Intervals: TypeAlias = "list[tuple[int, int]]"
 
@@ -60,7 +55,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         events.rank,
         events.world_size,
         simulated=events.simulated,
-        launches=_launches(events.calls),
+        launches=_launches(threads),
         lanes=lanes_of(events, threads, phases, origin_ns),
         steps=tuple(_steps(marks.steps, sums, origin_ns)),
         operators=_operators(events.operators),
@@ -84,7 +79,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         kernels=_kernels(events.work),
         idle=idle_of(events.work, events.calls, threads),
         lines=_lines(events, threads),
-        collectives=collectives_of(events, phases, origin_ns),
+        collectives=collectives_of(events, phases, sums.compute, origin_ns),
         devices=len({work.device for work in events.work}),
     )
 
@@ -127,20 +122,6 @@ class _Sums:
         either = length(merged([*self.compute, *self.communication]))
         return length(self.compute) + length(self.communication) - either
 
-    def busy_within_ns(self, start_ns: int, end_ns: int) -> int:
-        """How long any of it worked between two moments."""
-        busy_ns = 0
-        place = bisect_left(self.busy, start_ns, key=_ended)
-        for start, end in self.busy[place:]:
-            if start >= end_ns:
-                break
-            busy_ns += max(min(end, end_ns) - max(start, start_ns), 0)
-        return busy_ns
-
-
-def _ended(interval: tuple[int, int]) -> int:
-    return interval[1]
-
 
 def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
     took_ns: dict[tuple[str, bool], list[int]] = defaultdict(list)
@@ -178,13 +159,14 @@ def _device_name(events: TraceEvents) -> str | None:
 # -------------------------------------------------------------------------- host
 
 
-def _launches(calls: Sequence[HostEvent]) -> int | None:
-    """How often the device was given something; the driver's call is the runtime's."""
-    if not calls:
-        return None
-    outer = [name for its in by_thread(calls).values() for *_, name in outermost(its)]
+def _launches(threads: Threads) -> int | None:
+    """How often the device was given something; None where no call is known to do so.
+
+    The driver's call within the runtime's is the same once more.
+    """
+    outer = [name for its in threads.calls.values() for _, _, name in its]
     gives = {name: gives_work(name) for name in set(outer)}
-    return sum(gives[name] for name in outer)
+    return sum(gives[name] for name in outer) or None
 
 
 def _steps(
@@ -199,17 +181,12 @@ def _steps(
             int(number),
             (mark.start_ns - zero_ns) / 1e9,
             (mark.end_ns - mark.start_ns) / 1e9,
-            None if sums is None else sums.busy_within_ns(*times) / 1e9,
+            None if sums is None else length_within(sums.busy, *times) / 1e9,
         )
 
 
 def _operators(operators: Iterable[HostEvent]) -> tuple[OperatorTime, ...]:
-    ordered = sorted(operators, key=lambda each: (each.start_ns, -each.end_ns))
-    rows = (
-        (each.name, each.start_ns, each.end_ns, each.thread)
-        for each in ordered
-        if not each.name.startswith(_OWN_TRACES)
-    )
+    rows = ((each.name, each.start_ns, each.end_ns, each.thread) for each in operators)
     return times_of_operators(rows, 1e9)[:_MOST_OPERATORS]
 
 

@@ -64,7 +64,11 @@ class KernelSum(Record):
 
 @dataclass(frozen=True)
 class LineSum(Record):
-    """What a line of code launched, as far as the trace has stacks."""
+    """What a line of code launched, as far as the trace has stacks.
+
+    The profiler knows of a function where it begins, and of one that already ran when
+    it was started the line that it was at.
+    """
 
     line: CodeLine
     launches: int
@@ -76,7 +80,8 @@ class HostWork(Record):
     """What the host was in while the device was idle and nothing was launched.
 
     Attributes:
-        name: The outermost operator, annotation or call; None for none that is there.
+        name: The outermost operator or annotation; where there is none the call, else
+            the innermost function of the user's; None where the trace tells nothing.
 
         seconds: How long.
     """
@@ -135,12 +140,12 @@ class Collective(Record):
 
     Attributes:
         name: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
-            "send", "recv", ...; as the file has it where it is none of them.
+            "send", "recv", "send_recv", ...; as the file has it where it is none.
 
         group: The name of its process group; None where the file does not tell.
 
         number: Its place in the order of its group: the group's own sequence number
-            where the file has it.
+            where the file has it of all, else from 0 on in the order of the calls.
 
         numbered: Whether it is the group's own.
 
@@ -240,7 +245,7 @@ class RankTrace(Record):
 
         streams: On how many streams device work ran.
 
-        kernels: By name, the longest altogether first.
+        kernels: By name, the longest altogether first; copies and fills are none.
 
         idle: Why it was idle.
 
@@ -254,8 +259,10 @@ class RankTrace(Record):
 
         collectives: In order of their beginning.
 
-        phases: How long the device worked for "forward", "backward", "optimizer" and
-            "input", by what the host was in when it launched; where it can be told.
+        phases: How long the device worked for "forward", "backward" and "optimizer",
+            by what the host was in when it launched, without what communicates (there
+            it may only wait); "input": how long the host waited for batches. Each
+            where it can be told.
 
         host_length_s: From the first event of the host to its last; where there is
             no device work, all that is known.

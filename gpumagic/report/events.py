@@ -9,6 +9,7 @@ views; so they are part of the vocabulary that all of them share.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -246,6 +247,16 @@ def merged(
 def length(apart: Iterable[tuple[_Number, _Number]]) -> _Number:
     """How long intervals are together that are apart from each other."""
     return sum(end - start for start, end in apart)
+
+
+def length_within(
+    apart: Sequence[tuple[_Number, _Number]], since: _Number, until: _Number
+) -> _Number:
+    """How much of intervals, apart from each other and in order, lies in another."""
+    first = bisect_right(apart, since, key=itemgetter(1))
+    behind = bisect_left(apart, until, lo=first, key=itemgetter(0))
+    its = apart[first:behind]
+    return length((max(start, since), min(end, until)) for start, end in its)
 
 
 _T = TypeVar("_T")

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.report.events import Piece, SpanKind, pooled
+from gpumagic.report.events import (
+    Piece,
+    SpanKind,
+    length,
+    length_within,
+    merged,
+    pooled,
+)
 
 KINDS = st.sampled_from((SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
 LENGTHS = st.tuples(KINDS, st.integers(0, 50), st.integers(1, 2000))
@@ -19,9 +26,9 @@ MOST = 60
 def lane_of(pieces):
     """Spans one after the other: each its kind, the pause before it, its length."""
     at, spans = 0, []
-    for kind, pause, length in pieces:
-        spans.append(Piece("work", kind, at + pause, at + pause + length))
-        at += pause + length
+    for kind, pause, took in pieces:
+        spans.append(Piece("work", kind, at + pause, at + pause + took))
+        at += pause + took
     return spans
 
 
@@ -72,3 +79,20 @@ def test_long_spans_keep_their_place():
 
     assert copy in few
     assert len(few) < 20
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
+
+
+@given(INTERVALS, st.integers(-5, 70), st.integers(0, 80))
+def test_merged_intervals_are_the_moments_that_any_of_them_covers(spans, since, more):
+    """They lie apart and in order; a part of them is as long as its moments are."""
+    intervals = [(start, start + took) for start, took in spans]
+    moments = {at for start, end in intervals for at in range(start, end)}
+    window = range(since, since + more)
+
+    apart = merged(intervals)
+
+    assert all(one[1] < two[0] for one, two in pairwise(apart))
+    assert length(apart) == len(moments)
+    assert length_within(apart, since, since + more) == len(moments & {*window})
