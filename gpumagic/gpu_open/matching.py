@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_open.trace_records import Collective, RankTrace
 
-POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+# Only the two that do it wait for each other, and no file tells who they are.
+POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 # Here some leave without waiting for the others, so the ends tell nothing of clocks.
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 # Here ranks may put in different amounts.
@@ -94,15 +95,18 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
         parts = _Numbered(each) if numbered else _Ordered(each, clocks=clocks)
         found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
-        for number, (first, its) in enumerate(_apart(each, parts, pool)):
-            group = (pool, number)
+        for nth, (first, its) in enumerate(_apart(each, parts, pool)):
+            group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
             found.members[group] = here
+            others = _not_of_first(each, its, first)
             for label, pairs in its.items():
                 for item in each[label]:
                     same = pairs.get(item.place)
-                    key = (label, item.place) if same is None else (first, same)
-                    found.keys[label][item.place] = group, key
+                    number = (
+                        others[label, item.place] if same is None else (first, same)
+                    )
+                    found.keys[label][item.place] = group, number
     found.by_number = found.by_number and bool(found.keys)
     return found
 
@@ -169,6 +173,42 @@ def _apart(
             its = {first: its[first]} | {label: its[label] for label in best}
         yield first, its
         left = [label for label in left if label not in its]
+
+
+def _not_of_first(
+    each: Mapping[int, Sequence[Item]], its: Mapping[int, Pairs], first: int
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """What the first rank lacks: the others have the same where the ends are the same.
+
+    It tells nothing of waits, and counts once however many ranks have it.
+    """
+    of_first = {item.place: item.ended_ns for item in each[first]}
+    rest: list[tuple[float, int, Item]] = []
+    for label, pairs in its.items():
+        if len(pairs) < len(each[label]):
+            ends = {item.place: item.ended_ns for item in each[label]}
+            apart_ns = median(
+                [of_first[same] - ends[place] for place, same in pairs.items()]
+            )
+            rest += [
+                (item.ended_ns + apart_ns, label, item)
+                for item in each[label]
+                if item.place not in pairs
+            ]
+    rest.sort(key=lambda one: one[:2])
+    keys: dict[tuple[int, int], tuple[int, int]] = {}
+    since: tuple[float, int, Item] | None = None
+    has: set[int] = set()
+    for ended_ns, label, item in rest:
+        if since is None or not (
+            label not in has
+            and item.name == since[2].name
+            and ended_ns - since[0] <= _same_end_ns(item, since[2])
+        ):
+            since, has = (ended_ns, label, item), set()
+        has.add(label)
+        keys[label, item.place] = since[1], since[2].place
+    return keys
 
 
 class _Numbered:
