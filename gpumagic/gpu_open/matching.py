@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_open.trace_records import Collective, RankTrace
 
-POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+# Only the two that do it wait for each other, and no file tells who they are.
+POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 # Here some leave without waiting for the others, so the ends tell nothing of clocks.
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 # Here ranks may put in different amounts.
@@ -34,8 +35,10 @@ _AGREE = 0.75  # of the ends must
 _SHIFTS = 8  # so many may be missing at a beginning or an end
 _BIN_NS = 2_000_000
 _BEST_BINS = 4
-_NEAR_NS = 10_000_000  # clocks that count from 1970 are rarely farther apart
 _FOLLOW = 0.2
+_SURE_NS = 10_000  # a spread so small leaves nothing to doubt
+_CLEARLY = 3.0
+_LEAST_MATCHED = 0.3
 
 
 class Item(NamedTuple):
@@ -92,15 +95,18 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
         parts = _Numbered(each) if numbered else _Ordered(each, clocks=clocks)
         found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
-        for number, (first, its) in enumerate(_apart(each, parts, pool)):
-            group = (pool, number)
+        for nth, (first, its) in enumerate(_apart(each, parts, pool)):
+            group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
             found.members[group] = here
+            others = _not_of_first(each, its, first)
             for label, pairs in its.items():
                 for item in each[label]:
                     same = pairs.get(item.place)
-                    key = (label, item.place) if same is None else (first, same)
-                    found.keys[label][item.place] = group, key
+                    number = (
+                        others[label, item.place] if same is None else (first, same)
+                    )
+                    found.keys[label][item.place] = group, number
     found.by_number = found.by_number and bool(found.keys)
     return found
 
@@ -169,6 +175,42 @@ def _apart(
         left = [label for label in left if label not in its]
 
 
+def _not_of_first(
+    each: Mapping[int, Sequence[Item]], its: Mapping[int, Pairs], first: int
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """What the first rank lacks: the others have the same where the ends are the same.
+
+    It tells nothing of waits, and counts once however many ranks have it.
+    """
+    of_first = {item.place: item.ended_ns for item in each[first]}
+    rest: list[tuple[float, int, Item]] = []
+    for label, pairs in its.items():
+        if len(pairs) < len(each[label]):
+            ends = {item.place: item.ended_ns for item in each[label]}
+            apart_ns = median(
+                [of_first[same] - ends[place] for place, same in pairs.items()]
+            )
+            rest += [
+                (item.ended_ns + apart_ns, label, item)
+                for item in each[label]
+                if item.place not in pairs
+            ]
+    rest.sort(key=lambda one: one[:2])
+    keys: dict[tuple[int, int], tuple[int, int]] = {}
+    since: tuple[float, int, Item] | None = None
+    has: set[int] = set()
+    for ended_ns, label, item in rest:
+        if since is None or not (
+            label not in has
+            and item.name == since[2].name
+            and ended_ns - since[0] <= _same_end_ns(item, since[2])
+        ):
+            since, has = (ended_ns, label, item), set()
+        has.add(label)
+        keys[label, item.place] = since[1], since[2].place
+    return keys
+
+
 class _Numbered:
     """Collectives that have their group's own number."""
 
@@ -207,50 +249,76 @@ class _Ordered:
     def with_first(self, first: int, label: int) -> tuple[float, Pairs] | None:
         """How far the ends vary, and what is the same; None if it is another group."""
         mine, its = self._each[first], self._each[label]
-        pairs = self._one_by_one(mine, its)
-        if pairs is None:
-            timed = self._by_ends(_timed(mine), _timed(its))
-            if timed is None:
-                return None
-            pairs = [*timed, *_between(mine, its, timed)]
-        spread = _agreement([pair for pair in pairs if pair[0].name not in ONE_SIDED])
-        if spread is None:
+        best = self._one_by_one(mine, its)
+        if best is None or best.spread_ns > _SURE_NS or self._is_farther_on(best):
+            best = self._by_ends(_timed(mine), _timed(its), best)
+        if best is None:
             return None
-        return spread, {item.place: same.place for same, item in pairs}
+        pairs = best.pairs
+        if len(pairs) < len(its):
+            pairs = [*pairs, *_between(mine, its, pairs)]
+        return best.spread_ns, {item.place: same.place for same, item in pairs}
 
-    def _one_by_one(
-        self, mine: Sequence[Item], its: Sequence[Item]
-    ) -> list[tuple[Item, Item]] | None:
+    def _one_by_one(self, mine: Sequence[Item], its: Sequence[Item]) -> _Fit | None:
         """In order, where nothing speaks against it."""
         if len(mine) != len(its) or not all(map(_may_be_same, mine, its)):
             return None
-        pairs = list(zip(mine, its, strict=True))
-        timed = [pair for pair in pairs if pair[0].name not in ONE_SIDED]
-        if _agreement(timed) is None:
-            return None
-        ends = [same.ended_ns for same, _ in timed]
-        if self._clocks and len(ends) > 1:
-            # By clocks that are nearly right it may be one farther in the row.
-            apart_ns = median([a.ended_ns - b.ended_ns for a, b in timed])
-            gap_ns = median([abs(late - soon) for soon, late in pairwise(ends)])
-            if abs(apart_ns) > gap_ns / 2:
-                return None
-        return pairs
+        return _fit(list(zip(mine, its, strict=True)))
+
+    def _is_farther_on(self, fit: _Fit) -> bool:
+        """Whether clocks that are nearly right say that these are not the same."""
+        timed = [pair for pair in fit.pairs if pair[0].name not in ONE_SIDED]
+        if not self._clocks or len(timed) < 2:
+            return False
+        apart_ns = abs(median([one.ended_ns - other.ended_ns for one, other in timed]))
+        ends = [one.ended_ns for one, _ in timed]
+        gap_ns = median([abs(late - soon) for soon, late in pairwise(ends)])
+        # Where it would be many farther on, it is the clocks that are apart.
+        return gap_ns / 2 < apart_ns < _SHIFTS * gap_ns
 
     def _by_ends(
-        self, mine: Sequence[Item], its: Sequence[Item]
-    ) -> list[tuple[Item, Item]] | None:
-        """By the constant that puts most of the ends upon each other."""
+        self, mine: Sequence[Item], its: Sequence[Item], in_order: _Fit | None
+    ) -> _Fit | None:
+        """By the constant that puts most of the ends upon each other, or the nearest.
+
+        In a regular job one collective farther fits nearly as often, but less well.
+        """
         fewer = min(len(mine), len(its))
-        best: list[tuple[Item, Item]] = []
+        fits = [] if in_order is None else [in_order]
         for apart_ns in _constants(mine, its):
-            found = _upon_each_other(mine, its, apart_ns)
-            best = max(best, found, key=len)
+            fit = _fit(_upon_each_other(mine, its, apart_ns))
+            if fit is not None and len(fit.pairs) >= max(
+                min(3, fewer), _LEAST_MATCHED * fewer, 1
+            ):
+                fits.append(fit)
+        most = max((len(fit.pairs) for fit in fits), default=0)
+        fits.sort(key=lambda fit: -len(fit.pairs))
         if self._clocks:
-            near = _upon_each_other(mine, its, 0)
-            if len(near) >= min(2, fewer) and len(near) >= 0.7 * len(best):
-                return near
-        return best if len(best) >= max(min(3, fewer), 0.3 * fewer, 1) else None
+            near = _fit(_upon_each_other(mine, its, 0))
+            if near and len(near.pairs) >= max(min(2, fewer), most / 2, 1):
+                fits.insert(0, near)
+        best = fits[0] if fits else None
+        for fit in fits[1:]:
+            if best and len(fit.pairs) >= most / 2 and fit.is_clearly_better(best):
+                best = fit
+        return best
+
+
+class _Fit(NamedTuple):
+    """A way in which two ranks may have been in the same collectives."""
+
+    pairs: list[tuple[Item, Item]]
+    spread_ns: float
+
+    def is_clearly_better(self, other: _Fit) -> bool:
+        """Whether its ends fall together so much better that it is no chance."""
+        return max(self.spread_ns, _SURE_NS) < other.spread_ns / _CLEARLY
+
+
+def _fit(pairs: list[tuple[Item, Item]]) -> _Fit | None:
+    """How well the ends fall together; None if they do not, or there is nothing."""
+    spread_ns = _agreement([pair for pair in pairs if pair[0].name not in ONE_SIDED])
+    return None if spread_ns is None or not pairs else _Fit(pairs, spread_ns)
 
 
 def _timed(items: Sequence[Item]) -> list[Item]:

@@ -29,7 +29,7 @@ from gpumagic.report.collectives import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from gpumagic.gpu_open.trace_records import RankTrace
+    from gpumagic.gpu_open.trace_records import Collective, RankTrace
 
 _NS = 1_000_000_000
 _ONE_HOST_NS = 50_000  # so much the ends differ in any case
@@ -90,7 +90,7 @@ def together(ranks: Sequence[RankTrace]) -> Together:
             (rank.world_size for rank in ranks if rank.world_size), default=None
         ),
         matched=len(waits.latest),
-        unmatched=waits.untold,
+        unmatched=waits.untold + len(_of_no_word(labelled, found, clock)),
         by_number=found.by_number,
         slowest=slowest,
         ratio=ratio,
@@ -110,7 +110,7 @@ def _attendance(rank: RankTrace, keys: Mapping[int, Key], clock: Clock) -> Atten
     parts = []
     for place, each in enumerate(rank.collectives):
         group, number = keys.get(place, (None, None))
-        if clock is not Clock.SHARED and each.name in _NO_WORD_OF_THE_LAST:
+        if _tells_nothing(each, clock):
             number = None
         parts.append(
             Part(
@@ -122,6 +122,22 @@ def _attendance(rank: RankTrace, keys: Mapping[int, Key], clock: Clock) -> Atten
             )
         )
     return Attendance(zero_ns, zero_ns + round(_length_s(rank) * _NS), parts)
+
+
+def _tells_nothing(each: Collective, clock: Clock) -> bool:
+    return clock is not Clock.SHARED and each.name in _NO_WORD_OF_THE_LAST
+
+
+def _of_no_word(
+    ranks: Mapping[int, RankTrace], found: Matches, clock: Clock
+) -> set[Key]:
+    """What was found on several ranks, and tells nothing of waits all the same."""
+    return {
+        key
+        for label, rank in ranks.items()
+        for place, key in found.keys[label].items()
+        if _tells_nothing(rank.collectives[place], clock)
+    }
 
 
 def _length_s(rank: RankTrace) -> float:

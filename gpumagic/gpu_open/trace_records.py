@@ -381,7 +381,8 @@ class Together(Record):
 
         matched: How many collectives were found on all ranks of their group.
 
-        unmatched: How many were not, and tell nothing of waits.
+        unmatched: How many were not, and tell nothing of waits; sending from one rank
+            to one other is neither.
 
         by_number: Whether they were matched by the group's own numbers.
 

@@ -11,6 +11,7 @@ data have moved. One rank may be slow somewhere.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -258,7 +259,7 @@ def _trace(  # noqa: PLR0913 -- see above
                 nbytes=(bucket + 1) << 20,
                 called_s=seconds(ready),
                 during="backward",
-                hidden_s=union_ns(work, came, end) / 1e9,
+                hidden_s=union_ns(_near(work, came), came, end) / 1e9,
             )
             for place, (bucket, ready, came, end) in enumerate(rank.parts)
         ),
@@ -270,6 +271,12 @@ def _trace(  # noqa: PLR0913 -- see above
         zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
         devices=1,
     )
+
+
+def _near(work: list[tuple[int, int]], from_ns: int) -> list[tuple[int, int]]:
+    """As much of the work as can lie within one collective."""
+    first = bisect_right(work, from_ns, key=lambda span: span[1])
+    return work[first : first + 30]
 
 
 def _lane(name, spans, kind, seconds) -> LaneTrace:  # type: ignore[no-untyped-def]
