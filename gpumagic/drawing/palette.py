@@ -68,7 +68,9 @@ def _linear(channel: float) -> float:
     return float(((channel + 0.055) / 1.055) ** 2.4)
 
 
-Pattern = Literal["", "stripes", "counterstripes", "dots", "rows", "grid", "hatches"]
+Pattern = Literal[
+    "", "stripes", "counterstripes", "dots", "rows", "columns", "grid", "hatches"
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ MEANINGS = {
     "kernel": Swatch("blue", "#1356DC", "", "█", "#"),
     "copy": Swatch("orange", "#DF7916", "", "▓", "o"),
     "communication": Swatch("magenta, lined", "#B5478F", "rows", "▚", "%"),
+    "waits for others": Swatch("light red, ribbed", "#D9534A", "columns", "╌", "-"),
     "in use": Swatch("green", "#238151", "", "█", "#"),
     "cached": Swatch("light green, striped", "#5B9000", "stripes", "▒", "="),
     "others": Swatch("grey, dotted", "#8A8A8A", "dots", "▚", "o"),

@@ -43,6 +43,7 @@ _WHITE = {
     "counterstripes": "M0 0L6 6V4.4L1.6 0zM0 6V4.4L1.6 6z",
     "dots": "M1 1h2v2H1zM4 4h2v2H4z",
     "rows": "M0 2h6v1.4H0z",
+    "columns": "M1 0v6h1.2V0zM4 0v6h1.2V0z",
     "grid": "M0 0h6v1.2H0zM0 0h1.2v6H0z",
 }
 # Through its other half, what is behind it is seen.

@@ -64,6 +64,27 @@ def part_text(part: float | None, whole: float | None) -> str:
     return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
 
 
+def range_text(low: str, high: str, between: str = " to ") -> str:
+    """From one figure to another, with the unit said once where it is the same.
+
+    Args:
+        low: A figure with its unit.
+
+        high: Another one.
+
+        between: What stands between them.
+
+    >>> range_text("380 ms", "391 ms"), range_text("980 us", "1.02 ms")
+    ('380 to 391 ms', '980 us to 1.02 ms')
+    >>> range_text("0 s", "0 s")
+    '0 s'
+    """
+    number, _, unit = low.rpartition(" ")
+    if low == high:
+        return low
+    return f"{number if high.endswith(f' {unit}') else low}{between}{high}"
+
+
 def seconds_text(seconds: float | None) -> str:
     """A duration in the unit that keeps three digits readable.
 
