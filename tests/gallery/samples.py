@@ -114,7 +114,7 @@ _MANY = Timeline(
 
 _TIMES_MEANT = (
     *("host code", "launch", "host waits", "kernel", "copy", "communication"),
-    "perhaps busy",
+    *("waits for others", "perhaps busy"),
 )
 _MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
 _WITHOUT_MEANING = tuple(f"kind {at}" for at in range(6))
@@ -510,6 +510,7 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-small-work",
     "cuda_sync_time-waiting",
     "cuda_sync_time-hostile",
+    "gpu_open-",  # timelines, and all figures behind clicks
     "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
@@ -537,6 +538,8 @@ RICHEST = (
     "cuda_sync_time-profile-many-streams",
     "gpu_doctor-eight-gpus",
     "gpu_doctor-mixed-and-out-of-reach",
+    "gpu_open-rank-cut",
+    "gpu_open-ranks-straggler",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
     "gpu_mem-map-many-in-one",
