@@ -42,6 +42,7 @@ ORDER = (*dict.fromkeys(_KINDS.values()), COMMUNICATION, FOR_OTHERS, PERHAPS)
 _IDLE = frozenset({WAITS, FOR_OTHERS, PERHAPS})  # what does not count as busy
 _AT_WORK = "at work"
 _CELLS_EACH = 4  # of the width of a terminal, for each span of several kinds
+_HARDLY_MORE = 1.3  # times as many spans as there should be; their widths differ
 _FEW = 2  # devices, each of which has a line of its own
 _HOST_LANES = 3
 
@@ -197,9 +198,17 @@ def _fit_for_text(lane: Lane, most: int) -> Lane:
     if len(lane.drawn) <= most or len(kinds) == 1:
         return lane
     length_s = lane.drawn[-1].end_s - lane.drawn[0].start_s
-    groups = stretches(lane.drawn, length_s * len(kinds) / most)
-    drawn = tuple(each for group in groups for each in _pool(group))
+    shortest_s = length_s * len(kinds) / most
+    drawn = _pooled(lane, shortest_s)
+    while len(drawn) > most * _HARDLY_MORE and shortest_s < length_s:
+        shortest_s *= _HARDLY_MORE
+        drawn = _pooled(lane, shortest_s)
     return _PooledLane(lane.name, drawn, lane)
+
+
+def _pooled(lane: Lane, shortest_s: float) -> tuple[Span, ...]:
+    groups = stretches(lane.drawn, shortest_s)
+    return tuple(each for group in groups for each in _pool(group))
 
 
 def _pool(group: Sequence[Span]) -> Iterator[Span]:

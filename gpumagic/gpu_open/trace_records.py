@@ -338,6 +338,8 @@ class RankShare(Record):
         busy_s: As of the rank.
 
         host_late_s: As of the rank.
+
+        waiting: When it waited, from and until, by its own times.
     """
 
     rank: int
@@ -350,6 +352,7 @@ class RankShare(Record):
     offset_s: float | None = None
     busy_s: float | None = None
     host_late_s: float | None = None
+    waiting: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Note
 from gpumagic.gpu_open.view_trace import (
-    NEGLIGIBLE,
     exposed_s,
     host_name,
     unknown_entries,
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.trace_records import HostWork, RankTrace, Step
 
 GRAVE = 0.1  # of the time: what takes more is a warning
-_WORTH_A_NOTE = 2 * NEGLIGIBLE
+_WORTH_A_NOTE = 0.05
 _SHORT_S = 15e-6  # kernels that take no longer than it takes to launch them
+_LONG_S = 2e-4  # for each launch: no launch takes so long
 _ODD = 1.5  # times the median: such a step is told
 _FEWEST_STEPS = 3
-_LONGEST_WHERE = 34
+_LONGEST_WHERE = 28
 _FIRST = 2.0, 3.0  # more than all of the time: these come before all others
 
 
@@ -45,7 +45,7 @@ class _Advice(NamedTuple):
 
 _ADVICE = (
     _Advice(
-        re.compile("DataLoader|data_?load", re.IGNORECASE),
+        re.compile("DataLoader|data_?load|fetch|batch$", re.IGNORECASE),
         "`%pin_loader LOADER` finds num_workers and pin_memory for it",
     ),
     _Advice(
@@ -61,12 +61,17 @@ _ADVICE = (
         "`fused=True` lets the optimizer launch one kernel for many parameters",
     ),
     _Advice(
+        re.compile("^Compiled"),
+        "`torch.compile(mode='reduce-overhead')` adds CUDA graphs, which launch faster",
+    ),
+    _Advice(
         re.compile("checkpoint|save|evaluat|valid", re.IGNORECASE),
         "save and evaluate less often, or in a thread of their own",
     ),
 )
-_TINY = "`torch.compile(model, mode='reduce-overhead')` launches them together"
-_PYTHON = "profile(with_stack=True) records the lines; `%%cuda_sync_time --lines` too"
+_TINY = "try `torch.compile` or CUDA graphs"
+_PYTHON = "`profile(with_stack=True)` records the lines that it was in"
+_WARM_UP = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
 _NO_DEVICE = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _ODD_STEP = "what did it do that others do not: saving, evaluating, gc, recompiling?"
 _FIRST_STEP = (
@@ -116,35 +121,40 @@ def _late(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
     if idle is None or idle.host_late_s < _WORTH_A_NOTE * length_s:
         return
     first = idle.host_was_in[0] if idle.host_was_in else None
-    late = share_text(idle.host_late_s / length_s)
-    text = f"the GPU had nothing to do for {late} of the time"
+    text = f"the host was late for {seconds_text(idle.host_late_s)}"
     if first is not None:
         where = shortened(host_name(first.name), _LONGEST_WHERE)
-        text += f": the host was in {where} ({seconds_text(first.seconds)})"
+        of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+        text = f"while it was late, the host was in {where} ({of_it})"
     yield _weighed(idle.host_late_s, length_s, text, _what_to_do(rank, first))
 
 
 def _what_to_do(rank: RankTrace, first: HostWork | None) -> str:
-    name = (first.name if first is not None else None) or ""
+    if first is None or not first.name:
+        return _PYTHON
+    name = host_name(first.name)
     for advice in _ADVICE:
         if advice.name.search(name):
             return advice.hint
-    if rank.launches and (rank.busy_s or 0.0) / rank.launches <= _SHORT_S:
-        each = seconds_text((rank.busy_s or 0.0) / rank.launches)
-        return f"{rank.launches:,} launches of {each}: {_TINY}"
-    return _TINY if name else _PYTHON
+    launches, busy_s = rank.launches or 1, rank.busy_s or 0.0
+    if first.seconds / launches > _LONG_S:
+        return _WARM_UP
+    if busy_s / launches > _SHORT_S:
+        return _TINY
+    each = seconds_text(busy_s / launches)
+    return f"{launches:,} launches, {each} of work each: {_TINY}"
 
 
 def _exposed(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
     seconds = exposed_s(rank) or 0.0
     if seconds < _WORTH_A_NOTE * length_s:
         return
-    whole = seconds_text(rank.communication_s)
-    text = f"{seconds_text(seconds)} of {whole} of communication hid behind no kernel"
+    both_s = seconds_text(seconds), seconds_text(rank.communication_s)
+    text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
     longest = _longest_collective(rank)
     if longest:
-        text += f", most of it {longest}"
-    hint = "the files of all ranks together tell who is waited for, and what is sent"
+        text += f", mostly {shortened(longest, _LONGEST_WHERE)}"
+    hint = "open the files of all ranks: they tell who waited for whom"
     if rank.world_size == 1:
         hint = "start it earlier, or send less at a time"
     yield _weighed(seconds, length_s, text, hint)

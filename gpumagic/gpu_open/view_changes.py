@@ -13,6 +13,7 @@ from gpumagic.gpu_open.view_trace import (
     file_details,
     file_name,
     how,
+    kernel_text,
     share,
 )
 from gpumagic.report.units import (
@@ -37,7 +38,7 @@ _TELLS = 0.25  # of the difference: a kernel with so much is named
 _OTHERS = 0.1  # of the time: kernels that only one run has
 _RUNS_ALIKE = 1.05  # that often more than before is as often
 _MOST = 50
-_KERNELS, _OPERATORS = "Kernel or copy", "Operator"
+_KERNELS, _OPERATORS = "Kernel", "Operator"
 _ONE_EACH = (
     "One recording of each run does not tell small changes from chance. "
     "Up to 3 % counts as the same."
@@ -65,7 +66,7 @@ class _Changed(NamedTuple):
         """How often it ran, before and after."""
         counts = self.count_before, self.count_after
         before, after = (f"{each or 0:,}" for each in counts)
-        return before if before == after else f"{before} -> {after}"
+        return range_text(before, after)
 
 
 def headline(comparison: Comparison) -> str:
@@ -90,7 +91,7 @@ def _moved(comparison: Comparison) -> str:
     length_s = comparison.length_before_s or 0.0
     rows = by_short_name(comparison.kernels)
     if rows and abs(rows[0].more_s) > (_SAME - 1) * length_s:
-        name = shortened(rows[0].name, _LONGEST_IN_TITLE)
+        name = kernel_text(rows[0].name, _LONGEST_IN_TITLE)
         return f", though {name} took {_difference(rows[0].more_s)}"
     return ""
 
@@ -102,13 +103,25 @@ def _why(comparison: Comparison, more_s: float) -> str:
     if idle_s * more_s > 0 and abs(idle_s) > most_s:
         return f"the GPU was idle for {_difference(idle_s)}"
     if first is None or most_s < _TELLS * abs(more_s):
-        return "many kernels changed a little"
-    name = shortened(first.name, _LONGEST_IN_TITLE)
+        return _by_kind(comparison, more_s)
+    name = kernel_text(first.name, _LONGEST_IN_TITLE)
     if first.before_s is None:
         return f"{name} is new and took {seconds_text(first.after_s)}"
     if first.after_s is None:
         return f"{name} is gone, which took {seconds_text(first.before_s)}"
     return f"{name} took {_difference(first.more_s)} ({first.runs} runs)"
+
+
+def _by_kind(comparison: Comparison, more_s: float) -> str:
+    """The kind of kernels that changed most, where no single one stands out."""
+    more: dict[str, float] = {}
+    for each in _each(comparison.kernels):
+        its = each.more_s if more_s > 0 else -each.more_s
+        more[each.kind] = more.get(each.kind, 0.0) + its
+    kind, most_s = max(more.items(), key=lambda each: each[1], default=("", 0.0))
+    if most_s < _TELLS * abs(more_s):
+        return "many kernels changed a little"
+    return f"{kind} took {_difference(most_s if more_s > 0 else -most_s)}"
 
 
 def _culprit(comparison: Comparison, more_s: float) -> _Changed | None:
@@ -147,7 +160,7 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
         yield Details("What changed on the host, by operator", (table,), "operators")
     if comparison.kernels:
         table = _table("", _KERNELS, _each(comparison.kernels), LONGEST_FULL)
-        yield Details("Kernels and copies by their full names", (table,), "names")
+        yield Details("Kernels by their full names", (table,), "names")
     yield file_details(report.ranks)
     meanings = (_PER_STEP, _ONE_EACH) if comparison.per_step else (_ONE_EACH,)
     files = zip(("the first", "the second"), report.ranks, strict=False)
@@ -223,11 +236,11 @@ def _table(
     name: str = "",
 ) -> Table:
     properties = (
-        Property(Column(heading), lambda each: shortened(each.name, longest)),
-        Property(Column("Runs", number=True), lambda each: each.runs),
+        Property(Column(heading), lambda each: kernel_text(each.name, longest)),
+        Property(Column("Change", number=True), lambda each: _signed(each.more_s)),
         Property(Column("Before", number=True), lambda each: _time(each.before_s)),
         Property(Column("After", number=True), lambda each: _time(each.after_s)),
-        Property(Column("Change", number=True), lambda each: _signed(each.more_s)),
+        Property(Column("Runs", number=True), lambda each: each.runs),
     )
     return Table.of(caption, properties, rows[:_MOST], len(rows), name=name)
 
@@ -285,7 +298,7 @@ def _what_to_do(
     else:
         text = f"ran {runs:.2f}x as often"
         hint = "--show operators tells what is called more often"
-    name = shortened(first.name, LONGEST_NAME)
+    name = kernel_text(first.name)
     yield Note("note", f"{name} {text}", hint)
 
 

@@ -10,16 +10,19 @@ from gpumagic.drawing import (
     Column,
     Details,
     Grid,
+    Note,
     Paragraph,
     Property,
     Sparkline,
     Table,
 )
+from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from gpumagic.gpu_open.view_advice import GRAVE, notes
 from gpumagic.gpu_open.view_trace import (
     HIDDEN,
     NEGLIGIBLE,
     by_kind,
+    by_short_name,
     exposed_s,
     file_details,
     file_name,
@@ -28,6 +31,7 @@ from gpumagic.gpu_open.view_trace import (
     is_host,
     kernel_details,
     kernel_table,
+    kernel_text,
     part_meter,
     picture,
     rank_name,
@@ -45,6 +49,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpumagic.cuda_sync_time.view_busy import Picture
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open.report import TraceReport
     from gpumagic.gpu_open.trace_records import (
@@ -55,8 +60,13 @@ if TYPE_CHECKING:
         Step,
     )
 
-_HOST_LANES, _STREAMS = 1, 3  # in sight
-_MOST_ROWS, _EACH_NOTE = 7, 1  # the more is said, the fewer rows are in sight
+_HOST_LANES, _LANES = 1, 3  # in sight
+_PHASES = {"input": "input: the host waited for it"}
+_OTHER = "other"  # the kind of kernels that none of the others fits
+_WIDTH, _FEWEST_ROWS = 80, 2
+# What is left of the first screen beside title, headings, axis and legend.
+_LINES, _PIXELS = 13, 372
+_EACH_LANE, _EACH_NOTE, _EACH_FOLDED, _EACH_ROW = 33, 22, 21, 28
 
 _IDLE = (
     "The host was late: the next work was launched only after the GPU ran dry. "
@@ -103,24 +113,55 @@ def _held_up(idle: Idle | None, length_s: float) -> str:
 
 
 def _mostly(rank: RankTrace) -> str:
-    first, *_ = by_kind(rank.kernels)
+    kind, name = by_kind(rank.kernels)[0], by_short_name(rank.kernels)[0]
+    first = name if kind.name == _OTHER else kind
     whole_s = sum(each.total_s for each in rank.kernels)
     of_all = share_text(share(first.total_s, whole_s))
-    return f", mostly {first.name} ({of_all})"
+    return f", mostly {kernel_text(first.name)} ({of_all})"
 
 
 def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     """Who was busy when, what took the time, what to do; all else is folded."""
-    shown = notes(rank)
-    lanes = _lanes_in_sight(rank)
-    if lanes:
-        yield picture(rank, lanes)
-    table = _table_in_sight(rank)
+    shown, lanes = notes(rank), _lanes_in_sight(rank)
+    folded = (
+        *_folded(rank),
+        how(report, _facts(rank), *((HIDDEN,) if rank.communication_s else ())),
+    )
+    drawn = picture(rank, lanes) if lanes else None
+    if drawn is not None:
+        yield drawn
+    rows = _rows_left(drawn, shown[:MOST_NOTES], folded)
+    table = _table_in_sight(rank, rows) if rows else None
     if table is not None:
-        yield table.beginning(_MOST_ROWS - _EACH_NOTE * min(len(shown), 3))
+        yield table
     yield from shown
-    yield from _folded(rank)
-    yield how(report, _facts(rank), *((HIDDEN,) if rank.communication_s else ()))
+    yield from folded
+
+
+def _rows_left(
+    drawn: Picture | None, shown: Sequence[Note], folded: Sequence[Details]
+) -> int:
+    """How many rows of a table the first screen has room for; none if hardly any.
+
+    A terminal has lines for it, a notebook pixels, as JupyterLab spaces them out.
+    """
+    lanes = 0 if drawn is None else len(drawn.shown)
+    fine = drawn is not None and not all(map(drawn.one_by_one, drawn.shown))
+    lines = _LINES - lanes - 2 * fine - sum(map(_lines_of, shown))
+    pixels = (
+        _PIXELS
+        - _EACH_LANE * lanes
+        - sum(_EACH_NOTE * (1 + bool(each.hint)) for each in shown)
+    )
+    pixels -= _EACH_FOLDED * (len(folded) + fine)
+    rows = min(lines, pixels // _EACH_ROW, MOST_ROWS)
+    return rows if rows >= _FEWEST_ROWS else 0
+
+
+def _lines_of(note: Note) -> int:
+    """How many lines a terminal needs for it: the sign before each takes some room."""
+    said = (f"! {note.kind}: {note.text}", f"    -> {note.hint}" if note.hint else "")
+    return sum(-(-len(each) // _WIDTH) for each in said)
 
 
 # --------------------------------------------------------------------- in sight
@@ -129,17 +170,19 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
 def _lanes_in_sight(rank: RankTrace) -> list[LaneTrace]:
     host = [lane for lane in rank.lanes if is_host(lane)]
     streams = [lane for lane in rank.lanes if not is_host(lane)]
-    return [*host[:_HOST_LANES], *streams[:_STREAMS]]
+    hosts = host[:_HOST_LANES]
+    return [*hosts, *streams[: _LANES - len(hosts)]]
 
 
-def _table_in_sight(rank: RankTrace) -> Table | None:
+def _table_in_sight(rank: RankTrace, most: int) -> Table | None:
     """What has to change: the host's work where it is late, else the kernels."""
     if rank.length_s is None:
-        return operators_table(rank.operators) if rank.operators else None
+        table = operators_table(rank.operators)
+        return table.beginning(most) if rank.operators else None
     late_s = rank.idle.host_late_s if rank.idle is not None else 0.0
     if late_s > GRAVE * rank.length_s and rank.idle and len(rank.idle.host_was_in) > 1:
-        return _host_table(rank.idle)
-    return kernel_table(rank) if rank.kernels else None
+        return _host_table(rank.idle).beginning(most)
+    return kernel_table(rank, most) if rank.kernels else None
 
 
 def _host_table(idle: Idle) -> Table:
@@ -161,9 +204,7 @@ def _host_table(idle: Idle) -> Table:
 
 
 def _folded(rank: RankTrace) -> Iterator[Details]:
-    yield from kernel_details(rank.kernels)
-    if rank.phases:
-        yield Details("What the GPU worked for", (_phases(rank),), "phases")
+    yield from kernel_details(rank.kernels, *([_phases(rank)] if rank.phases else ()))
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
     if rank.steps:
@@ -187,11 +228,11 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
 def _phases(rank: RankTrace) -> Table:
     whole_s = sum(seconds for _, seconds in rank.phases)
     properties = (
-        Property(Column("For"), lambda each: each[0]),
-        Property(Column("GPU", number=True), lambda each: seconds_text(each[1])),
+        Property(Column("For"), lambda each: _PHASES.get(each[0], each[0])),
+        Property(Column("Time", number=True), lambda each: seconds_text(each[1])),
         Property(Column("Of all"), lambda each: part_meter(each[1], whole_s)),
     )
-    return Table.of("", properties, rank.phases)
+    return Table.of("What it worked for", properties, rank.phases)
 
 
 def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
         Together,
     )
 
-_FEW = 8  # ranks: so many are all drawn; of more, the odd ones and one of the others
-_MOST_ODD = 3
+_LANES = 4  # in sight; fewer where there is much to say
+_EACH = 2  # ranks: so many have a row each
+_MOST_ODD = 2
 _ODD = 1.1  # times the median of all, or as much below it
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
@@ -133,13 +134,14 @@ def _range(seconds: Sequence[float]) -> str:
 
 def parts(report: TraceReport, together: Together) -> Iterator[Part]:
     """The ranks on one clock or as bars, the odd ones in figures, what to do."""
-    in_sight = _in_sight(together)
+    notes = tuple(_notes(report, together))
+    in_sight = _in_sight(together, _LANES)
     pairs = [
         (each, rank) for each, rank in _pairs(report, together) if each in in_sight
     ]
-    yield picture(report, together, pairs)
+    yield picture(together, pairs)
     yield _odd_table(together)
-    yield from _notes(report, together)
+    yield from notes
     yield from _folded(report, together)
     yield how(report, _facts(together), _WAITS, _OWN_WORK, _BLAMED)
 
@@ -172,18 +174,15 @@ def odd_ones(together: Together) -> list[RankShare]:
     return odd if 2 * len(odd) <= len(shares) else odd[:1]
 
 
-def _in_sight(together: Together) -> list[RankShare]:
-    """All of a few; of more, the odd ones and one of the others."""
-    shares = together.ranks
-    if len(shares) <= _FEW:
-        return list(shares)
+def _in_sight(together: Together, most: int) -> list[RankShare]:
+    """The odd ones, then of the others one in the middle, and the ends."""
     odd = odd_ones(together)[:_MOST_ODD]
-    others = sorted(
-        (each for each in shares if each not in odd), key=lambda each: each.own_s
-    )
-    usual = others[len(others) // 2]
-    chosen = [*odd, others[0], usual, others[-1]] if not odd else [*odd, usual]
-    return [each for each in shares if each in chosen]
+    others = [each for each in together.ranks if each not in odd]
+    others.sort(key=lambda each: each.own_s)
+    middle = len(others) // 2
+    of_others = (others[at] for at in (middle, 0, -1, middle // 2) if others)
+    chosen = list(dict.fromkeys((*odd, *of_others)))[:most]
+    return [each for each in together.ranks if each in chosen]
 
 
 def _odd_table(together: Together) -> Table:
@@ -191,11 +190,12 @@ def _odd_table(together: Together) -> Table:
     shares = together.ranks
     odd = odd_ones(together)[:_MOST_ODD]
     others = [each for each in shares if each not in odd]
+    if len(shares) <= _EACH:
+        odd, others = [*odd, *others], []
     rows = [_row(f"rank {each.rank}", [each]) for each in odd]
     if others:
-        name = count_text(len(others), "other") if odd else _here(together)
-        alone = len(others) == 1
-        rows.append(_row(f"rank {others[0].rank}" if alone else name, others))
+        name = count_text(len(others), "other" if odd else "rank")
+        rows.append(_row(name, others))
     return _table("What each did with its time", rows)
 
 
@@ -227,9 +227,9 @@ _COLUMNS = (
     _ranged("Waits", lambda each: each.waits_s, seconds_text),
     _ranged("Moves", lambda each: each.moves_s, seconds_text),
     _ranged("Others waited", lambda each: each.blamed_s, seconds_text),
-    _ranged("Came last", lambda each: each.last, "{:,}".format),
 )
 _MORE = (
+    _ranged("Came last", lambda each: each.last, "{:,}".format),
     _ranged("Length", lambda each: each.length_s, seconds_text),
     _ranged("Busy", lambda each: share(each.busy_s, each.length_s), share_text),
     _ranged("Host late", lambda each: each.host_late_s, seconds_text),
@@ -257,9 +257,9 @@ def _notes(report: TraceReport, together: Together) -> Iterator[Note]:
         yield Note("note", text, "`%gpu_open traces/*.json.gz` takes all files at once")
     both = together.matched + together.unmatched
     if together.unmatched > _GRAVE * both:
-        text = f"{together.unmatched:,} of {both:,} collectives were found on one side"
+        text = f"{together.unmatched:,} of {both:,} collectives tell nothing of waits"
         hint = "open the files of all ranks that talk to each other"
-        yield Note("note", f"{text} only, and tell nothing of waits", hint)
+        yield Note("note", text, hint)
 
 
 def _advice(report: TraceReport, together: Together) -> Iterator[Note]:
@@ -311,9 +311,10 @@ def _folded(report: TraceReport, together: Together) -> Iterator[Details]:
     if any(rank.collectives for rank in report.ranks):
         table = _collectives(report.ranks)
         yield Details("What ranks did together", (table,), "collectives")
-    if _FEW < len(together.ranks) <= MOST_LANES:
-        lanes = picture(report, together, _pairs(report, together))
-        yield Details("All of them side by side", (lanes,), "lanes")
+    in_sight = _in_sight(together, _LANES)
+    others = [pair for pair in _pairs(report, together) if pair[0] not in in_sight]
+    if others and len(others) <= MOST_LANES:
+        yield Details("The other ranks", (picture(together, others),), "lanes")
     yield file_details(report.ranks)
 
 
@@ -376,9 +377,9 @@ def _facts(together: Together) -> Iterator[tuple[str, Cell]]:
     way = "by the numbers of their group" if together.by_number else "by their order"
     yield "matched", f"{way}, within each group"
     yield "clock", _clock(together)
-    offsets = [each.offset_s for each in together.ranks if each.offset_s is not None]
-    if any(offsets):
-        yield "clocks moved by", _range(offsets)
+    began_s = [each.offset_s for each in together.ranks if each.offset_s is not None]
+    if any(began_s):
+        yield "from the first to begin to the last", seconds_text(max(began_s))
     if together.skew_s is not None:
         yield "apart, when they come", f"{seconds_text(together.skew_s)} in the median"
 

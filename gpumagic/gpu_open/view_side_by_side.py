@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.view_busy import (
     COMMUNICATION,
@@ -18,16 +18,14 @@ from gpumagic.cuda_sync_time.view_profile import kernel_name
 from gpumagic.drawing import Span, Stack, Stacks
 from gpumagic.drawing.lanes import LINE_WIDTH
 from gpumagic.gpu_open.trace_records import Clock
-from gpumagic.gpu_open.view_trace import LONGEST_NAME, is_host
-from gpumagic.report.units import seconds_text, shortened
+from gpumagic.gpu_open.view_trace import is_host, kernel_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.report import TraceReport
     from gpumagic.gpu_open.trace_records import (
-        Collective,
         RankShare,
         RankTrace,
         Together,
@@ -36,17 +34,15 @@ if TYPE_CHECKING:
 _OWN = "kernel"
 _CAPTION = "Each rank: what it worked, and when it waited"
 
-_Key: TypeAlias = "tuple[str | None, str, int]"
-
 
 def picture(
-    report: TraceReport,
     together: Together,
     pairs: Sequence[tuple[RankShare, RankTrace | None]],
 ) -> Part:
     """Lanes where there is a common clock and something to draw, else bars."""
-    if together.clock is not Clock.APART:
-        lanes = _lanes(pairs, _moves(report.ranks))
+    known = all(each.offset_s is not None for each, _ in pairs)
+    if together.clock is not Clock.APART and known:
+        lanes = _lanes(pairs)
         if any(lane.spans for lane in lanes):
             return Picture(_caption(together, len(pairs)), lanes, ORDER)
     return _bars(together, [each for each, _ in pairs])
@@ -76,42 +72,44 @@ def _bars(together: Together, shares: Sequence[RankShare]) -> Stacks:
 
 
 def _lanes(
-    pairs: Sequence[tuple[RankShare, RankTrace | None]], moves: dict[_Key, float]
+    pairs: Sequence[tuple[RankShare, RankTrace | None]],
 ) -> tuple[SeenLane, ...]:
     """What each rank did, on the clock that all share."""
     return tuple(
         SeenLane(
             f"rank {each.rank}",
-            () if rank is None else tuple(_spans(rank, moves, each.offset_s or 0.0)),
+            () if rank is None else tuple(_spans(each, rank, each.offset_s or 0.0)),
         )
         for each, rank in pairs
     )
 
 
-def _spans(
-    rank: RankTrace, moves: dict[_Key, float], offset_s: float
-) -> Iterator[Span]:
-    """Its own work, and where there is none, what it waited and what it sent."""
-    work = [
-        Span(
-            each.start_s + offset_s,
-            each.end_s + offset_s,
-            shortened(kernel_name(each.label), LONGEST_NAME),
-            each.kind,
-        )
+def _spans(each: RankShare, rank: RankTrace, offset_s: float) -> Iterator[Span]:
+    """Its own work, and where there is none, when it waited and what it sent."""
+
+    def span(start_s: float, end_s: float, label: str, kind: str) -> Span:
+        return Span(start_s + offset_s, end_s + offset_s, label, kind)
+
+    work = apart(
+        span(one.start_s, one.end_s, kernel_text(kernel_name(one.label)), one.kind)
         for lane in rank.lanes
         if not is_host(lane)
-        for each in lane.spans
-        if each.kind != COMMUNICATION
-    ]
-    together = apart(
-        span
-        for each in rank.collectives
-        for span in _halves(each, moves.get(_key(each)), offset_s)
+        for one in lane.spans
+        if one.kind != COMMUNICATION
+    )
+    waits = apart(span(*moments, "", FOR_OTHERS) for moments in each.waiting)
+    moves = apart(
+        span(one.start_s, one.end_s, one.name, COMMUNICATION)
+        for one in rank.collectives
     )
     # Gaps that nobody could see do not part what is drawn as one.
     gap_s = (rank.length_s or 0.0) / LINE_WIDTH
-    yield from laid_over(together, _joined(apart(work), gap_s))
+    together = sorted(laid_over(moves, waits), key=_start)
+    yield from laid_over(_joined(together, gap_s), _joined(work, gap_s))
+
+
+def _start(span: Span) -> float:
+    return span.start_s
 
 
 def _joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
@@ -126,28 +124,3 @@ def _joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
         else:
             joined.append(span)
     return joined
-
-
-def _key(each: Collective) -> _Key:
-    return each.group, each.name, each.number
-
-
-def _moves(ranks: Sequence[RankTrace]) -> dict[_Key, float]:
-    """How long the transfer of each collective took: what the last to come took."""
-    taken: dict[_Key, list[float]] = {}
-    for rank in ranks:
-        for each in rank.collectives:
-            taken.setdefault(_key(each), []).append(each.end_s - each.start_s)
-    return {key: min(its) for key, its in taken.items() if len(its) > 1}
-
-
-def _halves(each: Collective, moves_s: float | None, offset_s: float) -> Iterator[Span]:
-    """First it waits for others, then data moves."""
-    start_s, end_s = each.start_s + offset_s, each.end_s + offset_s
-    if moves_s is None:
-        yield Span(start_s, end_s, each.name, COMMUNICATION)
-        return
-    begins_s = max(end_s - moves_s, start_s)
-    if begins_s > start_s:
-        yield Span(start_s, begins_s, f"{each.name} waits", FOR_OTHERS)
-    yield Span(begins_s, end_s, each.name, COMMUNICATION)

@@ -45,11 +45,12 @@ if TYPE_CHECKING:
     )
 
 NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
-LONGEST_NAME = 30  # in a table in sight; all names are told in full behind it
+LONGEST_NAME = 30  # in sight; all names are told in full behind it
+_ROOM = 50  # characters for a name, its kind and its count, beside times and bars
 LONGEST_FULL = 300
 _LONGEST_FILE = 60
 _HOST = frozenset({"host code", "launch", "host waits"})
-_MOST_FILES = 20
+_MOST_FILES = 12
 _NODE = "autograd::engine::evaluate_function: "
 
 BUSY = (
@@ -98,7 +99,8 @@ def host_name(name: str | None) -> str:
         return "Python, between operators"
     if name.startswith("enumerate(DataLoader)"):
         return "the DataLoader"
-    return name.removeprefix(_NODE).strip("# ") or name
+    name = name.removeprefix(_NODE).strip("# ")
+    return name.removeprefix("torch::autograd::") or UNKNOWN
 
 
 # ------------------------------------------------------------------------- lanes
@@ -130,10 +132,15 @@ def is_host(lane: LaneTrace) -> bool:
     return any(span.kind in _HOST for span in lane.spans)
 
 
-def drawn_lane(lane: LaneTrace, window: Span | None) -> RecordedLane:
+def drawn_lane(lane: LaneTrace, window: Span | None, zero_s: float) -> RecordedLane:
     """A lane as pictures have it, cut to what is shown."""
     spans = tuple(
-        Span(each.start_s, each.end_s, kernel_name(each.label), each.kind)
+        Span(
+            each.start_s - zero_s,
+            each.end_s - zero_s,
+            kernel_name(each.label),
+            each.kind,
+        )
         for each in lane.spans
     )
     whole = RecordedLane(lane.name, spans, lane.count, lane.busy_s)
@@ -145,8 +152,12 @@ def drawn_lane(lane: LaneTrace, window: Span | None) -> RecordedLane:
 
 def picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
     """Some lanes of a rank, from its first device work to its last."""
-    window = None if rank.length_s is None else Span(0.0, rank.length_s)
-    drawn = tuple(drawn_lane(each, window) for each in lanes)
+    if rank.length_s is not None:
+        window, zero_s = Span(0.0, rank.length_s), 0.0
+    else:
+        starts = (span.start_s for lane in rank.lanes for span in lane.spans)
+        window, zero_s = None, min(starts, default=0.0)
+    drawn = tuple(drawn_lane(each, window, zero_s) for each in lanes)
     return Picture(CAPTION, drawn, meant(drawn), window)
 
 
@@ -192,6 +203,18 @@ class Named:
     longest: str = ""
 
 
+def kernel_text(name: str, most: int = LONGEST_NAME) -> str:
+    """A name without its middle: kernels of a library begin alike, and many end alike.
+
+    >>> kernel_text("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1")
+    'cutlass_80_tensoro...nt_align1'
+    """
+    if len(name) <= most:
+        return name
+    end = most // 3 - 1
+    return f"{name[: most - end - 3]}...{name[-end:]}"
+
+
 def by_short_name(kernels: Iterable[KernelSum]) -> list[Named]:
     """However many types and shapes each was made for; the longest first."""
     return _together(kernels, lambda each: (kernel_name(each.name), each.kind))
@@ -221,18 +244,21 @@ def _together(
     return sorted(named, key=lambda each: -each.total_s)
 
 
-def kernel_table(rank: RankTrace) -> Table:
-    """A row for each name, short enough for one screen."""
+def kernel_table(rank: RankTrace, most: int) -> Table:
+    """A row for each of the longest names, short enough for one screen."""
     rows = by_short_name(rank.kernels)
     whole_s = sum(each.total_s for each in rows)
+    beside = max(
+        len(each.kind) + max(len(f"{each.count:,}"), 5) for each in rows[:most]
+    )
+    room = min(_ROOM - beside, LONGEST_NAME)
     properties = (
-        Property(
-            Column("Kernel or copy"), lambda each: shortened(each.name, LONGEST_NAME)
-        ),
+        Property(Column("Kernel"), lambda each: kernel_text(each.name, room)),
         Property(Column("Kind"), lambda each: each.kind),
         *_sums(whole_s),
     )
-    return Table.of("What took most of the GPU's time", properties, rows)
+    caption = "What took most of the GPU's time"
+    return Table.of(caption, properties, rows[:most], len(rows))
 
 
 def _sums(whole_s: float) -> tuple[Property, ...]:
@@ -250,8 +276,14 @@ def part_meter(part_s: float, whole_s: float | None) -> Cell:
     return Meter(its, share_text(its), is_short=True)
 
 
-def kernel_details(kernels: Sequence[KernelSum]) -> Iterator[Details]:
-    """All of them by their full names, and by what they work out."""
+def kernel_details(kernels: Sequence[KernelSum], *further: Table) -> Iterator[Details]:
+    """All of them by their full names, and by what they work out.
+
+    Args:
+        kernels: The longest first.
+
+        further: What else is said of their kinds.
+    """
     if not kernels:
         return
     whole_s = sum(each.total_s for each in kernels)
@@ -259,9 +291,7 @@ def kernel_details(kernels: Sequence[KernelSum]) -> Iterator[Details]:
         Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
     )
     full = (
-        Property(
-            Column("Kernel or copy"), lambda each: shortened(each.name, LONGEST_FULL)
-        ),
+        Property(Column("Kernel"), lambda each: shortened(each.name, LONGEST_FULL)),
         Property(Column("Kind"), lambda each: each.kind),
         *_sums(whole_s)[:2],
         longest,
@@ -269,14 +299,12 @@ def kernel_details(kernels: Sequence[KernelSum]) -> Iterator[Details]:
     kinds = (
         Property(Column("Kind"), lambda each: each.name),
         *_sums(whole_s),
-        Property(
-            Column("Most of it"), lambda each: shortened(each.longest, LONGEST_NAME)
-        ),
+        Property(Column("Most of it"), lambda each: kernel_text(each.longest)),
     )
     table = Table.of("", full, kernels)
-    yield Details("All kernels and copies, by their full names", (table,), "kernels")
+    yield Details("All kernels, by their full names", (table,), "kernels")
     table = Table.of("", kinds, by_kind(kernels))
-    yield Details("What kernels worked out", (table,), "kinds")
+    yield Details("What kernels worked out", (table, *further), "kinds")
 
 
 # ---------------------------------------------------------------- files, and how

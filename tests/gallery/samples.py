@@ -538,6 +538,8 @@ RICHEST = (
     "cuda_sync_time-profile-many-streams",
     "gpu_doctor-eight-gpus",
     "gpu_doctor-mixed-and-out-of-reach",
+    "gpu_open-rank-cut",
+    "gpu_open-ranks-straggler",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
     "gpu_mem-map-many-in-one",

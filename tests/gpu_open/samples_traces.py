@@ -81,14 +81,12 @@ KERNELS = (
     kernel(ADD, "elementwise", 1_920, 44.1, 0.051),
     kernel(MUL, "elementwise", 960, 28.2, 0.048),
     kernel(SOFTMAX, "softmax", 240, 21.7, 0.113),
-    kernel("Memcpy HtoD (Pinned -> Device)", "copy", 20, 12.9, 0.701),
     kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11, 1.9),
-    kernel("Memset (Device)", "fill", 160, 0.481, 0.004),
 )
 OPERATORS = (
     OperatorTime("aten::addmm", 2_880, 61.2 * MS, 44.1 * MS),
-    OperatorTime("aten::_scaled_dot_product_flash_attention", 480, 21 * MS, 14 * MS),
     OperatorTime("aten::add_", 1_920, 18.2 * MS, 18.2 * MS),
+    OperatorTime("aten::_scaled_dot_product_flash_attention", 480, 21 * MS, 14 * MS),
     OperatorTime("aten::linear", 2_880, 72.9 * MS, 8.1 * MS),
 )
 
@@ -141,6 +139,7 @@ HOST_BOUND = replace(
             HostWork(None, 11 * MS),
         ),
     ),
+    phases=(("input", 244 * MS), ("forward", 96 * MS), ("backward", 161 * MS)),
     lanes=(
         lane(
             "host",
@@ -204,7 +203,7 @@ COMMUNICATING = replace(
     hidden_communication_s=71 * MS,
     idle_s=38 * MS,
     idle=Idle(2 * MS, 31 * MS, 5 * MS),
-    kernels=(kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[:6]),
+    kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
     lanes=(
         lane("host", *steady(64, 10, (0, 36, "", "launch")), count=9_000),
         lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel")), count=6_480),
@@ -253,7 +252,6 @@ AMD = RankTrace(
     kernels=(
         kernel(CIJK, "matrix product", 3, 0.0302, 0.0121),
         kernel(ADD, "elementwise", 4, 0.0209, 0.0091),
-        kernel("CopyHostToDevice", "copy", 2, 0.009, 0.005),
     ),
     idle=Idle(
         2.1 * MS, 0.0, 0.079 * MS, (HostWork("Optimizer.step#SGD.step", 1.2 * MS),)
@@ -271,6 +269,23 @@ STEPS = replace(
     busy_s=1.04,
     idle_s=0.28,
     idle=Idle(212 * MS, 0.0, 68 * MS, (HostWork("save_checkpoint", 180 * MS),)),
+    lanes=(
+        lane(
+            "host",
+            *steady(104, 8, (0, 60, "", "launch")),
+            (832, 1012, "save_checkpoint", "host code"),
+            *(
+                (at + 180, b + 180, n, k)
+                for at, b, n, k in steady(104, 11, (0, 60, "", "launch"))[8:]
+            ),
+        ),
+        lane(
+            "stream 7",
+            (0, 830, GEMM, "kernel"),
+            (1013, 1320, GEMM, "kernel"),
+            count=7_000,
+        ),
+    ),
     steps=tuple(
         Step(
             at,
@@ -318,48 +333,68 @@ def place(rank, *millis, last=4):
     )
 
 
-def work_of(rank, slow, steps=4, backward_ms=40, late_ms=29):
+STEPS_SEEN = 3
+
+
+def arrivals(rank, slow):
+    """When a rank comes to each collective, and when the last one does, in ms."""
+    last_ms = 29 if slow is not None else 2
+    slow_at = slow if isinstance(slow, tuple) else (slow,) * STEPS_SEEN
+    for at in range(STEPS_SEEN):
+        begins_ms = at * 104 + 60
+        own_ms = 29 if rank == slow_at[at] else rank % 3
+        yield at, begins_ms + own_ms, begins_ms + last_ms
+
+
+def work_of(rank, slow):
     """A rank that computes forward and backward, and reduces when all are there."""
     spans, collectives = [], []
-    step_ms = 104
-    for at in range(steps):
-        begin = at * step_ms
-        end = begin + 20 + backward_ms + (late_ms if rank == slow else rank % 3)
-        over = begin + 20 + backward_ms + (late_ms if slow is not None else 2) + 8
+    for at, comes, last in arrivals(rank, slow):
         spans += [
-            (begin, begin + 20, GEMM, "kernel"),
-            (begin + 20, end, GEMM, "kernel"),
-            (over, over + 6, ADD, "kernel"),
+            (at * 104, comes, GEMM, "kernel"),
+            (last + 8, last + 14, ADD, "kernel"),
         ]
-        collectives.append(all_reduce(at, end, over))
-    streams = (
-        lane("stream 7", *spans, count=800),
-        lane(
-            "stream 20",
-            *(
-                (each.start_s / MS, each.end_s / MS, NCCL, "communication")
-                for each in collectives
-            ),
-        ),
+        collectives.append(all_reduce(at, comes, last + 8))
+    sent = tuple(
+        (each.start_s / MS, each.end_s / MS, NCCL, "communication")
+        for each in collectives
     )
     return replace(
         GPU_BOUND,
         file=file(f"trace_rank{rank}.json.gz"),
         rank=rank,
         world_size=8,
-        lanes=streams,
+        lanes=(lane("stream 7", *spans, count=800), lane("stream 20", *sent)),
         collectives=tuple(collectives),
+    )
+
+
+def waits_of(shares, slow):
+    """The same shares with when each rank waited."""
+    return tuple(
+        replace(
+            each,
+            waiting=tuple(
+                (comes * MS, last * MS)
+                for _, comes, last in arrivals(each.rank, slow)
+                if comes < last
+            ),
+        )
+        for each in shares
     )
 
 
 STRAGGLER = TraceReport(
     ranks=tuple(work_of(rank, 3) for rank in range(8)),
     together=Together(
-        ranks=tuple(
-            place(rank, 384, 0, 32, 117, last=4)
-            if rank == 3
-            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
-            for rank in range(8)
+        ranks=waits_of(
+            (
+                place(rank, 384, 0, 32, 117, last=4)
+                if rank == 3
+                else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
+                for rank in range(8)
+            ),
+            3,
         ),
         world_size=8,
         matched=4,
@@ -382,7 +417,9 @@ STRAGGLER = TraceReport(
 EQUAL = TraceReport(
     ranks=tuple(work_of(rank, None) for rank in range(8)),
     together=Together(
-        ranks=tuple(place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)),
+        ranks=waits_of(
+            (place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)), None
+        ),
         world_size=8,
         matched=180,
         unmatched=0,
@@ -393,13 +430,17 @@ EQUAL = TraceReport(
     ),
 )
 
-TAKING_TURNS = replace(
-    EQUAL,
+IN_TURN = (1, 6, 3)
+TAKING_TURNS = TraceReport(
+    ranks=tuple(work_of(rank, IN_TURN) for rank in range(8)),
     together=replace(
         EQUAL.together,
-        ranks=tuple(
-            place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
-            for rank in range(8)
+        ranks=waits_of(
+            (
+                place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
+                for rank in range(8)
+            ),
+            IN_TURN,
         ),
         skew_s=11 * MS,
     ),
@@ -408,7 +449,9 @@ TAKING_TURNS = replace(
 OF_128 = TraceReport(
     ranks=tuple(work_of(rank, 1) for rank in range(2)),
     together=Together(
-        ranks=(place(0, 262, 96, 300, 4, last=3), place(1, 360, 4, 296, 92, last=33)),
+        ranks=waits_of(
+            (place(0, 262, 96, 300, 4, last=3), place(1, 360, 4, 296, 92, last=33)), 1
+        ),
         world_size=128,
         matched=36,
         unmatched=12,
@@ -435,7 +478,7 @@ def _of_many(rank):
 MANY = TraceReport(
     ranks=tuple(replace(work_of(rank, 77), world_size=128) for rank in range(128)),
     together=Together(
-        ranks=tuple(map(_of_many, range(128))),
+        ranks=waits_of(map(_of_many, range(128)), 77),
         world_size=128,
         matched=180,
         unmatched=0,
@@ -510,7 +553,7 @@ CHANGES = (
     change(MUL, "elementwise", (480, 720), 11, 15.1),
     change(SOFTMAX, "softmax", (240, 240), 21.7, 20.9),
     change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
-    change("Memset (Device)", "fill", (160, None), 0.481, None),
+    change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
 )
 CHANGED_OPERATORS = (
     change("aten::add_", "operator", (1_440, 2_160), 9.1, 14.2),
@@ -552,7 +595,12 @@ FASTER = compared(
     ),
 )
 SAME = compared((318, 321), (301, 302), CHANGES[3:4])
-PER_STEP = compared((31.8, 39.4), (30.1, 37.2), CHANGES[:3], per_step=True)
+PER_STEP = compared(
+    (318, 394),
+    (301, 372),
+    (*CHANGES[:3], change(NCCL, "communication", (24, 24), 40.1, 40.2)),
+    per_step=True,
+)
 IDLER = replace(
     compared((318, 394), (301, 299), CHANGES[3:4]),
     ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
