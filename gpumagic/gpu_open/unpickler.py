@@ -18,6 +18,7 @@ import re
 from typing import Any, NoReturn
 
 from gpumagic.errors import GpuMagicError, first_line
+from gpumagic.report.units import printable
 
 NEWEST_PROTOCOL = 5
 _LONGEST_NAME = 80
@@ -106,6 +107,7 @@ def unpickled(data: bytes, name: str) -> Any:
     Raises:
         GpuMagicError: It has something else, or is broken.
     """
+    name = printable(name, _LONGEST_NAME)
     try:
         _require_harmless(data, name)
         _require_few_containers(data, name)
@@ -117,7 +119,8 @@ def unpickled(data: bytes, name: str) -> Any:
         ) from None
     except _BROKEN as broken:
         raise GpuMagicError(
-            f"{name} is no whole pickle: {_shown(first_line(broken))}",
+            f"{name} is no whole pickle: "
+            f"{printable(first_line(broken), _LONGEST_NAME)}",
             "it may have been cut, or is no memory snapshot: write or copy it again",
         ) from None
 
@@ -220,7 +223,7 @@ def _refuse_opcode(opcode: bytes, data: bytes, at: int, name: str) -> NoReturn:
 
 def _refuse(name: str, called: str | None = None, *, what: str = "") -> NoReturn:
     if called is not None:
-        what = f"needs {_shown(called)}, and reading it runs nothing"
+        what = f"needs {printable(called, _LONGEST_NAME)}, and reading it runs nothing"
     raise GpuMagicError(f"{name} {what}: no plain memory snapshot", _way_out(name))
 
 
@@ -233,9 +236,3 @@ def _way_out(name: str) -> str:
         f" json.dump(pickle.load(open('{file}', 'rb')), open('{file}.json', 'w'),"
         ' default=str)"'
     )
-
-
-def _shown(text: str) -> str:
-    """A text out of a file, as an error may print it."""
-    short = text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
-    return "".join(each if each.isprintable() else "?" for each in short)
