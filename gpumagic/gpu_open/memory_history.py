@@ -210,9 +210,7 @@ class _Follower:
         self._met: set[int] = set()
 
     def follow(self, trace: Sequence[Entry]) -> None:
-        # Where requests were left out of the recording, completion is all there is.
-        asked = any(entry["action"] == "free_requested" for entry in trace)
-        given_back = "free_requested" if asked else "free_completed"
+        given_back = _given_back_by(trace)
         for entry in trace:
             action = entry["action"]
             if action == "alloc":
@@ -282,6 +280,23 @@ class _Follower:
             self.history.reserved_highest_bytes = now
         elif now < self.history.reserved_lowest_bytes:
             self.history.reserved_lowest_bytes = now
+
+
+def _given_back_by(trace: Sequence[Entry]) -> str:
+    """Which action ends memory: where requests were not recorded, their completion.
+
+    A completion alone is no sign of it, as its request may be older than the trace.
+    """
+    asked, done = "free_requested", "free_completed"
+    if any(entry["action"] == asked for entry in trace):
+        return asked
+    taken: set[int] = set()
+    for entry in trace:
+        if entry["action"] == "alloc":
+            taken.add(entry["addr"])
+        elif entry["action"] == done and entry["addr"] in taken:
+            return done
+    return asked
 
 
 class _Rounding(dict[int, int]):
