@@ -1,7 +1,8 @@
 """Finds the user's lines in stacks that were recorded on another machine.
 
 Nothing of that machine is here to be looked at. So paths alone decide what is Python's,
-torch's and a library's, and nobody knows what was typed in a line.
+torch's and a library's, and nobody knows what was typed in a line, unless a compiler
+has noted it: then its own file gives way to what it was made of.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from gpumagic.report.events import CodeLine
 from gpumagic.report.places import line_in, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.memory_events import Spot
 
 _LONGEST_NAME = 80
+_LONGEST_TRACE = 20_000
 # torch, and what Python brings along, wherever they are installed.
 _FOUNDATION = re.compile(
     r"""
@@ -34,12 +36,16 @@ _FOUNDATION = re.compile(
         | nn | optim | overrides\.py | profiler | random\.py | serialization\.py
         | sparse | storage\.py | utils | xpu
     )(?:/|\.py$|$)
-    | importlib/_bootstrap
+    | importlib/_bootstrap | (?:^|/)fx_generated_[^/]*\.py$
     | ^<(?!ipython-input|stdin)                    # <frozen ...>, <string>, fx's own
     """,
     re.VERBOSE | re.IGNORECASE,
 )
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/", re.IGNORECASE)
+_ORIGINAL = "fx_original_trace"
+_ORIGINAL_FRAME = re.compile(
+    r"""File "([^"\n]{1,1000})", line (\d{1,7}), in [^\n]*(?:\n +([^\n]{0,500}))?"""
+)
 _IPYTHON_CELL = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_CELL = re.compile(r"/ipykernel_\d+/(\d+)\.py$")
 
@@ -85,11 +91,13 @@ class RecordedLines:
         self._users, self._libraries = _UsersPlaces(), _LibraryPlaces()
         self._spots: dict[int, Spot | None] = {}
         self._kept: list[object] = []
+        self._origins: dict[str, list[Mapping[str, Any]]] = {}
+        self._sources: dict[tuple[str, int], str] = {}
         for stack in stacks:
             if id(stack) not in self._spots:
                 self._kept.append(stack)
                 self._spots[id(stack)] = self._spot_in(stack)
-        self._lines = _named(set(self._spots.values()) - {None})
+        self._lines = _named(set(self._spots.values()) - {None}, self._sources)
 
     def spot(self, stack: Sequence[Mapping[str, Any]] | None) -> Spot | None:
         """File and line, as they were recorded; None where none is the user's."""
@@ -107,34 +115,60 @@ class RecordedLines:
         if not stack:
             return None
         try:
-            found = users_spot(stack, self._users)
-            found = users_spot(stack, self._libraries) if found is None else found
+            frames = stack
+            if any(_ORIGINAL in frame for frame in stack):
+                frames = list(self._unfolded(stack))
+            found = users_spot(frames, self._users)
+            found = users_spot(frames, self._libraries) if found is None else found
         except (KeyError, TypeError, AttributeError):  # no frames of torch's
             return None
         if found is not None and type(found.line) is not int:
             return found._replace(line=None)
         return found
 
+    def _unfolded(
+        self, stack: Iterable[Mapping[str, Any]]
+    ) -> Iterator[Mapping[str, Any]]:
+        """With the frames that code was generated from, in the place of its own."""
+        for frame in stack:
+            yield frame
+            text = frame.get(_ORIGINAL)
+            if isinstance(text, str):
+                if text not in self._origins:
+                    self._origins[text] = list(self._frames_in(text))
+                yield from self._origins[text]
 
-def _named(spots: Iterable[Any]) -> dict[Spot, CodeLine]:
+    def _frames_in(self, text: str) -> Iterator[Mapping[str, Any]]:
+        found = _ORIGINAL_FRAME.findall(text[:_LONGEST_TRACE])
+        for file, line, typed in reversed(found):
+            if typed:
+                self._sources[file, int(line)] = typed.strip()
+            yield {"filename": file, "line": int(line)}
+
+
+def _named(
+    spots: Iterable[Any], sources: Mapping[tuple[str, int], str]
+) -> dict[Spot, CodeLine]:
     """Files of one name are told apart by their folders."""
     spots = list(spots)
     files_of: defaultdict[str, set[str]] = defaultdict(set)
     for spot in spots:
         files_of[_last(spot.file, 1)].add(spot.file)
     return {
-        spot: _line(spot, 1 if len(files_of[_last(spot.file, 1)]) == 1 else 2)
+        spot: _line(
+            spot, 1 if len(files_of[_last(spot.file, 1)]) == 1 else 2, sources.get(spot)
+        )
         for spot in spots
     }
 
 
-def _line(spot: Spot, parts: int) -> CodeLine:
+def _line(spot: Spot, parts: int, source: str | None) -> CodeLine:
     if name_of(spot.file).startswith("In ["):  # a cell of the notebook that asks
         return line_in(spot.file, spot.line)
     name = _cell_name(spot.file) or _last(spot.file, parts)
     if len(name) > _LONGEST_NAME:
         name = f"...{name[-_LONGEST_NAME:]}"
-    return CodeLine(name if spot.line is None else f"{name}, line {spot.line}")
+    return CodeLine(name if spot.line is None else f"{name}, line {spot.line}", source)
 
 
 def _cell_name(file: str) -> str | None:

@@ -41,7 +41,7 @@ _PLACED = frozenset(
         "segment_unmap",
     }
 )
-_OTHERS = frozenset({"oom", "snapshot"})
+_OTHERS = frozenset({"annotate", "oom", "snapshot"})
 _STATES = {
     "active_allocated": "active_allocated",
     "active_pending_free": "active_pending_free",

@@ -522,3 +522,19 @@ def test_frames_that_are_none_have_no_line(stack):
     trace = [entry("alloc", BASE, 600) | {"frames": stack}]
 
     assert found_in(trace).lines[0].line is None
+
+
+def test_generated_code_gives_way_to_what_it_was_made_of():
+    """A frame whose origin a compiler has noted has that line, as it was typed."""
+    origin = (
+        'File "/home/me/model.py", line 80, in forward\n    return self.block(x)\n'
+        'File "/home/me/model.py", line 88, in block\n    return self.linear(x)\n'
+        f'File "{TORCH}", line 9, in forward\n    return F.linear(x)\n'
+    )
+    generated = {"filename": "/var/x/fx_generated__ab.py", "line": 5, "name": "forward"}
+    stack = [generated | {"fx_original_trace": origin}, *frames(7)]
+    trace = [entry("alloc", BASE, 600) | {"frames": stack}]
+
+    assert found_in(trace).lines[0].line == CodeLine(
+        "model.py, line 88", "return self.linear(x)"
+    )
