@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.memory_events import Spot
 from gpumagic.devices.memory_history import users_spot
 from gpumagic.gpu_mem.lines import StackPlaces
 from gpumagic.report.events import CodeLine
@@ -18,8 +19,6 @@ from gpumagic.report.places import line_in, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from gpumagic.devices.memory_events import Spot
 
 _LONGEST_NAME = 80
 _LONGEST_TRACE = 20_000
@@ -46,6 +45,8 @@ _ORIGINAL = "fx_original_trace"
 _ORIGINAL_FRAME = re.compile(
     r"""File "([^"\n]{1,1000})", line (\d{1,7}), in [^\n]*(?:\n +([^\n]{0,500}))?"""
 )
+# The engine runs a pass on threads of its own, without a frame of Python.
+_BACKWARD, _ENGINE = Spot("<backward>", None), "torch::autograd::Engine::"
 _IPYTHON_CELL = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_CELL = re.compile(r"/ipykernel_\d+/(\d+)\.py$")
 
@@ -81,7 +82,8 @@ class RecordedLines:
     """The user's innermost line of each stack, named so that no two look alike.
 
     A stack without a line of the user's has the innermost of the library that called
-    torch: programs may be installed.
+    torch: programs may be installed. Without that, one of C++ frames may still tell
+    that it was the backward pass.
 
     Args:
         stacks: All that may be asked for; they are kept, and told apart by identity.
@@ -122,9 +124,10 @@ class RecordedLines:
             found = users_spot(frames, self._libraries) if found is None else found
         except (KeyError, TypeError, AttributeError):  # no frames of torch's
             return None
-        if found is not None and type(found.line) is not int:
-            return found._replace(line=None)
-        return found
+        if found is None:
+            names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in frames)
+            return _BACKWARD if any(_ENGINE in name for name in names) else None
+        return found if type(found.line) is int else found._replace(line=None)
 
     def _unfolded(
         self, stack: Iterable[Mapping[str, Any]]
@@ -163,6 +166,8 @@ def _named(
 
 
 def _line(spot: Spot, parts: int, source: str | None) -> CodeLine:
+    if spot is _BACKWARD:
+        return CodeLine("the backward pass")
     if name_of(spot.file).startswith("In ["):  # a cell of the notebook that asks
         return line_in(spot.file, spot.line)
     name = _cell_name(spot.file) or _last(spot.file, parts)

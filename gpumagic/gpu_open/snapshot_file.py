@@ -8,6 +8,7 @@ entry without which nothing can be told is left out, and it is said how many the
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import opened
 from gpumagic.gpu_open.trace_records import FileRead
-from gpumagic.gpu_open.unpickler import unpickled
+from gpumagic.gpu_open.unpickler import CutPickle, unpickled
 from gpumagic.report.units import count_text, printable
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ _MOST_UNKNOWN = 20
 _LONGEST_NAME = 60
 _LONGEST_SETTING = 500
 _INTERVALS = 16  # of sizes, each up to twice as large as the last
+_SEGMENTS = re.compile(rb'\s*\{\s*"segments"\s*:\s*(?=\[)')
+_CUT = "the file ends in the middle: the history is missing"
 _HOW = "torch.cuda.memory._dump_snapshot(FILE) writes one"
 
 
@@ -108,7 +111,7 @@ def snapshot_in(file: Opened) -> Snapshot:
     Raises:
         GpuMagicError: There is none in it.
     """
-    found = _plain(file)
+    found, missing = _plain(file)
     if isinstance(found, list):  # of `torch.cuda.memory_snapshot()`
         found = {"segments": found}
     if not isinstance(found, dict) or not found.keys() & {"segments", "device_traces"}:
@@ -121,7 +124,7 @@ def snapshot_in(file: Opened) -> Snapshot:
     kept_segments = list(_segments(segments, wrong))
     kept_traces = [_entries(each, wrong, unknown) for each in traces]
     if wrong and not kept_segments and not any(kept_traces):
-        raise _none_in(file, _missing(file, wrong) or "")
+        raise _none_in(file, _missing(missing, wrong) or "")
     return Snapshot(
         segments=kept_segments,
         device_traces=kept_traces,
@@ -130,36 +133,75 @@ def snapshot_in(file: Opened) -> Snapshot:
             name=file.name,
             nbytes=len(file.data),
             events=sum(map(len, kept_traces)),
-            missing=_missing(file, wrong),
+            missing=_missing(missing, wrong),
             unknown=tuple(unknown.most_common(_MOST_UNKNOWN)),
         ),
     )
 
 
-def _plain(file: Opened) -> Any:
+def _plain(file: Opened) -> tuple[Any, str | None]:
+    """What is in it, and what of that is missing."""
+    if file.kind == "trace":
+        raise _none_in(file, "it is a trace of the profiler")
     if not file.data:
         raise _none_in(file, "it is empty")
     try:
-        return _read_json(file) if file.data.startswith(_JSON) else _read_pickle(file)
+        if file.data.startswith(_JSON):
+            return _read_json(file)
+        return _read_pickle(file)
     except GpuMagicError as error:
         if file.missing is None:
             raise
         raise GpuMagicError(f"{error.problem}; {file.missing}", error.hint) from None
 
 
-def _read_pickle(file: Opened) -> Any:
-    return unpickled(file.data, file.name)
-
-
-def _read_json(file: Opened) -> Any:
+def _read_pickle(file: Opened) -> tuple[Any, str | None]:
     try:
-        return json.loads(file.data)
+        return unpickled(file.data, file.name), file.missing
+    except CutPickle as cut:
+        segments = _finished_segments(cut.objects)
+        if not segments:
+            raise
+        return segments, _CUT
+
+
+def _finished_segments(objects: Sequence[Any]) -> list[Any]:
+    """Segments come before the history: they are whole once that has begun."""
+    if "device_traces" not in (each for each in objects if isinstance(each, str)):
+        return []
+    lists = (each for each in objects if isinstance(each, list) and each)
+    return next((each for each in lists if _is_segment(each[0])), [])
+
+
+def _is_segment(value: Any) -> bool:
+    return isinstance(value, dict) and {"address", "blocks"} <= value.keys()
+
+
+def _read_json(file: Opened) -> tuple[Any, str | None]:
+    try:
+        return json.loads(file.data), file.missing
     except (ValueError, RecursionError, MemoryError) as broken:
+        segments = _segments_alone(file.data)
+        if segments:
+            return segments, _CUT
         raise GpuMagicError(
             f"{printable(file.name, _LONGEST_NAME)} is no whole JSON: "
             f"{printable(first_line(broken), _LONGEST_NAME)}",
             "it may have been cut: write or copy it again",
         ) from None
+
+
+def _segments_alone(data: bytes) -> list[Any]:
+    """The segments of a JSON whose history has been cut."""
+    begin = _SEGMENTS.match(data)
+    if begin is None:
+        return []
+    try:
+        text = data[begin.end() :].decode(errors="replace")
+        found, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError, MemoryError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 # ------------------------------------------------------------------------- the whole
@@ -200,8 +242,8 @@ def _require_each_once(
         raise _none_in(file, "it has the same lists more often than a snapshot does")
 
 
-def _missing(file: Opened, wrong: Counter[tuple[str, ...]]) -> str | None:
-    told = [] if file.missing is None else [file.missing]
+def _missing(missing: str | None, wrong: Counter[tuple[str, ...]]) -> str | None:
+    told = [] if missing is None else [missing]
     if wrong:
         counts = [count_text(count, *words) for words, count in wrong.items()]
         told.append(f"not as torch writes them: {', '.join(counts)}")

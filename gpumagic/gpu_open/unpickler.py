@@ -12,13 +12,17 @@ each level, frozen sets, numbers of thousands of digits.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import re
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.report.units import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NEWEST_PROTOCOL = 5
 _LONGEST_NAME = 80
@@ -52,6 +56,10 @@ _COUNTED = {  # data of a length that comes first, and how many bytes tell it
     b"\x8e": 8,  # BINBYTES8
     b"\x8a": 1,  # LONG1
 }
+# Whose argument can be wrong in no other way than by missing.
+_OF_ANY_BYTES = frozenset({b"J", b"K", b"M", b"G", b"h", b"q", b"j", b"\x95", b"V"})
+_OF_A_LINE = frozenset({b"I", b"L", b"F", b"g", b"p"})
+_OF_FEW_BYTES = {b"\x80": 1, b"r": 4}
 _REFUSED = {
     b"R": "calls a function",
     b"b": "sets the state of an object",
@@ -96,6 +104,29 @@ _BROKEN = (
 )
 
 
+class CutPickle(GpuMagicError):
+    """A pickle that ends in the middle.
+
+    Attributes:
+        objects: What was read before its end, in the order in which it was begun;
+            what was not finished is there as far as it goes.
+    """
+
+    def __init__(self, name: str, objects: Sequence[Any]) -> None:
+        super().__init__(
+            f"{name} ends in the middle", "copy it again, or write it again"
+        )
+        self.objects = objects
+
+
+class _EndsHere(Exception):
+    """The last opcode that is whole ends here."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
 def unpickled(data: bytes, name: str) -> Any:
     """The plain data of a pickle: dicts, lists, sets, tuples of numbers, text, bytes.
 
@@ -105,13 +136,17 @@ def unpickled(data: bytes, name: str) -> Any:
         name: Of its file, for errors.
 
     Raises:
+        CutPickle: Its end is missing.
+
         GpuMagicError: It has something else, or is broken.
     """
     name = printable(name, _LONGEST_NAME)
     try:
-        _require_harmless(data, name)
         _require_few_containers(data, name)
+        _require_harmless(data, name)
         return _loaded(data, name)
+    except _EndsHere as cut:
+        raise CutPickle(name, _begun(data[: cut.at], name)) from None
     except MemoryError:
         raise GpuMagicError(
             f"{name} does not fit into the memory of this machine",
@@ -146,6 +181,32 @@ def _loaded(data: bytes, name: str) -> Any:
         return _PlainUnpickler(file, name).load()
 
 
+def _begun(data: bytes, name: str) -> Sequence[Any]:
+    """What a harmless pickle has made until it was cut."""
+    with (
+        io.BytesIO(_with_frames_that_fit(data)) as raw,
+        io.BufferedReader(raw, 1 << 20) as file,
+    ):
+        unpickler = _PlainUnpickler(file, name)
+        with contextlib.suppress(MemoryError, *_BROKEN):
+            unpickler.load()
+        objects = unpickler.memo.copy()
+    return [objects[number] for number in sorted(objects)]
+
+
+def _with_frames_that_fit(data: bytes) -> bytes:
+    """With the last frame as long as what is there of it: Python wants it whole."""
+    at = 2  # behind the protocol
+    while data[at : at + 1] == b"\x95":
+        inside = at + 9
+        end = inside + int.from_bytes(data[at + 1 : inside], "little")
+        if end > len(data):
+            length = max(len(data) - inside, 0).to_bytes(8, "little")
+            return data[: at + 1] + length + data[inside:]
+        at = end
+    return data
+
+
 def _require_harmless(data: bytes, name: str) -> None:
     """Go through all of its opcodes, up to the one that ends it."""
     at, put = 0, 256  # BINPUT has all numbers below
@@ -154,12 +215,12 @@ def _require_harmless(data: bytes, name: str) -> None:
         opcode = data[at : at + 1]
         if opcode == b".":
             return
-        if not opcode:
-            raise EOFError("it ends in the middle")
+        if _is_cut(opcode, data, at):
+            raise _EndsHere(at)
         if opcode in _COUNTED:
             at = _behind_counted(data, at, _COUNTED[opcode])
         elif opcode == b"\x80":
-            _require_known_protocol(data[at + 1 : at + 2], name)
+            _require_known_protocol(data[at + 1], name)
             at += 2
         elif opcode == b"r":
             _require_next(int.from_bytes(data[at + 1 : at + 5], "little"), put)
@@ -181,16 +242,25 @@ def _behind_counted(data: bytes, at: int, width: int) -> int:
     begin = at + 1 + width
     end = begin + int.from_bytes(data[at + 1 : begin], "little")
     if end > len(data):  # Python would first make room for it
-        raise EOFError("it ends in the middle")
+        raise _EndsHere(at)
     return end
 
 
-def _require_known_protocol(number: bytes, name: str) -> None:
-    if not number:
-        raise EOFError("it ends in the middle")
-    if number[0] > NEWEST_PROTOCOL:
+def _is_cut(opcode: bytes, data: bytes, at: int) -> bool:
+    """Whether the file ends within an opcode that is harmless with any argument."""
+    if not opcode or opcode in _OF_ANY_BYTES:
+        return True
+    if opcode in _OF_A_LINE:
+        return data.find(b"\n", at, at + _LONGEST_NAME) < 0 and len(data) < (
+            at + _LONGEST_NAME
+        )
+    return opcode in _OF_FEW_BYTES and len(data) < at + 1 + _OF_FEW_BYTES[opcode]
+
+
+def _require_known_protocol(number: int, name: str) -> None:
+    if number > NEWEST_PROTOCOL:
         raise GpuMagicError(
-            f"{name} is a pickle of protocol {number[0]}, which is not known here",
+            f"{name} is a pickle of protocol {number}, which is not known here",
             _way_out(name),
         )
 

@@ -512,6 +512,21 @@ def test_files_of_one_name_have_their_folder():
     assert lines == {"a/net.py, line 7", "b/net.py, line 7", "loss.py, line 7"}
 
 
+def test_the_backward_pass_is_told_by_its_engine():
+    """Gradients are allocated by threads of C++, which a recording may have."""
+    names = ["c10::cuda::malloc", "torch::autograd::Engine::thread_main(...)", "clone3"]
+    stack = [{"filename": "??", "line": 0, "name": name} for name in names]
+    own = [{"filename": "/home/me/loss.py", "line": 4, "name": "backward"}]
+    trace = [
+        entry("alloc", BASE, 600) | {"frames": stack},
+        entry("alloc", BASE + MIB, 600) | {"frames": own + stack},
+    ]
+
+    lines = {each.line.where for each in found_in(trace).lines}
+
+    assert lines == {"the backward pass", "loss.py, line 4"}
+
+
 @pytest.mark.parametrize(
     "stack",
     [["text"], [{}], [{"filename": 5, "line": 1}], [None], [{"filename": "a.py"}]],

@@ -234,6 +234,31 @@ def test_broken_files_are_refused_in_two_lines(data):
     assert "the end is missing" in refused.value.problem or not data
 
 
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_cut_file_still_tells_what_was_in_use(protocol, as_json):
+    """Segments stand before the history: where that is cut, they are told alone."""
+    whole = newest()
+    whole["segments"] *= 3
+    whole["device_traces"][0] *= 3000
+    data = json.dumps(whole).encode() if as_json else pickle.dumps(whole, protocol)
+
+    found = snapshot_in(Opened("x", "snapshot", data[: -len(data) // 4]))
+
+    assert len(found.segments) == 3
+    assert found.segments[0]["blocks"] == newest()["segments"][0]["blocks"]
+    assert found.device_traces == []
+    assert found.file.missing == "the file ends in the middle: the history is missing"
+    with pytest.raises(GpuMagicError):
+        snapshot_in(Opened("x", "snapshot", data[:300]))
+
+
+def test_a_trace_is_no_snapshot():
+    """A trace of the profiler is named as what it is."""
+    with pytest.raises(GpuMagicError, match="it is a trace of the profiler"):
+        snapshot_in(Opened("x", "trace", b"{}"))
+
+
 def test_what_cannot_be_used_is_left_out_and_counted():
     """Entries that nobody knows are told by name, and broken ones by number."""
     found = newest()
