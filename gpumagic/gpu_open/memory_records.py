@@ -42,7 +42,8 @@ class LineMemory(Record):
     Attributes:
         line: The user's innermost line; the last is the rest, where there are many.
 
-        before: Whether this is what was taken before the recording began.
+        before: Whether this is what was taken before the recording began. Its line is
+            known of what is still there in the end.
 
         now_bytes: What of it is in use at the end.
 
@@ -107,9 +108,11 @@ class SnapshotOfDevice(Record):
 
         fragmentation: How usable the free memory is; None without segments.
 
-        total_bytes: What the device has, where an error in the history tells.
+        total_bytes: What the device has for this process, where an error in the
+            history tells: free and reserved together, then.
 
-        events: How many allocations and frees are recorded.
+        events: How many allocations and frees are recorded, and errors for want of
+            memory. Numbers of events count these alone.
 
         complete: Whether the history reaches back to the first allocation.
 

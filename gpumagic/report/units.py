@@ -221,6 +221,17 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def printable(text: str, most: int) -> str:
+    r"""A text of somebody else's in so many characters at most, as an error shows it.
+
+    >>> printable("a\x1b[31m\n", 9)
+    'a?[31m?'
+    """
+    return shortened(
+        "".join(c if c.isprintable() else "?" for c in text[: 2 * most]), most
+    )
+
+
 def with_article(noun: str) -> str:
     """A noun with "a" or "an".
 
