@@ -57,6 +57,15 @@ STEPS = st.one_of(
     st.tuples(st.just("empty"), st.none(), st.none()),
     st.tuples(st.just("reset"), st.booleans(), st.none()),
 )
+# Mostly so large that a device is soon full.
+LARGE_STEPS = st.one_of(
+    STEPS,
+    st.tuples(
+        st.just("allocate"),
+        st.integers(1, 60).map(lambda number: number * MIB),
+        st.just(0),
+    ),
+)
 
 
 class Pair:
@@ -141,7 +150,7 @@ def test_any_sequence_ends_as_with_a_plain_list(steps, max_split):
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.lists(STEPS, min_size=20, max_size=60))
+@given(st.lists(LARGE_STEPS, min_size=20, max_size=60))
 def test_segments_that_expand_end_as_pages_and_owners_do(steps):
     """Addresses, pages and what is free equal those found anew at every step."""
     pair = Pair(None, NaiveExpandable, expandable=True)
