@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing.ink import Glyphs
 
-_WIDTH, _HEIGHT, _EM = 480, 130, 60
+_WIDTH, _HEIGHT, _EM = 480, 120, 60
 _ROOM = _HEIGHT - ABOVE
-_STEP = 3  # pixels for each stretch at least: a dozen outlines stay small
+_STEP = 4  # pixels for each stretch at least: a dozen outlines stay small
 _MOST_CELLS, _ROWS = 60, 6
-_MOST_HOVERS = 40
-_MOST_NAMED, _LONGEST = 2, 110
+_MOST_HOVERS = 24
+_MOST_NAMED, _LONGEST = 2, 100
 
 # A letter has this much room, also in a picture half as wide.
 _LETTER_PX, _LETTER_HIGH = 30, svg.LETTER_HEIGHT + 1
@@ -196,9 +196,9 @@ class Areas:
     def html(self) -> Html:
         """The picture between its axes, the peak in words, and whose the areas are."""
         told = [peak_html(self.peak)] if self.peak else []
-        if legend := [each.html() for each in self._in_legend]:
-            told.append(Html(" &nbsp; ".join(legend)))
-        return plotted_html(self.caption, self._axis, _HEIGHT, self._picture(), *told)
+        told.extend(each.html() for each in self._in_legend)
+        below = [Html(" &nbsp; ".join(told))] if told else []
+        return plotted_html(self.caption, self._axis, _HEIGHT, self._picture(), *below)
 
     def _picture(self) -> Html:
         places = self._highest(_WIDTH // _STEP)
@@ -258,19 +258,18 @@ class Areas:
     ) -> RenderResult:
         yield from caption_ink(self.caption, options)
         yield from map(indented, self._lines(options))
-        glyphs = glyphs_for(options)
-        if self.peak:
-            peak = Text(f"{glyphs.peak} ", style=VERMILLION)
-            yield indented(peak.append_text(ink(self.peak, options)))
-        yield from map(indented, self._legend_ink(narrower(options)))
+        yield from map(indented, self._told_ink(narrower(options)))
 
-    def _legend_ink(self, options: ConsoleOptions) -> Iterator[Text]:
-        line = Text()
-        for each in self._in_legend:
-            entry = each.ink(options)
+    def _told_ink(self, options: ConsoleOptions) -> Iterator[Text]:
+        """The peak, then whose the areas are, as many to a line as it has room for."""
+        peak = Text(f"{glyphs_for(options).peak} ", style=VERMILLION)
+        entries = [peak.append_text(ink(self.peak, options))] if self.peak else []
+        entries.extend(each.ink(options) for each in self._in_legend)
+        line = Text(overflow="fold")
+        for entry in entries:
             if line and line.cell_len + len(GAP) + entry.cell_len > options.max_width:
                 yield line
-                line = Text()
+                line = Text(overflow="fold")
             line = line.append(GAP if line else "").append_text(entry)
         if line:
             yield line
@@ -309,7 +308,7 @@ class Areas:
         filled = max(round(height * _ROWS), 1) if height else 0
         column = []
         for row in range(filled):
-            ground, top = (at / filled * height for at in (row, row + 1))
+            ground, top = (at / _ROWS for at in (row, row + 1))
             its = max(drawn, key=lambda each: each.within(stretch, ground, top)).swatch
             column.append((glyphs.of(its), its.style))
         return column + [(" ", "")] * (_ROWS - filled)

@@ -562,6 +562,7 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-hostile",
     "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
+    "gpu_open-snapshot",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-cell-lines",
     "gpu_mem-cell-exact",
