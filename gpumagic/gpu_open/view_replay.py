@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Meter, Note, Property, Table
 from gpumagic.gpu_mem.view_terms import figures
-from gpumagic.gpu_open.view_course import device_name
+from gpumagic.gpu_open.memory_records import (
+    REPLAY_COLLECTS,
+    REPLAY_FROM_ANEW,
+    REPLAY_LIMITS,
+)
+from gpumagic.gpu_open.view_course import device_name, event_text, place
 from gpumagic.gpu_open.view_segments import largest_free
 from gpumagic.report.units import bytes_text, change_text, how_often
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_open.memory_records import (
@@ -24,27 +29,39 @@ if TYPE_CHECKING:
 
 _WORTH_IT = 0.05  # of what the recorded setting reserves
 _DEFAULT = "torch's default"
-REPLAY_KNOWS = (
-    "A replay serves the recorded requests in their order by torch's own rules.\n"
-    "It cannot know what the program would have done then: after an error it would "
-    "have stopped.\n"
-    "With more memory it might have freed later, and asked for more.\n"
-    "What other processes and libraries took is thought to stay the same."
-)
 
 
 # ------------------------------------------------------------------------ replays
 
 
 def recorded_of(replay: ReplayOf) -> Replayed | None:
-    """That of the setting of the recording."""
+    """That of the setting of the recording, with its memory."""
     return next((each for each in replay.replays if each.recorded), None)
 
 
 def best_of(replay: ReplayOf) -> Replayed | None:
-    """The one that goes through with the least, or gets furthest; None for no other."""
+    """The setting that goes through with the least, or gets furthest; None: no other.
+
+    Where another amount of memory was asked about, only those with it count.
+    """
+    recorded = recorded_of(replay)
     others = [each for each in replay.replays if not each.recorded]
+    asked = _with_other_memory(replay)
+    if asked and recorded is not None:
+        others = [each for each in asked if not _same_setting(each, recorded)]
     return min(others, key=_merit, default=None)
+
+
+def _with_other_memory(replay: ReplayOf) -> list[Replayed]:
+    """Those with an amount of memory that the device of the recording had not."""
+    recorded = recorded_of(replay)
+    had = None if recorded is None else recorded.setting.total_bytes
+    totals = ((each, each.setting.total_bytes) for each in replay.replays)
+    return [each for each, total in totals if total is not None and total != had]
+
+
+def _same_setting(one: Replayed, other: Replayed) -> bool:
+    return one.setting.text == other.setting.text
 
 
 def _merit(each: Replayed) -> tuple[bool, int, int]:
@@ -56,9 +73,15 @@ def replay_headline(replay: ReplayOf) -> str:
     """What would have helped, and how much."""
     recorded, best = recorded_of(replay), best_of(replay)
     if replay.why_not is not None or recorded is None:
-        return f"it cannot be replayed: {replay.why_not or 'nothing was recorded'}"
+        why_not = (replay.why_not or "nothing was recorded").rstrip(".")
+        return f"it cannot be replayed: {why_not[:1].lower()}{why_not[1:]}"
+    with_other = _with_other_memory(replay)
+    if again := next((e for e in with_other if _same_setting(e, recorded)), None):
+        return _with_memory(replay, again, best)
     if best is None:
-        return _alone(recorded)
+        how = "goes through" if recorded.failed_event is None else "runs out of memory"
+        peak = bytes_text(recorded.peak_reserved_bytes)
+        return f"as recorded it {how}: {peak} reserved at the peak"
     if recorded.failed_event is not None:
         return _help(replay, best)
     saved = recorded.peak_reserved_bytes - best.peak_reserved_bytes
@@ -69,26 +92,32 @@ def replay_headline(replay: ReplayOf) -> str:
     return (
         "no setting would have saved much: "
         f"{bytes_text(recorded.peak_reserved_bytes)} reserved at the peak, "
-        f"{bytes_text(recorded.peak_allocated_bytes)} of it in use"
+        f"{bytes_text(recorded.peak_allocated_bytes)} in use"
     )
 
 
 def _help(replay: ReplayOf, best: Replayed) -> str:
-    if best.failed_event is None:
-        through = f"{setting_name(best)} would have gone through"
-        peak = f"it reserves {bytes_text(best.peak_reserved_bytes)}"
-        if replay.needed_bytes is None:
-            return f"{through}: {peak}"
-        return f"{through}: {peak}, the recorded one {bytes_text(replay.needed_bytes)}"
     needs = ""
     if replay.needed_bytes is not None:
-        needs = f"; it needs {bytes_text(replay.needed_bytes)} of memory"
-    return f"no setting would have gone through{needs}"
+        needs = f"; the recorded one needs {bytes_text(replay.needed_bytes)}"
+    if best.failed_event is None:
+        peak = bytes_text(best.peak_reserved_bytes)
+        return f"{setting_name(best)} would have gone through with {peak}{needs}"
+    return f"no setting of these would have gone through{needs}"
 
 
-def _alone(recorded: Replayed) -> str:
-    how = _ending(recorded)
-    return f"as recorded it {how}: {bytes_text(recorded.peak_reserved_bytes)} reserved"
+def _with_memory(replay: ReplayOf, again: Replayed, best: Replayed | None) -> str:
+    """How it would have run with the memory that was asked about."""
+    total = bytes_text(again.setting.total_bytes)
+    if again.failed_event is None:
+        peak = bytes_text(again.peak_reserved_bytes)
+        return f"{total} would have been enough: {peak} reserved at the peak"
+    short = f"{total} would not have been enough"
+    if best is not None and best.failed_event is None:
+        return f"{short}, but with {setting_name(best)}"
+    if replay.needed_bytes is not None:
+        return f"{short}: it needs {bytes_text(replay.needed_bytes)}"
+    return f"{short}: memory runs out {event_text(again.failed_event)}"
 
 
 def setting_name(each: Replayed) -> str:
@@ -124,8 +153,14 @@ def replay_table(replay: ReplayOf, *, whole: bool = False) -> Table:
 
     properties = [
         Property(Column("Setting"), _row_name),
-        Property(Column("Reserved", number=True), peak),
-        *((Property(Column("Change", number=True), change),) if whole else ()),
+        *(
+            (
+                figures("Reserved", lambda each: each.peak_reserved_bytes),
+                Property(Column("Change", number=True), change),
+            )
+            if whole
+            else (Property(Column("Reserved", number=True), peak),)
+        ),
         figures("Segments", lambda each: each.segments, "{:,}".format),
     ]
     if whole:
@@ -136,10 +171,17 @@ def replay_table(replay: ReplayOf, *, whole: bool = False) -> Table:
         ]
     properties.append(Property(Column("Ends"), _ending))
     caption = f"The recorded requests on {device_name(replay.device)}"
-    sizes = {each.setting.total_bytes for each in replay.replays} - {None}
-    if len(sizes) == 1:
+    sizes = {each.setting.total_bytes for each in replay.replays}
+    if len(sizes) > 1:
+        properties.insert(1, Property(Column("Memory", number=True), _memory))
+    elif sizes != {None}:
         caption += f", with {bytes_text(sizes.pop())}"
     return Table.of(caption, properties, replay.replays)
+
+
+def _memory(each: Replayed) -> str:
+    total = each.setting.total_bytes
+    return "no limit" if total is None else bytes_text(total)
 
 
 def _row_name(each: Replayed) -> str:
@@ -152,57 +194,60 @@ def replay_notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
     recorded, best = recorded_of(replay), best_of(replay)
     if recorded is None:
         return
-    if _helps(recorded, best) and best is not None:
+    if best is not None and _helps(replay, recorded, best):
         yield Note(
             "note",
             "the setting is read when the program starts",
             f"export PYTORCH_CUDA_ALLOC_CONF={best.setting.text}",
         )
-    elif recorded.failed_event is not None:
-        name = report.files[-1].name if report.files else "FILE"
+    elif recorded.failed_event is not None and best is not None:
+        name = place(report.files[-1].name) if report.files else "FILE"
         yield Note(
             "note",
-            "all of it is needed at once: no order of the same pieces is smaller"
-            if best is not None
-            and best.peak_allocated_bytes >= best.peak_reserved_bytes
-            else "the peak itself has to become smaller",
-            f"see whose it is: %gpu_open {name}; a smaller batch, or checkpoint()",
+            "the peak itself has to become smaller: smaller batches, or checkpoints",
+            f"see whose it is: %gpu_open {name}",
         )
     if recorded.exact is False:
+        differing = ""
+        if recorded.differing:
+            differing = f" in {recorded.differing:,} of {recorded.requests:,} requests"
         yield Note(
             "warning",
-            "the recorded setting did not come out address by address, so that all "
-            "figures are estimates",
-            "record from the start of the program, or with a larger max_entries",
+            f"the recorded setting came out otherwise than recorded{differing}",
+            "take these figures as estimates; a longer recording gives better ones",
         )
 
 
-def _helps(recorded: Replayed, best: Replayed | None) -> bool:
-    if best is None or not best.setting.text or best.failed_event is not None:
+def _helps(replay: ReplayOf, recorded: Replayed, best: Replayed) -> bool:
+    if not best.setting.text or best.failed_event is not None:
         return False
     saved = recorded.peak_reserved_bytes - best.peak_reserved_bytes
     is_less = saved >= _WORTH_IT * recorded.peak_reserved_bytes
-    return recorded.failed_event is not None or is_less
+    fails = any(
+        each.failed_event is not None and _same_setting(each, recorded)
+        for each in replay.replays
+    )
+    return fails or is_less
 
 
-def how_exact(replay: ReplayOf) -> str:
+def replay_known(replays: Sequence[ReplayOf]) -> str:
+    """How the figures of replays came about, and what they cannot know."""
+    every = [each for replay in replays for each in replay.replays]
+    said = [*(note for replay in replays for note in replay.notes)]
+    said.extend(filter(None, map(_how_exact, every)))
+    if any(each.from_anew for each in every):
+        said.append(REPLAY_FROM_ANEW)
+    if any("garbage_collection" in each.setting.text for each in every):
+        said.append(REPLAY_COLLECTS)
+    return "\n".join(dict.fromkeys((*said, *REPLAY_LIMITS)))
+
+
+def _how_exact(each: Replayed) -> str:
     """Whether the recorded setting gave what was recorded."""
-    recorded = recorded_of(replay)
-    if recorded is None or recorded.exact is None:
+    if not each.recorded or not each.exact:
         return ""
-    if recorded.exact:
-        served = f"{recorded.requests:,} requests"
-        return f"Under the recorded setting, all {served} came out at their addresses."
-    return "Under the recorded setting, some requests came out at other addresses."
-
-
-def remedy(report: SnapshotReport, device: int) -> str:
-    """What a replay says of the failure of a device; "" where none was asked for."""
-    for replay in report.replays:
-        best = best_of(replay)
-        if replay.device == device and best is not None and best.failed_event is None:
-            return f"with {setting_name(best)} it would have gone through"
-    return ""
+    served = f"{each.requests:,} requests"
+    return f"Under the recorded setting, all {served} came out at their addresses."
 
 
 # ---------------------------------------------------------------------------- fit

@@ -33,12 +33,10 @@ from gpumagic.gpu_open.view_growth import (
     growth_parts,
 )
 from gpumagic.gpu_open.view_replay import (
-    REPLAY_KNOWS,
     fit_headline,
     fit_parts,
-    how_exact,
-    remedy,
     replay_headline,
+    replay_known,
     replay_notes,
     replay_table,
 )
@@ -171,6 +169,8 @@ def _parts(report: SnapshotReport) -> Iterator[Part]:
         yield from around
         yield from (each for each in in_sight if not isinstance(each, Details))
         yield from missing
+        if devices and (more := tuple(_notes(report, devices[0]))):
+            yield Details(count_text(len(more), "more note"), more, "notes")
         for name, summary, parts in others:
             yield Details(summary, parts, name)
         yield from (each for each in in_sight if isinstance(each, Details))
@@ -226,10 +226,12 @@ def _replayed(report: SnapshotReport) -> Iterator[Part]:
     if told.replays:
         yield replay_table(told)
     yield from replay_notes(report, told)
-    others = [each for each in report.replays if each is not told and each.replays]
-    if others:
-        tables = tuple(map(replay_table, others))
-        yield Details("The same on other devices", tables, "replays")
+    rest = [each for each in report.replays if each is not told]
+    tables = tuple(
+        replay_table(each, whole=True) for each in (told, *rest) if each.replays
+    )
+    if tables:
+        yield Details("All that the replays gave", tables, "replays")
 
 
 def _folded(
@@ -306,15 +308,16 @@ def _missing(files: Sequence[FileRead]) -> Iterator[Note]:
 
 def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     """What leads to an action, the most urgent first."""
-    name = report.files[-1].name if report.files else "FILE"
-    if of.failure is not None:
-        yield _failure_note(report, of, of.failure, name)
+    name = place(report.files[-1].name) if report.files else "FILE"
+    if of.failure is not None and not report.replays:
+        yield _failure_note(of, of.failure, name)
     if not of.fits_together:
         yield Note(
             "warning",
             "history and segments do not agree: shares of lines may be off",
             "record again, and write the snapshot before recording ends",
         )
+    yield from _growing_note(of, name)
     yield from held_note(of, report.settings)
     if not of.events:
         hint = f"before the run, call {_RECORD}()"
@@ -328,46 +331,43 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
         text = f"recorded too late, or too little: {bytes_text(before)} is from before"
         hint = f"{_RECORD}(max_entries=1_000_000)"
         yield Note("note", text, hint, "history begins late")
-    yield from _line_notes(of, name)
+    yield from _again_note(of)
 
 
-def _failure_note(
-    report: SnapshotReport, of: SnapshotOfDevice, failure: Failure, name: str
-) -> Note:
-    """Who asked, what there was, and what would have helped."""
+def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
+    """Who asked, and what there was."""
     who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
     hole = f"torch's largest hole was {bytes_text(largest_free(of))}"
     if failure.free_bytes is not None:
         hole = f"{bytes_text(failure.free_bytes)} was free, and {hole}"
-    hint = remedy(report, of.device)
-    if not hint:
-        hint = f"what would have helped: %gpu_open {name} --replay"
+    hint = f"what would have helped: %gpu_open {name} --replay"
     return Note("problem", f"{who}: {hole}", hint)
 
 
-def _line_notes(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
-    """Lines that could ask for less."""
-    peak = of.peak_bytes or 0
-    again = [
-        each
-        for each in of.lines
-        if each.each_step and each.line and each.at_peak_bytes > _MUCH * peak
-    ]
-    if again:
-        most = again[0]
-        yield Note(
-            "note",
-            f"{line_name(most, of)} takes and frees the same, {most.taken:,} times",
-            "one buffer for all steps spares that: torch.empty before, out= within",
-        )
+def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
+    """The first line that holds more and more, which one snapshot shows already."""
     for each in of.lines:
         middle = half_way(of, each)
-        if each.line and middle is not None and each.now_bytes > _MUCH * peak:
+        is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
+        if each.line and middle is not None and is_much:
             yield Note(
                 "warning",
                 f"{line_name(each, of)} holds ever more: {bytes_text(middle)} "
                 f"half-way, {bytes_text(each.now_bytes)} in the end",
                 f"what stays after a step: %gpu_open {name} later.pickle",
+            )
+            return
+
+
+def _again_note(of: SnapshotOfDevice) -> Iterator[Note]:
+    """The largest that is made anew in each step."""
+    for each in of.lines:
+        is_much = each.at_peak_bytes > _MUCH * (of.peak_bytes or 0)
+        if each.line and each.each_step and is_much:
+            yield Note(
+                "note",
+                f"{line_name(each, of)} takes and frees the same, {each.taken:,} times",
+                "one buffer for all steps spares that: torch.empty before, out= within",
             )
             return
 
@@ -390,7 +390,4 @@ def _how(report: SnapshotReport) -> Iterator[Part]:
     yield from (_file(each, report.settings) for each in report.files)
     yield Paragraph("\n".join(said))
     if report.replays:
-        exact = filter(
-            None, {each: how_exact(each) for each in report.replays}.values()
-        )
-        yield Paragraph("\n".join((*exact, REPLAY_KNOWS)))
+        yield Paragraph(replay_known(report.replays))

@@ -236,12 +236,12 @@ TRAINING = report_of(device_of(_TRAINING_SEGMENTS, **_TRAINING))
 
 # --------------------------------------------------------------- out of memory
 
-_HELD_PIECES = [0.012] * 160 + [0.018] * 80
+_HELD_PIECES = [0.048, 0, 0, 0] * 40 + [0.072, 0, 0, 0] * 20
 _FAILED = course_of(
     (ATTENTION, piled(*_HELD_PIECES), taken(1240, 3.36)),
     (MODEL, held(0.9), taken(148, 0.9)),
     (OPTIM, held(0.61), taken(296, 0.61)),
-    (MLP, piled(*[0.002] * 240), taken(620, 0.48)),
+    (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620, 0.48)),
     (None, held(0.16), {"before": True}),
     events=18_230,
 )
@@ -410,14 +410,14 @@ GROWN = SnapshotReport(
 )
 NEW_ONES = SnapshotReport(
     _TWO,
-    _SHARDS[:2],
+    _SHARDS[1:],
     "",
     grown=(
         Growth(1, ATTENTION, gib(0.2), gib(0.5), 20, 50, is_new=True),
         Growth(0, ATTENTION, gib(0.2), gib(0.4), 20, 40, is_new=True),
         *(
             Growth(0, line(f"block.py, {at}"), 0, at * MIB, 0, at, is_new=True)
-            for at in range(12, 4, -1)
+            for at in range(12, 6, -1)
         ),
     ),
 )
@@ -514,10 +514,38 @@ REPLAY_NOT_EXACT = report_of(
         ReplayOf(
             0,
             (
-                dataclasses.replace(_AS_RECORDED, exact=False),
+                dataclasses.replace(
+                    _AS_RECORDED, exact=False, differing=412, from_anew=True
+                ),
                 replayed(EXPANDABLE, 6.52, 2),
             ),
             needed_bytes=gib(7.4),
+        ),
+    ),
+)
+WITH_24_GIB = report_of(
+    _DEVICE_OUT,
+    name="oom.pickle",
+    replays=(
+        ReplayOf(
+            0,
+            (_AS_RECORDED, replayed("", 7.3, 260, total=24 * GIB)),
+            needed_bytes=gib(7.4),
+        ),
+    ),
+)
+WITH_4_GIB = report_of(
+    _SHARDS[0],
+    replays=(
+        ReplayOf(
+            0,
+            (
+                replayed("", 5.9, 40, recorded=True, exact=True, total=None),
+                replayed("", 3.9, 31, 1_904, total=4 * GIB),
+                replayed(EXPANDABLE, 3.9, 2, 2_100, total=4 * GIB),
+            ),
+            needed_bytes=gib(5.7),
+            notes=("How the allocator was set is not recorded.",),
         ),
     ),
 )
@@ -564,7 +592,9 @@ FITS_INTO_CACHE = report_of(
     ),
 )
 FITS_UNKNOWN = report_of(_WITH_CACHE, would_fit=(would_fit(fits=None),))
-FITS_REPLAYED = dataclasses.replace(FITS_NOT, replays=REPLAY_HELPS.replays)
+FITS_REPLAYED = dataclasses.replace(
+    FITS_NOT, devices=_SHARDS[:1], replays=REPLAY_HELPS.replays
+)
 
 SAMPLES = (
     ("snapshot-oom", OUT_OF_MEMORY),
@@ -588,6 +618,8 @@ SAMPLES = (
     ("snapshot-replay-saves", REPLAY_SAVES),
     ("snapshot-replay-no-gain", REPLAY_NO_GAIN),
     ("snapshot-replay-not-exact", REPLAY_NOT_EXACT),
+    ("snapshot-replay-memory", WITH_24_GIB),
+    ("snapshot-replay-less-memory", WITH_4_GIB),
     ("snapshot-replay-impossible", REPLAY_IMPOSSIBLE),
     ("snapshot-replay-alone", REPLAY_ALONE),
     ("snapshot-fit", FITS),
@@ -618,6 +650,8 @@ HEADINGS = {
     "snapshot-replay-saves": "A replay: a setting that reserves less",
     "snapshot-replay-no-gain": "A replay: the recorded setting is the best",
     "snapshot-replay-not-exact": "A replay that is only an estimate",
+    "snapshot-replay-memory": "A replay with more memory",
+    "snapshot-replay-less-memory": "A replay with less memory",
     "snapshot-replay-impossible": "A snapshot that cannot be replayed",
     "snapshot-replay-alone": "A replay of the recorded setting alone",
     "snapshot-fit": "It would have fitted on one of two devices",
