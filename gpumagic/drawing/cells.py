@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CELLS = 12
 _WIDTH_EM = 8
+_LONGEST_HELD = 20
 
 
 def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> Html:
@@ -175,9 +176,10 @@ class Key:
     def html(self) -> Html:
         """A patch with the letter, and the name."""
         first, *rest = self.text.split(" ", 1)
-        # A browser would break the line between the two.
         held = lettered_patch(self.swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
-        begun = element("span", Html(held), style="white-space:nowrap")
+        # A browser would break the line between the two.
+        style = "white-space:nowrap" if len(first) <= _LONGEST_HELD else ""
+        begun = element("span", Html(held), style=style)
         return Html(" ".join((begun, *map(words, rest))))
 
     def ink(self, options: ConsoleOptions) -> Text:

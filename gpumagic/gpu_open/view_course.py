@@ -217,5 +217,5 @@ def course_details(of: SnapshotOfDevice, picture: Areas | None) -> Iterator[Deta
     """All lines, with all that is known of them."""
     if of.lines:
         table = lines_table(of, picture)
-        which = "The line" if len(of.lines) == 1 else f"All {len(of.lines)} lines"
-        yield Details(f"{which}: what was taken and given back", (table,), "lines")
+        summary = f"What each line took and gave back, {len(of.lines):,} in all"
+        yield Details(summary, (table,), "lines")
