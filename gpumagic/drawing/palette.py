@@ -7,6 +7,7 @@ need be by a pattern. Still, no view says anything by colour alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -119,6 +120,24 @@ SPARE = (
     Swatch("olive, checked", "#7C8C2E", "grid", "▩", "4"),
     Swatch("tan, lined", "#A58A45", "rows", "◆", "5"),
 )
+
+# Of many of one kind that lie on each other: a letter names each, in the picture too,
+# and those that come first, as a rule the largest, have no pattern.
+_LAYER_FILLS = (("blue", "#1067A1"), ("ochre", "#BF8630"), ("rose", "#C75073"))
+_LAYER_PATTERNS: tuple[tuple[str, Pattern], ...] = (
+    ("", ""),
+    (", striped", "stripes"),
+    (", dotted", "dots"),
+    (", lined", "rows"),
+)
+LAYERS = tuple(
+    Swatch(f"{name}{how}", fill, pattern, letter, letter)
+    for letter, ((how, pattern), (name, fill)) in zip(
+        "ABCDEFGHIJKL", product(_LAYER_PATTERNS, _LAYER_FILLS), strict=True
+    )
+)
+BEFORE = Swatch("grey, striped", GREY, "counterstripes", "=", "=")
+TOGETHER = Swatch("grey, checked", GREY, "grid", "+", "+")
 
 
 def swatches(kinds: Iterable[str]) -> dict[str, Swatch]:
