@@ -1,10 +1,7 @@
-"""From files to a report: which files are meant, what they are, what is asked of them."""
+"""From files to a report: what they are, and what is asked of them."""
 
 from __future__ import annotations
 
-import difflib
-import glob
-import re
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open.changes import compare as changes_between
-from gpumagic.gpu_open.files import kind_of
+from gpumagic.gpu_open.files import found, kind_of
 from gpumagic.gpu_open.many import rank_in, ranks_in
 from gpumagic.gpu_open.options import Options
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
-from gpumagic.gpu_open.snapshots import opened as snapshots_opened
 from gpumagic.gpu_open.together import together
 from gpumagic.gpu_open.trace_records import RankTrace
 
@@ -30,11 +26,9 @@ if TYPE_CHECKING:
 
 _TRACE, _SNAPSHOT = "trace", "snapshot"
 _TWO = 2
-_WILD = re.compile(r"[*?\[]")
-_ENDINGS = (".json", ".json.gz", ".pickle", ".pkl", ".zip", ".gz")
 
 
-def read(
+def read(  # noqa: PLR0913 -- one for each option
     *paths: str | os.PathLike[str],
     compare: bool = False,
     replay: bool = False,
@@ -78,11 +72,13 @@ def read(
         fit_bytes=fit_bytes,
     )
     began_s = time.monotonic()
-    files = meant(paths)
+    files = _named(paths)
     report: TraceReport | SnapshotReport
     if _kind_of_all(files, options) == _TRACE:
         report = _of_traces(files, options, progress)
     else:
+        from gpumagic.gpu_open.snapshots import opened as snapshots_opened
+
         report = snapshots_opened(files, options, progress)
     return replace(report, read_s=time.monotonic() - began_s)
 
@@ -100,56 +96,15 @@ def compare(
     return read(before, after, compare=True)
 
 
-# -------------------------------------------------------------------- which files
-
-
-def meant(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files that are meant, each once.
-
-    Args:
-        paths: As typed: files, folders and patterns.
-    """
-    found = [file for path in paths for file in _meant_by(Path(path).expanduser())]
-    if not found:
+def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that are meant, each once."""
+    files = list(dict.fromkeys(found(map(Path, paths))))
+    if not files:
         raise GpuMagicError(
             "no file was named",
             "type %gpu_open trace.json.gz, or %gpu_open traces/*.json.gz",
         )
-    return list(dict.fromkeys(found))
-
-
-def _meant_by(path: Path) -> list[Path]:
-    if path.is_dir():
-        inside = (each for each in path.iterdir() if each.name.endswith(_ENDINGS))
-        return _some(path, inside, f"{path} has no recording in it")
-    if path.exists() or not _WILD.search(str(path)):
-        return [path]
-    found = map(Path, glob.iglob(str(path), recursive=True))  # noqa: PTH207 -- may be absolute
-    return _some(path, (each for each in found if each.is_file()), f"no file is {path}")
-
-
-def _some(path: Path, found: Iterable[Path], problem: str) -> list[Path]:
-    """What was found, with rank 10 behind rank 9."""
-    files = sorted(found, key=lambda each: _natural(str(each)))
-    if not files:
-        folder = path if path.is_dir() else path.parent
-        raise GpuMagicError(problem, f"look at what is there: %ls {folder}")
     return files
-
-
-def _natural(text: str) -> list[tuple[bool, int, str]]:
-    parts = re.split(r"(\d+)", text)
-    return [
-        (each.isdigit(), int(each) if each.isdigit() else 0, each) for each in parts
-    ]
-
-
-def nearest(path: Path) -> str:
-    """A file beside one that is not there, and is called almost the same."""
-    if not path.parent.is_dir():
-        return ""
-    names = [each.name for each in path.parent.iterdir()]
-    return next(iter(difflib.get_close_matches(path.name, names, n=1)), "")
 
 
 def _kind_of_all(files: Sequence[Path], options: Options) -> str:

@@ -1,4 +1,4 @@
-"""`%gpu_open` reads what came home as a file: traces of many ranks, memory snapshots."""
+"""`%gpu_open` reads what came home as a file: traces of ranks, memory snapshots."""
 
 from __future__ import annotations
 
