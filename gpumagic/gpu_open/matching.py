@@ -92,7 +92,11 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
     found = Matches()
     clocks = all(rank.zero_ns is not None for rank in ranks.values())
     for pool, (each, numbered) in _pools(ranks).items():
-        parts = _Numbered(each) if numbered else _Ordered(each, clocks=clocks)
+        parts = (
+            _Numbered(each, one_group=pool.members is not None)
+            if numbered
+            else _Ordered(each, clocks=clocks)
+        )
         found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
         for nth, (first, its) in enumerate(_apart(each, parts, pool)):
@@ -212,10 +216,17 @@ def _not_of_first(
 
 
 class _Numbered:
-    """Collectives that have their group's own number."""
+    """Collectives that have their group's own number.
 
-    def __init__(self, each: Mapping[int, Sequence[Item]]) -> None:
+    Args:
+        each: Of each rank.
+
+        one_group: Whether the files tell that it is one group.
+    """
+
+    def __init__(self, each: Mapping[int, Sequence[Item]], *, one_group: bool) -> None:
         self._each = each
+        self._one_group = one_group
         self._by_number: dict[int, dict[tuple[str, int, int], Item]] = {}
 
     def with_first(self, first: int, label: int) -> tuple[float, Pairs] | None:
@@ -223,9 +234,9 @@ class _Numbered:
         mine, its = self._numbers(first), self._numbers(label)
         both = [(mine[key], item) for key, item in its.items() if key in mine]
         spread = _agreement([pair for pair in both if pair[0].name not in ONE_SIDED])
-        if not both or spread is None:
+        if not both or (spread is None and not self._one_group):
             return None
-        return spread, {item.place: same.place for same, item in both}
+        return spread or 0.0, {item.place: same.place for same, item in both}
 
     def _numbers(self, label: int) -> dict[tuple[str, int, int], Item]:
         """By name and number, and where several have the same the how-manieth it is."""

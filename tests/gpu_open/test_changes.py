@@ -132,15 +132,16 @@ def test_an_exact_name_is_not_mixed_with_one_that_is_like_it():
 
 def test_three_steps_compare_with_five():
     """Where the numbers of steps differ all is of one step."""
-    before = _run({"a": (6, 60)}, {"aten::a": (3, 30)}, steps=3)
-    after = _run({"a": (10, 200)}, {"aten::a": (5, 50)}, steps=5)
+    before = _run({"a": (6, 60), "once": (1, 3)}, {"aten::a": (3, 30)}, steps=3)
+    after = _run({"a": (10, 200), "once": (1, 5)}, {"aten::a": (5, 50)}, steps=5)
 
     found = compare(before, after)
 
     assert found.per_step
     assert (found.length_before_s, found.length_after_s) == pytest.approx((0.11, 0.12))
     assert (found.busy_before_s, found.busy_after_s) == (0.05, 0.05)
-    (kernel,) = found.kernels
+    kernel, once = found.kernels
+    assert (once.count_before, once.count_after) == (1, 1)  # seldom is not never
     assert (kernel.count_before, kernel.count_after) == (2, 2)
     assert (kernel.before_s, kernel.after_s) == pytest.approx((20e-6, 40e-6))
     assert found.operators[0].after_s == pytest.approx(10e-6)
