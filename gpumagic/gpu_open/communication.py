@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_open.host import at, by_thread, outermost
 from gpumagic.gpu_open.trace_records import Collective
-from gpumagic.report.events import length_within, merged
+from gpumagic.report.events import length_within, merged, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ def on_the_host(
     """
     marks = [each for each in events.marks if _ON_HOST.match(each.name)]
     called = [each for each in events.operators if each.name.startswith(_CALLED)]
-    computing = _without(
+    computing = without(
         merged((each.start_ns, each.end_ns) for each in events.operators),
         merged((each.start_ns, each.end_ns) for each in called),
     )
@@ -133,25 +133,6 @@ def on_the_host(
 
 def _began_ns(event: HostEvent) -> int:
     return event.start_ns
-
-
-def _without(
-    spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The parts of spans that none of the others covers; both are in order."""
-    left, place = [], 0
-    for start_ns, end_ns in spans:
-        while place < len(others) and others[place][1] <= start_ns:
-            place += 1
-        at_ns, next_one = start_ns, place
-        while next_one < len(others) and others[next_one][0] < end_ns:
-            if others[next_one][0] > at_ns:
-                left.append((at_ns, others[next_one][0]))
-            at_ns = max(at_ns, others[next_one][1])
-            next_one += 1
-        if at_ns < end_ns:
-            left.append((at_ns, end_ns))
-    return left
 
 
 def _seen(work: Work, calls: Sequence[HostEvent]) -> _Seen:
