@@ -126,7 +126,15 @@ def test_clocks_that_are_apart_change_nothing(ranks, set_by):
         for rank, each in ranks.items()
     }
 
-    assert waits_of(moved) == waits_of(ranks)
+    found, plain = waits_of(moved), waits_of(ranks)
+    assert (found.shares, found.latest) == (plain.shares, plain.latest)
+    for rank, by_ns in enumerate(set_by):
+        for of_moved, of_plain in (
+            (found.waiting, plain.waiting),
+            (found.moving, plain.moving),
+        ):
+            its = [(a + by_ns, b + by_ns) for a, b in of_plain.get(rank, ())]
+            assert of_moved.get(rank, []) == its
 
 
 @modest
