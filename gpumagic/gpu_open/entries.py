@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EVENTS = "traceEvents"
 _AT_ONCE = 2**16  # characters of entries that are decoded together
+_FIRST_WIDTH = 2**12  # most entries are shorter
 _MOST_OF_ONE = 2**26  # characters of one entry, or of what stands beside them
 # Characters that are gone through in vain before a file is given up: one can be made in
 # which each of a million beginnings has to be followed far.
@@ -134,13 +135,16 @@ class Entries:
     def _one(self) -> list[Any]:
         """The next one; none if it is no JSON but others come."""
         text = self._text
+        if text.in_vain > _MOST_IN_VAIN:
+            raise _Unreadable
         try:
             entry = text.value()
         except _Unreadable:
-            if text.in_vain > _MOST_IN_VAIN or not text.skip_to(_NEXT):
+            if not text.skip_to(_NEXT):
                 raise
             self.left_out += 1
             return []
+        text.in_vain += 0 if isinstance(entry, dict) else _EACH_IN_VAIN
         found = _between(text.text, text.at - 1)
         self._between = found[0] if found else self._between
         return [entry]
@@ -213,7 +217,7 @@ class _Text:
 
     def value(self) -> Any:
         """The value that begins here, whatever it is."""
-        width = _AT_ONCE
+        width = _FIRST_WIDTH
         while True:
             # An error counts the lines that stand before it, so not many may.
             window = self.text[self.at : self.at + width]

@@ -200,9 +200,8 @@ class Unpacking:
                 "log in there, and download the file itself again",
             )
         problem = f"{self._shown} is no recording: {_looks_like(start)}"
-        if self.missing:
-            return GpuMagicError(f"{problem}; {self.missing}", _AGAIN)
-        return GpuMagicError(problem, _WHAT_CAN_BE_OPENED)
+        problem += f"; {self.missing}" if self.missing else ""
+        return GpuMagicError(problem, _AGAIN if self.missing else _WHAT_CAN_BE_OPENED)
 
     # ------------------------------------------------------------------ unpacking
 
