@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 _EVENTS = "traceEvents"
 _AT_ONCE = 2**16  # characters of entries that are decoded together
+_FIRST_WIDTH = 2**12  # most entries are shorter
 _MOST_OF_ONE = 2**26  # characters of one entry, or of what stands beside them
 # Characters that are gone through in vain before a file is given up: one can be made in
 # which each of a million beginnings has to be followed far.
 _MOST_IN_VAIN = 2**28
+_EACH_IN_VAIN = 2**10
 _LONGEST_WORD = 16  # a piece may end within -Infinity, or within \\ud83d\\ude00
 _OVERLAP = 200
 # Microseconds that a float tells to the nanosecond: 101 days. Torch 2.2 and 2.3 count
@@ -32,6 +34,8 @@ _EXACT_US = 2**43
 _blank = re.compile(r"[\s,]*").match
 _between = re.compile(r"\}\s*,\s*\{").match
 _LONG_TIME = re.compile(r'"ts"\s*:\s*(\d{13,})\.\d')
+# Without its first letter, at which what stands before it may have been given up.
+_LIST = re.compile(rf'{_EVENTS[1:]}"\s*:\s*(?=\[)')
 _NEXT = re.compile(
     r',\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:\s*["\d])'
 )
@@ -87,14 +91,20 @@ class Entries:
             yield from self._listed()
             return
         while text.next() != "}":
-            key = text.value()
-            if text.next(":") == "[" and key == _EVENTS:
+            try:
+                key = text.value()
+                is_list = text.next(":") == "[" and key == _EVENTS
+                value = None if is_list else text.value()
+            except _Unreadable:
+                is_list = not self.is_listed and text.skip_to(_LIST)
+                if not is_list:
+                    raise
+                self.left_out += 1
+            if is_list:
                 text.at += 1
                 yield from self._listed()
-            else:
-                value = text.value()
-                if isinstance(key, str) and key in self._keys:
-                    self.values[key] = value
+            elif isinstance(key, str) and key in self._keys:
+                self.values[key] = value
 
     def _listed(self) -> Iterator[list[Any]]:
         text = self._text
@@ -125,13 +135,16 @@ class Entries:
     def _one(self) -> list[Any]:
         """The next one; none if it is no JSON but others come."""
         text = self._text
+        if text.in_vain > _MOST_IN_VAIN:
+            raise _Unreadable
         try:
             entry = text.value()
         except _Unreadable:
-            if text.in_vain > _MOST_IN_VAIN or not text.skip_to(_NEXT):
+            if not text.skip_to(_NEXT):
                 raise
             self.left_out += 1
             return []
+        text.in_vain += 0 if isinstance(entry, dict) else _EACH_IN_VAIN
         found = _between(text.text, text.at - 1)
         self._between = found[0] if found else self._between
         return [entry]
@@ -204,25 +217,30 @@ class _Text:
 
     def value(self) -> Any:
         """The value that begins here, whatever it is."""
+        width = _FIRST_WIDTH
         while True:
+            # An error counts the lines that stand before it, so not many may.
+            window = self.text[self.at : self.at + width]
+            is_all = self.at + len(window) == len(self.text)
             try:
-                value, end = self._scan(self.text, self.at)
+                value, stopped = self._scan(window, 0)
             except StopIteration as stop:
-                may_go_on = self._stopped(stop.value)
+                stopped = stop.value
             except json.JSONDecodeError as error:
-                may_go_on = self._stopped(error.pos)
-                may_go_on = may_go_on or error.msg.startswith("Unterminated")
+                in_text = error.msg.startswith("Unterminated")
+                stopped = len(window) if in_text else error.pos
             except (ValueError, ArithmeticError, RecursionError):
-                self._stopped(self.at + _AT_ONCE)  # it is not told where
+                self.in_vain += width  # it is not told where
                 raise _Unreadable from None
             else:
-                may_go_on = end == len(self.text) and self._pieces is not None
-                if not may_go_on:
-                    self.at = end
+                if stopped < len(window) or (is_all and self._pieces is None):
+                    self.at += stopped
                     return value
-            if not may_go_on or len(self.text) - self.at > _MOST_OF_ONE:
+            self.in_vain += stopped + _EACH_IN_VAIN
+            if stopped < len(window) - _LONGEST_WORD or width > _MOST_OF_ONE:
                 raise _Unreadable
-            if not self._more():
+            width *= 2
+            if is_all and not self._more():
                 raise _EndsHere
 
     def list_until(self, end: int) -> list[Any] | None:
@@ -248,11 +266,6 @@ class _Text:
             self.at = max(min(self.at, len(self.text)), len(self.text) - _OVERLAP)
             if not self._more():
                 return False
-
-    def _stopped(self, place: int) -> bool:
-        """Whether it may only be for want of more text."""
-        self.in_vain += place - self.at
-        return place >= len(self.text) - _LONGEST_WORD
 
     def _more(self) -> bool:
         """Let as much arrive as is left, or a piece; False if nothing comes."""

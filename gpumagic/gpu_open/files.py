@@ -183,6 +183,9 @@ class Unpacking:
                 problem = f"{self._shown} is {what}, no recording"
                 return GpuMagicError(problem, hint.format(name=self._shown))
         if not head.strip(b"\0 \t\r\n"):
+            if self.missing:
+                problem = f"nothing of {self._shown} could be unpacked: {self.missing}"
+                return GpuMagicError(problem, _AGAIN)
             found = f"{bytes_text(len(head))} of nothing" if head else "0 bytes"
             problem = f"{self._shown} is empty: {found} were found in it"
             return GpuMagicError(problem, _AGAIN)
@@ -196,9 +199,9 @@ class Unpacking:
                 f"{self._shown} is a web page{named}, no recording",
                 "log in there, and download the file itself again",
             )
-        return GpuMagicError(
-            f"{self._shown} is no recording: {_looks_like(start)}", _WHAT_CAN_BE_OPENED
-        )
+        problem = f"{self._shown} is no recording: {_looks_like(start)}"
+        problem += f"; {self.missing}" if self.missing else ""
+        return GpuMagicError(problem, _AGAIN if self.missing else _WHAT_CAN_BE_OPENED)
 
     # ------------------------------------------------------------------ unpacking
 

@@ -424,10 +424,10 @@ class _Rows:
         elif entries.is_cut:
             said.append(f"the file was cut after {read}: the rest is missing")
         elif entries.is_damaged:
-            share = share_text(1 - entries.place / max(entries.nbytes, 1))
-            said.append(
-                f"the file is damaged after {read}: the rest ({share}) is missing"
-            )
+            share = 1 - entries.place / max(entries.nbytes, 1)
+            # Of a file that was given up nobody knows how long it would have been.
+            rest = f" ({share_text(share)})" if file.share == 1 else ""
+            said.append(f"the file is damaged after {read}: the rest{rest} is missing")
         left_out = self._left_out + entries.left_out
         left_out += sum(len(began) for began in self._began.values())
         if left_out:

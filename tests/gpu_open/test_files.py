@@ -124,6 +124,13 @@ def test_damaged_gzip_gives_what_comes_before_the_damage(write, at):
     assert "damaged" in file.missing
 
 
+def test_packed_data_that_is_damaged_at_once_is_two_lines(refused):
+    """Nothing of it is there to be told."""
+    assert "could be unpacked" in refused(gzip.compress(TRACE)[:10]).problem
+    assert "ends too early" in refused(gzip.compress(TRACE)[:12]).problem
+    assert "damaged" in refused(b"\x1f\x8b\xff" + TRACE).problem
+
+
 def test_a_wrong_checksum_loses_nothing_but_is_said(write):
     """All that could be unpacked is there."""
     packed = bytearray(gzip.compress(TRACE))

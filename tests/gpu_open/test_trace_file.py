@@ -438,6 +438,15 @@ def test_damage_after_the_events_costs_no_event(read, beside):
     assert events.file.missing == expected
 
 
+@pytest.mark.parametrize("beside", ['"a": [', "!", '"a": inf', '"a": "b'])
+def test_damage_before_the_events_costs_no_event(read, beside):
+    """But it is said."""
+    listed = json.dumps([GOOD, GOOD])
+    events = read(f'{{{beside}, "traceEvents": {listed}, "distributedInfo": {{}}}}')
+    assert len(events.operators) == 2
+    assert events.file.missing.startswith("1 entry left out")
+
+
 def test_damage_that_has_no_end_says_how_much_is_missing(read):
     """As a share of the file."""
     good = ",".join([json.dumps(GOOD)] * 100)
