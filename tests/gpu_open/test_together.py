@@ -169,9 +169,9 @@ def test_a_longer_recording_of_the_slow_rank_is_no_difference():
 
     found = together(ranks)
 
-    whats = {each.what for each in found.differences}
-    assert "forward" in whats
-    assert whats.isdisjoint({"backward", "optimizer", "elementwise"})
+    named = {each.what for each in found.differences}
+    assert "forward" in named
+    assert named.isdisjoint({"backward", "optimizer", "elementwise"})
 
 
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])

@@ -252,7 +252,6 @@ def test_clocks_come_together_in_spite_of_noise_and_what_is_far_out(seed):
 
     found = clock_offsets(_ends(draw, offsets, missing=0.1, wild=0.1))
 
-    assert any(offset.ns == 0 for offset in found.values())
     for rank, offset in enumerate(offsets):
         away = found[rank].ns - found[0].ns - offset
         assert abs(away) < 20_000
@@ -264,6 +263,7 @@ def test_a_drift_lies_within_the_error():
     offsets = [0, 10**9, -(10**9)]
     found = clock_offsets(_ends(random.Random(0), offsets, drift=50e-6))
 
+    assert found[0].ns == 0  # all are to one of them
     at_the_edge_ns = 50e-6 * 2 * 600_000_000 / 2
     away = found[2].ns - found[0].ns + 10**9 + at_the_edge_ns
     assert abs(away) < 30_000
