@@ -333,7 +333,7 @@ def place(rank, *millis, last=4):
     )
 
 
-STEPS_SEEN = 3
+STEPS_SEEN, STEP_MS = 3, 139
 
 
 def arrivals(rank, slow):
@@ -341,7 +341,7 @@ def arrivals(rank, slow):
     last_ms = 29 if slow is not None else 2
     slow_at = slow if isinstance(slow, tuple) else (slow,) * STEPS_SEEN
     for at in range(STEPS_SEEN):
-        begins_ms = at * 104 + 60
+        begins_ms = at * STEP_MS + STEP_MS - 44
         own_ms = 29 if rank == slow_at[at] else rank % 3
         yield at, begins_ms + own_ms, begins_ms + last_ms
 
@@ -351,7 +351,7 @@ def work_of(rank, slow):
     spans, collectives = [], []
     for at, comes, last in arrivals(rank, slow):
         spans += [
-            (at * 104, comes, GEMM, "kernel"),
+            (at * STEP_MS, comes, GEMM, "kernel"),
             (last + 8, last + 14, ADD, "kernel"),
         ]
         collectives.append(all_reduce(at, comes, last + 8))
@@ -430,7 +430,7 @@ EQUAL = TraceReport(
     ),
 )
 
-IN_TURN = (1, 6, 3)
+IN_TURN = (0, 7, 4)
 TAKING_TURNS = TraceReport(
     ranks=tuple(work_of(rank, IN_TURN) for rank in range(8)),
     together=replace(
@@ -450,7 +450,7 @@ OF_128 = TraceReport(
     ranks=tuple(work_of(rank, 1) for rank in range(2)),
     together=Together(
         ranks=waits_of(
-            (place(0, 262, 96, 300, 4, last=3), place(1, 360, 4, 296, 92, last=33)), 1
+            (place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)), 1
         ),
         world_size=128,
         matched=36,
@@ -469,9 +469,9 @@ OF_128 = TraceReport(
 
 def _of_many(rank):
     if rank == 77:
-        return place(rank, 502, 2, 30, 118, last=161)
+        return place(rank, 384, 2, 30, 118, last=161)
     return place(
-        rank, 380 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
+        rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
     )
 
 
@@ -484,7 +484,7 @@ MANY = TraceReport(
         unmatched=0,
         by_number=True,
         slowest=77,
-        ratio=1.3,
+        ratio=1.43,
         differences=(Difference("input", 131 * MS, 14 * MS),),
         skew_s=27 * MS,
         clock=Clock.ALIGNED,
