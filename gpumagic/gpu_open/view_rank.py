@@ -84,7 +84,7 @@ def headline(rank: RankTrace) -> str:
 
 
 def _answer(rank: RankTrace) -> str:
-    if rank.length_s is None or not rank.kernels:
+    if not rank.length_s:
         ran = "" if rank.host_length_s is None else seconds_text(rank.host_length_s)
         host = f"; the host ran for {ran}" if ran else ""
         return f"no GPU work is in this trace{host}"
@@ -110,10 +110,12 @@ def _held_up(idle: Idle | None, length_s: float) -> str:
         return ""
     if late_s >= other_s:
         return f"the host was late for {seconds_text(late_s)}"
-    return f"for {seconds_text(other_s)} a stream waited for another"
+    return f"{seconds_text(other_s)} idle between two streams"
 
 
 def _mostly(rank: RankTrace) -> str:
+    if not rank.kernels:
+        return ", only with copies"
     kind, name = by_kind(rank.kernels)[0], by_short_name(rank.kernels)[0]
     first = name if kind.name == _OTHER else kind
     whole_s = sum(each.total_s for each in rank.kernels)

@@ -312,6 +312,20 @@ STACKS = replace(
     kernels=(kernel(HOSTILE, "elementwise", 3, 1.0, 0.5), *KERNELS),
 )
 
+MADE_TO_BREAK = replace(
+    COMMUNICATING,
+    rank=None,
+    file=file(f"{HOSTILE}{'x' * 300}", missing=HOSTILE, unknown=((HOSTILE, 3),)),
+    device_name=HOSTILE,
+    idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
+    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
+    lanes=(lane(HOSTILE, (0, 640, HOSTILE, HOSTILE)),),
+    operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
+    lines=(LineSum(CodeLine(HOSTILE, HOSTILE), 1, MS),),
+    phases=((HOSTILE, MS),),
+    collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
+)
+
 # -------------------------------------------------------------------- many ranks
 
 
@@ -620,6 +634,7 @@ SAMPLES = (
     ("rank-amd", TraceReport((AMD,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-stacks", TraceReport((STACKS,))),
+    ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
     ("ranks-equal", EQUAL),
     ("ranks-in-turn", TAKING_TURNS),

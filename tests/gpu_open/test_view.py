@@ -161,6 +161,14 @@ def test_empty_trace_is_drawn(nothing):
     assert "no GPU work" in text(TraceReport((replace(empty, host_length_s=None),)))
 
 
+def test_copies_alone_are_gpu_work():
+    """A trace of a stretch that only moves data has no kernel, and is busy."""
+    said = text(alone(GPU_BOUND, kernels=()))
+
+    assert "the GPU was busy 98.3 % of it, only with copies" in said
+    assert "ProfilerActivity" not in said
+
+
 def test_odd_step_is_named():
     """By its number, and how many times the median it took."""
     assert "step 7 took 2.70x the median of 11 (105 to 284 ms)" in text(alone(STEPS))

@@ -13,6 +13,7 @@ HEADINGS = {
     "rank-amd": "A short trace of an AMD GPU",
     "rank-odd-step": "One step took much longer than all others",
     "rank-stacks": "A trace with stacks tells which lines launched what",
+    "rank-hostile": "Names that are made to break a page",
     "ranks-straggler": "Eight ranks, one of which is slow in backward",
     "ranks-equal": "Eight ranks that are alike",
     "ranks-in-turn": "Now one rank is late, now another",
