@@ -97,7 +97,7 @@ def _notes(rank: RankTrace) -> Iterator[_Weighed]:
         text = f"the file is not whole: {shortened(rank.file.missing, 120)}"
         hint = "the figures are of what could be read; --show file tells how much"
         yield _Weighed(_FIRST[0], Note("warning", text, hint))
-    if rank.length_s is None or not rank.kernels:
+    if not rank.length_s:
         text = "only the host was recorded"
         yield _Weighed(_FIRST[1], Note("warning", text, _NO_DEVICE))
         return

@@ -61,11 +61,12 @@ if TYPE_CHECKING:
     )
 
 _HOST_LANES, _LANES = 1, 3  # in sight
+_HARDLY_BUSY = 0.02  # of the busiest stream: such a one is folded
 _PHASES = {"input": "input: the host waited for it"}
 _OTHER = "other"  # the kind of kernels that none of the others fits
 _WIDTH, _FEWEST_ROWS = 80, 2
 # What is left of the first screen beside title, headings, axis and legend.
-_LINES, _PIXELS = 13, 372
+_LINES, _PIXELS = 14, 390
 _EACH_LANE, _EACH_NOTE, _EACH_FOLDED, _EACH_ROW = 33, 22, 21, 28
 
 _IDLE = (
@@ -83,7 +84,7 @@ def headline(rank: RankTrace) -> str:
 
 
 def _answer(rank: RankTrace) -> str:
-    if rank.length_s is None or not rank.kernels:
+    if not rank.length_s:
         ran = "" if rank.host_length_s is None else seconds_text(rank.host_length_s)
         host = f"; the host ran for {ran}" if ran else ""
         return f"no GPU work is in this trace{host}"
@@ -109,10 +110,12 @@ def _held_up(idle: Idle | None, length_s: float) -> str:
         return ""
     if late_s >= other_s:
         return f"the host was late for {seconds_text(late_s)}"
-    return f"for {seconds_text(other_s)} a stream waited for another"
+    return f"{seconds_text(other_s)} idle between two streams"
 
 
 def _mostly(rank: RankTrace) -> str:
+    if not rank.kernels:
+        return ", only with copies"
     kind, name = by_kind(rank.kernels)[0], by_short_name(rank.kernels)[0]
     first = name if kind.name == _OTHER else kind
     whole_s = sum(each.total_s for each in rank.kernels)
@@ -146,14 +149,13 @@ def _rows_left(
     A terminal has lines for it, a notebook pixels, as JupyterLab spaces them out.
     """
     lanes = 0 if drawn is None else len(drawn.shown)
-    fine = drawn is not None and not all(map(drawn.one_by_one, drawn.shown))
-    lines = _LINES - lanes - 2 * fine - sum(map(_lines_of, shown))
+    lines = _LINES - lanes - sum(map(_lines_of, shown))
     pixels = (
         _PIXELS
         - _EACH_LANE * lanes
         - sum(_EACH_NOTE * (1 + bool(each.hint)) for each in shown)
     )
-    pixels -= _EACH_FOLDED * (len(folded) + fine)
+    pixels -= _EACH_FOLDED * len(folded)
     rows = min(lines, pixels // _EACH_ROW, MOST_ROWS)
     return rows if rows >= _FEWEST_ROWS else 0
 
@@ -171,7 +173,9 @@ def _lanes_in_sight(rank: RankTrace) -> list[LaneTrace]:
     host = [lane for lane in rank.lanes if is_host(lane)]
     streams = [lane for lane in rank.lanes if not is_host(lane)]
     hosts = host[:_HOST_LANES]
-    return [*hosts, *streams[: _LANES - len(hosts)]]
+    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in streams), default=0.0)
+    seen = [lane for lane in streams if lane.busy_s >= least_s]
+    return [*hosts, *seen[: _LANES - len(hosts)]]
 
 
 def _table_in_sight(rank: RankTrace, most: int) -> Table | None:

@@ -296,7 +296,7 @@ def _compare(report: TraceReport, together: Together) -> str:
     files = [names.get(usual), names.get(together.slowest or 0)]
     if None in files:
         return "compare its kernels with those of another rank"
-    return f"`%gpu_open {files[0]} {files[1]} --compare` tells kernel by kernel"
+    return f"`%gpu_open {files[0]} {files[1]} --compare` compares them"
 
 
 # ----------------------------------------------------------------------- folded

@@ -9,7 +9,6 @@ from gpumagic.cuda_sync_time.view_busy import (
     COMMUNICATION,
     FOR_OTHERS,
     ORDER,
-    Picture,
     SeenLane,
     apart,
     laid_over,
@@ -18,7 +17,7 @@ from gpumagic.cuda_sync_time.view_profile import kernel_name
 from gpumagic.drawing import Span, Stack, Stacks
 from gpumagic.drawing.lanes import LINE_WIDTH
 from gpumagic.gpu_open.trace_records import Clock
-from gpumagic.gpu_open.view_trace import is_host, kernel_text
+from gpumagic.gpu_open.view_trace import TracePicture, is_host, kernel_text
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
@@ -44,7 +43,10 @@ def picture(
     if together.clock is not Clock.APART and known:
         lanes = _lanes(pairs)
         if any(lane.spans for lane in lanes):
-            return Picture(_caption(together, len(pairs)), lanes, ORDER)
+            began_s = [each.offset_s or 0.0 for each, _ in pairs]
+            ended_s = [(each.offset_s or 0.0) + each.length_s for each, _ in pairs]
+            window = Span(min(began_s), max(ended_s))
+            return TracePicture(_caption(together, len(pairs)), lanes, ORDER, window)
     return _bars(together, [each for each, _ in pairs])
 
 

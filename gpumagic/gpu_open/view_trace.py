@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.view_busy import CAPTION, ORDER, Picture, SeenLane
+from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane
 from gpumagic.cuda_sync_time.view_profile import kernel_name
 from gpumagic.drawing import (
     Column,
@@ -56,6 +56,10 @@ _NODE = "autograd::engine::evaluate_function: "
 BUSY = (
     "The time counts from the first work of the GPU to the last. Busy: at least one "
     "kernel, copy or fill ran. Idle is the rest."
+)
+HEIGHTS = (
+    "Where work is too fine to draw one by one, height is the share of time that was "
+    "busy."
 )
 HIDDEN = (
     "Communication is hidden while a kernel computes. "
@@ -150,7 +154,15 @@ def drawn_lane(lane: LaneTrace, window: Span | None, zero_s: float) -> RecordedL
     return replace(whole, spans=cut, recorded_busy_s=None)
 
 
-def picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
+class TracePicture(Picture):
+    """A picture of a recording; what its heights mean stands where all of it does."""
+
+    def remarks(self, *, heights: bool) -> Iterator[str]:  # noqa: ARG002
+        """What it does not show as it was, beside what is said in `HEIGHTS`."""
+        yield from super().remarks(heights=False)
+
+
+def picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> TracePicture:
     """Some lanes of a rank, from its first device work to its last."""
     if rank.length_s is not None:
         window, zero_s = Span(0.0, rank.length_s), 0.0
@@ -158,7 +170,7 @@ def picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
         starts = (span.start_s for lane in rank.lanes for span in lane.spans)
         window, zero_s = None, min(starts, default=0.0)
     drawn = tuple(drawn_lane(each, window, zero_s) for each in lanes)
-    return Picture(CAPTION, drawn, meant(drawn), window)
+    return TracePicture("", drawn, meant(drawn), window)
 
 
 def meant(lanes: Iterable[Lane]) -> tuple[str, ...]:
@@ -354,5 +366,6 @@ def how(
     ]
     if report.read_s is not None:
         pairs.append(("read in", seconds_text(report.read_s)))
-    said = Paragraph(" ".join((*meanings, BUSY)))
+    drawn = () if report.comparison is not None else (HEIGHTS,)
+    said = Paragraph(" ".join((*meanings, BUSY, *drawn)))
     return how_measured(Grid("", tuple(pairs)), said)

@@ -312,6 +312,20 @@ STACKS = replace(
     kernels=(kernel(HOSTILE, "elementwise", 3, 1.0, 0.5), *KERNELS),
 )
 
+MADE_TO_BREAK = replace(
+    COMMUNICATING,
+    rank=None,
+    file=file(f"{HOSTILE}{'x' * 300}", missing=HOSTILE, unknown=((HOSTILE, 3),)),
+    device_name=HOSTILE,
+    idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
+    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
+    lanes=(lane(HOSTILE, (0, 640, HOSTILE, HOSTILE)),),
+    operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
+    lines=(LineSum(CodeLine(HOSTILE, HOSTILE), 1, MS),),
+    phases=((HOSTILE, MS),),
+    collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
+)
+
 # -------------------------------------------------------------------- many ranks
 
 
@@ -333,7 +347,7 @@ def place(rank, *millis, last=4):
     )
 
 
-STEPS_SEEN = 3
+STEPS_SEEN, STEP_MS = 3, 139
 
 
 def arrivals(rank, slow):
@@ -341,7 +355,7 @@ def arrivals(rank, slow):
     last_ms = 29 if slow is not None else 2
     slow_at = slow if isinstance(slow, tuple) else (slow,) * STEPS_SEEN
     for at in range(STEPS_SEEN):
-        begins_ms = at * 104 + 60
+        begins_ms = at * STEP_MS + STEP_MS - 44
         own_ms = 29 if rank == slow_at[at] else rank % 3
         yield at, begins_ms + own_ms, begins_ms + last_ms
 
@@ -351,7 +365,7 @@ def work_of(rank, slow):
     spans, collectives = [], []
     for at, comes, last in arrivals(rank, slow):
         spans += [
-            (at * 104, comes, GEMM, "kernel"),
+            (at * STEP_MS, comes, GEMM, "kernel"),
             (last + 8, last + 14, ADD, "kernel"),
         ]
         collectives.append(all_reduce(at, comes, last + 8))
@@ -430,7 +444,7 @@ EQUAL = TraceReport(
     ),
 )
 
-IN_TURN = (1, 6, 3)
+IN_TURN = (0, 7, 4)
 TAKING_TURNS = TraceReport(
     ranks=tuple(work_of(rank, IN_TURN) for rank in range(8)),
     together=replace(
@@ -450,7 +464,7 @@ OF_128 = TraceReport(
     ranks=tuple(work_of(rank, 1) for rank in range(2)),
     together=Together(
         ranks=waits_of(
-            (place(0, 262, 96, 300, 4, last=3), place(1, 360, 4, 296, 92, last=33)), 1
+            (place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)), 1
         ),
         world_size=128,
         matched=36,
@@ -469,9 +483,9 @@ OF_128 = TraceReport(
 
 def _of_many(rank):
     if rank == 77:
-        return place(rank, 502, 2, 30, 118, last=161)
+        return place(rank, 384, 2, 30, 118, last=161)
     return place(
-        rank, 380 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
+        rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
     )
 
 
@@ -484,7 +498,7 @@ MANY = TraceReport(
         unmatched=0,
         by_number=True,
         slowest=77,
-        ratio=1.3,
+        ratio=1.43,
         differences=(Difference("input", 131 * MS, 14 * MS),),
         skew_s=27 * MS,
         clock=Clock.ALIGNED,
@@ -620,6 +634,7 @@ SAMPLES = (
     ("rank-amd", TraceReport((AMD,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-stacks", TraceReport((STACKS,))),
+    ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
     ("ranks-equal", EQUAL),
     ("ranks-in-turn", TAKING_TURNS),
@@ -634,3 +649,30 @@ SAMPLES = (
     ("runs-per-step", PER_STEP),
     ("runs-idler", IDLER),
 )
+
+HEADINGS = {
+    "rank-gpu-bound": "A trace of one process, which keeps the GPU busy",
+    "rank-loader": "The GPU waits for the DataLoader",
+    "rank-tiny-kernels": "Kernels are shorter than their launches",
+    "rank-syncs": "The GPU waits for the host, which waits for the GPU",
+    "rank-communicates": "A third of the time goes into communication alone",
+    "rank-no-device": "A trace without any work of a GPU",
+    "rank-cut": "A file that ends in the middle, with entries of unknown kinds",
+    "rank-amd": "A short trace of an AMD GPU",
+    "rank-odd-step": "One step took much longer than all others",
+    "rank-stacks": "A trace with stacks tells which lines launched what",
+    "rank-hostile": "Names that are made to break a page",
+    "ranks-straggler": "Eight ranks, one of which is slow in backward",
+    "ranks-equal": "Eight ranks that are alike",
+    "ranks-in-turn": "Now one rank is late, now another",
+    "ranks-two-of-128": "Two ranks of a job of 128",
+    "ranks-128": "128 ranks, one of which waits for its input",
+    "ranks-clocks-apart": "Ranks whose clocks cannot be put together",
+    "ranks-all-slower": "One rank is slower in all that it does",
+    "ranks-unmatched": "Two ranks that did nothing together",
+    "runs-slower": "Two runs, the second of which is slower",
+    "runs-faster": "Two runs, the second of which is faster",
+    "runs-same": "Two runs that take the same time",
+    "runs-per-step": "Two runs with different numbers of steps",
+    "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
+}

@@ -161,6 +161,14 @@ def test_empty_trace_is_drawn(nothing):
     assert "no GPU work" in text(TraceReport((replace(empty, host_length_s=None),)))
 
 
+def test_copies_alone_are_gpu_work():
+    """A trace of a stretch that only moves data has no kernel, and is busy."""
+    said = text(alone(GPU_BOUND, kernels=()))
+
+    assert "the GPU was busy 98.3 % of it, only with copies" in said
+    assert "ProfilerActivity" not in said
+
+
 def test_odd_step_is_named():
     """By its number, and how many times the median it took."""
     assert "step 7 took 2.70x the median of 11 (105 to 284 ms)" in text(alone(STEPS))
@@ -206,6 +214,44 @@ def test_lane_is_as_busy_as_it_was_before_spans_were_put_together():
     trace = lane("stream 7", (0, 100, GEMM, "kernel"), count=9, busy_s=40 * MS)
 
     assert drawn_lane(trace, Span(0.0, 0.1), 0.0).busy_s == pytest.approx(0.04)
+
+
+def test_kinds_are_told_apart_in_a_terminal():
+    """Ten steps of three kinds each have no room for a letter for every span."""
+    host = next(
+        line
+        for line in text(alone(GPU_BOUND), 80).split("stream")[:1]
+        if "host" in line
+    )
+
+    assert {"▞", "░", "▒"} <= set(host)
+    assert not set("▂▃▄▅▆▇") & set(host)
+
+
+def test_idle_streams_are_folded():
+    """What hardly ran takes no room from what did."""
+    idle = lane("stream 99", (0, 1, ADD, "kernel"))
+    busy = lane("stream 7", (0, 500, GEMM, "kernel"))
+    drawing = alone(GPU_BOUND, lanes=(busy, idle)).drawing()
+
+    assert [each.name for each in drawing.parts[0].lanes] == ["stream 7"]
+    assert "stream 99" in drawing.asked(["lanes"]).text()
+
+
+@pytest.mark.parametrize("notes", range(4))
+def test_more_to_say_leaves_fewer_rows(notes):
+    """The first screen has 30 lines, whatever is found."""
+    late = Idle(100 * MS, 80 * MS, 0.0, (HostWork("aten::item", 100 * MS),))
+    told = (
+        {},
+        {"file": CUT.file},
+        {"file": CUT.file, "idle": late},
+        {"file": CUT.file, "idle": late, "steps": STEPS.steps},
+    )
+    rank = GPU_BOUND if notes < 2 else COMMUNICATING
+    drawing = alone(rank, **told[notes]).drawing()
+
+    assert len(drawing.text(80).splitlines()) <= 30
 
 
 def test_waiting_host_is_not_busy():
@@ -274,7 +320,7 @@ def test_odd_ranks_of_128_are_shown_and_the_rest_is_a_range():
     picture_lines = 1 + 4 + 1 + 1
 
     assert [row[0] for row in table.rows] == ["rank 77", "127 others"]
-    assert table.rows[1][1] == "380 to 391 ms"
+    assert table.rows[1][1] == "262 to 273 ms"
     filled = [line for line in drawing.text(80).splitlines() if line.strip()]
     assert len(filled) - picture_lines <= 12
 
