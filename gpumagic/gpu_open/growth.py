@@ -9,7 +9,7 @@ from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_open.memory_history import stacks_of, trace_of
+from gpumagic.gpu_open.memory_pieces import stacks_of, trace_of
 from gpumagic.gpu_open.memory_records import Growth
 from gpumagic.gpu_open.recorded_lines import RecordedLines
 
