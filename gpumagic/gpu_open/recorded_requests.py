@@ -72,7 +72,8 @@ class Step(NamedTuple):
 
         pool: From which pool; SHARED unless it is a graph's or the user's own.
 
-        address: Where it was.
+        address: Where it was; of what failed the entry before which the device had not
+            been waited for.
     """
 
     kind: int
@@ -97,12 +98,15 @@ class Returned(NamedTuple):
             that needed new memory; None where none did.
 
         pools: Private ones that nobody can have used any more.
+
+        begin: The entry before which the device had not been waited for.
     """
 
     addresses: tuple[int, ...] | None
     level_bytes: int
     wanted_bytes: int | None
     pools: tuple[PoolId, ...]
+    begin: int
 
 
 class Held(NamedTuple):
@@ -232,7 +236,7 @@ class _Reader:
                 at = self._return(entries, at)
             elif action == "oom":
                 event += 1
-                self._fail(entry, at, event)
+                self._fail(entry, at, event, _before_waiting(entries, at))
             levels.append(self._level)
             at += 1
         reserved = sum(each["total_size"] for each in self._final)
@@ -299,8 +303,9 @@ class _Reader:
             self._segments[address] = size
         else:
             self._mapped.update(_pages(address, size))
-            group = self._group(entry)
-            self._lowest[group] = min(address, self._lowest.get(group, address))
+            if not self.found.returned:  # later, addresses may be set aside anew
+                group = self._group(entry)
+                self._lowest[group] = min(address, self._lowest.get(group, address))
         self._level += size
         self.found.taken.append((at, address, size))
 
@@ -340,15 +345,16 @@ class _Reader:
             self._level,
             wanted,
             tuple(sorted(pools)),
+            _before_waiting(entries, begin),
         )
         self.found.steps.append(Step(RETURN, begin, -1, -1))
         return at - 1
 
-    def _fail(self, entry: Entry, at: int, event: int) -> None:
+    def _fail(self, entry: Entry, at: int, event: int, begin: int) -> None:
         size, stream = entry["size"], entry["stream"]
         pool = self._pool_at(entry, None, at)
         self.found.steps.append(
-            Step(FAIL, at, event, self._new_piece(), size, stream, pool)
+            Step(FAIL, at, event, self._new_piece(), size, stream, pool, begin)
         )
         free = entry.get("device_free")
         if isinstance(free, int) and free >= 0:
@@ -496,10 +502,13 @@ class _Reader:
                         pages[page] = group
         for page, entry in self._mapped_before.items():
             pages[page] = self._group(entry)
+        first: dict[tuple[int, str, PoolId], int] = {}
+        for page in sorted(pages, reverse=True):
+            first[pages[page]] = page
         runs = [
             _segment(address, 0, *group) | {"is_expandable": True, "group": group}
             for group, address in self._lowest.items()
-            if group in pages.values()
+            if address // SEGMENT_STEP_BYTES < first.get(group, 0)
         ]
         for page in sorted(pages):
             stream, kind, pool = group = pages[page]
@@ -574,6 +583,16 @@ def _completes(following: Entry | None, entry: Entry) -> bool:
         and following["action"] == "free_completed"
         and following["addr"] == entry["addr"]
     )
+
+
+def _before_waiting(entries: Sequence[Entry], at: int) -> int:
+    """Where what was waited for begins to be free, just before an entry."""
+    while at and entries[at - 1]["action"] == "free_completed":
+        requested = entries[at - 2] if at > 1 else None
+        if requested is not None and requested["action"] == "free_requested":
+            break
+        at -= 1
+    return at
 
 
 def _pool(segment: Entry) -> PoolId:

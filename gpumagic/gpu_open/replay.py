@@ -2,8 +2,8 @@
 
 Under the recorded setting every address and every new segment has to come out again:
 where the driver put segments, and when they went back to it, is taken from the
-recording, all else follows from the rules. Under another setting, or with another amount
-of memory, the rules decide everything.
+recording, all else follows from the rules. Under another setting, or with another
+amount of memory, the rules decide everything.
 """
 
 from __future__ import annotations
@@ -151,12 +151,11 @@ class _Run:
         self.settings = settings
         self.failed: tuple[int, int] | None = None  # the event, and what was asked for
         self.now = -1  # the place of the entry
-        self.withheld_bytes = 0
         self.blocks: list[Block | None] = [None] * requests.pieces
         self.allocator = CachingAllocator(
             0,
             total_bytes or _PLENTY_BYTES,
-            context_bytes=lambda: self.withheld_bytes,
+            context_bytes=self.withheld_bytes,
             driver=self,
             settings=settings,
             processes=None,
@@ -180,6 +179,10 @@ class _Run:
     def record(self, stream: int) -> int:
         """When the stream that a piece waits for had done what it had."""
         return self._queues[~stream]
+
+    def withheld_bytes(self) -> int:
+        """What the device has and does not give."""
+        return 0
 
     def done(self, event: int) -> bool:
         """Whether it had by now."""
@@ -280,10 +283,36 @@ class _Guided(_Run):
         self.notes: list[str] = []
         self._differing = 0
         self._retries = 0
+        self._is_short = False  # whether only as much can be had as was recorded, ...
+        self._flush: Returned | None = None  # ... and what then went back
+        self._flush_at = -1
+        self._level: int | None = None  # what is to be left of it
 
     def malloc(self, nbytes: int) -> None:
         """Memory is taken: as the next that is recorded, or it differs."""
+        if self._level is not None:
+            self._differing += self.allocator.reserved_bytes != self._level
+            self._level = None
         self._driver.malloc(nbytes, self.now)
+
+    def free(self, nbytes: int) -> None:
+        """Memory went back, as it did at that entry."""
+        del nbytes
+        if self._flush is not None and self._is_short:
+            self._level, self._flush = self._flush.level_bytes, None
+
+    def done(self, event: int) -> bool:
+        """Whether it had by now, or before the device was waited for in mid-request."""
+        return event < (self.now if self._flush is None else self._flush.begin)
+
+    def withheld_bytes(self) -> int:
+        """All but what was mapped next, where memory ran short in mid-request."""
+        if not self._is_short:
+            return 0
+        bound = self.now if self._flush is None else self._flush_at
+        expected = self._driver.expected(bound)
+        room_bytes = 0 if expected is None else expected[2]
+        return _PLENTY_BYTES - self.allocator.reserved_bytes - room_bytes
 
     def run(self) -> None:
         """Serve everything."""
@@ -299,8 +328,8 @@ class _Guided(_Run):
             elif kind == FAIL:
                 self._fail_again(step)
             else:
-                following = steps[place + 1].kind if place + 1 < len(steps) else None
-                self._return(step, counts=following != FAIL)
+                following = steps[place + 1] if place + 1 < len(steps) else None
+                self._return(step, following)
         self._driver.catch_up(NEVER)
 
     def told(self, setting: AllocatorSetting) -> Replayed:
@@ -316,10 +345,12 @@ class _Guided(_Run):
         )
 
     def _take_recorded(self, step: Step) -> None:
+        self._is_short = self._flush is not None
         try:
             block = self.take(step)
         except OutOfSimulatedMemory:
             block = None
+        self._end_short()
         self.blocks[step.piece] = block
         self.served += 1
         if block is None or block.address != step.address:
@@ -329,8 +360,17 @@ class _Guided(_Run):
     def _fail_again(self, step: Step) -> None:
         """See that nothing that is held would have served what has failed."""
         allocator = self.allocator
-        held_bytes = allocator.reserved_bytes
-        self.withheld_bytes = _PLENTY_BYTES
+        if self._flush is None and self._driver.expected(self.now) is None:
+            self.failed = step.event, step.nbytes
+            self.now = step.address
+            allocator.let_go_of_done()
+            self._retries += 1
+            if step.pool == SHARED:
+                self._differing += allocator.serves(step.nbytes, step.stream)
+            self.now = step.at
+            allocator.let_go_of_done()
+            return
+        self._is_short = True
         try:
             block = self.take(step)
         except OutOfSimulatedMemory:
@@ -339,30 +379,67 @@ class _Guided(_Run):
             self._differing += 1
             if block is not None:
                 allocator.free(block)
-        self.withheld_bytes = 0
-        self._differing += allocator.reserved_bytes != held_bytes
+        self._end_short()
+        self._driver.catch_up(self.now)
 
-    def _return(self, step: Step, *, counts: bool) -> None:
+    def _end_short(self) -> None:
+        self._is_short, self._flush, self._level = False, None, None
+
+    def _return(self, step: Step, following: Step | None) -> None:
         """Give back what went back, and find out who wanted it."""
-        allocator, requests = self.allocator, self.requests
-        returned = requests.returned[step.at]
+        allocator, returned = self.allocator, self.requests.returned[step.at]
         self.release(returned)
-        unused = allocator.returnable
-        addresses = returned.addresses
-        is_all = addresses is None or unused <= set(addresses)
-        if is_all:
-            allocator.empty_cache()
-        else:
-            allocator.give_back(set(addresses or ()))
+        is_short = self._was_short(returned)
+        if following is not None and self._in_request(step, returned, following):
+            # The request that follows returns it, in the midst of what it does.
+            self._flush, self._flush_at = returned, step.at
+            if not is_short:
+                self.emptied.add(step.at)
+            return
+        allocator.let_go_of_done()
+        addresses = None if returned.addresses is None else set(returned.addresses)
+        is_all = addresses is None or allocator.returnable <= addresses
+        allocator.give_back(addresses)
         self._differing += allocator.reserved_bytes != returned.level_bytes
-        total, peak = requests.total_bytes, requests.peak_reserved_bytes
-        wanted = returned.wanted_bytes
-        if wanted is not None and wanted > (peak if total is None else total):
-            self._retries += counts
-            if total is None and SHORT_OR_EMPTIED not in self.notes:
-                self.notes.append(SHORT_OR_EMPTIED)
+        if is_short:
+            self._retries += following is None or following.kind != FAIL
         elif is_all:
             self.emptied.add(step.at)
+
+    def _in_request(self, step: Step, returned: Returned, following: Step) -> bool:
+        """Whether a request emptied the cache, after it had looked for a block in vain.
+
+        It looks for none once more, even where waiting has made one free.
+        """
+        if returned.wanted_bytes is None or following.kind not in (TAKE, FAIL):
+            return False
+        if self._driver.expected(step.at) is not None:  # it had mapped pages already
+            return True
+        settings = self.settings
+        returns_some = (
+            settings.garbage_collection_threshold or settings.max_split_size_bytes
+        )
+        waited = returned.begin < step.at  # else the outcome is the same
+        if not waited or returns_some or following.pool != SHARED:
+            return False
+        if settings.expandable_segments and self._driver.has_gone(following.at):
+            return False
+        self.now = returned.begin
+        self.allocator.let_go_of_done()
+        self.now = step.at
+        return not self.allocator.serves(following.nbytes, following.stream)
+
+    def _was_short(self, returned: Returned) -> bool:
+        """Whether memory ran short: for more was asked than there ever was."""
+        wanted, total = returned.wanted_bytes, self.requests.total_bytes
+        if wanted is None:
+            return False
+        if total is not None:
+            return wanted > total
+        is_more = wanted > self.requests.peak_reserved_bytes
+        if is_more and SHORT_OR_EMPTIED not in self.notes:
+            self.notes.append(SHORT_OR_EMPTIED)
+        return is_more
 
 
 class _Free(_Run):
@@ -384,15 +461,12 @@ class _Free(_Run):
         self._emptied = emptied
         self._stops = stops
 
-    def run(self) -> None:
+    def run(self) -> None:  # noqa: C901, PLR0912 -- written out, as it runs often
         """Serve what can be served, up to a failure that was not recorded."""
         if not self._begin():
             return
-        allocate, free, blocks = (
-            self.allocator.allocate,
-            self.allocator.free,
-            self.blocks,
-        )
+        allocate, free = self.allocator.allocate, self.allocator.free
+        blocks = self.blocks
         late, empties = self.requests.late, self._emptied
         for kind, at, event, piece, nbytes, stream, pool, _ in self.requests.steps:
             if kind == TAKE:
@@ -461,13 +535,14 @@ class _RecordedDriver:
         self._taken = requests.taken
         self._next = 0
         self._address: int | None = None
+        self._held = {each["address"] for each in requests.segments}
         above = _above(requests)
         self._made_up = MadeUpAddresses(0, above)
         self._above = above
 
     def malloc(self, nbytes: int, now: int) -> None:
         """So much is taken, at an entry."""
-        expected = self._expected(now)
+        expected = self.expected(now)
         if expected is not None and expected[2] == nbytes:
             self._address = expected[1]
             self._next += 1
@@ -477,33 +552,45 @@ class _RecordedDriver:
 
     def catch_up(self, now: int) -> None:
         """What had been recorded by now, and was not taken, differs."""
-        while self._expected(now) is not None:
+        while self.expected(now) is not None:
             self._next += 1
             self.differing += 1
 
+    def has_gone(self, now: int) -> bool:
+        """Whether what is recorded next lies where something had to go before."""
+        expected = self.expected(now)
+        return expected is not None and expected[1] in self._held
+
     def take(self, size: int) -> int:
         """Where the segment was that has just been taken."""
-        if self._address is not None:
-            return self._address
-        return self._made_up.take(size)
+        return self._recorded(self._address) or self._made_up.take(size)
 
     def give_back(self, address: int, size: int) -> None:
         """Take back what was made up."""
+        self._held.discard(address)
         if address >= self._above:
             self._made_up.give_back(address, size)
 
     def take_range(self, size: int) -> int:
         """Where memory is mapped next."""
-        if self._next < len(self._taken):
-            return self._taken[self._next][1]
-        return self._made_up.take_range(size)
+        following = self._taken[self._next : self._next + 1]
+        address = following[0][1] if following else None
+        return self._recorded(address) or self._made_up.take_range(size)
 
     def give_back_range(self, address: int, size: int) -> None:
         """Likewise."""
+        self._held.discard(address)
         if address >= self._above:
             self._made_up.give_back_range(address, size)
 
-    def _expected(self, now: int) -> tuple[int, int, int] | None:
+    def _recorded(self, address: int | None) -> int | None:
+        """This address, unless something lies there that should have gone."""
+        if address is None or address in self._held:
+            return None
+        self._held.add(address)
+        return address
+
+    def expected(self, now: int) -> tuple[int, int, int] | None:
         """What was recorded next, if that was before now."""
         if self._next < len(self._taken) and self._taken[self._next][0] < now:
             return self._taken[self._next]

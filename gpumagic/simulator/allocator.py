@@ -208,18 +208,29 @@ class CachingAllocator:
             {head.pool.identity for head in self._memory.heads.values()}
         )
 
-    def give_back(self, addresses: Container[int]) -> int:
-        """Return the unused segments that begin there; how many these are."""
-        pools = self._large, self._small, *self._private.halves()
-        returned = [
-            block
-            for pool in pools
-            for block in pool.unused_segments()
-            if block.address in addresses
-        ]
-        for block in returned:
-            self._memory.give_back(block)
-        return len(returned)
+    def let_go_of_done(self) -> None:
+        """Free what waited for streams that have done their work since."""
+        self._held.let_go_of_done()
+
+    def give_back(self, addresses: Container[int] | None = None) -> None:
+        """Return what is unused, of all segments or those that begin there; no wait."""
+        common = self._large, self._small
+        for pool in (*common, *self._private.released()):
+            expandable = pool.expandable_blocks() if addresses is None else ()
+            for block in pool.unused_segments():
+                if addresses is None or block.address in addresses:
+                    self._memory.give_back(block)
+            for block in expandable:
+                self._memory.unmap(block)
+
+    def serves(self, nbytes: int, stream: int) -> bool:
+        """Whether what is held serves a request of the shared pools as it is."""
+        size = self.settings.rounded_bytes(nbytes)
+        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        free = pool.free_by_stream.get(stream)
+        if free is None:
+            return False
+        return self._choose(free, free.fit(size), size) < len(free.blocks)
 
     @property
     def returnable(self) -> set[int]:
@@ -481,7 +492,7 @@ class CachingAllocator:
             self.counters.retries += 1
             block = memory.take(size, pool, stream)
         if block is None:
-            raise memory.shortage(size, stream, self._private.idle_bytes())
+            raise memory.shortage(size, stream, pool, self._private.idle_bytes())
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:

@@ -182,13 +182,13 @@ class DeviceMemory:
             idle = kept
 
     def shortage(
-        self, size: int, stream: int, private_bytes: int
+        self, size: int, stream: int, pool: Pool, private_bytes: int
     ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
         self._counters.out_of_memories += 1
         free_bytes = self.free_bytes
         if self._history.recording:
-            self._history.add_oom(free_bytes, size, stream)
+            self._history.add_oom(free_bytes, size, stream, pool.identity)
         listed: list[tuple[int | None, int]] = []
         if self._processes is not None:
             listed = [each for each in self._others() if each[0] is not None]

@@ -146,12 +146,14 @@ class History:
         pool = block.pool.identity
         self._enter(action, "addr", address, nbytes, block.stream, pool, calls)
 
-    def add_oom(self, device_free_bytes: int, size: int, stream: int) -> None:
+    def add_oom(
+        self, device_free_bytes: int, size: int, stream: int, pool: tuple[int, int]
+    ) -> None:
         """Note a request that could not be met."""
         if self._kept is not None:
             calls = self._gather("oom", Context.ALLOC, None)
             self._enter(
-                "oom", "device_free", device_free_bytes, size, stream, SHARED, calls
+                "oom", "device_free", device_free_bytes, size, stream, pool, calls
             )
 
     def add_snapshot(self, active_bytes: int) -> None:
