@@ -243,7 +243,7 @@ _FAILED = course_of(
     (OPTIM, held(0.61), taken(296, 0.61)),
     (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620, 0.48)),
     (None, held(0.16), {"before": True}),
-    events=18_230,
+    events=18_211,
 )
 _FAILURE = Failure(18_211, 2 * GIB, int(0.4 * GIB), _FAILED["peak_bytes"], ATTENTION)
 _FAILED_SEGMENTS = (

@@ -200,6 +200,15 @@ def test_what_is_free_in_holes_is_told_where_it_is_much():
     assert "free in holes" not in text_of(small)
 
 
+def test_holes_are_told_of_the_moment_of_the_error_alone():
+    """What was freed while the error went through the program left larger ones."""
+    at_once = text_of(samples.OUT_OF_MEMORY)
+    later = with_device(samples.OUT_OF_MEMORY, events=DEVICE.failure.event + 40)
+
+    assert "410 MiB was free and torch's largest hole was 180 MiB" in at_once
+    assert "410 MiB was free and 5.51 GiB was in use" in text_of(later)
+
+
 def test_a_line_that_holds_ever_more_is_named():
     """A leak shows in one snapshot already; what is taken once does not."""
     leaking = draw(dataclasses.replace(samples.GROWN, grown=None))
