@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _MOST_NOTES = 2  # beside a picture and a table
 _MOST_IN_LEGEND = 2
-_ROWS = (8, 6, 3)  # of the table, beside so many notes
+_ROWS = (7, 5, 3)  # of the table, beside so many notes
 _FEW = 4  # rows, beside which there is room for a picture
 _MOST_DRAWN = 2  # other devices
 _SHORT_LIVED = 10  # events: what lives longer is no scratch
@@ -351,7 +351,11 @@ def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
 
 def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
     """The first line that holds more and more, which one snapshot shows already."""
+    most = whose_peak(of)
+    in_title = most[0] if most and of.failure is not None else None
     for each in of.lines:
+        if each is in_title:
+            continue
         middle = half_way(of, each)
         is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
         if each.line and middle is not None and is_much:

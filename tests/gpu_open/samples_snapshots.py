@@ -275,7 +275,12 @@ OUT_WITHOUT_STACKS = report_of(
             for each in _FAILED_SEGMENTS
         ),
         **{**_NO_LINES, "peak_event": 18_210, "complete": False},
-        failure=dataclasses.replace(_FAILURE, line=None, free_bytes=None),
+        failure=dataclasses.replace(
+            _FAILURE,
+            line=None,
+            free_bytes=None,
+            allocated_bytes=_NO_LINES["peak_bytes"],
+        ),
     ),
     name="oom.pickle",
 )

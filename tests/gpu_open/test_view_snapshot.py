@@ -57,7 +57,7 @@ def test_a_share_is_called_that_of_the_peak_where_the_error_came_later():
 
 def test_without_stacks_an_error_tells_how_much_was_in_use():
     """A share of no known line would be no answer."""
-    assert draw(samples.OUT_WITHOUT_STACKS).title.endswith("asked for, 5.51 GiB in use")
+    assert draw(samples.OUT_WITHOUT_STACKS).title.endswith("asked for, 4.46 GiB in use")
     assert 'stacks="python"' in text_of(samples.OUT_WITHOUT_STACKS, "notes")
 
 
