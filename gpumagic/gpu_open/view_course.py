@@ -185,7 +185,7 @@ def lines_table(
         properties.append(figures("Taken", lambda each: each.taken, _times))
         if whole:
             properties.append(figures("Together", lambda each: each.taken_bytes))
-        properties.append(Property(Column("Lived for"), lived))
+        properties.append(Property(Column("Events lived"), lived))
     if whole and any(each.line and each.line.source for each in of.lines):
         properties.append(Property(Column("Code"), _source))
     return Table.of("", properties, of.lines[:most])
@@ -203,10 +203,7 @@ def lived(line: LineMemory) -> str:
         return ""
     if not line.given_back or line.lived_events is None:
         return "still in use"
-    events = "1 event" if line.lived_events == 1 else f"{line.lived_events:,} events"
-    if line.each_step:
-        return f"{events}, each step"
-    return events
+    return f"{line.lived_events:,}{', each step' if line.each_step else ''}"
 
 
 def _source(line: LineMemory) -> str:

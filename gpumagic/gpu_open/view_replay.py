@@ -13,7 +13,7 @@ from gpumagic.gpu_open.memory_records import (
 )
 from gpumagic.gpu_open.view_course import device_name, event_text, place
 from gpumagic.gpu_open.view_segments import largest_free
-from gpumagic.report.units import bytes_text, change_text, how_often
+from gpumagic.report.units import bytes_text, change_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,45 +131,20 @@ def _ending(each: Replayed) -> str:
     return f"fails at {each.failed_event:,}"
 
 
-def replay_table(replay: ReplayOf, *, whole: bool = False) -> Table:
-    """Each setting: how much, in how many segments, and how it ends.
-
-    Args:
-        replay: Of one device.
-
-        whole: Whether also to tell what would not fit on a narrow screen.
-    """
-    recorded = recorded_of(replay)
+def replay_table(replay: ReplayOf) -> Table:
+    """Each setting: how much it took, in how many segments, and how it ends."""
     most = max((each.peak_reserved_bytes for each in replay.replays), default=0)
 
     def peak(each: Replayed) -> Meter:
         share = each.peak_reserved_bytes / most if most else None
         return Meter(share, bytes_text(each.peak_reserved_bytes), is_short=True)
 
-    def change(each: Replayed) -> str:
-        if recorded is None or each is recorded:
-            return ""
-        return change_text(each.peak_reserved_bytes - recorded.peak_reserved_bytes)
-
     properties = [
         Property(Column("Setting"), _row_name),
-        *(
-            (
-                figures("Reserved", lambda each: each.peak_reserved_bytes),
-                Property(Column("Change", number=True), change),
-            )
-            if whole
-            else (Property(Column("Reserved", number=True), peak),)
-        ),
+        Property(Column("Reserved", number=True), peak),
         figures("Segments", lambda each: each.segments, "{:,}".format),
+        Property(Column("Ends"), _ending),
     ]
-    if whole:
-        properties += [
-            figures("Peak in use", lambda each: each.peak_allocated_bytes),
-            figures("Cache emptied", lambda each: each.retries, how_often),
-            figures("Failed for", lambda each: each.asked_bytes or 0),
-        ]
-    properties.append(Property(Column("Ends"), _ending))
     caption = f"The recorded requests on {device_name(replay.device)}"
     sizes = {each.setting.total_bytes for each in replay.replays}
     if len(sizes) > 1:
@@ -177,6 +152,30 @@ def replay_table(replay: ReplayOf, *, whole: bool = False) -> Table:
     elif sizes != {None}:
         caption += f", with {bytes_text(sizes.pop())}"
     return Table.of(caption, properties, replay.replays)
+
+
+def more_of_replays(replay: ReplayOf) -> Table:
+    """What else is known of each, for which a screen has no room."""
+    recorded = recorded_of(replay)
+
+    def change(each: Replayed) -> str:
+        if recorded is None or each is recorded:
+            return ""
+        return change_text(each.peak_reserved_bytes - recorded.peak_reserved_bytes)
+
+    properties = (
+        Property(Column("Setting"), _row_name),
+        Property(Column("Reserved", number=True), change),
+        figures("In use", lambda each: each.peak_allocated_bytes),
+        figures("Emptied", lambda each: each.retries, "{:,}x".format),
+        Property(Column("Failed for", number=True), _failed_for),
+    )
+    caption = "Against the recorded setting, and how often the cache was emptied"
+    return Table.of(caption, properties, replay.replays)
+
+
+def _failed_for(each: Replayed) -> str:
+    return "" if each.asked_bytes is None else bytes_text(each.asked_bytes)
 
 
 def _memory(each: Replayed) -> str:

@@ -35,6 +35,7 @@ from gpumagic.gpu_open.view_growth import (
 from gpumagic.gpu_open.view_replay import (
     fit_headline,
     fit_parts,
+    more_of_replays,
     replay_headline,
     replay_known,
     replay_notes,
@@ -65,9 +66,10 @@ if TYPE_CHECKING:
 
 _MOST_NOTES = 2  # beside a picture and a table
 _MOST_IN_LEGEND = 2
-_ROWS = (8, 6, 3)  # of the table, beside so many notes
+_ROWS = (7, 5, 3)  # of the table, beside so many notes
 _FEW = 4  # rows, beside which there is room for a picture
 _MOST_DRAWN = 2  # other devices
+_SHORT_LIVED = 10  # events: what lives longer is no scratch
 _SAME = 0.01  # of the peak
 _MUCH = 0.05  # of the peak
 _RECORD = "torch.cuda.memory._record_memory_history"
@@ -226,11 +228,12 @@ def _replayed(report: SnapshotReport) -> Iterator[Part]:
     if told.replays:
         yield replay_table(told)
     yield from replay_notes(report, told)
-    rest = [each for each in report.replays if each is not told]
-    tables = tuple(
-        replay_table(each, whole=True) for each in (told, *rest) if each.replays
-    )
-    if tables:
+    if told.replays:
+        rest = [each for each in report.replays if each is not told and each.replays]
+        others = (
+            make(each) for each in rest for make in (replay_table, more_of_replays)
+        )
+        tables = (more_of_replays(told), *others)
         yield Details("All that the replays gave", tables, "replays")
 
 
@@ -335,18 +338,24 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
 
 
 def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
-    """Who asked, and what there was."""
+    """Who asked, and what there was: holes are known of the end of a history alone."""
     who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
-    hole = f"torch's largest hole was {bytes_text(largest_free(of))}"
+    had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
+    if failure.event == of.events:
+        had = [f"torch's largest hole was {bytes_text(largest_free(of))}"]
     if failure.free_bytes is not None:
-        hole = f"{bytes_text(failure.free_bytes)} was free, and {hole}"
+        had.insert(0, f"{bytes_text(failure.free_bytes)} was free")
     hint = f"what would have helped: %gpu_open {name} --replay"
-    return Note("problem", f"{who}: {hole}", hint)
+    return Note("problem", f"{who}: {' and '.join(had)}", hint)
 
 
 def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
     """The first line that holds more and more, which one snapshot shows already."""
+    most = whose_peak(of)
+    in_title = most[0] if most and of.failure is not None else None
     for each in of.lines:
+        if each is in_title:
+            continue
         middle = half_way(of, each)
         is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
         if each.line and middle is not None and is_much:
@@ -364,11 +373,15 @@ def _again_note(of: SnapshotOfDevice) -> Iterator[Note]:
     for each in of.lines:
         is_much = each.at_peak_bytes > _MUCH * (of.peak_bytes or 0)
         if each.line and each.each_step and is_much:
-            yield Note(
-                "note",
-                f"{line_name(each, of)} takes and frees the same, {each.taken:,} times",
-                "one buffer for all steps spares that: torch.empty before, out= within",
+            hint = (
+                "one buffer for all steps spares that: torch.empty before, out= within"
             )
+            if (each.lived_events or 0) > _SHORT_LIVED:
+                hint = (
+                    "if it waits for backward: torch.utils.checkpoint keeps less of it"
+                )
+            said = f"takes and frees the same, {each.taken:,} times"
+            yield Note("note", f"{line_name(each, of)} {said}", hint)
             return
 
 

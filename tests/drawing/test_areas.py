@@ -16,12 +16,12 @@ from tests.drawing.eyes import EYES, apart
 MIB = 2**20
 ENDS = ("event 1", "event 4")
 HELD = Layer("model.py, line 3", (4, 4, 4, 4))
-MOVES = Layer("train.py, line 9", (0, 2, 8, 0))
+MOVES = Layer("train.py, line 9", (0, 2, 7, 0))
 
 
 def areas(*layers, **more):
     """What these layers are drawn as."""
-    return Areas("In use", layers, ENDS, "peak 12", **more)
+    return Areas("In use", layers, ENDS, "peak 11", **more)
 
 
 def lines_of(drawn, width=60):
@@ -35,15 +35,15 @@ def picture_of(drawn):
 
 
 def test_each_layer_takes_as_much_of_a_column_as_it_is():
-    """A third of the peak is a third of its height; nothing is drawn on nothing."""
+    """Four of eleven take four of eleven parts; nothing is drawn on nothing."""
     mark, *rows, ground, axis, said = lines_of(areas(MOVES, HELD))[:9]
 
     column = "".join(row[mark.index("▼")] for row in (*rows, ground))
     assert column == "AAAABB"
-    assert rows[0].split()[0] == "12"
+    assert rows[0].split()[0] == "11"
     assert set(ground.removeprefix("   0  ").strip()) == {"B"}
     assert axis.split() == ["event", "1", "event", "4"]
-    assert said.strip() == "▼ peak 12"
+    assert said.strip() == "▼ peak 11  A train.py, line 9  B model.py, line 3"
 
 
 def test_what_hardly_moves_lies_below_what_moves():
@@ -62,10 +62,10 @@ def test_the_picture_is_stacked_to_scale():
     """An area begins where the one below it ends, and the highest place is marked."""
     picture = picture_of(areas(MOVES, HELD))
 
-    # Of 120 pixels: 40 are held all the time, the other 20, 80 above it move.
-    assert "M0 130h0v-40h480V130z" in picture
-    assert "M0 130h0v-40h120v-20h120v-60h120v80h120V130z" in picture
-    assert picture.index("v-60h120") < picture.index("v-40h480")
+    # Of 110 pixels: 40 are held all the time, the other 20, 70 above it move.
+    assert "M0 120h0v-40h480V120z" in picture
+    assert "M0 120h0v-40h120v-20h120v-50h120v70h120V120z" in picture
+    assert picture.index("v-50h120") < picture.index("v-40h480")
     assert 'x="62.50%"' in picture
     assert ">A</text>" in picture
     assert ">B</text>" in picture
@@ -84,7 +84,7 @@ def test_what_a_table_tells_needs_no_legend():
     whole, less = areas(MOVES, HELD), areas(MOVES, HELD, told_elsewhere=frozenset((0,)))
 
     assert "A train.py, line 9" in lines_of(whole)[-1]
-    assert lines_of(less)[-1].split() == ["B", "model.py,", "line", "3"]
+    assert lines_of(less)[-1].strip() == "▼ peak 11  B model.py, line 3"
     assert "train.py" in less.html()  # the pointer is told
 
 

@@ -243,7 +243,7 @@ _FAILED = course_of(
     (OPTIM, held(0.61), taken(296, 0.61)),
     (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620, 0.48)),
     (None, held(0.16), {"before": True}),
-    events=18_230,
+    events=18_211,
 )
 _FAILURE = Failure(18_211, 2 * GIB, int(0.4 * GIB), _FAILED["peak_bytes"], ATTENTION)
 _FAILED_SEGMENTS = (
@@ -275,7 +275,12 @@ OUT_WITHOUT_STACKS = report_of(
             for each in _FAILED_SEGMENTS
         ),
         **{**_NO_LINES, "peak_event": 18_210, "complete": False},
-        failure=dataclasses.replace(_FAILURE, line=None, free_bytes=None),
+        failure=dataclasses.replace(
+            _FAILURE,
+            line=None,
+            free_bytes=None,
+            allocated_bytes=_NO_LINES["peak_bytes"],
+        ),
     ),
     name="oom.pickle",
 )

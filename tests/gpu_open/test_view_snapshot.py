@@ -57,7 +57,7 @@ def test_a_share_is_called_that_of_the_peak_where_the_error_came_later():
 
 def test_without_stacks_an_error_tells_how_much_was_in_use():
     """A share of no known line would be no answer."""
-    assert draw(samples.OUT_WITHOUT_STACKS).title.endswith("asked for, 5.51 GiB in use")
+    assert draw(samples.OUT_WITHOUT_STACKS).title.endswith("asked for, 4.46 GiB in use")
     assert 'stacks="python"' in text_of(samples.OUT_WITHOUT_STACKS, "notes")
 
 
@@ -198,6 +198,15 @@ def test_what_is_free_in_holes_is_told_where_it_is_much():
         samples.TRAINING, segments=samples.TRAINING.devices[0].segments[:2]
     )
     assert "free in holes" not in text_of(small)
+
+
+def test_holes_are_told_of_the_moment_of_the_error_alone():
+    """What was freed while the error went through the program left larger ones."""
+    at_once = text_of(samples.OUT_OF_MEMORY)
+    later = with_device(samples.OUT_OF_MEMORY, events=DEVICE.failure.event + 40)
+
+    assert "410 MiB was free and torch's largest hole was 180 MiB" in at_once
+    assert "410 MiB was free and 5.51 GiB was in use" in text_of(later)
 
 
 def test_a_line_that_holds_ever_more_is_named():
