@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
+    from gpumagic.gpu_open.files import Kind
     from gpumagic.gpu_open.many import Answer
     from gpumagic.gpu_open.trace_records import FileRead
 
-_TRACE, _SNAPSHOT = "trace", "snapshot"
+_TRACE: Kind = "trace"
+_SNAPSHOT: Kind = "snapshot"
 _TWO = 2
 
 
@@ -107,7 +109,7 @@ def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return files
 
 
-def _kind_of_all(files: Sequence[Path], options: Options) -> str:
+def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
     kinds = {kind_of(file): file for file in files}
     if len(kinds) > 1:
         raise GpuMagicError(

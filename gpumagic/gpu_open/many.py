@@ -131,8 +131,6 @@ class _Processes:
             start_new_session=True,  # Ctrl-C is for the one who asked
         )
         self._running.add(process)
-        if self._ended:
-            process.kill()
         said, complaint = process.communicate()
         self._running.discard(process)
         if process.returncode:
@@ -142,7 +140,7 @@ class _Processes:
         return answer
 
     def end(self) -> None:
-        """End those that still run."""
+        """End those that still run, and begin no more."""
         self._ended = True
         for process in list(self._running):
             process.kill()

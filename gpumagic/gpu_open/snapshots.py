@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_open.memory_records import SnapshotOfDevice
     from gpumagic.gpu_open.options import Options
-    from gpumagic.gpu_open.snapshot_file import Snapshot
 
 _MOST = 2
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
@@ -60,7 +59,9 @@ def opened(
         )
         if options.replay
         else (),
-        would_fit=tuple(_fit(last, each, options) for each in devices)
+        would_fit=tuple(
+            would_fit(each, options.fit_bytes, options.memory_bytes) for each in devices
+        )
         if options.fit_bytes is not None
         else (),
     )

@@ -19,7 +19,6 @@ from gpumagic.report.collectives import (
     Attendance,
     Offset,
     Part,
-    Share,
     Waits,
     clock_offsets,
     slowest_of,
@@ -83,7 +82,7 @@ def together(ranks: Sequence[RankTrace]) -> Together:
     errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     return Together(
         ranks=tuple(
-            _share(label, rank, waits.shares[label], added_s.get(label))
+            _share(label, rank, waits, added_s.get(label))
             for label, rank in labelled.items()
         ),
         world_size=max(
@@ -147,8 +146,9 @@ def _length_s(rank: RankTrace) -> float:
 
 
 def _share(
-    label: int, rank: RankTrace, share: Share, offset_s: float | None
+    label: int, rank: RankTrace, waits: Waits[int], offset_s: float | None
 ) -> RankShare:
+    share, zero_ns = waits.shares[label], rank.zero_ns or 0
     return RankShare(
         rank=label,
         length_s=_length_s(rank),
@@ -160,6 +160,10 @@ def _share(
         offset_s=offset_s,
         busy_s=rank.busy_s,
         host_late_s=None if rank.idle is None else rank.idle.host_late_s,
+        waiting=tuple(
+            ((from_ns - zero_ns) / _NS, (until_ns - zero_ns) / _NS)
+            for from_ns, until_ns in waits.waiting[label]
+        ),
     )
 
 

@@ -29,9 +29,8 @@ def draw(report: TraceReport | SnapshotReport) -> Drawing:
     else:
         title = view_rank.headline(report.ranks[0])
         parts = view_rank.parts(report, report.ranks[0])
-    parts = (*_left_out(report), *parts)
     label = "simulated" if all(each.simulated for each in report.ranks) else ""
-    return Drawing(title, one_screen(parts), label)
+    return Drawing(title, one_screen((*_left_out(report), *parts)), label)
 
 
 def _left_out(report: TraceReport) -> tuple[Note, ...]:
