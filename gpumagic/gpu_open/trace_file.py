@@ -22,7 +22,7 @@ from gpumagic.gpu_open.files import MOST_BYTES, unpacking
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
-from gpumagic.report.units import count_text, share_text, shortened
+from gpumagic.report.units import share_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -414,7 +414,7 @@ class _Rows:
 
     def _missing(self, file: Unpacking, entries: Entries) -> str | None:
         """What could not be read, in sentences."""
-        said, read = [], f"{entries.count:,} entries"
+        said, read = [], _counted(entries.count)
         if file.missing:
             said.append(f"{file.missing}; {read} could be read")
         elif entries.is_listed and (entries.is_cut or entries.is_damaged):
@@ -432,13 +432,17 @@ class _Rows:
         left_out += sum(len(began) for began in self._began.values())
         if left_out:
             said.append(
-                f"{count_text(left_out, 'entry', 'entries')} left out: "
+                f"{_counted(left_out)} left out: "
                 "no event, or without a time that can be true"
             )
         return "; ".join(said) or None
 
 
 # -------------------------------------------------------------------- small things
+
+
+def _counted(entries: int) -> str:
+    return f"{entries:,} {'entry' if entries == 1 else 'entries'}"
 
 
 def _take_nothing(*_: Any) -> None:
