@@ -94,6 +94,16 @@ def test_a_recording_that_has_ended_makes_no_growth():
     assert (found.line, found.before_bytes, found.after_bytes) == (None, 0, 20)
 
 
+def test_a_new_block_at_an_old_place_is_new():
+    """What was allocated since then, without a stack, is not what lay there before."""
+    taken = {"action": "alloc", "addr": 2 * MIB, "size": 20}
+    second = snapshot([(2, 20, None)], trace=[taken])
+
+    (found,) = grown(snapshot([(2, 20, LEAK)]), second)
+
+    assert (found.line, found.after_bytes, found.is_new) == (None, 20, True)
+
+
 pieces = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 3, None])))
 
 
