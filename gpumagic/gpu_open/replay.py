@@ -514,6 +514,7 @@ class _Free(_Run):
             self.restore()
             if total is not None and allocator.reserved_bytes > total:
                 allocator.empty_cache()
+                allocator.reset_peaks()  # there never was as much
                 if allocator.reserved_bytes > total:
                     self.failed = 0, 0
             return self.failed is None
