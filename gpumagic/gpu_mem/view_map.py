@@ -303,7 +303,11 @@ def block_details(report: MapReport) -> Iterator[Details]:
     shown = largest[:_MOST_BLOCKS]
     properties = tuple(_block_properties(report, shown))
     table = Table.of("", properties, shown, total=len(largest))
-    yield Details("The largest blocks in use, by name", (table,), "blocks")
+    is_by_line = not any(each.first.names for each in shown) and any(
+        each.first.line for each in shown
+    )
+    by = "line" if is_by_line else "name"
+    yield Details(f"The largest blocks in use, by {by}", (table,), "blocks")
 
 
 def _block_properties(report: MapReport, shown: Sequence[_Alike]) -> Iterator[Property]:

@@ -128,7 +128,7 @@ def setting_name(each: Replayed) -> str:
 def _ending(each: Replayed) -> str:
     if each.failed_event is None:
         return "goes through"
-    return f"fails at {each.failed_event:,}"
+    return f"fails at {each.failed_event:,}" if each.failed_event else "fails at once"
 
 
 def replay_table(replay: ReplayOf) -> Table:

@@ -391,6 +391,7 @@ def _again_note(of: SnapshotOfDevice) -> Iterator[Note]:
 def _how(report: SnapshotReport) -> Iterator[Part]:
     said = [
         "Sizes are those of blocks, as the allocator rounds them.",
+        "Of what has been given back it may have handed out up to 1 MiB more.",
         "An event is an allocation, its being given back, or an error.",
         "What was there before the recording is worked out backwards from its end.",
         "The peak is the highest of the recorded events.",

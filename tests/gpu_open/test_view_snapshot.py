@@ -291,6 +291,18 @@ def test_where_no_setting_helps_none_is_recommended():
     assert "PYTORCH_CUDA_ALLOC_CONF" not in said
 
 
+def test_a_replay_that_fails_before_the_first_event_says_so():
+    """What was in use before the recording may not fit at all; no event is 0."""
+    (replay,) = samples.WITH_4_GIB.replays
+    first, *others = replay.replays
+    at_once = (first, *(dataclasses.replace(e, failed_event=0) for e in others))
+    replay = dataclasses.replace(replay, replays=at_once)
+
+    assert "fails at once" in text_of(
+        dataclasses.replace(samples.WITH_4_GIB, replays=(replay,))
+    )
+
+
 def test_little_saved_is_no_advice():
     """Five percent are worth a setting, less is not."""
     title = draw(samples.REPLAY_NO_GAIN).title
