@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _ID = "External id"  # an entry's own
 _MOST_UNKNOWN = 20
 _MOST_NS = 2**61  # so that two of them added are a number of 64 bits
+_EXACT_US = 2**40  # a float below it is still exact when multiplied
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 
 
@@ -387,16 +388,14 @@ class _Rows:
         return {key: value for key, value in told[at][2].items() if key != _ID}
 
     def _main_thread(self) -> int | None:
-        steps = Counter(
-            row.thread for row in self._marks if row.name.startswith(words.STEP)
-        )
+        steps = (row[3] for row in self._marks if row[0].startswith(words.STEP))
         names = {row[0] for row in self._calls}
-        starts = {each for each in names if words.launches(each)}
-        launches = Counter(row[3] for row in self._calls if row[0] in starts)
-        operators = Counter(row.thread for row in self._operators)
-        for counts in (steps, launches, operators):
-            if counts:
-                return counts.most_common(1)[0][0]
+        starts = {name for name in names if words.launches(name)}
+        launches = (row[3] for row in self._calls if row[0] in starts)
+        for threads in (steps, launches, (row[3] for row in self._operators)):
+            most = Counter(threads).most_common(1)
+            if most:
+                return most[0][0]
         return None
 
     def _since_ns(self, base: Any) -> int | None:
@@ -454,6 +453,8 @@ def _ns(microseconds: Any) -> int:
     if type(microseconds) is int:
         return microseconds * 1000
     if type(microseconds) is float:
+        if microseconds < _EXACT_US:
+            return round(microseconds * 1000)
         # Both parts are exact; their product with 1000 at once would not be.
         whole = int(microseconds)
         return whole * 1000 + round((microseconds - whole) * 1000)
