@@ -15,14 +15,6 @@ _MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def torch():
-    """The torch of this machine; its CUDA is started."""
-    torch = pytest.importorskip("torch")
-    torch.ones(1, device="cuda")
-    return torch
-
-
-@pytest.fixture(scope="module")
 def trained(torch):
     """A small model with its optimizer, and a function that does one step."""
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)])
