@@ -184,6 +184,32 @@ def test_a_history_that_was_cut_is_labelled():
     assert found.replays[0].differing
 
 
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from(CONFS), st.data())
+def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):
+    """Entries that are missing, twice there, elsewhere or larger raise nothing."""
+    program = Program(seed, conf)
+    program.run(20, pools=True)
+    program.record()
+    program.run(40, pools=True)
+    snapshot = program.snapshot()
+    trace = snapshot.device_traces[0]
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(trace) - 1))
+        what = data.draw(st.sampled_from(("drop", "twice", "move", "size", "end")))
+        if what == "drop" and len(trace) > 1:
+            del trace[at]
+        elif what == "twice":
+            trace.insert(at, trace[at])
+        elif what == "end" and snapshot.segments:
+            del snapshot.segments[at % len(snapshot.segments)]
+        elif "addr" in trace[at] and what in {"move", "size"}:
+            key = "addr" if what == "move" else "size"
+            other = data.draw(st.sampled_from((0, 1, MIB, 2 * MIB, 1 << 45, 1 << 63)))
+            trace[at] = {**trace[at], key: other}
+    replays(snapshot, 0, [AllocatorSetting("expandable_segments:True", 90 * MIB)])
+
+
 def test_other_settings_than_the_recorded_ones_are_found_out():
     """Replayed under a setting that was not the recorded one, addresses differ."""
     program = Program(5, "roundup_power2_divisions:4")
