@@ -33,6 +33,8 @@ _RETURNS = ("segment_free", "segment_unmap")
 _GROWS = ("segment_alloc", "segment_map")
 _NO_LIMIT = 1 << 62
 
+_MOST_BYTES = 1 << 44  # of pages that are mapped and unmapped: far beyond any run
+BEYOND = "Sizes in this history are beyond any device."
 CUT = "The history and the final state disagree: some of it is missing."
 POOLS_UNKNOWN = "Which pools some freed segments belonged to is not recorded."
 SHORT_OR_EMPTIED = "Whether memory ran short or the program emptied the cache is open."
@@ -177,6 +179,20 @@ def requests_of(
     reader.read(entries)
     reader.find_start()
     return reader.found
+
+
+def is_beyond(snapshot: HasHistory, device: int) -> bool:
+    """Whether so much is mapped that no device has it, as in a broken file."""
+    traces = snapshot.device_traces
+    moved_bytes = sum(
+        entry["size"]
+        for entry in (traces[device] if device < len(traces) else ())
+        if entry["action"] in {"segment_map", "segment_unmap"}
+    )
+    held_bytes = sum(
+        each["total_size"] for each in snapshot.segments if each["is_expandable"]
+    )
+    return bool(moved_bytes + held_bytes > _MOST_BYTES)
 
 
 class _Reader:
@@ -406,7 +422,7 @@ class _Reader:
         found = self.found
         exact = self._compare_end()
         segments = [*self._plain_segments(), *self._expandable_segments()]
-        segments.sort(key=lambda each: each["address"])
+        segments = self._apart(segments)
         starts = [each["address"] for each in segments]
         inside: list[list[Held]] = [[] for _ in segments]
         taken = sorted(self._first_taken)
@@ -414,6 +430,7 @@ class _Reader:
             place = bisect_right(starts, address) - 1
             if (
                 place < 0
+                or not self._before[address].size
                 or address >= starts[place] + segments[place]["total_size"]
                 or (inside[place] and _end(inside[place][-1]) > address)
             ):
@@ -426,6 +443,18 @@ class _Reader:
         found.held.sort(key=lambda each: each.address)
         waiting = [Step(GIVE_BACK, -1, 0, piece) for piece in self._waiting_before]
         found.steps[:0] = waiting
+
+    def _apart(self, segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """In order of address, without those that begin in another."""
+        kept: list[dict[str, Any]] = []
+        end = 0
+        for each in sorted(segments, key=lambda each: each["address"]):
+            if each["address"] < end:
+                self._note(CUT)
+                continue
+            kept.append(each)
+            end = each["address"] + each["total_size"]
+        return kept
 
     def _compare_end(self) -> set[int]:
         """Add what is there in the end and was before; the addresses of all of it."""
@@ -468,6 +497,7 @@ class _Reader:
                 self._pool_at(entry, None, -1),
             )
             for address, entry in self._segments_before.items()
+            if entry["size"]
         ]
         if self._private and any(
             "pool_id" not in each for each in self._segments_before.values()
@@ -475,7 +505,8 @@ class _Reader:
             self._note(POOLS_UNKNOWN)
         for each in self._final:
             address = each["address"]
-            if each["is_expandable"] or address in self._segments:
+            is_new = address in self._segments or not each["total_size"]
+            if each["is_expandable"] or is_new:
                 continue
             if address in self._segments_before:
                 self._note(CUT)

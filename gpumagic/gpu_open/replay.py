@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open.memory_records import AllocatorSetting, Replayed, ReplayOf
 from gpumagic.gpu_open.recorded_requests import (
+    BEYOND,
     FAIL,
     GIVE_BACK,
     NEVER,
     SHORT_OR_EMPTIED,
     TAKE,
+    is_beyond,
     requests_of,
 )
 from gpumagic.simulator.allocator import CachingAllocator
@@ -73,6 +75,8 @@ def replays(
             return ReplayOf(device, why_not=f"This is not torch's own: {error.problem}")
         recorded, recorded_text = AllocatorSettings(), ""
         notes.append(f"{UNREADABLE_SETTING}{error.problem}.")
+    if is_beyond(snapshot, device):
+        return ReplayOf(device, why_not=BEYOND)
     requests = requests_of(snapshot, device, recorded)
     if not any(step.kind in (TAKE, FAIL) for step in requests.steps):
         return ReplayOf(device, why_not="The history of this device has no requests.")

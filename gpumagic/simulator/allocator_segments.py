@@ -151,14 +151,15 @@ class DeviceMemory:
             return False
         wanted_bytes = max(size, limit)
         position = free.fit(wanted_bytes)
-        if position < len(free.blocks) and free.blocks[position].expandable is None:
-            self.give_back(free.blocks[position])
+        best = free.blocks[position] if position < len(free.blocks) else None
+        if best is not None and best.expandable is None and not best.is_split:
+            self.give_back(best)
             return True
         released_bytes = 0
         for block in reversed(free.blocks[:position]):
             if released_bytes >= wanted_bytes or block.size < limit:
                 break
-            if block.expandable is not None:
+            if block.expandable is not None or block.is_split:
                 continue
             self.give_back(block)
             released_bytes += block.size

@@ -169,6 +169,53 @@ def test_memory_in_use_elsewhere_is_free_when_the_recording_says():
     assert replay.peak_reserved_bytes == 40 * MIB
 
 
+def test_what_was_not_split_off_belongs_to_the_block_before():
+    """Blocks from before have their whole size, also with something free behind."""
+    program = Program(0, "")
+    for nbytes in (5 * MIB // 2, 5 * MIB, 25 * MIB // 2):  # they fill a segment
+        program.do("take", nbytes, DEFAULT, None)
+    program.do("free", 1, DEFAULT, None)
+    program.do("take", 8 * MIB // 5, DEFAULT, None)  # in the first, not split
+    program.do("free", 2, DEFAULT, None)
+    program.record()
+    program.do("take", 3 * MIB, DEFAULT, None)  # behind it
+    program.do("free", 4, DEFAULT, None)
+    (replay,) = replays(program.snapshot(), 0, []).replays
+    assert replay.exact
+    assert replay.peak_allocated_bytes == 18 * MIB
+
+
+def test_a_rest_at_the_end_belongs_to_the_block_before():
+    """What is too small to be split off counts as in use, as it did then."""
+    program = Program(0, "")
+    program.do("take", 39 * MIB // 2, DEFAULT, None)
+    program.do("take", 3 * MIB, DEFAULT, None)
+    program.record()
+    program.do("take", 1, DEFAULT, None)
+    program.do("free", 2, DEFAULT, None)
+    program.do("free", 1, DEFAULT, None)
+    (replay,) = replays(program.snapshot(), 0, []).replays
+    assert replay.exact
+    stats = program.allocator.memory_stats()
+    assert replay.peak_allocated_bytes == stats["allocated_bytes.all.peak"]
+
+
+def test_a_request_that_empties_the_cache_looks_no_second_time():
+    """What waiting has made free serves the next request, not the one that waited."""
+    program = Program(0, "", 60 * MIB)
+    program.record()
+    program.do("take", 8 * MIB, DEFAULT, None)
+    program.do("take", 19 * MIB // 2, DEFAULT, None)
+    program.do("lend", 2, SIDE, None)
+    program.do("free", 2, DEFAULT, None)
+    program.do("take", 30 * MIB, SIDE, None)
+    program.do("free", 3, SIDE, None)
+    program.do("take", 9 * MIB, DEFAULT, None)
+    found = replays(program.snapshot(), 0, [])
+    assert program.allocator.counters.retries == 1
+    assert found.replays[0].exact
+
+
 def test_a_history_that_was_cut_is_labelled():
     """What cannot be repeated is counted, and said; the rest is replayed."""
     program = Program(3, "")
@@ -182,6 +229,32 @@ def test_a_history_that_was_cut_is_labelled():
     assert CUT in found.notes
     assert found.replays[0].exact is False
     assert found.replays[0].differing
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from(CONFS), st.data())
+def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):
+    """Entries that are missing, twice there, elsewhere or larger raise nothing."""
+    program = Program(seed, conf)
+    program.run(20, pools=True)
+    program.record()
+    program.run(40, pools=True)
+    snapshot = program.snapshot()
+    trace = snapshot.device_traces[0]
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(trace) - 1))
+        what = data.draw(st.sampled_from(("drop", "twice", "move", "size", "end")))
+        if what == "drop" and len(trace) > 1:
+            del trace[at]
+        elif what == "twice":
+            trace.insert(at, trace[at])
+        elif what == "end" and snapshot.segments:
+            del snapshot.segments[at % len(snapshot.segments)]
+        elif "addr" in trace[at] and what in {"move", "size"}:
+            key = "addr" if what == "move" else "size"
+            other = data.draw(st.sampled_from((0, 1, MIB, 2 * MIB, 1 << 45, 1 << 63)))
+            trace[at] = {**trace[at], key: other}
+    replays(snapshot, 0, [AllocatorSetting("expandable_segments:True", 90 * MIB)])
 
 
 def test_other_settings_than_the_recorded_ones_are_found_out():
