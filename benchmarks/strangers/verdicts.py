@@ -42,7 +42,6 @@ _ANYWHERE = "does the same where nothing is simulated"
 _SPARSE = "sparse tensors are refused"
 _NESTED = "nested tensors in the strided layout are refused"
 _CUDNN = "wants cuDNN's own operator by name; recurrent networks run cell by cell"
-_EXPANDABLE = "expandable segments are refused"
 
 KNOWN: tuple[Known, ...] = (
     Known("test_accelerator.*.test_custom_pin_memory_device_*", THE_TESTS, _NEWER),
@@ -91,7 +90,6 @@ KNOWN: tuple[Known, ...] = (
     Known("test_cuda_multigpu.*.test_stream_event_nogil", BEYOND, _TURNS),
     Known("test_cuda.*.test_cusparse_*", BEYOND, _SPARSE),
     Known("test_cuda_multigpu.TestCudaComm.*_coalesced", BEYOND, _SPARSE),
-    Known("test_cuda.*.test_*_expandable", BEYOND, _EXPANDABLE),
 )  # fmt: skip
 
 

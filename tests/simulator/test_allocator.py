@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.simulator.allocator_segments import AddressSpace, OutOfSimulatedMemory
+from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import (
     DEFAULT,
     GIB,
@@ -412,3 +414,87 @@ def test_neighbouring_ranges_grow_together_again():
     space.give_back(0, 8 * MIB)
     space.give_back(addresses[4], 2 * MIB)
     assert space.take(100 * MIB) == 0
+
+
+# ------------------------------------------------------------- segments that expand
+
+
+def test_pages_are_mapped_behind_what_is_free():
+    """A request that does not fit takes only the pages that its free end lacks."""
+    device = Device()
+    bench = Bench(allocator_of(conf="expandable_segments:True", device=device))
+    bench.take(30 * MIB)
+    bench.take(25 * MIB)  # 10 MiB are free behind the first
+    assert device.calls == [("malloc", 40 * MIB), ("malloc", 20 * MIB)]
+    first, second = bench.blocks
+    assert second.address == first.address + 30 * MIB
+    bench.take(1)
+    assert bench.state() == (55 * MIB + 512, 62 * MIB, 0, 0, 0)
+    assert [each["is_expandable"] for each in bench.allocator.memory_snapshot()] == [
+        True,
+        True,
+    ]
+
+
+def test_only_pages_that_are_wholly_free_go_back():
+    """An emptied cache keeps the page that a block begins in, and tells both parts."""
+    device = Device()
+    allocator = allocator_of(conf="expandable_segments:True", device=device)
+    bench = Bench(allocator)
+    for _ in range(3):
+        bench.take(30 * MIB)
+    allocator.record_history(Recording())
+    bench.free(1)
+    bench.empty()
+    start = bench.blocks[0].address
+    assert allocator.reserved_bytes == 80 * MIB
+    assert [
+        (each["address"] - start, each["total_size"])
+        for each in allocator.memory_snapshot()
+    ] == [(0, 40 * MIB), (60 * MIB, 40 * MIB)]
+    unmapped = allocator.history[2]
+    assert (unmapped["action"], unmapped["addr"]) == (
+        "segment_unmap",
+        start + 40 * MIB,
+    )
+    allocator.verify()
+    bench.take(35 * MIB)  # only 30 MiB lie between the two
+    assert bench.blocks[3].address == start + 90 * MIB
+    bench.take(30 * MIB)
+    assert bench.blocks[4].address == start + 30 * MIB
+    allocator.verify()
+
+
+@pytest.mark.parametrize("other", ["garbage_collection_threshold:0.5", ""])
+def test_expanding_can_be_switched_while_memory_is_held(other):
+    """As in torch's own test: what is collected are segments, and pages stay."""
+    allocator = allocator_of(conf=f"expandable_segments:False,{other}")
+    allocator.set_fraction(120 * MIB / allocator.mem_info()[1])
+    first = allocator.allocate(40 * MIB, DEFAULT)
+    allocator.configure(AllocatorSettings.parse(f"expandable_segments:True,{other}"))
+    second = allocator.allocate(40 * MIB, DEFAULT)
+    allocator.free(first)
+    allocator.free(second)
+    allocator.allocate(80 * MIB, DEFAULT)
+    allocator.verify()
+
+
+def test_oversize_blocks_of_both_kinds_go_back():
+    """As in torch's own test: where pages are among what is free, all of it goes."""
+    on, off = (
+        AllocatorSettings.parse(f"expandable_segments:{each},max_split_size_mb:40")
+        for each in (True, False)
+    )
+    allocator = allocator_of(conf="expandable_segments:False,max_split_size_mb:40")
+    allocator.set_fraction(120 * MIB / allocator.mem_info()[1])
+    blocks = []
+    for settings in (off, on, off):
+        allocator.configure(settings)
+        blocks.append(allocator.allocate(40 * MIB, DEFAULT))
+    with pytest.raises(OutOfSimulatedMemory):
+        allocator.allocate(40 * MIB, DEFAULT)
+    for block in blocks:
+        allocator.free(block)
+    allocator.allocate(120 * MIB, DEFAULT)
+    assert allocator.reserved_bytes == 120 * MIB
+    allocator.verify()
