@@ -63,6 +63,8 @@ class Simulation:
 
         books: Holds the books open for several entries.
 
+        take: Memory from an allocator, while they are held.
+
         foresee: Refuses an output that this machine's RAM cannot hold.
 
         races: Those that were found; `tell` adds to them, and warns.
@@ -167,6 +169,7 @@ class Simulation:
         """Keep books of the machine as it is; anew where its parts were exchanged."""
         books = Books(self)
         self.launch, self.place, self.books = books.launch, books.place, books.open
+        self.take = books.take
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""

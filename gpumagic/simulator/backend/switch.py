@@ -47,6 +47,7 @@ from gpumagic.simulator.backend.stand_ins import (
     StandIns,
     saving_and_loading,
 )
+from gpumagic.simulator.backend.storage_sizes import resized_storages
 from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
@@ -150,6 +151,7 @@ class Switch:
             *refused_everywhere(torch),
             *compiling(torch),
             *simulated_addresses(simulation),
+            *resized_storages(simulation),
         ):
             yield target, {name: replacement}
 
