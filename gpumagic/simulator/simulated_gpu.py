@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
 _DEFAULT_STREAM = 0
+_NOT_OF_A_POOL = 1  # in the place of a priority
 _KNOWN_KERNELS = 4096
 _COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
 # As torch's profiler calls them on a real GPU, so that one reader serves both.
@@ -205,6 +206,12 @@ class SimulatedGpu:
         # As torch numbers them: native, which pool, which of its streams.
         number = 1 | (1 - priority) << 1 | (turn % POOL_SIZE) << 5
         return self.streams.get(number) or self._stream(number, priority)
+
+    def own_stream(self) -> SimulatedStream:
+        """A stream that nobody else is handed out, as a communicator has it."""
+        turn = self._handed_out.get(_NOT_OF_A_POOL, POOL_SIZE)
+        self._handed_out[_NOT_OF_A_POOL] = turn + 1
+        return self._stream(1 | 1 << 1 | turn << 5, LOWEST_PRIORITY)
 
     def start(self) -> None:
         """Make the context, which the first use of a GPU pays for."""

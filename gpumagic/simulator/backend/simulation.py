@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
+from gpumagic.simulator.backend.collectives import Ranks
 from gpumagic.simulator.backend.current_devices import Devices
 from gpumagic.simulator.backend.generators import wrong_generator
 from gpumagic.simulator.backend.host_memory import HostMemory
@@ -78,6 +79,8 @@ class Simulation:
 
         births: Those who are told of each tensor that gets memory, with its block.
 
+        ranks: What this process shares with others of torch.distributed.
+
         polling: Answers whether something is done, and lets sleep pass.
 
         resets: What those who care put round each reset of an allocator's counters.
@@ -131,6 +134,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
+        self.ranks = Ranks(self)
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()

@@ -1,0 +1,538 @@
+"""Runs the collectives of one group: numbers by gloo, times by the machine.
+
+The host goes on after a call. What others send is put into the twin when somebody
+looks at it first, so that the real processes wait for each other only then; and when
+a collective ends on the machine's clock is settled by `meetings`, when that is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.backend.tensors import Memory
+from gpumagic.simulator.collective_times import (
+    HOST_NS,
+    Collective,
+    Placement,
+    collective_time,
+)
+from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.simulator.accesses import Operand
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.engines import Meeting
+    from gpumagic.simulator.hazards import Mark
+    from gpumagic.simulator.meetings import Peers
+    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+
+_NO_TASK = -1  # outside of any backward pass
+_LONGEST_PAUSE_S = 2e-3
+_FAREWELL_S = 10.0
+_MOST_CALLS = 100_000
+_Key = tuple[int, ...]  # of a stream: the GPU, and for pairs who sends to whom
+
+
+class Moved(NamedTuple):
+    """What gloo is doing, and what there is for each output once it is done."""
+
+    works: Sequence[Any]
+    made: Callable[[], Sequence[Any]]
+
+
+class Collectives:
+    """The collectives of this process in one group.
+
+    Args:
+        simulation: Whose tensors they are.
+
+        given: What torch makes groups of.
+
+        prefix: Makes a store within a store.
+    """
+
+    def __init__(self, simulation: Simulation, given: Any, prefix: Any) -> None:
+        self._simulation = simulation
+        self._machine = simulation.machine
+        self._group = str(given.group_id)
+        self._place = given.group_rank
+        members = [*given.global_ranks_in_group] or range(given.group_size)
+        self._members = tuple(int(each) for each in members)
+        shared = simulation.ranks
+        if not given.global_ranks_in_group or shared.pace is None:
+            rank = self._members[self._place]
+            shared.pace = Pace(prefix("pace", given.store), rank)
+        self._circle = Circle(
+            prefix("meetings", given.store),
+            self._members,
+            self._place,
+            shared.pace,
+            given.timeout.total_seconds(),
+            simulation.interrupts.raise_asked,
+        )
+        self._streams: dict[_Key, SimulatedStream] = {}
+        self._last: dict[_Key, Peers] = {}
+        self._numbers: dict[_Key, int] = {}
+        self._works: list[Any] | None = None  # of those called together
+        self._called = 0
+        self._gpu: SimulatedGpu | None = None  # the first that was used
+        self._deliveries = shared.deliveries
+        self._work_class = _work_class(simulation.torch)
+        shared.groups.append(self)
+        self._meet_first()
+
+    def _meet_first(self) -> None:
+        """Making a group waits for all members: so do the clocks of their hosts."""
+        scheduler = self._machine.scheduler
+        now_ns = self._circle.agree_on_latest("made", scheduler.now_ns)
+        scheduler.elapse(now_ns - scheduler.now_ns)
+
+    def set_timeout(self, timeout: Any) -> None:
+        """How long the others are waited for."""
+        object.__setattr__(self._circle, "timeout_s", timeout.total_seconds())
+
+    def next_between(self, source: int, to: int) -> int:
+        """Counts what one sends to another, on both sides alike."""
+        number = self._numbers.get((source, to), 0)
+        self._numbers[source, to] = number + 1
+        return number
+
+    # ----------------------------------------------------------------- a call
+
+    def collective(
+        self,
+        what: Collective,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        nbytes: int,
+        move: Callable[[list[Any]], Moved],
+        word: str = "",
+        pair: tuple[int, int, int] | None = None,
+    ) -> Any:
+        """Begin a collective; answers with torch's handle of it.
+
+        Args:
+            what: Which one.
+
+            inputs: The tensors that it reads.
+
+            outputs: Those that it writes.
+
+            nbytes: Of the whole, as `collective_time` takes it.
+
+            move: Has gloo begin, with copies of the inputs on the CPU.
+
+            word: How the kernel names what is reduced.
+
+            pair: Who sends to whom, and how many times before.
+        """
+        simulation = self._simulation
+        gpu = simulation.tensors.claimed((*inputs, *outputs)[0]).gpu
+        self._gpu = self._gpu or gpu
+        twins = [simulation.tensors.twin_of(each).detach() for each in inputs]
+        contiguous = simulation.torch.contiguous_format
+        moved = move([each.clone(memory_format=contiguous) for each in twins])
+        reads = [self._operand(each) for each in inputs]
+        writes = [self._operand(each) for each in outputs]
+        work = self._begin(what, gpu, nbytes, word, pair, reads, writes)
+        work.keep = (moved.works, inputs, outputs)
+        work.outputs = [*outputs]
+        self._deliveries.add(moved, outputs)
+        if self._works is not None:
+            self._works.append(work)
+        return work
+
+    def barrier(self, index: int | None) -> Any:
+        """All members meet, and the host waits for that."""
+        gpu = self._gpu
+        if index is not None or gpu is None:
+            visible = len(self._simulation.latch.visible())
+            here = self._members[self._place] % visible
+            gpu = self._simulation.gpu(here if index is None else index)
+        nbytes, word = 4, "Sum_f32"
+        work = self._begin(Collective.ALL_REDUCE, gpu, nbytes, word, None, [], [])
+        work.host_waits = "dist.barrier()"
+        return work
+
+    def _operand(self, tensor: Any) -> Operand:
+        operand, _ = operand_of(tensor, self._simulation.tensors.claimed(tensor))
+        return operand
+
+    def _begin(
+        self,
+        what: Collective,
+        gpu: SimulatedGpu,
+        nbytes: int,
+        word: str,
+        pair: tuple[int, int, int] | None,
+        reads: Sequence[Operand],
+        writes: Sequence[Operand],
+    ) -> Any:
+        simulation, machine = self._simulation, self._machine
+        current, place = simulation.stream(gpu), simulation.places.here()
+        key: _Key = (gpu.number, *(pair[:2] if pair else ()))
+        members = self._members
+        meeting_name = f"all {self._called}"
+        if pair is not None:
+            members = tuple(members[each] for each in pair[:2])
+            meeting_name = f"{pair[0]} to {pair[1]}, {pair[2]}"
+        else:
+            self._called += 1
+        told = collective_time(what, nbytes, simulation.ranks.placement(gpu, members))
+        name = "_".join(
+            each
+            for each in ("ncclDevKernel", what.value, word, told.algorithm, told.protocol)
+            if each
+        )
+        with simulation.books() as tracker:
+            gpu.start()
+            stream = self._streams.get(key)
+            if stream is None:
+                stream = self._streams[key] = gpu.own_stream()
+            called_ns = machine.scheduler.now_ns
+            machine.wait(stream, current)
+            peers = self._peers(key, members, pair, meeting_name, what, nbytes, told.ns)
+            meeting = machine.scheduler.meet(
+                stream.queue, peers, told.ns, HOST_NS, name
+            )
+            races = (
+                tracker.operate(stream.order, reads, writes, place)
+                if simulation.tracking
+                else ()
+            )
+            mark = tracker.record(stream.order)
+        if races:
+            simulation.tell(races)
+        calls = simulation.ranks.calls
+        if len(calls) < _MOST_CALLS:
+            number = pair[2] if pair else self._called - 1
+            calls.append(
+                CollectiveCall(
+                    self._group, number, name, nbytes, called_ns, members,
+                    told.algorithm, meeting,
+                )
+            )  # fmt: skip
+        return self._work_class(self, gpu, meeting, mark)
+
+    def _peers(
+        self,
+        key: _Key,
+        members: tuple[int, ...],
+        pair: tuple[int, int, int] | None,
+        name: str,
+        what: Collective,
+        nbytes: int,
+        took_ns: int,
+    ) -> Peers:
+        circle = self._circle
+        if pair is not None:
+            place = pair[:2].index(self._place)
+            circle = Circle(
+                circle.store, members, place, circle.pace, circle.timeout_s, circle.pause
+            )
+        said = f"{what.value} of {nbytes} bytes"
+        return circle.next_meeting(name, said, took_ns)
+
+    # ------------------------------------------------------------ called together
+
+    def start_together(self) -> None:
+        """What is called from now on is waited for as one."""
+        self._works = []
+
+    def end_together(self) -> Any:
+        """That was all of it."""
+        works, self._works = self._works or [], None
+        if not works:
+            return None
+        last = works[-1]
+        last.others = works[:-1]
+        return last
+
+    # --------------------------------------------------------------- what follows
+
+    def current_stream_waits(self, gpu: SimulatedGpu, meeting: Meeting, mark: Mark) -> None:
+        """Later work of this thread's stream comes after a collective."""
+        stream = self._simulation.stream(gpu)
+        with self._simulation.books() as tracker:
+            wait_ns = gpu.costs.host.wait_stream_ns
+            self._machine.scheduler.wait(stream.queue, meeting, wait_ns)
+            tracker.wait(stream.order, mark)
+
+    def host_waits(self, what: str, meeting: Meeting, mark: Mark) -> None:
+        """The host goes on when a collective has ended."""
+        scheduler = self._machine.scheduler
+        with self._simulation.books() as tracker:
+            began_ns = scheduler.now_ns
+            scheduler.wait_for(meeting)
+            tracker.host_waits_for_mark(mark)
+            scheduler.host_waited(what, began_ns)
+
+    def done(self, gpu: SimulatedGpu, meeting: Meeting) -> bool:
+        """Whether a collective has ended by now."""
+        with self._simulation.books():
+            scheduler = self._machine.scheduler
+            asking_ns = gpu.costs.host.query_ns
+            return self._simulation.polling.ask(
+                lambda: scheduler.done(meeting), asking_ns
+            )
+
+    def settle(self) -> None:
+        """Find the ends of all that was called, so that nobody waits for this process."""
+        with self._simulation.books():
+            for stream in self._streams.values():
+                if stream.queue.last is not None:
+                    self._machine.scheduler.end_of(stream.queue.last)
+
+    def finish(self) -> None:
+        """Everything ends, and nobody asks this process for anything any more."""
+        groups = self._simulation.ranks.groups
+        if self not in groups or not self._simulation.on:
+            return
+        groups.remove(self)
+        with self._simulation.books():
+            for stream in self._streams.values():
+                self._machine.scheduler.wait_for_stream(stream.queue)
+        circle = self._circle
+        store, count = circle.store, len(self._members)
+        store.set(f"farewell/{self._place}", "")
+        until_s = time.monotonic() + _FAREWELL_S
+        keys = [f"farewell/{place}" for place in range(count)]
+        while not store.check(keys) and time.monotonic() < until_s:
+            circle.pause()
+            time.sleep(_LONGEST_PAUSE_S)
+
+
+class Ranks:
+    """What all groups of a process share.
+
+    Attributes:
+        pace: How far this process is, for the others; None before the first group.
+
+        groups: Those that there are.
+
+        calls: The collectives so far.
+
+        deliveries: What gloo brings.
+
+        per_node: How many GPUs a node has; None is all of them on one.
+    """
+
+    def __init__(self, simulation: Simulation, per_node: int | None = None) -> None:
+        self.pace: Pace | None = None
+        self.groups: list[Collectives] = []
+        self.calls: list[CollectiveCall] = []
+        self.deliveries = Deliveries(simulation)
+        self.per_node = per_node
+
+    def placement(self, gpu: SimulatedGpu, members: Sequence[int]) -> Placement:
+        """Where these ranks are: rank by rank, node by node."""
+        per_node = self.per_node or len(members)
+        if self.per_node is None:
+            return Placement(gpu.model, len(members))
+        nodes: dict[int, int] = {}
+        for each in members:
+            nodes[each // per_node] = nodes.get(each // per_node, 0) + 1
+        return Placement(gpu.model, max(nodes.values()), len(nodes))
+
+
+# ------------------------------------------------------------------ what arrives
+
+
+class Delivery:
+    """What gloo brings for some tensors."""
+
+    __slots__ = ("done", "moved", "targets")
+
+    def __init__(self, moved: Moved, targets: list[tuple[Memory, Any]]) -> None:
+        self.moved = moved
+        self.targets = targets  # whose memory, and what of its twin
+        self.done = False
+
+
+class Deliveries:
+    """Brings what others have sent, to whoever looks at a twin that waits for it.
+
+    As long as something is on its way, the memory is of a class of its own, whose
+    twin is there once that has come: looking at any other memory costs nothing more.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._expected: dict[int, list[Delivery]] = {}  # by the identity of the memory
+        self._under_way: list[Delivery] = []
+        self._twin: Any = vars(Memory)["twin"]
+        twin = property(self._bring_all, self._twin.__set__)
+        self._awaiting: Any = type(
+            "AwaitingMemory", (Memory,), {"__slots__": (), "twin": twin}
+        )
+
+    def add(self, moved: Moved, outputs: Sequence[Any]) -> None:
+        """Something is on its way to these tensors."""
+        self._receive()
+        targets = []
+        for each in outputs:
+            memory = self._simulation.tensors.claimed(each)
+            whole = self._twin.__get__(memory)
+            view = self._simulation.tensors.view_of_twin(each, whole)
+            targets.append((memory, view.detach()))
+        delivery = Delivery(moved, targets)
+        self._under_way.append(delivery)
+        for memory, _ in targets:
+            expected = self._expected.setdefault(id(memory), [])
+            if delivery not in expected:
+                expected.append(delivery)
+            memory.__class__ = self._awaiting
+
+    def bring(self, delivery: Delivery) -> None:
+        """Put it where it belongs, and before that what was called before it."""
+        if delivery.done:
+            return
+        for memory, _ in delivery.targets:
+            for each in tuple(self._expected.get(id(memory), ())):
+                if each is delivery:
+                    break
+                self.bring(each)
+        for work in delivery.moved.works:
+            self._wait(work)
+        delivery.done = True
+        made = delivery.moved.made()
+        with self._simulation.torch.no_grad():
+            for (_, view), given in zip(delivery.targets, made, strict=True):
+                view.copy_(given.view(view.shape))
+        for memory, _ in delivery.targets:
+            self._no_longer(memory, delivery)
+
+    def _no_longer(self, memory: Memory, delivery: Delivery) -> None:
+        expected = self._expected.get(id(memory), [])
+        if delivery in expected:
+            expected.remove(delivery)
+        if not expected:
+            self._expected.pop(id(memory), None)
+            memory.__class__ = Memory
+
+    def _bring_all(self, memory: Memory) -> Any:
+        """The twin, with all that is on its way to it."""
+        for each in tuple(self._expected.get(id(memory), ())):
+            self.bring(each)
+        return self._twin.__get__(memory)
+
+    def _receive(self) -> None:
+        """Bring what has come, so that nothing piles up."""
+        left = []
+        for each in self._under_way:
+            if not each.done and all(work.is_completed() for work in each.moved.works):
+                self.bring(each)
+            if not each.done:
+                left.append(each)
+        self._under_way = left
+
+    def _wait(self, work: Any) -> None:
+        pause_s = 20e-6
+        while not work.is_completed():
+            self._simulation.interrupts.raise_asked()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        work.wait()
+
+
+# --------------------------------------------------------------- torch's handles
+
+
+def _work_class(torch: Any) -> Any:
+    """The class of handles, which torch's C++ has to know as one of its own."""
+    base = torch.distributed.Work
+    made: Any = type("Work", (_Work, base), {"_torch": torch, "_base": base})
+    return made
+
+
+class _Work:
+    """A handle of a collective that was called, as NCCL's."""
+
+    _torch: Any
+    _base: Any
+
+    def __init__(
+        self, owner: Collectives, gpu: SimulatedGpu, meeting: Meeting, mark: Mark
+    ) -> None:
+        self._base.__init__(self)
+        self._owner = owner
+        self._gpu = gpu
+        self._meeting = meeting
+        self._mark = mark
+        self.keep: Any = None
+        self.outputs: list[Any] = []
+        self.others: Sequence[_Work] = ()
+        self.host_waits = ""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Let the current stream wait; the host does for a barrier alone."""
+        del timeout
+        for each in self.others:
+            each.wait()
+        self._owner.current_stream_waits(self._gpu, self._meeting, self._mark)
+        if self.host_waits:
+            self._owner.host_waits(self.host_waits, self._meeting, self._mark)
+        self.keep = None
+        return True
+
+    def synchronize(self) -> None:
+        """Likewise."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Likewise."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended by now, on the machine's clock."""
+        return self._owner.done(self._gpu, self._meeting)
+
+    def is_success(self) -> bool:
+        """Whether it has ended without an error: there are none."""
+        return self.is_completed()
+
+    def exception(self) -> None:
+        """There are none."""
+
+    def result(self) -> list[Any]:
+        """The tensors that it writes."""
+        return self.outputs
+
+    def get_future(self) -> Any:
+        """A future of those; whoever waits for it lets the current stream wait."""
+        torch = self._torch
+        if torch._C._current_graph_task_id() != _NO_TASK:
+            # DDP's reducer waits in C++, at the end of the backward pass.
+            torch.autograd.Variable._execution_engine.queue_callback(self.wait)
+        future = _future_class(torch)()
+        future.work = self
+        future.set_result(self.outputs)
+        return future
+
+
+def _future_class(torch: Any) -> Any:
+    base = torch.futures.Future
+
+    class Future(base):  # type: ignore[misc]
+        """Done at once for the host; the current stream waits."""
+
+        work: _Work
+
+        def wait(self) -> Any:
+            self.work.wait()
+            return base.wait(self)
+
+        def value(self) -> Any:
+            self.work.wait()
+            return base.value(self)
+
+        def then(self, callback: Any) -> Any:
+            self.work.wait()
+            return base.then(self, callback)
+
+    return Future
+
