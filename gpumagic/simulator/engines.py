@@ -267,6 +267,7 @@ class Engines:
         self._all_free_ns = 0  # when every engine has done what it has started
         self._blocked: dict[Work, list[Stream]] = {}  # by the target of their wait
         self._meetings: dict[Meeting, None] = {}  # begun, and nobody knows the end
+        self._told_ns = 0  # what was decided early, for others to know
         # A heap of (moment, tie-break, engine, work that becomes eligible). Without a
         # work it is the moment when the engine has room for what it holds up.
         self._agenda: list[tuple[int, int, Load, Work | None]] = []
@@ -287,24 +288,55 @@ class Engines:
             RuntimeError: What may start by then was decided without this entry.
         """
         if now_ns + self._latencies.launch_ns <= self.horizon_ns:
-            raise RuntimeError("submitted before a moment that is already decided")
+            if self.horizon_ns > self._told_ns:
+                raise RuntimeError("submitted before a moment that is already decided")
+            stream.ready_ns = max(stream.ready_ns, self.horizon_ns + 1)
         if self.live:
-            self.settle(now_ns)
+            self.settle(now_ns, asking=False)
         self.live[stream] = None
 
-    def settle(self, now_ns: int, target: Work | None = None) -> None:
-        """Decide all starts up to now; with a target, all until it is decided."""
+    def come_to(self, meeting: Meeting, now_ns: int) -> None:
+        """Decide when a meeting begins for this process, so that it can be told.
+
+        The host may still submit something for an earlier moment: on a stream that
+        has nothing else to do that then starts later than it could have.
+        """
+        self.settle(now_ns, meeting, only_start=True)
+        self._told_ns = max(self._told_ns, self.horizon_ns)
+
+    def settle(
+        self,
+        now_ns: int,
+        target: Work | None = None,
+        *,
+        asking: bool = True,
+        only_start: bool = False,
+    ) -> None:
+        """Decide all starts up to now; with a target, all until it is decided.
+
+        Args:
+            now_ns: The host's clock.
+
+            target: What has to be decided.
+
+            asking: Whether to wait for other processes, where that takes it.
+
+            only_start: Whether the start of the target is enough.
+        """
         if not self.live or self._settle_alone(now_ns, target):
             return
+        reached = _begun if only_start else _decided
         for stream in tuple(self.live):
             if not stream.announced:
                 self._announce(stream, now_ns)
         agenda = self._agenda
         until_ns = now_ns if target is None else _FOR_EVER
-        while not _decided(target):
+        while not reached(target):
             moment_ns = agenda[0][0] if agenda else _FOR_EVER
             meeting = self._due(min(moment_ns, until_ns)) if self._meetings else None
             if meeting is not None:
+                if not asking:
+                    return
                 self._ask(meeting, now_ns)
             elif agenda and moment_ns <= until_ns:
                 self._happen(moment_ns, now_ns)
@@ -537,6 +569,10 @@ class Engines:
             mark.target = None
         mark.start_ns, mark.end_ns = start_ns, end_ns
         stream.end_ns = end_ns
+
+
+def _begun(work: Work | None) -> bool:
+    return work is not None and work.start_ns is not None
 
 
 def _bound(meeting: Meeting) -> int:

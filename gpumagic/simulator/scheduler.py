@@ -155,6 +155,11 @@ class Scheduler:
         stream.undecided.append(meeting)
         return meeting
 
+    def come_to(self, meeting: Meeting) -> None:
+        """Let the others know when this process comes to a meeting; the clock stays."""
+        if meeting.start_ns is None:
+            self._engines.come_to(meeting, self.now_ns)
+
     # ------------------------------------------------------ what the host does
 
     def elapse(self, ns: int) -> None:

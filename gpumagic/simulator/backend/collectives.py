@@ -18,7 +18,7 @@ from gpumagic.simulator.collective_times import (
     Placement,
     collective_time,
 )
-from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace
+from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace, real_pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,7 +141,7 @@ class Collectives:
         work = self._begin(what, gpu, nbytes, word, pair, reads, writes)
         work.keep = (moved.works, inputs, outputs)
         work.outputs = [*outputs]
-        self._deliveries.add(moved, outputs)
+        self._deliveries.add(moved, outputs, work)
         if self._works is not None:
             self._works.append(work)
         return work
@@ -262,6 +262,11 @@ class Collectives:
             self._machine.scheduler.wait(stream.queue, meeting, wait_ns)
             tracker.wait(stream.order, mark)
 
+    def come_to(self, meeting: Meeting) -> None:
+        """Let the others know when this process comes to a meeting."""
+        with self._simulation.books():
+            self._machine.scheduler.come_to(meeting)
+
     def host_waits(self, what: str, meeting: Meeting, mark: Mark) -> None:
         """The host goes on when a collective has ended."""
         scheduler = self._machine.scheduler
@@ -303,7 +308,7 @@ class Collectives:
         keys = [f"farewell/{place}" for place in range(count)]
         while not store.check(keys) and time.monotonic() < until_s:
             circle.pause()
-            time.sleep(_LONGEST_PAUSE_S)
+            real_pause(_LONGEST_PAUSE_S)
 
 
 class Ranks:
@@ -345,10 +350,16 @@ class Ranks:
 class Delivery:
     """What gloo brings for some tensors."""
 
-    __slots__ = ("done", "moved", "targets")
+    __slots__ = ("come_to", "done", "moved", "targets")
 
-    def __init__(self, moved: Moved, targets: list[tuple[Memory, Any]]) -> None:
+    def __init__(
+        self,
+        moved: Moved,
+        targets: list[tuple[Memory, Any]],
+        come_to: Callable[[], object],
+    ) -> None:
         self.moved = moved
+        self.come_to = come_to  # lets the others know when this process comes
         self.targets = targets  # whose memory, and what of its twin
         self.done = False
 
@@ -363,24 +374,21 @@ class Deliveries:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._expected: dict[int, list[Delivery]] = {}  # by the identity of the memory
-        self._under_way: list[Delivery] = []
         self._twin: Any = vars(Memory)["twin"]
         twin = property(self._bring_all, self._twin.__set__)
         self._awaiting: Any = type(
             "AwaitingMemory", (Memory,), {"__slots__": (), "twin": twin}
         )
 
-    def add(self, moved: Moved, outputs: Sequence[Any]) -> None:
+    def add(self, moved: Moved, outputs: Sequence[Any], work: _Work) -> None:
         """Something is on its way to these tensors."""
-        self._receive()
         targets = []
         for each in outputs:
             memory = self._simulation.tensors.claimed(each)
             whole = self._twin.__get__(memory)
             view = self._simulation.tensors.view_of_twin(each, whole)
             targets.append((memory, view.detach()))
-        delivery = Delivery(moved, targets)
-        self._under_way.append(delivery)
+        delivery = Delivery(moved, targets, work.come_to)
         for memory, _ in targets:
             expected = self._expected.setdefault(id(memory), [])
             if delivery not in expected:
@@ -415,26 +423,23 @@ class Deliveries:
             memory.__class__ = Memory
 
     def _bring_all(self, memory: Memory) -> Any:
-        """The twin, with all that is on its way to it."""
-        for each in tuple(self._expected.get(id(memory), ())):
+        """The twin, with all that is on its way to it.
+
+        Others may wait for this process before they send: to be told when it comes.
+        That it tells here each time, however fast they are, so that times are the same.
+        """
+        expected = tuple(self._expected.get(id(memory), ()))
+        if expected:
+            expected[-1].come_to()
+        for each in expected:
             self.bring(each)
         return self._twin.__get__(memory)
-
-    def _receive(self) -> None:
-        """Bring what has come, so that nothing piles up."""
-        left = []
-        for each in self._under_way:
-            if not each.done and all(work.is_completed() for work in each.moved.works):
-                self.bring(each)
-            if not each.done:
-                left.append(each)
-        self._under_way = left
 
     def _wait(self, work: Any) -> None:
         pause_s = 20e-6
         while not work.is_completed():
             self._simulation.interrupts.raise_asked()
-            time.sleep(pause_s)
+            real_pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         work.wait()
 
@@ -478,6 +483,10 @@ class _Work:
             self._owner.host_waits(self.host_waits, self._meeting, self._mark)
         self.keep = None
         return True
+
+    def come_to(self) -> None:
+        """Let the others know when this GPU comes to it."""
+        self._owner.come_to(self._meeting)
 
     def synchronize(self) -> None:
         """Likewise."""
