@@ -295,13 +295,13 @@ class Engines:
             self.settle(now_ns, asking=False)
         self.live[stream] = None
 
-    def come_to(self, meeting: Meeting, now_ns: int) -> None:
+    def come_to(self, meeting: Meeting, now_ns: int, *, asking: bool) -> None:
         """Decide when a meeting begins for this process, so that it can be told.
 
         The host may still submit something for an earlier moment: on a stream that
         has nothing else to do that then starts later than it could have.
         """
-        self.settle(now_ns, meeting, only_start=True)
+        self.settle(now_ns, meeting, asking=asking, only_start=True)
         self._told_ns = max(self._told_ns, self.horizon_ns)
 
     def settle(
@@ -342,7 +342,7 @@ class Engines:
                 self._happen(moment_ns, now_ns)
                 if self._settle_alone(now_ns, target):
                     return
-            elif target is not None and self._meetings:  # all else is decided
+            elif asking and target is not None and self._meetings:  # all else is done
                 self._ask(min(self._meetings, key=_bound), now_ns)
             else:
                 return

@@ -101,7 +101,9 @@ class Circle:
     timeout_s: float
     pause: Callable[[], object]
 
-    def next_meeting(self, name: str, what: str, took_ns: int) -> Peers:
+    def next_meeting(
+        self, name: str, what: str, took_ns: int, previous: Peers | None = None
+    ) -> Peers:
         """The others at the next meeting.
 
         Args:
@@ -110,8 +112,10 @@ class Circle:
             what: What is done there, which has to be the same for all.
 
             took_ns: How long it takes once all have come.
+
+            previous: The one before it, of which nobody asks once all are here.
         """
-        return Peers(self, name, what, took_ns)
+        return Peers(self, name, what, took_ns, previous)
 
     def agree_on_latest(self, name: str, moment_ns: int) -> int:
         """The latest of a moment of each member; all of them wait for all."""
@@ -126,7 +130,15 @@ class Circle:
 class Peers:
     """The others at one meeting, for the engine."""
 
-    def __init__(self, circle: Circle, name: str, what: str, took_ns: int) -> None:
+    def __init__(
+        self,
+        circle: Circle,
+        name: str,
+        what: str,
+        took_ns: int,
+        previous: Peers | None = None,
+    ) -> None:
+        self._previous = previous
         self._circle = circle
         self._name = name
         self._what = what
@@ -152,6 +164,9 @@ class Peers:
         while True:
             missing = self._look()
             if not missing:
+                if self._previous is not None:
+                    self._previous.forget()
+                    self._previous = None
                 return max(self._known.values()) + self._took_ns, True
             circle.pace.promise(promise_ns)
             so_far = [*self._known.values(), *circle.pace.of(missing)]

@@ -155,10 +155,16 @@ class Scheduler:
         stream.undecided.append(meeting)
         return meeting
 
-    def come_to(self, meeting: Meeting) -> None:
-        """Let the others know when this process comes to a meeting; the clock stays."""
+    def come_to(self, meeting: Meeting, *, asking: bool = True) -> None:
+        """Let the others know when this process comes to a meeting; the clock stays.
+
+        Args:
+            meeting: Which one.
+
+            asking: Whether to wait for others at meetings before it.
+        """
         if meeting.start_ns is None:
-            self._engines.come_to(meeting, self.now_ns)
+            self._engines.come_to(meeting, self.now_ns, asking=asking)
 
     # ------------------------------------------------------ what the host does
 

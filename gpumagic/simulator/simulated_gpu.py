@@ -50,6 +50,8 @@ class SimulatedGpu:
         index: The number that the process knows it by, `k` in `sim:k`.
 
         number: The number that the machine knows it by.
+
+        slower: How much longer its kernels take than those of another of its kind.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class SimulatedGpu:
         "index",
         "model",
         "number",
+        "slower",
         "started",
         "streams",
         "unmodelled",
@@ -83,6 +86,7 @@ class SimulatedGpu:
         self.model = model
         self.costs = CostModel(model)
         self.started = False
+        self.slower = 1.0
         self.allocator = CachingAllocator(
             number,
             model.memory_bytes,
@@ -145,18 +149,24 @@ class SimulatedGpu:
         self._machine.scheduler.launch(
             stream.queue,
             _COMPUTE,
-            int(cycles * 1e9 / self.model.clock_hz),
+            int(cycles * 1e9 / self.model.clock_hz * self.slower),
             FULL_SHARE // self.model.multiprocessors,
             self.costs.host.raw_launch_ns,
             "spin_kernel",
         )
+
+    def slow(self, by: float) -> None:
+        """From now on kernels take that much longer."""
+        self.slower = by
+        self._known.clear()
 
     def _cost(self, sizes: _Sizes) -> tuple[int, int, KernelName]:
         if len(self._known) >= _KNOWN_KERNELS:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
-        known = told.ns, told.share, KernelName(name, told.bound)
+        duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
+        known = duration_ns, told.share, KernelName(name, told.bound)
         self._known[sizes] = known
         return known
 

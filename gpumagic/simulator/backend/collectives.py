@@ -7,9 +7,14 @@ a collective ends on the machine's clock is settled by `meetings`, when that is 
 
 from __future__ import annotations
 
+import atexit
+import collections
+import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.tensors import Memory
 from gpumagic.simulator.collective_times import (
@@ -34,6 +39,7 @@ _NO_TASK = -1  # outside of any backward pass
 _LONGEST_PAUSE_S = 2e-3
 _FAREWELL_S = 10.0
 _MOST_CALLS = 100_000
+_MOST_OPEN = 64  # of which nobody may have been told
 _Key = tuple[int, ...]  # of a stream: the GPU, and for pairs who sends to whom
 
 
@@ -42,6 +48,40 @@ class Moved(NamedTuple):
 
     works: Sequence[Any]
     made: Callable[[], Sequence[Any]]
+
+
+class Sent:
+    """What gloo sends or receives: it is done when somebody has waited for it.
+
+    A thread does, which Ctrl-C has not to wait for, and which keeps the numbers.
+    """
+
+    def __init__(self, work: Any, numbers: Any) -> None:
+        self._work = work
+        self._numbers = numbers
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def is_completed(self) -> bool:
+        """Whether it has come, or will not come."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait for it.
+
+        Raises:
+            Exception: It will not come.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self) -> None:
+        try:
+            self._work.wait()
+        except Exception as error:  # noqa: BLE001 -- raised where it is waited for
+            self._error = error
 
 
 class Collectives:
@@ -76,20 +116,27 @@ class Collectives:
         )
         self._streams: dict[_Key, SimulatedStream] = {}
         self._last: dict[_Key, Peers] = {}
+        self._open: collections.deque[Meeting] = collections.deque(maxlen=_MOST_OPEN)
         self._numbers: dict[_Key, int] = {}
         self._works: list[Any] | None = None  # of those called together
         self._called = 0
+        self._hosts: Sequence[bytes] = ()
         self._gpu: SimulatedGpu | None = None  # the first that was used
         self._deliveries = shared.deliveries
         self._work_class = _work_class(simulation.torch)
         shared.groups.append(self)
+        atexit.register(self.tell_at_exit)
         self._meet_first()
 
     def _meet_first(self) -> None:
         """Making a group waits for all members: so do the clocks of their hosts."""
         scheduler = self._machine.scheduler
+        store = self._circle.store
+        store.set(f"host/{self._place}", str(self._simulation.ranks.host))
         now_ns = self._circle.agree_on_latest("made", scheduler.now_ns)
         scheduler.elapse(now_ns - scheduler.now_ns)
+        places = range(len(self._members))
+        self._hosts = store.multi_get([f"host/{place}" for place in places])
 
     def set_timeout(self, timeout: Any) -> None:
         """How long the others are waited for."""
@@ -175,17 +222,24 @@ class Collectives:
         simulation, machine = self._simulation, self._machine
         current, place = simulation.stream(gpu), simulation.places.here()
         key: _Key = (gpu.number, *(pair[:2] if pair else ()))
-        members = self._members
+        members, hosts = self._members, self._hosts
         meeting_name = f"all {self._called}"
         if pair is not None:
             members = tuple(members[each] for each in pair[:2])
+            hosts = [hosts[each] for each in pair[:2]]
             meeting_name = f"{pair[0]} to {pair[1]}, {pair[2]}"
         else:
             self._called += 1
-        told = collective_time(what, nbytes, simulation.ranks.placement(gpu, members))
+        told = collective_time(what, nbytes, _placement(gpu, hosts))
         name = "_".join(
             each
-            for each in ("ncclDevKernel", what.value, word, told.algorithm, told.protocol)
+            for each in (
+                "ncclDevKernel",
+                what.value,
+                word,
+                told.algorithm,
+                told.protocol,
+            )
             if each
         )
         with simulation.books() as tracker:
@@ -199,6 +253,7 @@ class Collectives:
             meeting = machine.scheduler.meet(
                 stream.queue, peers, told.ns, HOST_NS, name
             )
+            self._open.append(meeting)
             races = (
                 tracker.operate(stream.order, reads, writes, place)
                 if simulation.tracking
@@ -232,10 +287,17 @@ class Collectives:
         if pair is not None:
             place = pair[:2].index(self._place)
             circle = Circle(
-                circle.store, members, place, circle.pace, circle.timeout_s, circle.pause
+                circle.store,
+                members,
+                place,
+                circle.pace,
+                circle.timeout_s,
+                circle.pause,
             )
         said = f"{what.value} of {nbytes} bytes"
-        return circle.next_meeting(name, said, took_ns)
+        peers = circle.next_meeting(name, said, took_ns, self._last.get(key))
+        self._last[key] = peers
+        return peers
 
     # ------------------------------------------------------------ called together
 
@@ -254,7 +316,9 @@ class Collectives:
 
     # --------------------------------------------------------------- what follows
 
-    def current_stream_waits(self, gpu: SimulatedGpu, meeting: Meeting, mark: Mark) -> None:
+    def current_stream_waits(
+        self, gpu: SimulatedGpu, meeting: Meeting, mark: Mark
+    ) -> None:
         """Later work of this thread's stream comes after a collective."""
         stream = self._simulation.stream(gpu)
         with self._simulation.books() as tracker:
@@ -285,12 +349,20 @@ class Collectives:
                 lambda: scheduler.done(meeting), asking_ns
             )
 
-    def settle(self) -> None:
-        """Find the ends of all that was called, so that nobody waits for this process."""
+    def tell(self) -> None:
+        """Tell the others of all that this process will come to, as far as known."""
+        if not self._simulation.on:
+            return
         with self._simulation.books():
-            for stream in self._streams.values():
-                if stream.queue.last is not None:
-                    self._machine.scheduler.end_of(stream.queue.last)
+            for meeting in self._open:
+                self._machine.scheduler.come_to(meeting, asking=False)
+
+    def tell_at_exit(self) -> None:
+        """The program ends without a word; others may still ask for what it did."""
+        if self in self._simulation.ranks.groups and self._simulation.on:
+            with contextlib.suppress(RuntimeError, DeviceError):  # they may be gone
+                self.tell()
+                self._take_leave()
 
     def finish(self) -> None:
         """Everything ends, and nobody asks this process for anything any more."""
@@ -298,9 +370,14 @@ class Collectives:
         if self not in groups or not self._simulation.on:
             return
         groups.remove(self)
+        atexit.unregister(self.tell_at_exit)
         with self._simulation.books():
             for stream in self._streams.values():
                 self._machine.scheduler.wait_for_stream(stream.queue)
+        self._take_leave()
+
+    def _take_leave(self) -> None:
+        """Wait a while until nobody asks for anything: one of us keeps the store."""
         circle = self._circle
         store, count = circle.store, len(self._members)
         store.set(f"farewell/{self._place}", "")
@@ -323,25 +400,21 @@ class Ranks:
 
         deliveries: What gloo brings.
 
-        per_node: How many GPUs a node has; None is all of them on one.
+        host: Which node this process is on.
     """
 
-    def __init__(self, simulation: Simulation, per_node: int | None = None) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.pace: Pace | None = None
         self.groups: list[Collectives] = []
         self.calls: list[CollectiveCall] = []
         self.deliveries = Deliveries(simulation)
-        self.per_node = per_node
+        self.host = 0
 
-    def placement(self, gpu: SimulatedGpu, members: Sequence[int]) -> Placement:
-        """Where these ranks are: rank by rank, node by node."""
-        per_node = self.per_node or len(members)
-        if self.per_node is None:
-            return Placement(gpu.model, len(members))
-        nodes: dict[int, int] = {}
-        for each in members:
-            nodes[each // per_node] = nodes.get(each // per_node, 0) + 1
-        return Placement(gpu.model, max(nodes.values()), len(nodes))
+
+def _placement(gpu: SimulatedGpu, hosts: Sequence[bytes]) -> Placement:
+    """How many nodes there are, and how many GPUs of the fullest take part."""
+    counts = collections.Counter(hosts)
+    return Placement(gpu.model, max(counts.values()), len(counts))
 
 
 # ------------------------------------------------------------------ what arrives
@@ -526,22 +599,16 @@ class _Work:
 def _future_class(torch: Any) -> Any:
     base = torch.futures.Future
 
-    class Future(base):  # type: ignore[misc]
-        """Done at once for the host; the current stream waits."""
+    def wait(self: Any) -> Any:
+        self.work.wait()
+        return base.wait(self)
 
-        work: _Work
+    def value(self: Any) -> Any:
+        self.work.wait()
+        return base.value(self)
 
-        def wait(self) -> Any:
-            self.work.wait()
-            return base.wait(self)
+    def then(self: Any, callback: Any) -> Any:
+        self.work.wait()
+        return base.then(self, callback)
 
-        def value(self) -> Any:
-            self.work.wait()
-            return base.value(self)
-
-        def then(self, callback: Any) -> Any:
-            self.work.wait()
-            return base.then(self, callback)
-
-    return Future
-
+    return type("Future", (base,), {"wait": wait, "value": value, "then": then})

@@ -8,10 +8,10 @@ does with the twins meanwhile; `collectives` runs it.
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.collectives import Collectives, Moved
+from gpumagic.simulator.backend.collectives import Collectives, Moved, Sent
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.collective_times import Collective
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes one
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
-_TIMEOUT = datetime.timedelta(minutes=10)  # as NCCL's in torch
+_TIMEOUT = dt.timedelta(minutes=10)  # as NCCL's in torch
 
 
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
@@ -41,6 +41,8 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     asked = getattr(groups, "_get_default_timeout", None)
     if asked is not None:
         yield groups, "_get_default_timeout", _timeout(asked)
+    placed = groups._get_object_coll_device
+    yield groups, "_get_object_coll_device", _with_index(simulation, placed)
     for module in (distributed, groups):
         yield module, "ProcessGroupNCCL", _ProcessGroupNCCL
 
@@ -52,6 +54,20 @@ def _timeout(asked: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return _TIMEOUT if str(backend).lower() == "nccl" else asked(backend)
 
     return default_timeout
+
+
+def _with_index(
+    simulation: Simulation, placed: Callable[..., str]
+) -> Callable[..., str]:
+    """Where pickled objects go: the current GPU, which `.to("sim")` does not know."""
+
+    def device(group: Any = None) -> str:
+        kind = placed(group)
+        if kind not in {NAME, simulation.shown_type}:
+            return kind
+        return f"{simulation.shown_type}:{simulation.gpu().index}"
+
+    return device
 
 
 class _Options:
@@ -85,9 +101,7 @@ def _making(groups: Any, make: Callable[..., Any], kind: type) -> Callable[..., 
         said = str(backend).lower()
         undecided = said == groups.Backend.UNDEFINED
         if "nccl" not in said and not undecided:
-            return make(
-                group_size, group_rank, ranks, backend, store, *args, **options
-            )
+            return make(group_size, group_rank, ranks, backend, store, *args, **options)
         options.pop("backend_options", None)
         on_host = undecided or "gloo" in said
         with _known_to_torch(groups, kind, on_host=on_host):
@@ -95,6 +109,8 @@ def _making(groups: Any, make: Callable[..., Any], kind: type) -> Callable[..., 
                 group_size, group_rank, ranks, _OURS, store, *args, **options
             )
         if isinstance(group, kind):
+            bound: Any = group
+            bound.bound_device_id = options.get("device_id")
             world = groups._world
             world.pg_map[group] = (groups.Backend(said), of_group)
             known = {"cpu": "gloo", NAME: "nccl"} if on_host else {NAME: "nccl"}
@@ -498,7 +514,7 @@ class _Group:
         number = self._run.next_between(self._place, to)
 
         def move(given: list[Any]) -> Moved:
-            return Moved([self._gloo.send(given, to, number)], list)
+            return Moved([Sent(self._gloo.send(given, to, number), given)], list)
 
         return self._run.collective(
             Collective.SEND_RECEIVE, tensors, (), _nbytes(tensors), move,
@@ -513,7 +529,8 @@ class _Group:
 
         def move(_: list[Any]) -> Moved:
             made = [self._empty_like(each) for each in tensors]
-            return Moved([self._gloo.recv(made, source, number)], lambda: made)
+            work = Sent(self._gloo.recv(made, source, number), made)
+            return Moved([work], lambda: made)
 
         return self._run.collective(
             Collective.SEND_RECEIVE, (), tensors, _nbytes(tensors), move,
@@ -527,7 +544,7 @@ class _Group:
         raise not_simulated("receiving from any source, as NCCL has none", "say src=")
 
     def barrier(self, opts: Any = None) -> Any:
-        """Nobody goes on before all have come: an all_reduce that the host waits for."""
+        """Nobody goes on before all have come; the host waits for that."""
         device = getattr(opts, "device", None)
         index = None if device is None or device.type == "cpu" else device.index
         given = getattr(opts, "device_ids", None)
@@ -579,7 +596,13 @@ class _Group:
     def _word(self, tensor: Any, op: Any) -> str:
         """How NCCL's kernels name what they reduce."""
         ops = self._ops
-        named = {"SUM": "Sum", "AVG": "Avg", "PRODUCT": "Prod", "MIN": "Min", "MAX": "Max"}
+        named = {
+            "SUM": "Sum",
+            "AVG": "Avg",
+            "PRODUCT": "Prod",
+            "MIN": "Min",
+            "MAX": "Max",
+        }
         word = next((w for name, w in named.items() if op == getattr(ops, name)), "Sum")
         dtype = str(tensor.dtype).removeprefix("torch.")
         short = {"bfloat16": "bf16", "bool": "u8"}.get(dtype)

@@ -290,7 +290,5 @@ def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
         warnings.simplefilter("ignore")  # torch has kernels of its own
         for name in names:
             short = name.removeprefix(prefix).strip("_")
-            refuse = refusing(
-                f"gloo on its GPUs ({short})", _OTHER_GROUP
-            )
+            refuse = refusing(f"gloo on its GPUs ({short})", _OTHER_GROUP)
             library.impl(name.removeprefix(prefix), refuse, key)
