@@ -1,8 +1,7 @@
 """Runs the collectives of one group: numbers by gloo, times by the machine.
 
-The host goes on after a call. What others send is put into the twin when somebody
-looks at it first, so that the real processes wait for each other only then; and when
-a collective ends on the machine's clock is settled by `meetings`, when that is asked.
+The host goes on after a call. What others send comes by `deliveries`; when a
+collective ends on the machine's clock is settled by `meetings`, once that is asked.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.tensors import Memory
+from gpumagic.simulator.backend.deliveries import Deliveries
+from gpumagic.simulator.backend.handles import work_class
+from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.collective_times import (
     HOST_NS,
     Collective,
@@ -24,64 +24,24 @@ from gpumagic.simulator.collective_times import (
     collective_time,
 )
 from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace, real_pause
+from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.accesses import Operand
+    from gpumagic.simulator.backend.deliveries import Moved
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Meeting
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.meetings import Peers
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-_NO_TASK = -1  # outside of any backward pass
 _LONGEST_PAUSE_S = 2e-3
 _FAREWELL_S = 10.0
 _MOST_CALLS = 100_000
 _MOST_OPEN = 64  # of which nobody may have been told
 _Key = tuple[int, ...]  # of a stream: the GPU, and for pairs who sends to whom
-
-
-class Moved(NamedTuple):
-    """What gloo is doing, and what there is for each output once it is done."""
-
-    works: Sequence[Any]
-    made: Callable[[], Sequence[Any]]
-
-
-class Sent:
-    """What gloo sends or receives: it is done when somebody has waited for it.
-
-    A thread does, which Ctrl-C has not to wait for, and which keeps the numbers.
-    """
-
-    def __init__(self, work: Any, numbers: Any) -> None:
-        self._work = work
-        self._numbers = numbers
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._wait, daemon=True)
-        self._thread.start()
-
-    def is_completed(self) -> bool:
-        """Whether it has come, or will not come."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Wait for it.
-
-        Raises:
-            Exception: It will not come.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _wait(self) -> None:
-        try:
-            self._work.wait()
-        except Exception as error:  # noqa: BLE001 -- raised where it is waited for
-            self._error = error
 
 
 class Collectives:
@@ -123,7 +83,7 @@ class Collectives:
         self._hosts: Sequence[bytes] = ()
         self._gpu: SimulatedGpu | None = None  # the first that was used
         self._deliveries = shared.deliveries
-        self._work_class = _work_class(simulation.torch)
+        self._work_class = work_class(simulation.torch)
         shared.groups.append(self)
         atexit.register(self.tell_at_exit)
         self._meet_first()
@@ -188,7 +148,7 @@ class Collectives:
         work = self._begin(what, gpu, nbytes, word, pair, reads, writes)
         work.keep = (moved.works, inputs, outputs)
         work.outputs = [*outputs]
-        self._deliveries.add(moved, outputs, work)
+        self._deliveries.add(moved, outputs, work.come_to)
         if self._works is not None:
             self._works.append(work)
         return work
@@ -220,6 +180,8 @@ class Collectives:
         writes: Sequence[Operand],
     ) -> Any:
         simulation, machine = self._simulation, self._machine
+        if not isinstance(machine.scheduler, Scheduler):
+            raise not_simulated("collectives in a graph", "capture what is around them")
         current, place = simulation.stream(gpu), simulation.places.here()
         key: _Key = (gpu.number, *(pair[:2] if pair else ()))
         members, hosts = self._members, self._hosts
@@ -415,200 +377,3 @@ def _placement(gpu: SimulatedGpu, hosts: Sequence[bytes]) -> Placement:
     """How many nodes there are, and how many GPUs of the fullest take part."""
     counts = collections.Counter(hosts)
     return Placement(gpu.model, max(counts.values()), len(counts))
-
-
-# ------------------------------------------------------------------ what arrives
-
-
-class Delivery:
-    """What gloo brings for some tensors."""
-
-    __slots__ = ("come_to", "done", "moved", "targets")
-
-    def __init__(
-        self,
-        moved: Moved,
-        targets: list[tuple[Memory, Any]],
-        come_to: Callable[[], object],
-    ) -> None:
-        self.moved = moved
-        self.come_to = come_to  # lets the others know when this process comes
-        self.targets = targets  # whose memory, and what of its twin
-        self.done = False
-
-
-class Deliveries:
-    """Brings what others have sent, to whoever looks at a twin that waits for it.
-
-    As long as something is on its way, the memory is of a class of its own, whose
-    twin is there once that has come: looking at any other memory costs nothing more.
-    """
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._expected: dict[int, list[Delivery]] = {}  # by the identity of the memory
-        self._twin: Any = vars(Memory)["twin"]
-        twin = property(self._bring_all, self._twin.__set__)
-        self._awaiting: Any = type(
-            "AwaitingMemory", (Memory,), {"__slots__": (), "twin": twin}
-        )
-
-    def add(self, moved: Moved, outputs: Sequence[Any], work: _Work) -> None:
-        """Something is on its way to these tensors."""
-        targets = []
-        for each in outputs:
-            memory = self._simulation.tensors.claimed(each)
-            whole = self._twin.__get__(memory)
-            view = self._simulation.tensors.view_of_twin(each, whole)
-            targets.append((memory, view.detach()))
-        delivery = Delivery(moved, targets, work.come_to)
-        for memory, _ in targets:
-            expected = self._expected.setdefault(id(memory), [])
-            if delivery not in expected:
-                expected.append(delivery)
-            memory.__class__ = self._awaiting
-
-    def bring(self, delivery: Delivery) -> None:
-        """Put it where it belongs, and before that what was called before it."""
-        if delivery.done:
-            return
-        for memory, _ in delivery.targets:
-            for each in tuple(self._expected.get(id(memory), ())):
-                if each is delivery:
-                    break
-                self.bring(each)
-        for work in delivery.moved.works:
-            self._wait(work)
-        delivery.done = True
-        made = delivery.moved.made()
-        with self._simulation.torch.no_grad():
-            for (_, view), given in zip(delivery.targets, made, strict=True):
-                view.copy_(given.view(view.shape))
-        for memory, _ in delivery.targets:
-            self._no_longer(memory, delivery)
-
-    def _no_longer(self, memory: Memory, delivery: Delivery) -> None:
-        expected = self._expected.get(id(memory), [])
-        if delivery in expected:
-            expected.remove(delivery)
-        if not expected:
-            self._expected.pop(id(memory), None)
-            memory.__class__ = Memory
-
-    def _bring_all(self, memory: Memory) -> Any:
-        """The twin, with all that is on its way to it.
-
-        Others may wait for this process before they send: to be told when it comes.
-        That it tells here each time, however fast they are, so that times are the same.
-        """
-        expected = tuple(self._expected.get(id(memory), ()))
-        if expected:
-            expected[-1].come_to()
-        for each in expected:
-            self.bring(each)
-        return self._twin.__get__(memory)
-
-    def _wait(self, work: Any) -> None:
-        pause_s = 20e-6
-        while not work.is_completed():
-            self._simulation.interrupts.raise_asked()
-            real_pause(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        work.wait()
-
-
-# --------------------------------------------------------------- torch's handles
-
-
-def _work_class(torch: Any) -> Any:
-    """The class of handles, which torch's C++ has to know as one of its own."""
-    base = torch.distributed.Work
-    made: Any = type("Work", (_Work, base), {"_torch": torch, "_base": base})
-    return made
-
-
-class _Work:
-    """A handle of a collective that was called, as NCCL's."""
-
-    _torch: Any
-    _base: Any
-
-    def __init__(
-        self, owner: Collectives, gpu: SimulatedGpu, meeting: Meeting, mark: Mark
-    ) -> None:
-        self._base.__init__(self)
-        self._owner = owner
-        self._gpu = gpu
-        self._meeting = meeting
-        self._mark = mark
-        self.keep: Any = None
-        self.outputs: list[Any] = []
-        self.others: Sequence[_Work] = ()
-        self.host_waits = ""
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Let the current stream wait; the host does for a barrier alone."""
-        del timeout
-        for each in self.others:
-            each.wait()
-        self._owner.current_stream_waits(self._gpu, self._meeting, self._mark)
-        if self.host_waits:
-            self._owner.host_waits(self.host_waits, self._meeting, self._mark)
-        self.keep = None
-        return True
-
-    def come_to(self) -> None:
-        """Let the others know when this GPU comes to it."""
-        self._owner.come_to(self._meeting)
-
-    def synchronize(self) -> None:
-        """Likewise."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Likewise."""
-        self.wait()
-
-    def is_completed(self) -> bool:
-        """Whether it has ended by now, on the machine's clock."""
-        return self._owner.done(self._gpu, self._meeting)
-
-    def is_success(self) -> bool:
-        """Whether it has ended without an error: there are none."""
-        return self.is_completed()
-
-    def exception(self) -> None:
-        """There are none."""
-
-    def result(self) -> list[Any]:
-        """The tensors that it writes."""
-        return self.outputs
-
-    def get_future(self) -> Any:
-        """A future of those; whoever waits for it lets the current stream wait."""
-        torch = self._torch
-        if torch._C._current_graph_task_id() != _NO_TASK:
-            # DDP's reducer waits in C++, at the end of the backward pass.
-            torch.autograd.Variable._execution_engine.queue_callback(self.wait)
-        future = _future_class(torch)()
-        future.work = self
-        future.set_result(self.outputs)
-        return future
-
-
-def _future_class(torch: Any) -> Any:
-    base = torch.futures.Future
-
-    def wait(self: Any) -> Any:
-        self.work.wait()
-        return base.wait(self)
-
-    def value(self: Any) -> Any:
-        self.work.wait()
-        return base.value(self)
-
-    def then(self: Any, callback: Any) -> Any:
-        self.work.wait()
-        return base.then(self, callback)
-
-    return type("Future", (base,), {"wait": wait, "value": value, "then": then})
