@@ -197,7 +197,7 @@ class Seat(Record):
 
             rank: Which process this is, of all.
 
-            environment: Where RANK, LOCAL_RANK and GROUP_RANK are looked up.
+            environment: Where RANK, LOCAL_RANK and the like are looked up.
 
         Raises:
             GpuMagicError: There is no such node, or no GPU for the process.
@@ -207,12 +207,14 @@ class Seat(Record):
         local = None
         if rank is None:
             rank = _number(environment, "RANK")
-            local = _number(environment, "LOCAL_RANK")
+            # Started on as many hosts as are simulated, each process knows its own.
+            if _number(environment, "GROUP_WORLD_SIZE") == nodes and host is None:
+                host = _number(environment, "GROUP_RANK")
+                local = _number(environment, "LOCAL_RANK")
         if rank is not None:
             host = rank // gpus if host is None else host
             local = rank % gpus if local is None else local
-        if host is None:
-            host = _number(environment, "GROUP_RANK") or 0
+        host = host or 0
         if not 0 <= host < nodes or not 0 <= (local or 0) < gpus:
             raise GpuMagicError(
                 f"rank {rank} on host {host} has no GPU: the simulated machine has "
