@@ -27,11 +27,14 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     hazards: str = "report",
     others: Sequence[Sequence[tuple[int, int]]] = (),
     allocator: str | None = None,
+    host: int | None = None,
+    rank: int | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
 
     Args:
-        machine: Which GPUs, and how many: "h100", "4xh100", "t4".
+        machine: Which GPUs, and how many: "h100", "4xh100", "t4"; "2x8xh100" is two
+            nodes of eight, of which each process has its own.
 
         as_cuda: Let code that says "cuda" run on it, unchanged.
 
@@ -45,6 +48,11 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
         allocator: Settings of the caching allocator, written as in
             PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
 
+        host: Which node this process is on, where several share the machine.
+
+        rank: Which of all processes it is; the GPU of that place is its current one.
+            None is what torchrun's RANK and LOCAL_RANK say, for several nodes.
+
     Returns:
         The machine; in a `with` statement it is switched off at the end.
 
@@ -55,7 +63,13 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
         from gpumagic.simulator.box import Box
 
         box = Box(
-            machine, memory=memory, hazards=hazards, others=others, allocator=allocator
+            machine,
+            memory=memory,
+            hazards=hazards,
+            others=others,
+            allocator=allocator,
+            host=host,
+            rank=rank,
         )
         box.switch_on(as_cuda=as_cuda)
     return box

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +14,8 @@ from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine, MachineRequest
-from gpumagic.simulator.models import parse_request
+from gpumagic.simulator.machine import Machine, MachineRequest, Seat
+from gpumagic.simulator.models import parse_nodes, parse_request
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
+    from gpumagic.simulator.meetings import CollectiveCall
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
@@ -46,9 +49,11 @@ class Box:
         label: What all of its figures are labelled with, "simulated H100 SXM".
 
         driver: The machine as a driver tells of it.
+
+        seat: Where this process sits, where several share the machine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- each of them is a word of its own
         self,
         request: str,
         *,
@@ -56,13 +61,17 @@ class Box:
         hazards: str = "report",
         others: Sequence[Sequence[tuple[int, int]]] = (),
         allocator: str | None = None,
+        host: int | None = None,
+        rank: int | None = None,
     ) -> None:
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
                 did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
             )
-        model, count = parse_request(request)
+        nodes, each = parse_nodes(request)
+        model, count = parse_request(each)
+        self.seat = Seat.among(nodes, count, host, rank, os.environ)
         if memory is not None:
             model = _with_memory(model, memory)
         self.hazards = hazards
@@ -71,13 +80,18 @@ class Box:
         self.machine = Machine(
             [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
         )
-        self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
+        self.driver = SimulatedDriver(
+            self.machine.all_gpus, others=others, host=self.seat.host
+        )
+        named = f"{count}x{model.key}" if count > 1 or nodes > 1 else model.key
         self._request = MachineRequest(
-            f"{count}x{model.key}" if count > 1 else model.key,
+            f"{nodes}x{named}" if nodes > 1 else named,
             memory=memory,
             hazards=hazards,
             others=others,
             allocator=allocator,
+            host=host,
+            rank=rank,
         )
         self._simulation: Simulation | None = None
         self._switch: Any = None
@@ -174,6 +188,44 @@ class Box:
                 f"time cannot pass by {seconds} s", "say how long, in seconds"
             )
         self.machine.scheduler.elapse(round(seconds * 1e9))
+
+    def slow(self, *, gpu: int, by: float) -> contextlib.ExitStack:
+        """Let the kernels of one GPU take longer: a straggler.
+
+        Args:
+            gpu: Its number in the machine, counted through all nodes; a process on
+                another node does nothing.
+
+            by: How many times as long they take; 1 is as before.
+
+        Returns:
+            `close()` ends it, as does the end of a `with` block.
+        """
+        if by <= 0:
+            raise GpuMagicError(
+                f"kernels cannot take {by} times as long", "say for example by=1.35"
+            )
+        gpus = self.machine.all_gpus
+        number = gpu - self.seat.host * len(gpus)
+        ending = contextlib.ExitStack()
+        if self.seat.per_node is None and not 0 <= number < len(gpus):
+            raise GpuMagicError(
+                f"there is no GPU {gpu} to slow down",
+                f"say gpu= from 0 to {len(gpus) - 1}",
+            )
+        if 0 <= number < len(gpus):
+            ending.callback(gpus[number].slow, gpus[number].slower)
+            gpus[number].slow(by)
+        return ending
+
+    @property
+    def collectives(self) -> tuple[CollectiveCall, ...]:
+        """The collectives that this process took part in, in the order of their calls.
+
+        Each has its group and number, the name of its kernel, bytes and ranks, when the
+        host called it, and when it started and ended on the machine's clock.
+        """
+        return tuple(self._simulation.ranks.calls) if self._simulation else ()
 
     @property
     def races(self) -> RacesReport:

@@ -54,6 +54,8 @@ class SimulatedDriver:
 
         environment: Where CUDA_VISIBLE_DEVICES is looked up.
 
+        host: Which host of several this is; its GPUs are others than theirs.
+
     Raises:
         GpuMagicError: The other processes do not fit into a GPU, or the variable
             leaves no simulated GPU visible.
@@ -65,11 +67,12 @@ class SimulatedDriver:
         *,
         others: Sequence[Sequence[tuple[int, int]]] = (),
         environment: Mapping[str, str] = os.environ,
+        host: int = 0,
     ) -> None:
         self._gpus = tuple(gpus)
         self._others = _fitting(self._gpus, others)
         self._identities = tuple(
-            identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
+            identity(gpu.model, index, host) for index, gpu in enumerate(self._gpus)
         )
         self.latch = Latch(self._identities, environment)
 
@@ -190,9 +193,11 @@ def _generation(links: Links) -> int | None:
     return None
 
 
-def identity(model: GpuModel, index: int) -> Gpu:
-    """What does not change of a GPU, the same in every run."""
+def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
+    """What does not change of a GPU, the same in every run and every process."""
     seed = f"gpumagic {model.label} {index}"
+    if host:
+        seed = f"{seed} of host {host}"
     return Gpu(
         index=index,
         name=model.label,

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpumagic.errors import GpuMagicError
 from gpumagic.report.record import Record
 from gpumagic.simulator.scheduler import Scheduler
 from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.engines import Work
@@ -161,6 +162,74 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Seat(Record):
+    """Where a process sits, among those that share one machine of several nodes.
+
+    Attributes:
+        host: Which node this is.
+
+        local_rank: Which GPU of it is this process's own; None if none is.
+
+        per_node: How many GPUs each node has; None where there is one node.
+    """
+
+    host: int = 0
+    local_rank: int | None = None
+    per_node: int | None = None
+
+    @classmethod
+    def among(
+        cls,
+        nodes: int,
+        gpus: int,
+        host: int | None,
+        rank: int | None,
+        environment: Mapping[str, str],
+    ) -> Seat:
+        """The seat of a process: as it says, or else as torchrun's variables do.
+
+        Args:
+            nodes: How many there are.
+
+            gpus: How many each has.
+
+            host: Which one this is.
+
+            rank: Which process this is, of all.
+
+            environment: Where RANK, LOCAL_RANK and the like are looked up.
+
+        Raises:
+            GpuMagicError: There is no such node, or no GPU for the process.
+        """
+        if nodes == 1 and host is None and rank is None:
+            return cls()
+        local = None
+        if rank is None:
+            rank = _number(environment, "RANK")
+            # Started on as many hosts as are simulated, each process knows its own.
+            if _number(environment, "GROUP_WORLD_SIZE") == nodes and host is None:
+                host = _number(environment, "GROUP_RANK")
+                local = _number(environment, "LOCAL_RANK")
+        if rank is not None:
+            host = rank // gpus if host is None else host
+            local = rank % gpus if local is None else local
+        host = host or 0
+        if not 0 <= host < nodes or not 0 <= (local or 0) < gpus:
+            raise GpuMagicError(
+                f"rank {rank} on host {host} has no GPU: the simulated machine has "
+                f"{nodes} x {gpus} of them",
+                f"say rank= from 0 to {nodes * gpus - 1}, or simulate more",
+            )
+        return cls(host, local, gpus if nodes > 1 else None)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    said = environment.get(name, "")
+    return int(said) if said.isdigit() else None
+
+
+@dataclass(frozen=True)
 class MachineRequest(Record):
     """What `gpumagic.simulate` was called with.
 
@@ -174,6 +243,8 @@ class MachineRequest(Record):
     hazards: str = "report"
     others: Sequence[Sequence[tuple[int, int]]] = ()
     allocator: str | None = None
+    host: int | None = None
+    rank: int | None = None
 
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
@@ -185,7 +256,9 @@ class MachineRequest(Record):
             request: The choice, as `%gpu_select` takes it.
         """
         if (
-            self.others or self.allocator is not None
+            self.others
+            or self.allocator is not None
+            or (self.host, self.rank) != (None, None)
         ):  # the magic has no options for these
             return f"{self._call()}, then %gpu_select {request}"
         memory = "".join(str(self.memory).split())
@@ -203,6 +276,8 @@ class MachineRequest(Record):
             "hazards": (self.hazards, "report"),
             "others": (self.others, ()),
             "allocator": (self.allocator, None),
+            "host": (self.host, None),
+            "rank": (self.rank, None),
         }
         said = [f"{name}={is_!r}" for name, (is_, was) in named.items() if is_ != was]
         return f"gpumagic.simulate({', '.join([repr(self.machine), *said])})"

@@ -19,6 +19,8 @@ from gpumagic.simulator.engines import (
     Engine,
     Engines,
     Latencies,
+    Meeting,
+    Peers,
     Stream,
     Wait,
     Work,
@@ -130,6 +132,39 @@ class Scheduler:
         number = self._open(stream, host_ns)
         stream.last = mark = Wait(stream, record, self.now_ns, number)
         stream.undecided.append(mark)
+
+    def meet(
+        self, stream: Stream, peers: Peers, duration_ns: int, host_ns: int, name: str
+    ) -> Meeting:
+        """Submit what other processes take part in.
+
+        Args:
+            stream: Where it is done.
+
+            peers: Tell when the others come.
+
+            duration_ns: How long it takes once all have come.
+
+            host_ns: What the call costs the host.
+
+            name: For the caller's own use.
+        """
+        number = self._open(stream, host_ns)
+        meeting = Meeting(stream, peers, duration_ns or 1, self.now_ns, number, name)
+        stream.last = meeting
+        stream.undecided.append(meeting)
+        return meeting
+
+    def come_to(self, meeting: Meeting, *, asking: bool = True) -> None:
+        """Let the others know when this process comes to a meeting; the clock stays.
+
+        Args:
+            meeting: Which one.
+
+            asking: Whether to wait for others at meetings before it.
+        """
+        if meeting.start_ns is None:
+            self._engines.come_to(meeting, self.now_ns, asking=asking)
 
     # ------------------------------------------------------ what the host does
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 POOL_SIZE = 32  # streams of each device and priority, handed out in turn
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, -3
 _DEFAULT_STREAM = 0
+_NOT_OF_A_POOL = 1  # in the place of a priority
 _KNOWN_KERNELS = 4096
 _COMPUTE = Engine.COMPUTE  # looked up once: a member of an enum is slow to find
 # As torch's profiler calls them on a real GPU, so that one reader serves both.
@@ -49,6 +50,8 @@ class SimulatedGpu:
         index: The number that the process knows it by, `k` in `sim:k`.
 
         number: The number that the machine knows it by.
+
+        slower: How much longer its kernels take than those of another of its kind.
     """
 
     __slots__ = (
@@ -63,6 +66,7 @@ class SimulatedGpu:
         "index",
         "model",
         "number",
+        "slower",
         "started",
         "streams",
         "unmodelled",
@@ -82,6 +86,7 @@ class SimulatedGpu:
         self.model = model
         self.costs = CostModel(model)
         self.started = False
+        self.slower = 1.0
         self.allocator = CachingAllocator(
             number,
             model.memory_bytes,
@@ -144,18 +149,24 @@ class SimulatedGpu:
         self._machine.scheduler.launch(
             stream.queue,
             _COMPUTE,
-            int(cycles * 1e9 / self.model.clock_hz),
+            int(cycles * 1e9 / self.model.clock_hz * self.slower),
             FULL_SHARE // self.model.multiprocessors,
             self.costs.host.raw_launch_ns,
             "spin_kernel",
         )
+
+    def slow(self, by: float) -> None:
+        """From now on kernels take that much longer."""
+        self.slower = by
+        self._known.clear()
 
     def _cost(self, sizes: _Sizes) -> tuple[int, int, KernelName]:
         if len(self._known) >= _KNOWN_KERNELS:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
-        known = told.ns, told.share, KernelName(name, told.bound)
+        duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
+        known = duration_ns, told.share, KernelName(name, told.bound)
         self._known[sizes] = known
         return known
 
@@ -205,6 +216,12 @@ class SimulatedGpu:
         # As torch numbers them: native, which pool, which of its streams.
         number = 1 | (1 - priority) << 1 | (turn % POOL_SIZE) << 5
         return self.streams.get(number) or self._stream(number, priority)
+
+    def own_stream(self) -> SimulatedStream:
+        """A stream that nobody else is handed out, as a communicator has it."""
+        turn = self._handed_out.get(_NOT_OF_A_POOL, POOL_SIZE)
+        self._handed_out[_NOT_OF_A_POOL] = turn + 1
+        return self._stream(1 | 1 << 1 | turn << 5, LOWEST_PRIORITY)
 
     def start(self) -> None:
         """Make the context, which the first use of a GPU pays for."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
-from gpumagic.simulator.engines import CopyName, Engine, KernelName
+from gpumagic.simulator.engines import CopyName, Engine, KernelName, Meeting
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -227,7 +227,8 @@ class SimulatedTracing:
 
 
 def _kind_of(work: Work) -> SpanKind:
-    return SpanKind.KERNEL if work.engine is Engine.COMPUTE else SpanKind.COPY
+    kernel = work.engine is Engine.COMPUTE or isinstance(work, Meeting)
+    return SpanKind.KERNEL if kernel else SpanKind.COPY
 
 
 def _start(piece: Piece[SpanKind]) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.box import Box
-from gpumagic.simulator.machine import MachineRequest
+from gpumagic.simulator.machine import MachineRequest, Seat
 
 CALL = "gpumagic.simulate"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
@@ -55,6 +55,76 @@ def test_too_little_memory_is_told_with_its_unit():
         Box("h100", memory=2)
     with pytest.raises(GpuMagicError, match="'2' has no unit"):
         Box("h100", memory="2")
+
+
+@pytest.mark.parametrize(
+    ("environment", "host", "local"),
+    [
+        ({"RANK": "11", "LOCAL_RANK": "11", "GROUP_WORLD_SIZE": "1"}, 1, 3),
+        (
+            {
+                "RANK": "5",
+                "LOCAL_RANK": "1",
+                "GROUP_RANK": "1",
+                "GROUP_WORLD_SIZE": "2",
+            },
+            1,
+            1,
+        ),
+        ({}, 0, None),
+    ],
+)
+def test_a_process_finds_its_seat_by_the_variables_of_its_launcher(
+    environment, host, local
+):
+    """By its rank on one real host, by host and local rank where there are several."""
+    assert Seat.among(2, 8, None, None, environment) == Seat(host, local, 8)
+    assert Seat.among(1, 8, None, None, environment) == Seat()
+
+
+def test_a_rank_has_a_gpu_of_its_own_or_is_refused():
+    """What is said counts more than variables; beyond the last GPU is an error."""
+    variables = {"RANK": "1"}
+
+    assert Seat.among(2, 8, None, 9, variables) == Seat(1, 1, 8)
+    assert Seat.among(1, 4, None, 3, variables) == Seat(0, 3, None)
+    for host, rank in ((None, 16), (2, 3)):
+        with pytest.raises(GpuMagicError, match="2 x 8"):
+            Seat.among(2, 8, host, rank, variables)
+
+
+def test_processes_see_the_same_gpus_and_each_node_its_own():
+    """UUIDs are the same in every process, and no two of a machine are alike."""
+
+    def identities(rank):
+        gpus = Box("2x8xh100", rank=rank).driver.inventory().gpus
+        return [each.uuid for each in gpus]
+
+    assert identities(0) == identities(7)
+    assert len({*identities(0), *identities(8)}) == 16
+    assert identities(0)[0] == Box("h100").driver.inventory().gpus[0].uuid
+
+
+def test_a_machine_of_several_nodes_is_made_again_by_its_call():
+    """What was typed for it is repeated, with the place of the process."""
+    request = MachineRequest("2x8xh100", rank=9)
+
+    assert request.anew("3").startswith("gpumagic.simulate('2x8xh100', rank=9), then")
+    assert len(Box("2x8xh100").machine.all_gpus) == 8
+
+
+def test_a_gpu_is_slowed_down_and_no_longer():
+    """`slow` counts GPUs through all nodes, and ends with its block."""
+    box = Box("2x2xh100", rank=3)
+    gpu = box.machine.all_gpus[1]
+
+    with box.slow(gpu=3, by=1.5):
+        inside = gpu.slower
+    box.slow(gpu=0, by=2)  # on the other node
+
+    assert (inside, gpu.slower, box.machine.all_gpus[0].slower) == (1.5, 1.0, 1.0)
+    with pytest.raises(GpuMagicError, match="no GPU 7"):
+        Box("4xh100").slow(gpu=7, by=2)
 
 
 def test_without_torch_it_is_said_what_is_missing():

@@ -190,7 +190,7 @@ def test_storages_are_fenced_under_either_name():
             with pytest.raises(DeviceError):
                 storage.new()
             with pytest.raises(DeviceError):
-                storage.resize_(0)
+                storage.resize_(100)
 
 
 @pytest.mark.usefixtures("box")

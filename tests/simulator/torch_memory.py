@@ -113,6 +113,47 @@ def test_replaced_memory_is_given_back(box):
     assert held() == 2 * ROUND
 
 
+def test_a_storage_is_emptied_and_filled_again(box):
+    """`untyped_storage().resize_` frees a tensor's memory and takes it again."""
+    x = torch.ones(1000, device="sim")
+    view, storage = x[:10], x.untyped_storage()
+
+    storage.resize_(0)
+    emptied = held(), storage.size(), storage.nbytes(), len(storage)
+    storage.resize_(4000)
+    given_up = view.isnan().all().item()
+    view.fill_(2)
+
+    assert emptied == (0, 0, 0, 0)
+    assert (storage.size(), x.shape) == (4000, (1000,))
+    assert given_up
+    assert x[:11].cpu().nan_to_num(-1).tolist() == [2.0] * 10 + [-1.0]
+    del x, view, storage
+    assert held() == 0
+
+
+def test_copies_of_views_are_written_where_they_are_wanted(box):
+    """`split_with_sizes_copy`, `unbind_copy` and `split_copy` take `out=`."""
+    x = torch.arange(12.0).view(2, 6)
+    calls = {
+        torch.split_with_sizes_copy: (([2, 4], 1), ((2, 2), (2, 4))),
+        torch.split_copy: ((3, 1), ((2, 3), (2, 3))),
+        torch.unbind_copy: ((0,), ((6,), (6,))),
+    }
+    for call, (how, shapes) in calls.items():
+        expected = call(x, *how)
+        whole = torch.zeros(24, device="sim")
+        parts = [torch.zeros(shape, device="sim") for shape in shapes]
+        views = [
+            whole[12 * index :][: part.numel()].view(part.shape)
+            for index, part in enumerate(parts)
+        ]
+        for out in (parts, views):
+            call(x.to("sim"), *how, out=out)
+            for made, wanted in zip(out, expected, strict=True):
+                assert made.cpu().equal(wanted)
+
+
 def test_the_cache_is_kept_and_emptied(box):
     """Freed memory stays reserved, is used again, and goes back when asked."""
     x = torch.zeros(MIB, device="sim")

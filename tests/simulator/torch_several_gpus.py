@@ -406,8 +406,8 @@ def process_group(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("process_group")
-def test_collectives_are_refused_by_name(device):
-    """What sends simulated tensors to other processes says so, in two lines."""
+def test_gloo_refuses_simulated_tensors_by_name(device):
+    """What gloo would send says so, in two lines; on the CPU it works as ever."""
     x = torch.ones(3, device=device)
 
     for wrong in (
@@ -415,16 +415,33 @@ def test_collectives_are_refused_by_name(device):
         lambda: dist.broadcast(x, 0),
         lambda: dist.all_gather([x.clone()], x),
     ):
-        with pytest.raises(NotSimulated, match=r"torch.distributed over its GPUs"):
+        with pytest.raises(NotSimulated, match=r"gloo on its GPUs"):
             wrong()
-    with pytest.raises(NotSimulated, match="DistributedDataParallel over its GPUs"):
-        parallel.DistributedDataParallel(nn.Linear(2, 2).to(device))
-    with pytest.raises(NotSimulated, match="NCCL"):
-        dist.init_process_group("nccl")
     on_host = torch.ones(3)
     dist.all_reduce(on_host)
     wrapped = parallel.DistributedDataParallel(nn.Linear(3, 2))
     assert wrapped(on_host).shape == (2,)
+
+
+def test_a_group_of_one_reduces_on_its_gpu(device, tmp_path):
+    """`init_process_group("nccl")` works under either name, without a launcher."""
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{tmp_path / 'alone'}",
+        rank=0,
+        world_size=1,
+        device_id=torch.device(device, 0),
+    )
+    try:
+        x = torch.ones(3, device=device)
+        dist.all_reduce(x)
+        dist.barrier()
+        with pytest.raises(RuntimeError, match="device type cpu"):
+            dist.all_reduce(torch.ones(1))
+        assert (x.tolist(), dist.get_backend()) == ([1.0] * 3, "nccl")
+        assert dist.is_nccl_available()
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("box")

@@ -40,6 +40,8 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
         hazards=box.hazards,
         kept=module.kept,
     )
+    simulation.ranks.host = box.seat.host
+    simulation.here.device = box.seat.local_rank or 0
     switch = Switch(simulation, module)
     switch.on(box, as_cuda=as_cuda)
     return simulation, switch

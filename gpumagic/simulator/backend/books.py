@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.tensors import Life
     from gpumagic.simulator.hazards import Tracker
     from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.operators import Rule
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 if TYPE_CHECKING:
+    Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
     TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
@@ -47,6 +49,8 @@ class Books:
     Attributes:
         tensor_of: Makes a simulated tensor of a CPU tensor, with memory of its own.
 
+        take: A block of memory for a stream, and who has accessed it.
+
         return_memory: Gives back the memory of storages that have died.
 
         launch: Enters one operation; see `_make_launch`.
@@ -58,7 +62,8 @@ class Books:
         self._tensors = simulation.tensors
         self._interrupts = simulation.interrupts
         self.lock = threading.RLock()
-        self.tensor_of = _make_tensor_of(simulation)
+        self.take: Take = _make_take(simulation)
+        self.tensor_of = _make_tensor_of(simulation, self.take)
         self.return_memory = _make_return_memory(simulation)
         self.launch: Launch = _make_launch(simulation, self)
 
@@ -98,22 +103,14 @@ def _in_words(operator: str) -> str:
     return _IN_WORDS.get(base, base)
 
 
-def _make_tensor_of(simulation: Simulation) -> TensorOf:
-    """A CPU tensor as a simulated one, with memory, and all of that as an operand.
+def _make_take(simulation: Simulation) -> Take:
+    """Memory from the allocator; the books are held."""
+    tracker = simulation.machine.tracker
 
-    The books are held.
-    """
-    tracker, wrap = simulation.machine.tracker, simulation.tensors.wrap
-    births = simulation.births
-
-    def tensor_of(
-        twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
-    ) -> tuple[Any, Operand]:
+    def take(
+        nbytes: int, gpu: SimulatedGpu, stream: SimulatedStream
+    ) -> tuple[Any, Accesses]:
         __tracebackhide__ = True
-        nbytes = twin.untyped_storage().nbytes()
-        if not nbytes:
-            nothing = Accesses(0), 0, 0, None
-            return wrap(twin, stream, None, nothing), nothing
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
         try:
@@ -121,9 +118,29 @@ def _make_tensor_of(simulation: Simulation) -> TensorOf:
         except OutOfSimulatedMemory as full:
             raise simulation.out_of_memory(gpu, full) from None
         if tracker.former or tracker.vacancies:
-            accesses = tracker.reused(block.address, nbytes, stream.order)
-        else:
-            accesses = Accesses(nbytes)
+            return block, tracker.reused(block.address, nbytes, stream.order)
+        return block, Accesses(nbytes)
+
+    return take
+
+
+def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
+    """A CPU tensor as a simulated one, with memory, and all of that as an operand.
+
+    The books are held.
+    """
+    wrap, births = simulation.tensors.wrap, simulation.births
+    nbytes_of = simulation.torch._C.StorageBase.nbytes  # none of these is resized
+
+    def tensor_of(
+        twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
+    ) -> tuple[Any, Operand]:
+        __tracebackhide__ = True
+        nbytes = nbytes_of(twin.untyped_storage())
+        if not nbytes:
+            nothing = Accesses(0), 0, 0, None
+            return wrap(twin, stream, None, nothing), nothing
+        block, accesses = take(nbytes, gpu, stream)
         whole = accesses, 0, nbytes, None
         tensor = wrap(twin, stream, block, whole)
         if births:
@@ -143,18 +160,23 @@ def _make_return_memory(simulation: Simulation) -> Callable[[], None]:
         while freed:
             life = freed.popleft()
             del lives[id(life)]
-            block, stream, accesses = life.block, life.stream, life.accesses
-            if block is None:
-                continue
-            if accesses.stream != stream.order:  # else nothing else can be using it
-                tracker.released(
-                    accesses, block.address, block.size, stream.order, life.recorded
-                )
-            elif len(stream.gpu.streams) > 1:  # another may come to use it next
-                tracker.vacated(accesses, block.address, stream.order)
-            stream.gpu.allocator.free(block)
+            return_block(tracker, life)
 
     return return_memory
+
+
+def return_block(tracker: Tracker, life: Life) -> None:
+    """Give the block of a storage back, if it has one; the books are held."""
+    block, stream, accesses = life.block, life.stream, life.accesses
+    if block is None:
+        return
+    if accesses.stream != stream.order:  # else nothing else can be using it
+        tracker.released(
+            accesses, block.address, block.size, stream.order, life.recorded
+        )
+    elif len(stream.gpu.streams) > 1:  # another may come to use it next
+        tracker.vacated(accesses, block.address, stream.order)
+    stream.gpu.allocator.free(block)
 
 
 def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901, PLR0915

@@ -157,6 +157,11 @@ class Interrupts:
             self.outcomes.clear()
             self._requests(signal.SIGINT, None)
 
+    def raise_asked(self) -> None:
+        """Meet a request now, in a place that waits while the books are held."""
+        if self.outcomes:
+            raise self._kind
+
     def raise_unmet(self) -> None:
         """At the next signal the handler takes a request back and raises by itself.
 

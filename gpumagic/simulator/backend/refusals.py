@@ -215,15 +215,6 @@ def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
     return [
         *_cuda_entered(torch),
-        (
-            torch.UntypedStorage,
-            "resize_",
-            _unless_on_device(
-                torch.UntypedStorage.resize_,
-                "storages that change their size",
-                "let tensor.resize_(...) do it",
-            ),
-        ),
         (torch.UntypedStorage, "_new_shared", _new_shared(torch)),
         (
             torch.UntypedStorage,

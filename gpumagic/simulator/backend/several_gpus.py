@@ -3,18 +3,18 @@
 A torch without CUDA lacks the C++ that spreads tensors over GPUs and collects them;
 what is written in Python on top of it is torch's own. As without NCCL, tensors are
 copied from GPU to GPU one after another, each on the current stream of its source.
-Several processes, with their collectives, are refused by name.
+Several processes have `process_groups`; what gloo would do is refused by name.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.current_devices import Threading
-from gpumagic.simulator.backend.refusals import not_simulated, refusing
+from gpumagic.simulator.backend.process_groups import process_groups
+from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.torch_sim import TorchSim
 
 _CPU = -1  # where torch numbers GPUs
-_ONE_PROCESS = "nn.DataParallel works in one process; or keep what is sent on the CPU"
+_OTHER_GROUP = 'init_process_group("nccl") makes a group for them, here as well'
 
 
 def several_gpus(
@@ -43,7 +43,7 @@ def several_gpus(
     yield functions, "_get_stream", _copying_streams(simulation, torch_sim)
     replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
     yield replicas, "threading", Threading(simulation.here)
-    yield from _processes(torch)
+    yield from process_groups(simulation)
 
 
 class Copies:
@@ -273,44 +273,8 @@ def _copying_streams(
 # ------------------------------------------------------------- several processes
 
 
-def _processes(torch: Any) -> Iterator[tuple[Any, str, Any]]:
-    distributed = torch.distributed
-    if not distributed.is_available():
-        return
-    parallel = torch.nn.parallel.DistributedDataParallel
-    yield parallel, "__init__", _without_gpus(parallel.__init__)
-    begin = _without_nccl(distributed.init_process_group)
-    for module in (distributed, distributed.distributed_c10d):
-        yield module, "init_process_group", begin
-
-
-def _without_gpus(init: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(init)
-    def checked(self: Any, module: Any, *args: Any, **options: Any) -> None:
-        if any(each.get_device() != _CPU for each in module.parameters()):
-            raise not_simulated(
-                "nn.parallel.DistributedDataParallel over its GPUs", _ONE_PROCESS
-            )
-        init(self, module, *args, **options)
-
-    return checked
-
-
-def _without_nccl(begin: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(begin)
-    def checked(backend: Any = None, *args: Any, **options: Any) -> Any:
-        if "nccl" in str(backend).lower():
-            raise not_simulated(
-                "NCCL, for which several processes are needed",
-                f'say backend="gloo" on the CPU; {_ONE_PROCESS}',
-            )
-        return begin(backend, *args, **options)
-
-    return checked
-
-
 def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
-    """Refuse by name what sends simulated tensors to other processes."""
+    """Refuse by name what would send simulated tensors by gloo."""
     prefix, key = "c10d::", "PrivateUse1"
     names = [
         name
@@ -326,7 +290,5 @@ def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
         warnings.simplefilter("ignore")  # torch has kernels of its own
         for name in names:
             short = name.removeprefix(prefix).strip("_")
-            refuse = refusing(
-                f"torch.distributed over its GPUs ({short})", _ONE_PROCESS
-            )
+            refuse = refusing(f"gloo on its GPUs ({short})", _OTHER_GROUP)
             library.impl(name.removeprefix(prefix), refuse, key)

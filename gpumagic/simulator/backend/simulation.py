@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
+from gpumagic.simulator.backend.collectives import Ranks
 from gpumagic.simulator.backend.current_devices import Devices
 from gpumagic.simulator.backend.generators import wrong_generator
 from gpumagic.simulator.backend.host_memory import HostMemory
@@ -63,6 +64,8 @@ class Simulation:
 
         books: Holds the books open for several entries.
 
+        take: Memory from an allocator, while they are held.
+
         foresee: Refuses an output that this machine's RAM cannot hold.
 
         races: Those that were found; `tell` adds to them, and warns.
@@ -75,6 +78,8 @@ class Simulation:
             was asked of the driver, how much there is, how much of that is free.
 
         births: Those who are told of each tensor that gets memory, with its block.
+
+        ranks: What this process shares with others of torch.distributed.
 
         polling: Answers whether something is done, and lets sleep pass.
 
@@ -129,6 +134,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
+        self.ranks = Ranks(self)
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()
@@ -167,6 +173,7 @@ class Simulation:
         """Keep books of the machine as it is; anew where its parts were exchanged."""
         books = Books(self)
         self.launch, self.place, self.books = books.launch, books.place, books.open
+        self.take = books.take
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""

@@ -47,6 +47,7 @@ from gpumagic.simulator.backend.stand_ins import (
     StandIns,
     saving_and_loading,
 )
+from gpumagic.simulator.backend.storage_sizes import resized_storages
 from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
@@ -150,6 +151,7 @@ class Switch:
             *refused_everywhere(torch),
             *compiling(torch),
             *simulated_addresses(simulation),
+            *resized_storages(simulation),
         ):
             yield target, {name: replacement}
 
@@ -221,9 +223,18 @@ class Switch:
         def before_cell(*_: Any) -> None:
             interrupts.take_over()
 
-        cells = CellEvents(shell, "Ctrl-C on the simulated GPU", before=before_cell)
-        undo.callback(cells.take_out)
-        cells.put_in()
+        def after_cell(*_: Any) -> None:
+            # Others may ask when this process came to a collective, while it idles.
+            for group in tuple(self._simulation.ranks.groups):
+                group.tell()
+
+        for part, when in (
+            ("Ctrl-C on the simulated GPU", {"before": before_cell}),
+            ("collectives of the simulated GPU", {"after": after_cell}),
+        ):
+            cells = CellEvents(shell, part, **when)
+            undo.callback(cells.take_out)
+            cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let `torch.load` find its way to the device."""

@@ -1,0 +1,296 @@
+"""What each of several processes runs, on gloo and on simulated GPUs, as JSON.
+
+`python -m tests.simulator.rank_program RANK SIZE FOLDER`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import gpumagic
+
+DTYPES = (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64,
+    torch.int32, torch.uint8,
+)  # fmt: skip
+MACHINE = "4xh100"
+
+
+def begin(name, backend, rank, size, folder):
+    """A group of all processes."""
+    dist.init_process_group(
+        backend, init_method=f"file://{folder / name}", rank=rank, world_size=size
+    )
+
+
+def plain(found):
+    """Tensors as lists, however deep they are."""
+    if isinstance(found, torch.Tensor):
+        return found.cpu().double().tolist()
+    if isinstance(found, (list, tuple)):
+        return [plain(each) for each in found]
+    return found
+
+
+def reductions(rank, size, device, pause):
+    """All ways to reduce, in every type; averages only where gloo is not asked."""
+    found = {}
+    for dtype in DTYPES:
+        ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN,
+               "max": dist.ReduceOp.MAX, "product": dist.ReduceOp.PRODUCT}  # fmt: skip
+        for word, op in ops.items():
+            pause()
+            x = torch.arange(1, 7).to(dtype).to(device) + rank
+            dist.all_reduce(x, op=op)
+            found[f"all_reduce {word} {dtype}"] = x
+    x = torch.full((4,), rank + 1.0, device=device)
+    if device != "cpu":
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    else:
+        dist.all_reduce(x)
+        x /= size
+    found["average"] = x
+    x = torch.arange(4.0).to(device) * (rank + 1)
+    dist.reduce(x, 1)
+    found["reduce"] = x if rank == 1 else None
+    parts = [torch.full((3,), rank + each, device=device) for each in range(size)]
+    out = torch.zeros(3, dtype=torch.int64, device=device)
+    dist.reduce_scatter(out, parts)
+    found["reduce_scatter"] = out
+    out = torch.zeros(2, device=device)
+    dist.reduce_scatter_tensor(out, torch.arange(2.0 * size).to(device) + rank)
+    found["reduce_scatter_tensor"] = out
+    return found
+
+
+def exchanges(rank, size, device):
+    """All ways to hand on what one has."""
+    found = {}
+    x = torch.full((2, 3), float(rank), device=device)
+    dist.broadcast(x.t(), 1)  # not contiguous
+    found["broadcast"] = x
+    parts = [torch.zeros(2, device=device) for _ in range(size)]
+    dist.all_gather(parts, torch.full((2,), rank + 0.5, device=device))
+    found["all_gather"] = parts
+    whole = torch.zeros(2 * size, device=device)
+    dist.all_gather_into_tensor(whole, torch.full((2,), rank + 1.0, device=device))
+    found["all_gather_into_tensor"] = whole
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    found["all_gather_object"] = objects
+    out = torch.zeros(size, device=device)
+    dist.all_to_all_single(out, torch.arange(float(size)).to(device) + 10 * rank)
+    found["all_to_all_single"] = out
+    if device != "cpu":
+        given = [
+            torch.full((2,), 10.0 * rank + to, device=device) for to in range(size)
+        ]
+        got = [torch.zeros(2, device=device) for _ in range(size)]
+        dist.all_to_all(got, given)
+    else:
+        got = [torch.full((2,), 10.0 * source + rank) for source in range(size)]
+    found["all_to_all"] = got
+    got = [torch.zeros(1, device=device) for _ in range(size)] if rank == 0 else None
+    dist.gather(torch.full((1,), rank + 3.0, device=device), got, dst=0)
+    found["gather"] = got
+    given = [torch.full((2,), float(to), device=device) for to in range(size)]
+    out = torch.zeros(2, device=device)
+    dist.scatter(out, given if rank == 0 else None, src=0)
+    found["scatter"] = out
+    return found
+
+
+def pairs(rank, size, device):
+    """Sent from one to another: one after another, at once, and in a batch."""
+    found = {}
+    x = torch.full((3,), rank + 1.0, device=device)
+    if rank == 0:
+        dist.send(x, 1)
+        dist.recv(x, 1)
+    elif rank == 1:
+        got = torch.zeros(3, device=device)
+        dist.recv(got, 0)
+        dist.send(got * 5, 0)
+    found["ping pong"] = x
+    after, before = (rank + 1) % size, (rank - 1) % size
+    got = torch.zeros(3, device=device)
+    ops = [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, got, before)]
+    for each in dist.batch_isend_irecv(ops):
+        each.wait()
+    found["round a ring"] = got
+    return found
+
+
+def overlapping(rank, device):
+    """A collective that is waited for later, beside other work."""
+    x = torch.full((1 << 10,), rank + 1.0, device=device)
+    y = torch.ones(64, 64, device=device)
+    work = dist.all_reduce(x, async_op=True)
+    y = y @ y
+    work.wait()
+    z = x * 2
+    future = dist.all_reduce(z, async_op=True).get_future()
+    total = future.wait()[0]
+    return {"future": total[:3], "beside": (total + y[0, 0])[:3], "alone": y[0, :2]}
+
+
+def network():
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 4)
+    )
+
+
+def train(model, rank, device, pause):
+    """A few steps, on each rank's own batches."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    random = torch.Generator().manual_seed(rank + 1)
+    losses = []
+    for step in range(3):
+        x = torch.randn(8, 12, generator=random).to(device)
+        y = torch.randint(0, 4, (8,), generator=random).to(device)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        pause()
+        if rank == 0 or step == 2:  # the others do not ask for it
+            losses.append(round(loss.item(), 5))
+    return losses
+
+
+def data_parallel(rank, device, pause):
+    """DDP, with several buckets."""
+    model = nn.parallel.DistributedDataParallel(
+        network().to(device), bucket_cap_mb=0.001
+    )
+    return train(model, rank, device, pause)
+
+
+def sharded(rank, size, device, pause):
+    """FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(torch.device(device).type, (size,))
+    model = network().to(device)
+    for each in model:
+        if isinstance(each, nn.Linear):
+            fully_shard(each, mesh=mesh)
+    return train(fully_shard(model, mesh=mesh), rank, device, pause)
+
+
+def everything(rank, size, device, pause=lambda: None):
+    """All of it, as plain values."""
+    return {
+        **{
+            name: plain(each)
+            for name, each in {
+                **reductions(rank, size, device, pause),
+                **exchanges(rank, size, device),
+                **pairs(rank, size, device),
+            }.items()
+        },
+        "DDP": data_parallel(rank, device, pause),
+        "FSDP2": sharded(rank, size, device, pause),
+    }
+
+
+def simulated(name, rank, size, folder, pause=lambda: None):
+    """All of it on simulated GPUs, with what their clocks say."""
+    with gpumagic.simulate(MACHINE) as box:
+        torch.sim.set_device(rank)
+        begin(name, "nccl", rank, size, folder)
+        values = everything(rank, size, f"sim:{rank}", pause)
+        later = plain([*overlapping(rank, f"sim:{rank}").values()])
+        dist.barrier()
+        ends = [each.end_ns for each in box.collectives if len(each.ranks) == size]
+        found = {
+            "values": values,
+            "later": later,
+            "clock_ns": box.machine.scheduler.now_ns,
+            "ends_ns": ends,
+            "names": sorted({each.name for each in box.collectives}),
+            "races": len(box.races.races),
+        }
+        dist.destroy_process_group()
+    return found
+
+
+def idling(rank, size, folder):
+    """All call it, one looks at the number, and the others do nothing meanwhile."""
+    with gpumagic.simulate(MACHINE, as_cuda=True) as box:
+        torch.cuda.set_device(rank)
+        begin("idling", "nccl", rank, size, folder)
+        x = torch.ones(4, device="cuda")
+        dist.all_reduce(x)
+        looked = folder / "looked"
+        if rank == 0:
+            total = x[0].item()
+            looked.touch()
+        else:
+            for group in box._simulation.ranks.groups:  # as after each cell
+                group.tell()
+            while not looked.exists():
+                threading.Event().wait(0.01)
+            total = x[0].item()
+        dist.destroy_process_group()
+    return total
+
+
+def straggling(rank, size, folder):
+    """One GPU of a machine of two nodes is slow; each process has its own."""
+    with gpumagic.simulate(f"{size}x2xh100", rank=2 * rank) as box:
+        identities = [each.uuid for each in box.driver.inventory().gpus]
+        begin("slow", None, rank, size, folder)
+        device = f"sim:{torch.sim.current_device()}"
+        x = torch.ones(1024, 1024, device=device)
+        took = []
+        for by in (1, 4):
+            with box.slow(gpu=2, by=by):
+                for _ in range(20):
+                    x = x @ x / 1024
+                with box.trace() as trace:
+                    trace.begin()
+                    dist.all_reduce(x)
+                    torch.sim.synchronize()
+                    trace.end()
+            last = box.collectives[-1]
+            took.append(last.end_ns - last.start_ns)
+        spans = [span.kind.value for span in trace.trace().spans if "nccl" in span.name]
+        on_host = torch.full((2,), rank + 1.0)
+        dist.all_reduce(on_host)
+        dist.destroy_process_group()
+    return {"took_ns": took, "spans": spans, "uuids": identities,
+            "algorithm": last.algorithm, "host": plain(on_host)}  # fmt: skip
+
+
+def main(rank, size, folder):
+    """Everything, one after another."""
+    begin("gloo", "gloo", rank, size, folder)
+    expected = everything(rank, size, "cpu")
+    dist.destroy_process_group()
+    idle = simulated("idle", rank, size, folder)
+    stop = threading.Event()
+    threading.Thread(target=lambda: [sum(range(999)) for _ in iter(stop.is_set, True)]
+                     if rank == 0 else None).start()  # fmt: skip
+    waits = iter([0.002, 0.02, 0.0] * 1000)
+    pause = (lambda: threading.Event().wait(next(waits))) if rank == 1 else lambda: None
+    busy = simulated("busy", rank, size, folder, pause)
+    stop.set()
+    straggler = straggling(rank, size, folder)
+    found = {"expected": expected, "idle": idle, "busy": busy, "slow": straggler}
+    found["looked"] = idling(rank, size, folder)
+    (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,111 @@
+"""Collectives take what others measured, on rows that the model had not seen."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.simulator.collective_times import (
+    NETWORKS,
+    Collective,
+    Placement,
+    collective_time,
+)
+from gpumagic.simulator.models import find_model, known_models
+from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
+
+H100 = find_model("h100")
+SIZES = st.integers(0, 16 * GIB)
+EVERY = st.sampled_from(list(Collective))
+
+
+def told_us(series, nbytes):
+    """What the model says for one row."""
+    model = find_model(series.model)
+    placement = Placement(model, series.gpus, series.nodes, series.network)
+    told = collective_time(
+        Collective.ALL_REDUCE, nbytes, placement, algorithm=series.algorithm
+    )
+    return told.ns / 1e3 + series.beyond_us
+
+
+def errors(series, rows):
+    """How far off the model is, as shares of what was measured."""
+    return [abs(told_us(series, n) / measured - 1) for n, measured in rows.items()]
+
+
+def test_rows_that_were_not_fitted_on_are_foretold():
+    """Over all rows that the model had not seen, half are within 5 %."""
+    unseen = [each for series in PUBLISHED for each in errors(series, series.foretold)]
+
+    assert len(unseen) > 80
+    assert statistics.median(unseen) <= 0.05
+
+
+@pytest.mark.parametrize("series", PUBLISHED, ids=lambda each: each.name)
+def test_every_machine_is_foretold(series):
+    """On each published machine the median error on unseen rows is at most 15 %."""
+    unseen = errors(series, series.foretold)
+
+    assert statistics.median(unseen) <= 0.15
+    assert max(unseen) <= 0.45
+
+
+@given(model=st.sampled_from(known_models()), what=EVERY, nbytes=SIZES, data=st.data())
+def test_more_never_takes_less(model, what, nbytes, data):
+    """More bytes take no less time, on any machine, and a network no less than none."""
+    per_node = data.draw(st.sampled_from([2, 4, 8]))
+    nodes = data.draw(st.sampled_from([1, 2, 3, 8]))
+    placement = Placement(model, per_node, nodes)
+
+    told = collective_time(what, nbytes, placement)
+    more = collective_time(what, nbytes + MIB, placement)
+
+    assert 0 < told.ns <= more.ns
+
+
+@given(nbytes=SIZES)
+def test_an_all_reduce_is_no_slower_than_its_two_halves(nbytes):
+    """Reduce and scatter, then gather, is one way to reduce for all."""
+    eight = Placement(H100, 8)
+
+    def ns(what):
+        return collective_time(what, nbytes, eight).ns
+
+    halves = ns(Collective.REDUCE_SCATTER) + ns(Collective.ALL_GATHER)
+    assert ns(Collective.ALL_REDUCE) <= halves
+
+
+def test_a_switch_that_adds_up_is_the_way_for_long_tensors():
+    """On eight H100 short tensors go round a ring, long ones through the switch."""
+    eight = Placement(H100, 8)
+
+    short = collective_time(Collective.ALL_REDUCE, 1 << 10, eight)
+    long = collective_time(Collective.ALL_REDUCE, GIB, eight)
+
+    assert (short.algorithm, short.protocol) == ("RING", "LL")
+    assert (long.algorithm, long.protocol) == ("NVLS", "SIMPLE")
+
+
+def test_cards_without_links_are_slower_than_those_with():
+    """PCI Express and a shared network are far behind NVLink and InfiniBand."""
+    cards = [find_model(name) for name in ("rtx4090", "t4", "l4", "h100-pcie")]
+
+    for nodes in (1, 2):
+        fast = Placement(H100, 8, nodes)
+        slow = [Placement(each, 8, nodes) for each in cards]
+        times = [collective_time(Collective.ALL_REDUCE, GIB, each).ns for each in slow]
+        assert min(times) > 4 * collective_time(Collective.ALL_REDUCE, GIB, fast).ns
+
+
+def test_one_gpu_alone_sends_nothing():
+    """Of one rank the network does not matter."""
+    alone = {
+        collective_time(Collective.ALL_REDUCE, MIB, Placement(H100, 1, 1, name)).ns
+        for name in NETWORKS
+    }
+
+    assert len(alone) == 1

@@ -1,0 +1,181 @@
+"""Machines of several processes agree on when they met, in whichever order they ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gpumagic.errors import DeviceError
+from gpumagic.simulator.engines import Engine, Latencies
+from gpumagic.simulator.meetings import Circle, Pace
+from gpumagic.simulator.scheduler import Scheduler
+
+LATENCIES = Latencies(launch_ns=10, gap_ns=0, record_ns=0, cross_stream_ns=0)
+
+
+class Board:
+    """A store in this process, with what torch's stores are asked here."""
+
+    def __init__(self):
+        self.values = {}
+
+    def set(self, key, value):
+        """Write it down."""
+        self.values[key] = value.encode()
+
+    def check(self, keys):
+        """Whether all are there."""
+        return all(key in self.values for key in keys)
+
+    def multi_get(self, keys):
+        """All of these."""
+        while not self.check(keys):
+            time.sleep(1e-4)
+        return [self.values[key] for key in keys]
+
+    def delete_key(self, key):
+        """Forget it."""
+        return self.values.pop(key, None) is not None
+
+
+class Rank:
+    """One process: a machine with a stream of kernels and one for each circle."""
+
+    def __init__(self, rank, paces, timeout_s=20):
+        self.rank = rank
+        self.scheduler = Scheduler(LATENCIES)
+        self.kernels = self.scheduler.add_stream(0)
+        self.pace = Pace(paces, rank)
+        self.timeout_s = timeout_s
+        self.met = {}
+
+    def meet(self, name, board, members, took_ns, *, after=True):
+        """A collective behind the kernels so far, and a kernel behind that."""
+        circle = Circle(
+            board, members, members.index(self.rank), self.pace, self.timeout_s, int
+        )
+        stream = self.scheduler.add_stream(0)
+        self.scheduler.wait(stream, self.scheduler.record(self.kernels))
+        peers = circle.next_meeting(name, "it", took_ns)
+        meeting = self.scheduler.meet(stream, peers, took_ns, 0, name)
+        if after:
+            other = self.scheduler.add_stream(0)
+            self.scheduler.wait(other, meeting)
+            self.scheduler.launch(other, Engine.COMPUTE, 5, share=1)
+        self.met[name] = meeting
+
+    def compute(self, ns):
+        """A kernel."""
+        self.scheduler.launch(self.kernels, Engine.COMPUTE, ns, share=1)
+
+
+def together(*programs):
+    """Run these at once; what they raise comes out."""
+    raised = []
+
+    def run(program):
+        try:
+            program()
+        except DeviceError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in programs]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+        assert not each.is_alive(), "they wait for each other"
+    return raised
+
+
+def test_a_meeting_ends_for_all_when_the_last_has_come():
+    """Its end is the latest start and its time, on each machine, whoever is slow."""
+    board, paces = Board(), Board()
+    ranks = [Rank(each, paces) for each in range(3)]
+
+    def program(rank, delay_s):
+        def run():
+            time.sleep(delay_s)
+            rank.compute(100 * (1 + rank.rank))
+            rank.meet("a", board, (0, 1, 2), 50)
+            rank.scheduler.wait_for_all()
+
+        return run
+
+    together(*(program(each, 0.01 * (2 - each.rank)) for each in ranks))
+
+    starts = [each.met["a"].start_ns for each in ranks]
+    assert starts == [110, 210, 310]
+    assert {each.met["a"].end_ns for each in ranks} == {360}
+
+
+def test_two_circles_in_opposite_order_do_not_wait_for_each_other():
+    """Where one process is first here and last there, both ends are still found."""
+    ab, cd, paces = Board(), Board(), Board()
+    first, second = Rank(0, paces), Rank(1, paces)
+
+    def one():
+        first.meet("ab", ab, (0, 1), 5)
+        first.compute(1000)
+        first.meet("cd", cd, (0, 1), 5)
+        first.scheduler.wait_for_all()
+
+    def other():
+        second.meet("cd", cd, (0, 1), 5)
+        second.compute(2000)
+        second.meet("ab", ab, (0, 1), 5)
+        second.scheduler.wait_for_all()
+
+    together(one, other)
+
+    for name, end_ns in (("ab", 2015), ("cd", 1015)):
+        assert {each.met[name].end_ns for each in (first, second)} == {end_ns}
+
+
+def test_who_only_computes_waits_for_nobody():
+    """A kernel that nothing holds up is over without a word from the others."""
+    board, paces = Board(), Board()
+    alone = Rank(0, paces)
+    Pace(paces, 1)
+
+    alone.meet("a", board, (0, 1), 5, after=False)
+    alone.compute(100)
+    alone.scheduler.wait_for_stream(alone.kernels)
+
+    assert alone.scheduler.now_ns == 110
+    assert alone.met["a"].end_ns is None
+
+
+def test_who_does_not_come_is_named():
+    """After the time of the group the rank that is missing is told."""
+    board, paces = Board(), Board()
+    alone = Rank(0, paces, timeout_s=0.05)
+    Pace(paces, 7)
+    alone.meet("a", board, (0, 7), 5)
+
+    with pytest.raises(DeviceError, match="rank 7 did not come to it"):
+        alone.scheduler.wait_for_all()
+
+
+def test_different_collectives_in_one_place_are_told():
+    """Ranks that call different things at the same place are an error, no hang."""
+    board, paces = Board(), Board()
+    ranks = [Rank(each, paces) for each in range(2)]
+
+    def program(rank, what):
+        def run():
+            circle = Circle(board, (0, 1), rank.rank, rank.pace, 20, int)
+            stream = rank.scheduler.add_stream(0)
+            peers = circle.next_meeting("a", what, 5)
+            rank.scheduler.meet(stream, peers, 5, 0, "a")
+            rank.scheduler.wait_for_all()
+
+        return run
+
+    raised = together(program(ranks[0], "AllReduce"), program(ranks[1], "Broadcast"))
+
+    assert len(raised) == 2
+    assert "AllReduce" in str(raised[0])
+    assert "Broadcast" in str(raised[0])

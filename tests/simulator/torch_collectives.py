@@ -1,0 +1,120 @@
+"""torch.distributed on simulated GPUs: gloo's numbers, and one clock for all ranks.
+
+Three processes run `rank_program` once; each test looks at something that they found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RANKS = 3
+_TRAINING = ("DDP", "FSDP2")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each rank found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"):
+        quiet.pop(name, None)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.simulator.rank_program"]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(RANKS), str(folder)],
+            cwd=ROOT,
+            env=quiet,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        said = [each.communicate(timeout=150)[0] for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def test_every_collective_gives_what_gloo_gives(found):
+    """In every type and on every rank the numbers are those of the CPU."""
+    for each in found:
+        for run in ("idle", "busy"):
+            values = each[run]["values"]
+            assert values.keys() == each["expected"].keys()
+            for name, expected in each["expected"].items():
+                assert name in _TRAINING or values[name] == expected, name
+
+
+def test_training_gives_the_losses_of_the_cpu(found):
+    """DDP and FSDP2 train as on the CPU, also if one rank alone asks for the loss."""
+    for each in found:
+        for way in _TRAINING:
+            losses = each["idle"]["values"][way]
+            assert losses == pytest.approx(each["expected"][way], abs=2e-5)
+        assert each["expected"]["DDP"] == pytest.approx(each["expected"]["FSDP2"])
+
+
+def test_what_is_waited_for_later_is_there_then(found):
+    """The number of a collective that overlaps with other work is the right one."""
+    total = 2.0 * RANKS * (1 + RANKS) / 2 * RANKS
+    for each in found:
+        assert each["idle"]["later"] == [[total] * 3, [total + 64] * 3, [64.0] * 2]
+
+
+def test_all_ranks_have_one_clock_idle_and_under_load(found):
+    """To the nanosecond: at the end, and at the end of each collective of all."""
+    clocks = {each[run]["clock_ns"] for each in found for run in ("idle", "busy")}
+    assert len(clocks) == 1
+    ends = {tuple(each[run]["ends_ns"]) for each in found for run in ("idle", "busy")}
+    assert len(ends) == 1
+    (moments,) = ends
+    assert len(moments) > 60
+    assert [*moments] == sorted(moments)
+
+
+def test_collectives_are_called_as_nccl_calls_them(found):
+    """Profiles and the busy times take them for communication; nothing races."""
+    for each in found:
+        assert {
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            "ncclDevKernel_AllReduce_Prod_i64_RING_LL",
+            "ncclDevKernel_ReduceScatter_Avg_f32_RING_LL",
+            "ncclDevKernel_AllGather_RING_LL",
+        } <= {*each["idle"]["names"]}
+        assert each["idle"]["races"] == 0
+        assert each["slow"]["spans"]
+        assert {*each["slow"]["spans"]} == {"kernel"}
+
+
+def test_the_slow_gpu_is_the_one_that_waits_for_nobody(found):
+    """`box.slow` holds up one GPU; the others wait for it in their collective."""
+    fair, straggler = zip(*(each["slow"]["took_ns"] for each in found), strict=True)
+
+    assert max(fair) < 2 * min(fair)
+    assert straggler[1] == min(straggler)
+    assert all(straggler[rank] > 3 * straggler[1] for rank in (0, 2))
+
+
+def test_processes_share_one_machine_of_several_nodes(found):
+    """Each node has GPUs of its own; the numbers of the CPU go by gloo beside them."""
+    identities = [each["slow"]["uuids"] for each in found]
+
+    assert len({uuid for each in identities for uuid in each}) == 2 * RANKS
+    assert {each["slow"]["algorithm"] for each in found} <= {"TREE", "RING"}
+    assert all(each["slow"]["host"] == [6.0, 6.0] for each in found)
+
+
+def test_who_idles_after_its_call_is_not_waited_for(found):
+    """One rank has the number while the others, between two cells, do nothing."""
+    assert [each["looked"] for each in found] == [float(RANKS)] * RANKS
