@@ -20,6 +20,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open.rank_trace import rank_of
 from gpumagic.gpu_open.trace_file import read
 from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.report.introspection import without_collecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,8 @@ def rank_in(path: Path, progress: Callable[[float], object] | None = None) -> Ra
 
         progress: Told now and then how much of it has been read.
     """
-    return rank_of(read(path, progress))
+    with without_collecting():
+        return rank_of(read(path, progress))
 
 
 def ranks_in(

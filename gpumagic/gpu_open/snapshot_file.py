@@ -19,6 +19,7 @@ from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import opened
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.gpu_open.unpickler import CutPickle, unpickled
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import count_text, printable
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def read(path: str | Path) -> Snapshot:
     Raises:
         GpuMagicError: It cannot be read, or is no snapshot.
     """
-    return snapshot_in(opened(path, most_bytes=_MOST_BYTES))
+    with without_collecting():
+        return snapshot_in(opened(path, most_bytes=_MOST_BYTES))
 
 
 def snapshot_in(file: Opened) -> Snapshot:

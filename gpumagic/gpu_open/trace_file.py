@@ -5,9 +5,7 @@ What the entries mean is `devices/kineto.py`'s: it reads the traces that are mad
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 from bisect import bisect_right
 from collections import Counter
 from decimal import Decimal
@@ -22,6 +20,7 @@ from gpumagic.gpu_open.files import MOST_BYTES, unpacking
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import share_text, shortened
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def read(
         GpuMagicError: There is no such file, it is no trace, or not one entry of it
             can be read.
     """
-    with unpacking(path, most_bytes=most_bytes) as file, _no_collection():
+    with unpacking(path, most_bytes=most_bytes) as file, without_collecting():
         if file.kind != "trace":
             raise GpuMagicError(
                 f"{_shown(file)} is a memory snapshot, no trace",
@@ -71,18 +70,6 @@ def read(
         if not entries.count:
             raise _nothing_there(file, entries)
         return rows.events(file, entries)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Rows are no garbage: looking for it among them takes as long as reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _told(file: Unpacking, progress: Progress | None) -> Iterator[bytes]:

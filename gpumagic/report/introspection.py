@@ -7,9 +7,14 @@ passes for a tensor, and torch's functions in C then read memory that is none.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def is_truly(thing: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -57,3 +62,15 @@ def spelled(thing: Any) -> str:
         return repr(thing)
     except Exception:  # noqa: BLE001 - the user's own __repr__ may raise anything
         return f"<{class_name(thing)}>"
+
+
+@contextlib.contextmanager
+def without_collecting() -> Iterator[None]:
+    """Make very many objects that stay: to look for garbage among them takes longer."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

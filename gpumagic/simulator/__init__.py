@@ -7,12 +7,10 @@ model of the GPU, on a clock of its own, the same in every run.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gpumagic.simulator.box import Box
 
@@ -59,7 +57,10 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     Raises:
         GpuMagicError: It cannot be; nothing has changed.
     """
-    with _without_collecting():
+    from gpumagic.report.introspection import without_collecting
+
+    # Thousands of kernels that will stay are no reason to go through all of torch.
+    with without_collecting():
         from gpumagic.simulator.box import Box
 
         box = Box(
@@ -88,15 +89,3 @@ def device() -> Any:
 def __dir__() -> list[str]:
     """What people call; no imports of this file."""
     return __all__
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Thousands of kernels that will stay are no reason to go through all of torch."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
