@@ -124,13 +124,15 @@ class _Processes:
         if self._ended:
             return _unread(path, "not begun")
         process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
-            [sys.executable, "-c", _CHILD, _PARENT, str(path)],
+            [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the one who asked
         )
         self._running.add(process)
+        if self._ended:  # meanwhile
+            process.kill()
         said, complaint = process.communicate()
         self._running.discard(process)
         if process.returncode:
