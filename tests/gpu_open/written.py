@@ -13,7 +13,7 @@ GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 STEPS, _STEP_US, _MOVES_US = 4, 1000, 50
 
 
-def entries(own_us=500, last_us=500, steps=STEPS):
+def entries(own_us=500, last_us=500, steps=STEPS, world_size=2):
     """Steps of a product, and of a collective that ends when the last rank has come."""
     for step in range(steps):
         at = 10 + step * _STEP_US
@@ -24,7 +24,10 @@ def entries(own_us=500, last_us=500, steps=STEPS):
             launch = "cudaLaunchKernel"
             yield span("cuda_runtime", launch, at - 9 + number, 1, correlation=call)
         yield kernel(GEMM, at, own_us, correlation=2 * step)
-        begins, told = at + own_us, {"Collective name": "allreduce", "Group size": 2}
+        begins, told = (
+            at + own_us,
+            {"Collective name": "allreduce", "Group size": world_size},
+        )
         told |= {"Process Group Name": "0", "In msg nelems": 64, "dtype": "Float"}
         took = ends - begins
         yield kernel(NCCL, begins, took, stream=20, correlation=2 * step + 1, **told)
@@ -49,7 +52,10 @@ def write_trace(path, *, rank=None, world_size=2, padding=0, **more):
     if rank is not None:
         told = {"backend": "nccl", "rank": rank, "world_size": world_size}
         trace["distributedInfo"] = told
-    trace |= {"baseTimeNanoseconds": 0, "traceEvents": [*entries(**more)]}
+    trace |= {
+        "baseTimeNanoseconds": 0,
+        "traceEvents": [*entries(world_size=world_size, **more)],
+    }
     text = json.dumps(trace | {"padding": "x" * padding}).encode()
     is_packed = path.suffix == ".gz"
     level = 0 if padding else 6
