@@ -114,7 +114,7 @@ def _filled_in(name: str, names: dict[str, Any]) -> str:
     if not re.search(r"[{$]", name) or Path(name).exists():
         return name
     try:
-        return DollarFormatter().vformat(name, (), names)
+        return str(DollarFormatter().vformat(name, (), names))
     except Exception:  # noqa: BLE001 -- no variable: then it is the name of a file
         return name
 

@@ -123,7 +123,7 @@ def test_sizes_and_settings_are_read_as_they_are_typed(shell):
     ("line", "problem", "hint"),
     [
         ("", "no file was named", "%gpu_open"),
-        ("befor.json", "there is no file befor.json", "before.json"),
+        ("bfore.json", "there is no file bfore.json", "before.json"),
         ("nowhere/a.json", "there is no folder nowhere", "%ls"),
         ("traces/*.pt", "no file fits traces/*.pt", "%ls traces"),
         ("before.json oom.pickle", "is a trace, oom.pickle a snapshot", "one after"),
@@ -244,7 +244,7 @@ def test_the_command_shows_parts(capsys):
     ("words", "problem", "hint"),
     [
         ([], "required: files", "--help"),
-        (["befor.json"], "there is no file befor.json", "before.json"),
+        (["bfore.json"], "there is no file bfore.json", "before.json"),
         (["before.json", "--reply"], "has no option --reply", "--replay"),
         (["before.json", "--html", "no/where.html"], "no/where.html cannot", "another"),
         (["before.json", "--fit", "1GiB"], "--fit is for memory snapshots", "leave"),
