@@ -75,6 +75,7 @@ def read(  # noqa: PLR0913 -- one for each option
     )
     began_s = time.monotonic()
     files = _named(paths)
+    _check_comparison(len(files), options)
     report: TraceReport | SnapshotReport
     if _kind_of_all(files, options) == _TRACE:
         report = _of_traces(files, options, progress)
@@ -110,7 +111,7 @@ def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
-    kinds = {kind_of(file): file for file in files}
+    kinds = _kinds(files)
     if len(kinds) > 1:
         raise GpuMagicError(
             f"{kinds[_TRACE].name} is a trace, {kinds[_SNAPSHOT].name} a snapshot",
@@ -124,6 +125,34 @@ def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
             "leave it out",
         )
     return kind
+
+
+def _kinds(files: Sequence[Path]) -> dict[Kind, Path]:
+    """Which kinds there are, each with a file of it; damaged ones have none.
+
+    A name that is wrong is told at once, and damage where nothing else is there.
+    """
+    kinds: dict[Kind, Path] = {}
+    damaged: list[GpuMagicError] = []
+    for file in files:
+        try:
+            kinds.setdefault(kind_of(file), file)
+        except GpuMagicError as error:
+            if not file.is_file():
+                raise
+            damaged.append(error)
+    if not kinds:
+        raise damaged[0]
+    return kinds
+
+
+def _check_comparison(count: int, options: Options) -> None:
+    if options.compare and count != _TWO:
+        raise GpuMagicError(
+            f"--compare needs two files, and there {'is' if count == 1 else 'are'} "
+            f"{count}",
+            "type %gpu_open --compare before.json.gz after.json.gz",
+        )
 
 
 # ------------------------------------------------------------------------- traces
@@ -140,6 +169,11 @@ def _of_traces(
             f"none of {len(files)} files can be read: {left_out[0].missing}",
             f"look at one of them: %gpu_open {files[0]}",
         )
+    if options.compare and left_out:
+        raise GpuMagicError(
+            f"{left_out[0].name} cannot be read: {left_out[0].missing}",
+            "copy it again: there is nothing to compare with",
+        )
     if _are_two_runs(ranks, options):
         changes = changes_between(*ranks)
         return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
@@ -154,17 +188,12 @@ def _sorted_out(
 ) -> tuple[list[RankTrace], tuple[FileRead, ...]]:
     ranks = [each for each in answers if isinstance(each, RankTrace)]
     if all(each.rank is not None for each in ranks):
-        ranks.sort(key=lambda each: (each.rank or 0, each.file.name))
+        ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
     return ranks, tuple(each for each in answers if not isinstance(each, RankTrace))
 
 
 def _are_two_runs(ranks: Sequence[RankTrace], options: Options) -> bool:
     """Two traces of one rank, or of none, are two runs; of two ranks they are one."""
-    if options.compare and len(ranks) != _TWO:
-        raise GpuMagicError(
-            f"--compare needs two traces, and there are {len(ranks)}",
-            "type %gpu_open --compare before.json.gz after.json.gz",
-        )
     if len(ranks) != _TWO:
         return False
     return options.compare or ranks[0].rank == ranks[1].rank

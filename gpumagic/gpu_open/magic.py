@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
+from IPython.utils.text import DollarFormatter
 
 from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
@@ -22,11 +25,10 @@ _ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")
 
 def files(_: OpenMagics, begun: str) -> list[str]:
     """Recordings and folders whose path begins like that."""
-    path = Path(begun).expanduser()
-    found = glob.iglob(f"{glob.escape(str(path))}*") if begun else glob.iglob("*")  # noqa: PTH207 -- keeps `./` as it was typed
+    path = os.path.expanduser(begun)  # noqa: PTH111 -- keeps `./` and the last `/`
     offered = []
-    for each in found:
-        typed = begun + each[len(str(path)) :] if begun else each
+    for each in glob.iglob(f"{glob.escape(path)}*"):  # noqa: PTH207 -- likewise
+        typed = begun + each[len(path) :]
         if Path(each).is_dir():
             offered.append(f"{typed}/")
         elif each.endswith(_ENDINGS) and " " not in each:
@@ -94,7 +96,8 @@ class OpenMagics(GpuMagics):
         """
         __tracebackhide__ = True
         options = self.read(self.gpu_open, line, cell)
-        paths = [*options.files, *_lines_of(cell or "")]
+        typed = [*options.files, *_lines_of(cell or "")]
+        paths = [_filled_in(each, self.shell.user_ns) for each in typed]
         return self.show(self._opened(paths, options), options)
 
     def _opened(self, paths: list[str], options: Any) -> TraceReport | SnapshotReport:
@@ -104,6 +107,16 @@ class OpenMagics(GpuMagics):
         wanted = vars(options_of(options))
         with self.progress(None, "Reading", quiet=options.quiet) as steps:
             return api.read(*paths, **wanted, progress=steps.reach)
+
+
+def _filled_in(name: str, names: dict[str, Any]) -> str:
+    """A name of a file, with `{folder}` and `$folder` as in IPython's own magics."""
+    if not re.search(r"[{$]", name) or Path(name).exists():
+        return name
+    try:
+        return str(DollarFormatter().vformat(name, (), names))
+    except Exception:  # noqa: BLE001 -- no variable: then it is the name of a file
+        return name
 
 
 def _lines_of(cell: str) -> Iterator[str]:

@@ -126,13 +126,13 @@ class _Processes:
         if self._ended:
             return _unread(path, "not begun")
         process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
-            [sys.executable, "-c", _CHILD, _PARENT, str(path)],
+            [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the one who asked
         )
-        self._running.add(process)
+        self._add(process)
         said, complaint = process.communicate()
         self._running.discard(process)
         if process.returncode:
@@ -140,6 +140,12 @@ class _Processes:
             return _unread(path, *(last or [f"its reader ended: {process.returncode}"]))
         answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
         return answer
+
+    def _add(self, process: subprocess.Popen[bytes]) -> None:
+        """End it at once, if all others have been ended since it was asked for."""
+        self._running.add(process)
+        if self._ended:
+            process.kill()
 
     def end(self) -> None:
         """End those that still run, and begin no more."""

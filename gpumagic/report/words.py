@@ -12,6 +12,8 @@ Group = dict[str, str]
 WORDS: Final[Mapping[str, Group]] = {
     "time": {
         "95 % interval": "Where the true figure lies in 95 of 100 such measurements.",
+        "another stream": "The GPU was idle although work was launched in time: what "
+        "ran last ran on another stream.",
         "autograd": "torch's record of operations, from which backward() computes "
         "gradients.",
         "backlog": "Work of earlier cells that is still in the queue; the clock "
@@ -21,6 +23,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "busy": "The share of the time in which the GPU ran at least one kernel or "
         "copy.",
         "cold": "With the caches of the GPU emptied before each run.",
+        "collective": "What all ranks of a group do together, such as an all-reduce: "
+        "it ends when the last has come.",
         "communication": "What GPUs send to each other, as in an all-reduce.",
         "copy": "Moves bytes between host and device, or between two places of one "
         "device.",
@@ -33,9 +37,12 @@ WORDS: Final[Mapping[str, Group]] = {
         "GPU clock": "The frequency of the GPU, which falls when it is hot or short "
         "of power.",
         "GPU time": "Time in which the GPU works on what was asked.",
+        "hidden": "Communication while a kernel computes, so that it costs no time.",
         "host": "Python and the processor, which ask the GPU for work.",
         "host code": "Time in which the processor runs Python or C++, and neither "
         "launches nor waits.",
+        "host late": "The next work was launched only after the GPU had run out of "
+        "work.",
         "host waits": "Time in which the processor does nothing until the GPU is done.",
         "idle": "Nothing runs: the queue is empty, or the next work waits for "
         "something.",
@@ -47,12 +54,18 @@ WORDS: Final[Mapping[str, Group]] = {
         "line time": "Time at a line of your code, with all that it has called.",
         "median": "Half of the runs took less, half took more.",
         "middle half": "The runs without the fastest and the slowest quarter.",
+        "moves": "Time in which a rank did nothing but send to others and receive.",
+        "others waited": "How long other ranks waited for this one, as it came last to "
+        "collectives.",
         "outlier": "A run far from the others; it is counted and kept.",
+        "own work": "The time of a rank without its waits for others and without what "
+        "it only moved.",
         "perhaps busy": "It is not known whether the GPU was busy then, for nothing "
         "recorded it.",
         "profile": "A record of what ran when on the host and on the GPU.",
         "race": "Two accesses to the same memory, one of them a write, in no certain "
         "order.",
+        "rank": "One process of a job that runs as many, mostly with a GPU of its own.",
         "roof": "The highest rate that the roofline allows this code.",
         "roofline": "The most that the device can do, by its arithmetic or by its "
         "memory, whichever is less.",
@@ -69,6 +82,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "TF32": "Products of float32 with fewer digits, for speed.",
         "throughput": "The time per call where many are launched and waited for once.",
         "trace": "A profile that is saved as a file, for Perfetto or chrome://tracing.",
+        "waits for others": "Time in which a rank did nothing but wait until others "
+        "came to a collective.",
         "warm-up": "Runs before the first one that counts.",
     },
     "memory": {
@@ -79,6 +94,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "allocator": "The part of torch that hands out GPU memory.",
         "alone": "What comes back if only this name goes.",
         "awaited": "Given back, and still used by another stream.",
+        "before the recording": "In use when the recording began; which line took it "
+        "is not known.",
         "block": "A piece of a segment: one tensor, or a hole.",
         "cached": "Free memory that torch keeps for its next tensors.",
         "change": "How much more is held than before the cell.",
@@ -103,6 +120,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "large pool": "Where torch keeps tensors of more than 1 MiB.",
         "leak": "Memory that is held although nothing will use it again.",
         "left": "What a line took and nobody has given back.",
+        "memory event": "What a snapshot has recorded: an allocation, its being given "
+        "back, or an error.",
         "memory step": "A tensor takes a piece of memory, or gives one back.",
         "no name found": "Memory in tensors that no name of the notebook leads to.",
         "others": "What other processes hold on the same GPU.",
@@ -110,12 +129,16 @@ WORDS: Final[Mapping[str, Group]] = {
         "outside torch": "Memory of this process that torch did not hand out: the "
         "context, kernels, libraries.",
         "peak": "The most that was in use at one time.",
+        "replay": "Recorded requests served again by the rules of torch's allocator, "
+        "under another setting.",
         "reserved": "What torch has taken from the driver: in use and cached together.",
         "rounding": "What a block has more than its tensor needs, since sizes are "
         "rounded up to 512 bytes.",
         "segment": "A stretch of memory that torch has taken from the driver in one "
         "piece.",
         "small pool": "Where torch keeps tensors of 1 MiB and less.",
+        "snapshot": "What torch's allocator held at one moment, and what led to it, "
+        "saved as a file.",
         "workspace": "Memory that cuBLAS keeps for its products.",
     },
     "tensors": {
@@ -164,7 +187,8 @@ WORDS: Final[Mapping[str, Group]] = {
         "host held": "The time for which a copy keeps the host.",
         "loading": "Reading samples and putting them together, before any copy.",
         "non_blocking": "Lets the host go on while a copy from pinned memory runs.",
-        "not hidden": "The part of a copy during which nothing is computed.",
+        "not hidden": "The part of a copy, or of communication, during which nothing "
+        "is computed.",
         "pageable": "Ordinary memory of the host, whose copies make the host wait.",
         "pinned": "Memory of the host that stays in place, so that the GPU can copy "
         "it by itself.",

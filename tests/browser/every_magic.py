@@ -107,6 +107,13 @@ WHERE_IT_WENT = (
     Typed("%gpu_mem mpa", "mpa", fails=True),
 )
 
+WHAT_CAME_HOME = (
+    Typed("%cuda_sync_time -q --trace t.json model(x).sum().item()"),
+    Typed("%gpu_open t.json", "busy"),
+    Typed("%gpu_open t.json t.json", "the same time"),
+    Typed("%gpu_open t.jsno", "t.json", fails=True),
+)
+
 HOW_IT_LIES = (
     Typed("%tensor_info grid.t()", "stride"),
     Typed("%tensor_info grid, grid.t(), grid[:, ::2]", "Pair by pair"),
@@ -131,6 +138,7 @@ CELLS = (
     *WHICH_GPUS,
     *HOW_LONG,
     *WHERE_IT_WENT,
+    *WHAT_CAME_HOME,
     *HOW_IT_LIES,
     *IS_IT_FED,
 )

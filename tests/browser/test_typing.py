@@ -15,11 +15,12 @@ MAGICS = {
     "gpu_select": "Choose which GPUs this notebook uses",
     "cuda_sync_time": "Say how long a cell really took",
     "gpu_mem": "Say where the GPU memory went",
+    "gpu_open": "Say what a recording tells",
     "tensor_info": "Show how tensors lie in memory",
     "pin_loader": "Find out whether a DataLoader feeds the GPU",
 }
 OFFERED = {
-    "%gpu_": {"%gpu_doctor", "%gpu_mem", "%gpu_select"},
+    "%gpu_": {"%gpu_doctor", "%gpu_mem", "%gpu_open", "%gpu_select"},
     "%gpu_doctor --": {"--json", "--quiet", "--help"},
     "%gpu_select --": {"--dry-run", "--simulate", "--restart"},
     "%gpu_select --hazards ": {"report", "poison", "off"},
@@ -33,6 +34,8 @@ OFFERED = {
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
     "%cuda_sync_time --b": {"--before", "--budget", "--bytes"},
     "%gpu_mem --": {"--lines", "--exact", "--cache"},
+    "%gpu_open --": {"--compare", "--replay", "--fit"},
+    "%gpu_open kep": {"kept.json"},
     "%tensor_info --": {"--view", "--alias", "--values"},
     "%pin_loader --": {"--diagnose", "--workers", "--watch"},
     "%pin_loader train": {"train_dl", "train_short"},
@@ -46,6 +49,7 @@ box = gpumagic.simulate("2xh100")
 train_dl, train_short = DataLoader(range(8)), DataLoader(range(2))
 train_other = 1
 %cuda_sync_time -q --name baseline 1 + 1
+open("kept.json", "w").close()
 """
 
 

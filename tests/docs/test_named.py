@@ -18,7 +18,7 @@ _MODELS = re.compile(r'simulate\("([^"]+)"|--simulate (\w+)')
 _LISTED_MODELS = re.compile(r"^\| `simulate\(.*?\)` \| (.*?);", re.MULTILINE)
 
 # Of other programs, and of `python -m gpumagic`.
-_ELSEWHERE = {"--force-reinstall", "--gpus", "--help", "--out", "--port"}
+_ELSEWHERE = {"--force-reinstall", "--gpus", "--help", "--html", "--out", "--port"}
 _OPTIONS = _ELSEWHERE.union(
     *(options_of(room.magic.parser) for room in rooms.every() if room.magic)
 )

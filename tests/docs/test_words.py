@@ -24,6 +24,7 @@ KINDS = (
     "others",
     "free",
     "perhaps busy",
+    "waits for others",
 )
 
 

@@ -54,6 +54,13 @@ QUESTIONS = (
     ("How much slower is it?", "gpu_open-runs-slower", "1.24x slower (318 -> 394 ms)"),
     ("Which kernel did it?", "gpu_open-runs-slower", "took 60.0 ms more (180 runs)"),
     ("Does it run more often?", "gpu_open-runs-slower", "1,440 to 2,160"),
+    ("What filled it?", "gpu_open-snapshot-oom", "61.0 % of what was held is made in"),
+    ("What leaks?", "gpu_open-snapshot-grown", "train.py, line 44 holds 1.15 GiB more"),
+    (
+        "What do I set?",
+        "gpu_open-snapshot-replay",
+        "expandable_segments:True would have",
+    ),
 )
 
 

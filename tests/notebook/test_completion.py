@@ -200,6 +200,7 @@ def test_the_matcher_goes_with_the_extension():
         ("%gpu_select --simulate o", ["off"]),
         ("%gpu_select --hazards po", ["poison"]),
         ("%pin_loader x --workers ", ["auto"]),
+        ("%gpu_open --rep", ["--replay"]),
     ],
 )
 def test_what_completes_behind_each_magic(loaded, line, words):
@@ -229,6 +230,22 @@ def test_the_words_are_those_that_are_understood(loaded):
     completion = Completion(loaded, Session(TwoGpus), {"gpu_mem"})
     listed = failed.hint.removeprefix("say one of ").removesuffix(", or nothing")
     assert completion.candidates("%gpu_mem ").words == sorted(listed.split(", "))
+
+
+def test_recordings_complete_behind_the_magic_that_opens_them(
+    loaded, tmp_path, monkeypatch
+):
+    """Files that can be recordings, and folders; one after the other."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces").mkdir()
+    for name in ("rank0.json.gz", "rank1.json.gz", "notes.txt", "traces/rank2.json"):
+        (tmp_path / name).touch()
+
+    files = ["rank0.json.gz", "rank1.json.gz"]
+    assert_offered(loaded, "%gpu_open ", [*files, "traces/"])
+    assert_offered(loaded, "%gpu_open --compare ran", files)
+    assert_offered(loaded, "%gpu_open rank0.json.gz tra", ["traces/"])
+    assert_offered(loaded, "%gpu_open traces/", ["traces/rank2.json"])
 
 
 def test_gpus_complete_by_number_and_by_uuid(bare_shell, monkeypatch):

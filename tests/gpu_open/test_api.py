@@ -1,0 +1,294 @@
+"""Files become a report by what is in them, and by how many there are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpumagic import gpu_open
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_open import many
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+from tests.gpu_open.written import write_job, write_snapshot, write_trace
+
+REPOSITORY = Path(__file__).parents[2]
+READ = """
+import sys
+from gpumagic import gpu_open
+print([each.rank for each in gpu_open.read(*sys.argv[1:]).ranks])
+"""
+
+
+@pytest.fixture
+def in_processes(monkeypatch):
+    """Each file is read by a process of its own, however small it is."""
+    monkeypatch.setattr(many, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(many, "_processors", lambda: 4)
+
+
+# ------------------------------------------------------------- one, two, many files
+
+
+def test_one_trace_is_one_process(tmp_path):
+    """It has figures of its own, and nothing to compare."""
+    report = gpu_open.read(write_trace(tmp_path / "run.json"))
+
+    assert isinstance(report, TraceReport)
+    assert [each.kernels[0].count for each in report.ranks] == [4]
+    assert (report.together, report.comparison) == (None, None)
+    assert report.read_s > 0
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_two_files_of_one_rank_are_two_runs(tmp_path, rank):
+    """So are two of which neither tells a rank; the first is before."""
+    before = write_trace(tmp_path / "b.json", rank=rank)
+    after = write_trace(tmp_path / "a.json", rank=rank, own_us=600, last_us=600)
+
+    report = gpu_open.read(before, after)
+
+    assert report.together is None
+    (change, *_) = report.comparison.kernels
+    assert change.after_s - change.before_s == pytest.approx(4 * 100e-6)
+
+
+def test_two_files_of_two_ranks_are_one_job_unless_it_is_said(tmp_path):
+    """`compare` makes two runs of them."""
+    files = write_job(tmp_path, 2)
+
+    assert gpu_open.read(*files).comparison is None
+    assert gpu_open.read(*files).together.matched == 4
+    for report in (gpu_open.read(*files, compare=True), gpu_open.compare(*files)):
+        assert report.together is None
+        assert report.comparison is not None
+
+
+@pytest.mark.parametrize("way", ["files", "folder", "pattern"])
+def test_a_job_is_named_by_its_files_its_folder_or_a_pattern(tmp_path, way):
+    """Whichever it is, ranks come in their order, each file once."""
+    files = write_job(tmp_path / "job", 11, slow=7)
+    named = {
+        "files": [*reversed(files), files[0]],
+        "folder": [tmp_path / "job"],
+        "pattern": [tmp_path / "job" / "rank*.json.gz"],
+    }
+
+    report = gpu_open.read(*named[way])
+
+    assert [each.rank for each in report.ranks] == list(range(11))
+    assert report.together.slowest == 7
+
+
+def test_a_rank_that_is_there_twice_among_others_is_refused(tmp_path):
+    """Which of them belongs to the job, nobody can tell."""
+    files = write_job(tmp_path, 3)
+    again = write_trace(tmp_path / "again.json", rank=1)
+
+    with pytest.raises(GpuMagicError) as refused:
+        gpu_open.read(*files, again)
+
+    assert "rank 1 is in 2 files" in refused.value.problem
+    assert "--compare" in refused.value.hint
+
+
+def test_traces_and_snapshots_are_not_mixed(tmp_path):
+    """Each of them is named in the error."""
+    files = write_trace(tmp_path / "a.json"), write_snapshot(tmp_path / "b.pickle")
+
+    with pytest.raises(GpuMagicError, match=r"a\.json is a trace, b\.pickle a snap"):
+        gpu_open.read(*files)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_comparison_is_of_two(tmp_path, count):
+    """One file is compared with nothing, three are too many."""
+    with pytest.raises(GpuMagicError, match=f"needs two .* {count}"):
+        gpu_open.read(*write_job(tmp_path, count), compare=True)
+
+
+def test_a_snapshot_may_be_compared_with_another(tmp_path):
+    """What `compare` means for traces, two snapshots mean anyway."""
+    first, second = (write_snapshot(tmp_path / name) for name in ("a.pickle", "b.pkl"))
+
+    assert gpu_open.read(first).grown is None
+    assert gpu_open.compare(first, second).grown == ()
+    with pytest.raises(GpuMagicError, match="needs two"):
+        gpu_open.read(first, compare=True)
+    with pytest.raises(GpuMagicError, match="3 memory snapshots"):
+        gpu_open.read(first, second, write_snapshot(tmp_path / "c.pickle"))
+
+
+def test_what_is_asked_of_a_snapshot_is_in_the_report(tmp_path):
+    """Settings alone mean a replay; a size is answered for each device."""
+    path = write_snapshot(tmp_path / "oom.pickle")
+
+    report = gpu_open.read(path, settings=["max_split_size_mb:64"], fit_bytes=1 << 20)
+
+    assert isinstance(report, SnapshotReport)
+    (replay,) = report.replays
+    assert [each.setting.text for each in replay.replays][1:] == [
+        "max_split_size_mb:64"
+    ]
+    assert [each.nbytes for each in report.would_fit] == [1 << 20]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"replay": True}, {"fit_bytes": 5}, {"settings": ["max_split_size_mb:64"]}],
+)
+def test_a_trace_is_not_asked_about_memory(tmp_path, options):
+    """The option is named as it would be typed."""
+    with pytest.raises(GpuMagicError, match=r"--\w+ is for memory snapshots"):
+        gpu_open.read(write_trace(tmp_path / "run.json"), **options)
+
+
+# ---------------------------------------------------------------- what is unreadable
+
+
+@pytest.mark.parametrize("content", [b"", b"no trace", b'{"traceEvents": ['])
+def test_one_unreadable_file_among_many_is_left_out_and_told(tmp_path, content):
+    """Jobs are killed while they write: the others still tell what they can."""
+    files = write_job(tmp_path, 3)
+    files[1].write_bytes(content)
+
+    report = gpu_open.read(*files)
+
+    assert [each.rank for each in report.ranks] == [0, 2]
+    assert [each.name for each in report.left_out] == ["rank1.json.gz"]
+    assert "rank1.json.gz could not be read" in str(report)
+
+
+def test_where_none_can_be_read_one_error_says_why(tmp_path):
+    """Two lines, whatever is wrong with each."""
+    files = write_job(tmp_path, 3)
+    for file in files:
+        file.write_bytes(b"")
+
+    with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz is empty"):
+        gpu_open.read(*files)
+
+
+def test_a_misspelt_name_is_met_with_the_right_one(tmp_path):
+    """It is an error also among many: nothing that was named is left out unsaid."""
+    files = write_job(tmp_path, 3)
+
+    with pytest.raises(GpuMagicError) as refused:
+        gpu_open.read(*files, tmp_path / "rank1.jsn.gz")
+
+    assert "there is no file" in refused.value.problem
+    assert "rank1.json.gz" in refused.value.hint
+
+
+def test_no_file_at_all_is_refused():
+    """The error says what to type."""
+    with pytest.raises(GpuMagicError, match="no file was named"):
+        gpu_open.read()
+
+
+# ------------------------------------------------------------------- many processes
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_processes_of_their_own_tell_the_same(tmp_path):
+    """Ranks, errors and progress are as if all were read here."""
+    files = write_job(tmp_path, 8, slow=5)
+    files[2].write_bytes(b'{"traceEvents": [')
+    told = []
+
+    report = gpu_open.read(*files, progress=told.append)
+
+    here = [many.rank_in(file) for file in files if file != files[2]]
+    assert list(report.ranks) == here
+    assert [each.name for each in report.left_out] == ["rank2.json.gz"]
+    assert told == [number / 8 for number in range(1, 9)]
+
+
+def test_processes_need_no_more_than_this_one(tmp_path):
+    """What lies in the current folder under the name of a module is not imported."""
+    files = write_job(tmp_path / "job", 2, padding=many._WORTH_A_PROCESS_BYTES)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "zipfile.py").write_text("raise SystemExit('imported')")
+    (elsewhere / "gpumagic").mkdir()
+    program = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}){READ}"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *map(str, files)],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
+
+
+@contextmanager
+def readers(monkeypatch):
+    """Processes that read without end, as they begin."""
+    begun = []
+    popen = subprocess.Popen
+
+    def endless(words, **options):
+        program = "import time; time.sleep(100)"
+        begun.append(popen([words[0], "-c", program], **options))
+        return begun[-1]
+
+    monkeypatch.setattr(many.subprocess, "Popen", endless)
+    try:
+        yield begun
+    finally:
+        for each in begun:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_ctrl_c_leaves_no_process_behind(tmp_path, monkeypatch):
+    """It comes through while they read, and ends them all; none begins afterwards."""
+    files = write_job(tmp_path, 8)
+    main = threading.main_thread().ident
+
+    with readers(monkeypatch) as begun:
+
+        def interrupt():
+            while len(begun) < 4:
+                time.sleep(0.01)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        began_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            gpu_open.read(*files)
+        took_s = time.monotonic() - began_s
+
+        assert [each.poll() is None for each in begun] == [False] * 4
+    assert took_s < 60
+
+
+def test_a_process_that_begins_while_all_are_ended_is_ended_too(tmp_path, monkeypatch):
+    """Between the look and the list there is a moment; it is no way out."""
+    with readers(monkeypatch) as begun:
+        processes = many._Processes()
+        start = many.subprocess.Popen
+
+        def ended_meanwhile(*words, **options):
+            process = start(*words, **options)
+            processes.end()
+            return process
+
+        monkeypatch.setattr(many.subprocess, "Popen", ended_meanwhile)
+
+        processes.ask(tmp_path / "any.json")
+
+        assert [each.poll() is None for each in begun] == [False]

@@ -1,0 +1,260 @@
+"""`%gpu_open` as it is typed, and `python -m gpumagic open`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpumagic import __main__ as command
+from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.gpu_open.magic import OpenMagics, files
+from gpumagic.gpu_open.report import SnapshotReport
+from gpumagic.notebook.session import Session
+from tests.gpu_open.written import write_job, write_snapshot, write_trace
+
+
+@pytest.fixture
+def shell():
+    """A shell with this one magic."""
+    shell = InteractiveShell()
+    shell.register_magics(OpenMagics(shell, Session()))
+    yield shell
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with recordings, and in it."""
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path / "traces", 3, slow=2)
+    write_trace(tmp_path / "before.json", rank=0)
+    write_trace(tmp_path / "after.json", rank=0, own_us=600, last_us=600)
+    write_snapshot(tmp_path / "oom.pickle")
+    write_trace(tmp_path / "two words.json", rank=0)
+    return tmp_path
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What the magic displays."""
+    found = []
+    monkeypatch.setattr(
+        "gpumagic.notebook.magics.display", lambda *what, **_: found.extend(what)
+    )
+    return found
+
+
+def opened(shell, line):
+    """The report that a line hands out, without showing it."""
+    return shell.run_line_magic("gpu_open", f"-o -q {line}")
+
+
+# ------------------------------------------------------------------------- the magic
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("before.json", [0]),
+        ("'two words.json'", [0]),
+        ('"two words.json"', [0]),
+        ("traces/rank1.json.gz traces/rank0.json.gz", [0, 1]),
+        ("traces", [0, 1, 2]),
+        ("traces/", [0, 1, 2]),
+        ("traces/*.gz", [0, 1, 2]),
+        ("traces/rank[02].json.gz", [0, 2]),
+        ("*/rank?.json.gz  # all of them", [0, 1, 2]),
+        ("--compare traces/rank0.json.gz traces/rank1.json.gz", [0, 1]),
+    ],
+)
+def test_files_are_named_as_in_a_shell(shell, line, ranks):
+    """Names with blanks, folders, patterns, remarks."""
+    assert [each.rank for each in opened(shell, line).ranks] == ranks
+
+
+def test_variables_of_the_notebook_stand_in_braces(shell, here):
+    """Or behind a dollar, as in IPython's own; a file of such a name comes first."""
+    shell.user_ns["folder"] = here / "two words"
+    (here / "two words").symlink_to("traces")
+    write_trace(here / "run_{0}.json", rank=9)
+
+    assert len(opened(shell, "{folder}").ranks) == 3
+    assert len(opened(shell, "$folder/rank1.json.gz {folder}/rank0.*").ranks) == 2
+    assert [each.rank for each in opened(shell, "run_{0}.json").ranks] == [9]
+    with pytest.raises(GpuMagicError, match=r"no file \{nothing\}"):
+        opened(shell, "{nothing}")
+
+
+def test_each_line_of_a_cell_is_one_more_file(shell):
+    """Blanks in a name need no quotes there."""
+    lines = "\n  before.json\n\ntwo words.json\n"
+
+    report = shell.run_cell_magic("gpu_open", "-o -q", lines)
+    assert [each.file.name for each in report.ranks] == [
+        "before.json",
+        "two words.json",
+    ]
+
+    report = shell.run_cell_magic("gpu_open", "-o -q after.json", "before.json")
+    assert [each.file.name for each in report.ranks] == ["after.json", "before.json"]
+
+
+def test_sizes_and_settings_are_read_as_they_are_typed(shell):
+    """The word `default` is torch's own setting, which has no text."""
+    report = opened(
+        shell,
+        "oom.pickle --setting max_split_size_mb:64 --setting default --memory 24GiB "
+        "--fit 1.5MiB",
+    )
+
+    assert isinstance(report, SnapshotReport)
+    settings = {each.setting.text for each in report.replays[0].replays[1:]}
+    assert settings == {"expandable_segments:False", "max_split_size_mb:64", ""}
+    assert {each.setting.total_bytes for each in report.replays[0].replays[1:]} == {
+        24 << 30
+    }
+    assert report.would_fit[0].nbytes == 3 << 19
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "hint"),
+    [
+        ("", "no file was named", "%gpu_open"),
+        ("bfore.json", "there is no file bfore.json", "before.json"),
+        ("nowhere/a.json", "there is no folder nowhere", "%ls"),
+        ("traces/*.pt", "no file fits traces/*.pt", "%ls traces"),
+        ("before.json oom.pickle", "is a trace, oom.pickle a snapshot", "one after"),
+        ("before.json --replay", "--replay is for memory snapshots", "leave it out"),
+        ("before.json --fit 3GiB", "--fit is for memory snapshots", "leave it out"),
+        ("--compare --replay a b", "--replay for memory snapshots", "leave one"),
+        ("--compare before.json", "needs two files", "--compare before"),
+        ("oom.pickle --memory 24GiB", "--memory alone", "add --replay"),
+        ("oom.pickle --fit much", "'much'", ""),
+        ("oom.pickle --replay --setting expandible_segments:True", "expandible", ""),
+        ("oom.pickle --reply", "no option --reply", "--replay"),
+        ("before.json --trace x", "no option --trace", ""),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(shell, line, problem, hint):
+    """In two lines: what is wrong, and what to type."""
+    with pytest.raises((GpuMagicError, UsageProblem)) as refused:
+        opened(shell, line)
+
+    assert problem in refused.value.problem
+    assert hint in (refused.value.hint or "")
+
+
+def test_o_v_q_and_json_are_those_of_all_magics(shell, shown):
+    """Handed out, stored, silent, as plain values."""
+    report = shell.run_line_magic("gpu_open", "-o -v kept before.json")
+    assert shown == [report]
+    assert shell.user_ns["kept"] is report
+    assert shell.run_line_magic("gpu_open", "before.json") is None
+    assert len(shown) == 2
+
+    shell.run_line_magic("gpu_open", "-q before.json")
+    assert len(shown) == 2
+
+    shell.run_line_magic("gpu_open", "--json before.json")
+    told = json.loads(shown[-1]["text/plain"])
+    assert told["ranks"][0]["kernels"][0]["count"] == 4
+
+
+def test_parts_are_shown_at_once_or_of_the_last_report(shell, shown):
+    """Alone, --show and --all open no file again."""
+    shell.run_line_magic("gpu_open", "--show how before.json")
+    assert "The time counts from" in shown[-1].drawing().text()
+
+    (path,) = shell.run_line_magic("gpu_open", "-o -q before.json").ranks
+    shell.run_line_magic("gpu_open", "--show file")
+    assert path.file.name in shown[-1].drawing().text()
+    shell.run_line_magic("gpu_open", "--all")
+    assert "What was read" in shown[-1].drawing().text()
+    with pytest.raises(GpuMagicError, match="no part 'memory'"):
+        shell.run_line_magic("gpu_open", "--show memory")
+
+
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        ("", ["after.json", "before.json", "oom.pickle", "traces/"]),
+        ("be", ["before.json"]),
+        ("./be", ["./before.json"]),
+        ("tra", ["traces/"]),
+        ("traces/", [f"traces/rank{rank}.json.gz" for rank in range(3)]),
+        ("traces/rank1", ["traces/rank1.json.gz"]),
+        ("nothing", []),
+        ("[", []),
+    ],
+)
+def test_tab_offers_recordings_and_folders(begun, offered, here):
+    """As they were begun, and nothing that cannot be one."""
+    (here / "notes.txt").touch()
+
+    assert sorted(files(None, begun)) == offered
+
+
+# ----------------------------------------------------------------------- the command
+
+
+def run(capsys, *words):
+    """The exit status, and what was written."""
+    status = command.main(["open", *words])
+    return status, *capsys.readouterr()
+
+
+def test_the_command_says_what_the_magic_says(capsys):
+    """One report, in a terminal."""
+    status, out, errors = run(capsys, "traces/*.json.gz")
+
+    assert (status, errors) == (0, "")
+    assert out.startswith("rank 2 took 1.46x the median for its own work")
+
+
+def test_the_command_writes_a_page(capsys, here):
+    """With all that is folded, beside what it prints."""
+    status, out, _ = run(capsys, "oom.pickle", "--replay", "--html", "out.html")
+
+    page = (here / "out.html").read_text(encoding="utf-8")
+    assert status == 0
+    assert page.startswith("<!doctype html>")
+    assert out.partition("\n")[0].split(";")[0] in page
+    assert "What was read" in page or "How it was measured" in page
+    assert "<script" not in page
+
+
+def test_the_command_gives_plain_values(capsys):
+    """`--json` is the report's own."""
+    _, out, _ = run(capsys, "before.json", "after.json", "--json")
+
+    told = json.loads(out)
+    assert told["comparison"]["length_before_s"] < told["comparison"]["length_after_s"]
+
+
+def test_the_command_shows_parts(capsys):
+    """As the magic does: some, or all."""
+    assert "What was read" in run(capsys, "before.json", "--show", "file")[1]
+    assert "What was read" in run(capsys, "before.json", "--all")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        ([], "required: files", "--help"),
+        (["bfore.json"], "there is no file bfore.json", "before.json"),
+        (["before.json", "--reply"], "has no option --reply", "--replay"),
+        (["before.json", "--html", "no/where.html"], "no/where.html cannot", "another"),
+        (["before.json", "--fit", "1GiB"], "--fit is for memory snapshots", "leave"),
+    ],
+)
+def test_what_is_wrong_is_told_in_two_lines(capsys, words, problem, hint):
+    """The exit status is 2, nothing is printed, and there is no traceback."""
+    status, out, errors = run(capsys, *words)
+
+    assert (status, out) == (2, "")
+    assert problem in errors
+    assert hint in errors
+    assert len(errors.splitlines()) == 2
