@@ -1,4 +1,4 @@
-"""What `%gpu_ranks` answers: where ranks sit, what a cell did on all, who is missing."""
+"""What `%gpu_ranks` answers: who sits where, what a cell did, who is missing."""
 
 from __future__ import annotations
 
