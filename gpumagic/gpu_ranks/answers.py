@@ -166,7 +166,7 @@ def read(said: object, place: int) -> Answer:
     kinds = {"seat": _seat, "done": _done, "alive": _alive, "sums": _sums}
     read_as = kinds.get(str(said.get("kind")))
     if read_as is None:
-        return _garbage(place, f"it sent {clean(str(said.get('kind')))[:20]!r}")
+        return _garbage(place, f"it sent {str(said.get('kind'))[:20]!r}")
     try:
         answer: Answer = read_as(_Fields(said), place)
     except Garbage as error:
