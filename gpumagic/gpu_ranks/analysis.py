@@ -1,4 +1,4 @@
-"""What many ranks come to: who is slow, who waits, who sits where, who is missing. Pure.
+"""What many ranks come to: who is slow, who waits, who sits where. Pure.
 
 It knows neither engines nor torch: what ranks have said goes in, a report comes out. So
 it works on what a job has written down as well.

@@ -19,6 +19,7 @@ from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
+from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.flight_recorder import flight
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.report import TimingReport
+    from gpumagic.gpu_mem.report import CellReport
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
     from gpumagic.gpu_select.report import Row, SelectReport
@@ -251,23 +253,33 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
     return min(starts), max(ends)
 
 
-def _memory(report: Any) -> dict[str, Any] | None:
-    """The fullest device that the block used."""
-    if report is None or not report.devices:
+def _memory(report: CellReport | None) -> dict[str, Any] | None:
+    """The fullest device of this process, and its peak while the block ran."""
+    runtime = runtime_now()
+    if not runtime.started():
         return None
-    change = max(report.devices, key=lambda each: each.after.allocated_bytes or 0)
-    device = change.after.device
-    limit = runtime_now().memory_bytes(device)
+    found = [read_counters(runtime, device) for device in runtime.devices_in_use()]
+    if not found:
+        return None
+    now = max(found, key=lambda each: each.reserved_bytes or 0)
+    changes = () if report is None else report.changes
+    peaks = [
+        each.peak.high_bytes for each in changes if each.after.device == now.device
+    ]
+    limit = runtime.memory_bytes(now.device)
     return {
-        "device": device,
-        "allocated_bytes": change.after.allocated_bytes,
-        "reserved_bytes": change.after.reserved_bytes,
-        "peak_bytes": change.peak.high_bytes,
+        "device": now.device,
+        "allocated_bytes": now.allocated_bytes,
+        "reserved_bytes": now.reserved_bytes,
+        # Where nothing moved, what is there was there all the time.
+        "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
         "limit_bytes": None if limit is None else limit[1],
-        "ooms": change.after.ooms,
+        "ooms": now.ooms,
     }
 
 
-def _names(report: Any) -> list[list[Any]]:
-    holders = () if report is None or report.holdings is None else report.holdings.rows
-    return [[each.name, each.nbytes] for each in holders[:_MOST_NAMES]]
+def _names(report: CellReport | None) -> list[list[Any]]:
+    holders = (
+        () if report is None or report.holdings is None else report.holdings.holders
+    )
+    return [[each.name, each.reachable_bytes] for each in holders[:_MOST_NAMES]]
