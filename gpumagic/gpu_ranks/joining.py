@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
+import socket
 from typing import Any
 
 from gpumagic.errors import GpuMagicError, error_line
@@ -27,6 +28,21 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
     if not asked["dry_run"]:
         os.environ["LOCAL_RANK"] = str(asked["local_rank"])
     return on_rank.seat(asked["engine"])
+
+
+def meet(asked: dict[str, Any]) -> dict[str, Any]:
+    """Where others can meet this process, which is to be rank 0.
+
+    Args:
+        asked: `engine`.
+    """
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    return on_rank.seat(asked["engine"]) | {
+        "address": socket.gethostname(),
+        "port": port,
+    }
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +69,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
             asked["backend"],
             rank=asked["rank"],
             world_size=asked["world_size"],
-            timeout=datetime.timedelta(seconds=asked.get("timeout_s", 1800)),
+            timeout=dt.timedelta(seconds=asked.get("timeout_s", 1800)),
         )
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}

@@ -28,6 +28,7 @@ def answer(request: str) -> None:
     kinds: dict[str, Callable[[dict[str, Any]], None]] = {
         "seat": lambda asked: _say(on_rank.seat(asked["engine"])),
         "run": _run,
+        "meet": lambda asked: _say(joining.meet(asked)),
         "join": lambda asked: _say(joining.join(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
