@@ -91,7 +91,7 @@ class Panel:
 def _table(alive: Sequence[Alive]) -> Table:
     return Table(
         "Where ranks are",
-        (Column("Rank", numeric=True), Column("Is"), Column("At"), Column("Steps")),
+        (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")),
         tuple(
             (
                 str(each.name),
