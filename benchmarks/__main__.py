@@ -16,6 +16,7 @@ BENCHMARKS = (
     "cell_timing",  # our times beside those of the tools for the same
     "memory_line",  # what watching every cell's memory costs
     "prefetching",  # what copying ahead costs the host, beside a plain loop
+    "reading_traces",  # what %gpu_open costs, beside HolisticTraceAnalysis
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumagic import __version__
@@ -59,6 +60,10 @@ def _read(words: list[str]) -> argparse.Namespace:
     )
     demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
     demo.set_defaults(run=_demo)
+    recording = commands.add_parser(
+        "open", help="say what a trace or a memory snapshot tells: open FILE..."
+    )
+    _add_recordings(recording)
     choose = commands.add_parser(
         "select", help="choose GPUs for a program: select free -n 1 -- python train.py"
     )
@@ -77,6 +82,28 @@ def _read(words: list[str]) -> argparse.Namespace:
         raise _unknown(commands.choices[words[0]], kind, unknown[0], known)
     options.program = program
     return options
+
+
+def _add_recordings(parser: argparse.ArgumentParser) -> None:
+    """What `open` takes; the same as the magic."""
+    parser.add_argument("files", nargs="+", help="traces, or one or two snapshots")
+    for option, does in (
+        ("--compare", "two traces are two runs: what got slower?"),
+        ("--replay", "of a snapshot: would other settings have helped?"),
+        ("--json", "as JSON"),
+    ):
+        parser.add_argument(option, action="store_true", help=does)
+    for option, metavar, does in (
+        ("--fit", "SIZE", "of a snapshot: would that have fitted?"),
+        ("--memory", "SIZE", "with --replay or --fit: what the device has"),
+        ("--html", "FILE", "write a page as well"),
+    ):
+        parser.add_argument(option, metavar=metavar, help=does)
+    parser.add_argument(
+        "--setting", action="append", metavar="TEXT", help="with --replay: under which"
+    )
+    add_parts(parser)
+    parser.set_defaults(run=_open)
 
 
 def _before_and_after(mark: str, words: list[str]) -> tuple[list[str], list[str]]:
@@ -109,6 +136,36 @@ def _words(options: argparse.Namespace) -> int:
 
     _write(words(" ".join(options.term)), options)
     return 0
+
+
+def _open(options: argparse.Namespace) -> int:
+    from gpumagic.gpu_open import api
+    from gpumagic.gpu_open.options import options_of
+    from gpumagic.notebook.live import progress
+
+    wanted = vars(options_of(options))
+    with progress(None, None, "Reading") as steps:
+        report = api.read(*options.files, **wanted, progress=steps.reach)
+    if options.html:
+        _write_page(report, options.html)
+    if options.json:
+        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
+    else:
+        _write(report, options)
+    return 0
+
+
+def _write_page(report: Report, file: str) -> None:
+    """Write a report as a page, with all that it has folded."""
+    from gpumagic.drawing.html import page
+
+    drawing = report.drawing()
+    try:
+        Path(file).write_text(page(drawing.title, drawing.html()), encoding="utf-8")
+    except OSError as error:
+        raise GpuMagicError(
+            f"{file} cannot be written: {error.strerror}", "name another file"
+        ) from error
 
 
 def _write(report: Report, options: argparse.Namespace) -> None:

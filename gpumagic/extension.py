@@ -26,6 +26,7 @@ ROOMS = (
     Room("cuda_sync_time", "TimeMagics"),  # what it takes: time
     Room("gpu_mem", "MemoryMagics"),  # and memory
     Room("pin_loader", "LoaderMagics"),  # and what feeds it
+    Room("gpu_open", "OpenMagics"),  # what was recorded elsewhere
 )
 
 

@@ -37,11 +37,12 @@ _KINDS = {
     SpanKind.COPY: "copy",
     SpanKind.FILL: "copy",
 }
-_COMMUNICATION = "communication"
-_ORDER = (*dict.fromkeys(_KINDS.values()), _COMMUNICATION, PERHAPS)
-_IDLE = frozenset({WAITS, PERHAPS})  # what does not count as busy
+COMMUNICATION, FOR_OTHERS = "communication", "waits for others"
+ORDER = (*dict.fromkeys(_KINDS.values()), COMMUNICATION, FOR_OTHERS, PERHAPS)
+_IDLE = frozenset({WAITS, FOR_OTHERS, PERHAPS})  # what does not count as busy
 _AT_WORK = "at work"
 _CELLS_EACH = 4  # of the width of a terminal, for each span of several kinds
+_HARDLY_MORE = 1.3  # times as many spans as there should be; their widths differ
 _FEW = 2  # devices, each of which has a line of its own
 _HOST_LANES = 3
 
@@ -51,7 +52,7 @@ StreamKey = tuple[int, int]  # a device, its stream; -1 is an unknown one
 def kind_of(span: TraceSpan) -> str:
     """What a span is called in pictures, which gives it its colour."""
     if span.kind is SpanKind.KERNEL and span.name.lower().startswith("nccl"):
-        return _COMMUNICATION
+        return COMMUNICATION
     return _KINDS[span.kind]
 
 
@@ -85,6 +86,11 @@ class _PooledLane(SeenLane):
     """A lane that is drawn by the stretch, and told as it is."""
 
     whole: Lane = field(default_factory=lambda: Lane(""))
+
+    @cached_property
+    def busy_s(self) -> float:
+        """That of the whole lane."""
+        return self.whole.busy_s
 
     def words(self, scale: Scale) -> str:
         """The whole lane in one sentence."""
@@ -144,11 +150,11 @@ def picture(
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
     window = Span(0.0, length_s)
     if part is None:
-        return Picture(CAPTION, tuple(lanes), _ORDER, window)
+        return Picture(CAPTION, tuple(lanes), ORDER, window)
     window = Span(*part)
     caption = f"{CAPTION}, {seconds_text(part[0])} to {seconds_text(part[1])}"
     cut = tuple(SeenLane(lane.name, tuple(_cut(lane, window))) for lane in lanes)
-    return Picture(caption, cut, _ORDER, window)
+    return Picture(caption, cut, ORDER, window)
 
 
 def length_of(report: TimingReport) -> float:
@@ -192,9 +198,17 @@ def _fit_for_text(lane: Lane, most: int) -> Lane:
     if len(lane.drawn) <= most or len(kinds) == 1:
         return lane
     length_s = lane.drawn[-1].end_s - lane.drawn[0].start_s
-    groups = stretches(lane.drawn, length_s * len(kinds) / most)
-    drawn = tuple(each for group in groups for each in _pool(group))
+    shortest_s = length_s * len(kinds) / most
+    drawn = _pooled(lane, shortest_s)
+    while len(drawn) > most * _HARDLY_MORE and shortest_s < length_s:
+        shortest_s *= _HARDLY_MORE
+        drawn = _pooled(lane, shortest_s)
     return _PooledLane(lane.name, drawn, lane)
+
+
+def _pooled(lane: Lane, shortest_s: float) -> tuple[Span, ...]:
+    groups = stretches(lane.drawn, shortest_s)
+    return tuple(each for group in groups for each in _pool(group))
 
 
 def _pool(group: Sequence[Span]) -> Iterator[Span]:
@@ -226,24 +240,24 @@ def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
         spans = threads[thread]
         over = [drawn_span(each) for each in spans if each.kind is not SpanKind.HOST]
         own = [drawn_span(each) for each in spans if each.kind is SpanKind.HOST]
-        below = _apart(own) if thread else whole
+        below = apart(own) if thread else whole
         name = f"host, thread {thread}" if thread else "host"
-        yield SeenLane(name, tuple(_laid_over(below, _apart(over))))
+        yield SeenLane(name, tuple(laid_over(below, apart(over))))
 
 
-def _apart(spans: Iterable[Span]) -> list[Span]:
+def apart(spans: Iterable[Span]) -> list[Span]:
     """The spans without what earlier ones cover."""
-    apart: list[Span] = []
+    alone: list[Span] = []
     until_s = 0.0
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
         start_s = max(span.start_s, until_s)
         if start_s < span.end_s or start_s == span.start_s:
-            apart.append(replace(span, start_s=start_s))
+            alone.append(replace(span, start_s=start_s))
             until_s = max(until_s, span.end_s)
-    return apart
+    return alone
 
 
-def _laid_over(below: Sequence[Span], above: Sequence[Span]) -> Iterator[Span]:
+def laid_over(below: Sequence[Span], above: Sequence[Span]) -> Iterator[Span]:
     """The upper spans, and of the lower ones what they leave free; both apart."""
     yield from above
     first = 0
@@ -349,14 +363,14 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
             until_s = min(max(done_s, returned_s), length_s)
         if report.tells(run.waited_s):
             sure.append((returned_s, length_s if alone else until_s))
-        above = _apart(
+        above = apart(
             Span(*each, _AT_WORK, KERNEL) for each in sure if each[0] < each[1]
         )
         unknown_until_s = length_s if _may_go_on(report, done_s) else until_s
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
         kind = report.setting.kind
         name = devices_text(kind, numbers) if numbers else kind
-        yield SeenLane(name, tuple(_laid_over(below, above)))
+        yield SeenLane(name, tuple(laid_over(below, above)))
 
 
 def _may_go_on(report: TimingReport, done_s: float | None) -> bool:

@@ -24,7 +24,7 @@ from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
     from gpumagic.drawing import Cell, Part
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _SUBMITTING = frozenset({SpanKind.LAUNCH, SpanKind.WAIT})
 _NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
+_PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")  # a copy has a blank before them
+_WRAPPERS = frozenset({"Kernel", "Kernel2", "device_kernel"})  # of cutlass
 _KERNELS = "What took most of the GPU's time"
 
 
@@ -53,7 +55,7 @@ def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
             parts.append(_by_name(profile))
         yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
     if profile.operators and profile.launches:
-        table = replace(operators_table(profile), caption="")
+        table = replace(operators_table(profile.operators), caption="")
         yield Details("Operators on the CPU", (table,), "operators")
     if profile.spans:
         yield Details("Every thread and stream", (timeline(profile, setting),), "lanes")
@@ -123,12 +125,17 @@ def kernel_name(name: str) -> str:
     'reduce_kernel'
     >>> kernel_name("Memcpy HtoD (Pinned -> Device)"), kernel_name("aten::mm")
     ('Memcpy HtoD (Pinned -> Device)', 'aten::mm')
+    >>> kernel_name("void cutlass::Kernel<sm80_gemm>(sm80_gemm::Params)")
+    'sm80_gemm'
     """
     if not name.startswith("void ") and "<" not in name:
-        return name
+        return _PARAMETERS.sub("", name)
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    bare = re.split(r"[<(]", bare, maxsplit=1)[0]
-    return _NAMESPACES.sub("", bare).strip() or name
+    first, *inner = re.split(r"[<(]", bare, maxsplit=2)
+    short = _NAMESPACES.sub("", first).strip()
+    if short in _WRAPPERS and inner:
+        return re.split(r"[>,]", inner[0], maxsplit=1)[0].strip() or short
+    return short or name
 
 
 class _Named(NamedTuple):
@@ -194,9 +201,9 @@ def _by_name(profile: Profile) -> Table:
     return Table.of("All kernels, by their full names", properties, profile.kernels)
 
 
-def operators_table(profile: Profile) -> Table:
+def operators_table(operators: Sequence[OperatorTime]) -> Table:
     """What torch's operators took on the host, the dearest by themselves first."""
-    whole_s = sum(each.self_s for each in profile.operators)
+    whole_s = sum(each.self_s for each in operators)
 
     def of_all(operator: OperatorTime) -> Meter:
         share = operator.self_s / whole_s if whole_s > 0 else None
@@ -212,9 +219,7 @@ def operators_table(profile: Profile) -> Table:
             lambda each: seconds_text(each.total_s),
         ),
     )
-    return Table.of(
-        "Operators on the CPU", properties, profile.operators, name="operators"
-    )
+    return Table.of("Operators on the CPU", properties, operators, name="operators")
 
 
 def _of_busy_time(profile: Profile, seconds: float) -> float | None:

@@ -301,7 +301,7 @@ def _tables(report: TimingReport) -> Iterator[Table]:
     if profile is not None and profile.kernels:
         yield kernel_table(profile)
     elif profile is not None and profile.operators:
-        yield operators_table(profile)
+        yield operators_table(profile.operators)
 
 
 def _folded(report: TimingReport) -> Iterator[Details]:

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,23 +21,23 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
-_DEVICE_WORK = {
+DEVICE_WORK = {
     "kernel": SpanKind.KERNEL,
     "gpu_memcpy": SpanKind.COPY,
     "gpu_memset": SpanKind.FILL,
 }
-_OPERATION = "cpu_op"
-_MARK = "user_annotation"
-_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
-_NODE = "autograd::engine::evaluate_function: "
+OPERATION = "cpu_op"
+MARK = "user_annotation"
+OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
+BACKWARD_NODE = "autograd::engine::evaluate_function: "
 # A copy of these kinds of memory holds nobody up, though it may be over before its call
 # returns: short ones are.
 _NEVER_WAITED_FOR = ("Pinned", "Device -> Device")
-_CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
+CALLS = ("_runtime", "_driver")  # cuda_runtime, cuda_driver, xpu_runtime, ...
 # What the marks themselves leave behind in some versions.
-_OWN_TRACES = "profiler::_record_function"
+OWN_TRACES = "profiler::_record_function"
 
 _WAITS = re.compile(
     r"""Synchronize
@@ -94,12 +94,12 @@ def read(text: str, begin: str, end: str) -> Reading:
     events = _complete_events(text)
     first, last = _only_mark(events, begin), _only_mark(events, end)
     window = _Window(first["ts"] + first["dur"], last["ts"])
-    work = [event for event in events if event["cat"] in _DEVICE_WORK]
-    calls = [event for event in events if event["cat"].endswith(_CALLS)]
+    work = [event for event in events if event["cat"] in DEVICE_WORK]
+    calls = [event for event in events if event["cat"].endswith(CALLS)]
     operations = [
         event
         for event in events
-        if event["cat"] == _OPERATION and not event["name"].startswith(_OWN_TRACES)
+        if event["cat"] == OPERATION and not event["name"].startswith(OWN_TRACES)
     ]
     threads = _Threads(first["tid"])
     spans = chain(
@@ -169,7 +169,7 @@ def _complete_events(text: str) -> list[dict[str, Any]]:
 
 
 def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
-    marks = [each for each in events if each["name"] == name and each["cat"] == _MARK]
+    marks = [each for each in events if each["name"] == name and each["cat"] == MARK]
     if len(marks) != 1:
         raise ValueError(f"the mark {name!r} is there {len(marks)} times")
     return marks[0]
@@ -194,7 +194,7 @@ def _device_spans(
         launched_us = entered_us.get(args.get("correlation"))
         yield TraceSpan(
             event["name"],
-            _DEVICE_WORK[event["cat"]],
+            DEVICE_WORK[event["cat"]],
             *within,
             device=_number(args.get("device", event["pid"])),
             stream=_number(args.get("stream", event["tid"])),
@@ -216,9 +216,9 @@ class _Backward:
         self._spans: dict[Any, list[tuple[float, float, int]]] = {}
         for event in events:
             number = event.get("args", {}).get("Sequence number")
-            if not isinstance(number, int) or not 0 <= number < _OF_NO_FORWARD:
+            if not isinstance(number, int) or not 0 <= number < OF_NO_FORWARD:
                 continue
-            if event["name"].startswith(_NODE):
+            if event["name"].startswith(BACKWARD_NODE):
                 span = event["ts"], _end_us(event), number
                 self._spans.setdefault(event["tid"], []).append(span)
         for spans in self._spans.values():
@@ -240,14 +240,34 @@ def _entered_us(
 
     That is at the end of the call: one that finds the queue full begins long before.
     """
-    entries = Counter(_correlation(event) for event in work)
-    entered_us: dict[Any, float] = {}
-    for call in calls:
-        key, returned_us = _correlation(call), _end_us(call)
-        if key is not None and entries[key] == 1:
-            # Where the driver's call is seen within the runtime's, it is more exact.
-            entered_us[key] = min(returned_us, entered_us.get(key, math.inf))
-    return entered_us
+    returns = [(_correlation(call), _end_us(call)) for call in calls]
+    callers = callers_of((_correlation(event) for event in work), returns)
+    return {key: returns[place][1] for key, place in callers.items()}
+
+
+def callers_of(
+    work: Iterable[Hashable], calls: Iterable[tuple[Hashable, float]]
+) -> dict[Hashable, int]:
+    """By its correlation, the place of the call that put a piece of work in its queue.
+
+    A call with several pieces of work, a graph's, is nobody's.
+
+    Args:
+        work: The correlation of each piece; None where there is none.
+
+        calls: Correlation and end of each call.
+    """
+    entries = Counter(work)
+    found: dict[Hashable, tuple[float, int]] = {}
+    for place, (key, end) in enumerate(calls):
+        # Where the driver's call is seen within the runtime's, it is more exact.
+        if (
+            key is not None
+            and entries.get(key) == 1
+            and (key not in found or end < found[key][0])
+        ):
+            found[key] = end, place
+    return {key: place for key, (_, place) in found.items()}
 
 
 # ---------------------------------------------------------------------- host
@@ -262,8 +282,7 @@ def _call_spans(
     copied_us = {
         _correlation(event): _end_us(event)
         for event in work
-        if event["cat"] == "gpu_memcpy"
-        and not any(kind in event["name"] for kind in _NEVER_WAITED_FOR)
+        if event["cat"] == "gpu_memcpy" and may_be_waited_for(event["name"])
     }
     for call in _outermost(calls):
         done_us = copied_us.get(_correlation(call), math.inf)
@@ -290,26 +309,51 @@ def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]
     Args:
         events: Calls of operators; those of one thread lie within each other or apart.
     """
+    ordered = sorted(events, key=lambda each: (each["ts"], -each["dur"]))
+    rows = ((each["name"], each["ts"], _end_us(each), each["tid"]) for each in ordered)
+    return times_of_operators(rows, 1e6)
+
+
+def times_of_operators(
+    rows: Iterable[tuple[str, float, float, Any]], per_second: float
+) -> tuple[OperatorTime, ...]:
+    """What each operator took, the dearest by themselves first.
+
+    Args:
+        rows: Its name, beginning, end and thread for each call, in order of beginning,
+            what encloses others first.
+
+        per_second: The unit of the times.
+    """
     open_calls: dict[Any, list[tuple[float, str]]] = {}
     counts: Counter[str] = Counter()
-    total_us: Counter[str] = Counter()
-    self_us: Counter[str] = Counter()
-    for event in sorted(events, key=lambda each: (each["ts"], -each["dur"])):
-        name, took_us = event["name"], event["dur"]
-        callers = open_calls.setdefault(event["tid"], [])
+    total: dict[str, float] = defaultdict(int)
+    alone: dict[str, float] = defaultdict(int)
+    for name, start, end, thread in rows:
+        took = end - start
+        callers = open_calls.get(thread)
+        if callers is None:
+            callers = open_calls[thread] = []
         # The middle tells: microseconds with a fraction are rounded at both ends.
-        while callers and event["ts"] + took_us / 2 >= callers[-1][0]:
+        while callers and start + took / 2 >= callers[-1][0]:
             callers.pop()
         if callers:
-            self_us[callers[-1][1]] -= took_us
-        if not callers or callers[-1][1] != name:  # else another form of the same
+            caller = callers[-1][1]
+            alone[caller] -= took
+            counts[name] += caller != name  # else another form of the same
+        else:
             counts[name] += 1
-        self_us[name] += took_us
-        if all(name != caller for _, caller in callers):  # else it is counted already
-            total_us[name] += took_us
-        callers.append((_end_us(event), name))
+        alone[name] += took
+        for _, caller in callers:
+            if caller == name:
+                break  # it is counted already
+        else:
+            total[name] += took
+        callers.append((end, name))
     times = (
-        OperatorTime(name, count, total_us[name] / 1e6, max(self_us[name], 0.0) / 1e6)
+        OperatorTime(
+            name, count, total[name] / per_second, max(alone[name], 0) / per_second
+        )
         for name, count in counts.items()
     )
     return tuple(sorted(times, key=lambda each: (-each.self_s, each.name)))
@@ -352,3 +396,13 @@ def kind_of_call(name: str, *, copied: bool = False) -> SpanKind | None:
     if not _LAUNCHES.search(name):
         return None
     return SpanKind.WAIT if copied and _COPIES.search(name) else SpanKind.LAUNCH
+
+
+def may_be_waited_for(copy: str) -> bool:
+    """Whether a call may last until this copy is done, by the name of the copy."""
+    return not any(kind in copy for kind in _NEVER_WAITED_FOR)
+
+
+def gives_work(name: str) -> bool:
+    """Whether a call gives a device something to do, also one that then waits."""
+    return _LAUNCHES.search(name) is not None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
 
 # isort: split
+from gpumagic.drawing.areas import Areas, Layer
 from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
-from gpumagic.drawing.cells import Badge, Cell, Meter
+from gpumagic.drawing.cells import Badge, Cell, Key, Meter
 from gpumagic.drawing.distributions import Histogram, Range, Ranges
 from gpumagic.drawing.document import (
     Details,
@@ -33,6 +34,7 @@ from gpumagic.drawing.tree import AllLevels, Branch, Tree
 
 __all__ = [
     "AllLevels",
+    "Areas",
     "Badge",
     "Bar",
     "BarPair",
@@ -44,7 +46,9 @@ __all__ = [
     "Drawing",
     "Grid",
     "Histogram",
+    "Key",
     "Lane",
+    "Layer",
     "Meter",
     "Note",
     "NoteKind",

@@ -11,13 +11,17 @@ from rich.text import Text
 from gpumagic.drawing.html import Html, element, unbroken, words
 from gpumagic.drawing.ink import glyphs_for, ink
 from gpumagic.drawing.palette import BLUE, TONES, TRACK, Look, Tone, text_on
+from gpumagic.drawing.svg import lettered_patch
 from gpumagic.report.units import UNKNOWN
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from gpumagic.drawing.palette import Swatch
+
 _CELLS = 12
 _WIDTH_EM = 8
+_LONGEST_HELD = 20
 
 
 def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> Html:
@@ -156,7 +160,35 @@ class Meter:
         return self.text or UNKNOWN
 
 
-Cell = str | Badge | Meter | None
+@dataclass(frozen=True)
+class Key:
+    """The name of what a picture shows by a letter.
+
+    Args:
+        swatch: How it is drawn there; its mark is the letter.
+
+        text: Its name.
+    """
+
+    swatch: Swatch
+    text: str
+
+    def html(self) -> Html:
+        """A patch with the letter, and the name."""
+        first, *rest = self.text.split(" ", 1)
+        held = lettered_patch(self.swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
+        # A browser would break the line between the two.
+        style = "white-space:nowrap" if len(first) <= _LONGEST_HELD else ""
+        begun = element("span", Html(held), style=style)
+        return Html(" ".join((begun, *map(words, rest))))
+
+    def ink(self, options: ConsoleOptions) -> Text:
+        """The letter and the name as console text."""
+        mark = Text(glyphs_for(options).of(self.swatch), style=self.swatch.style)
+        return mark.append(" ").append_text(ink(self.text, options))
+
+
+Cell = str | Badge | Key | Meter | None
 """None is what could not be found out; it is drawn as "unknown"."""
 
 
@@ -164,7 +196,7 @@ def cell_html(cell: Cell, *, number: bool = False) -> Html:
     """The cell's content as HTML; a number stays with its unit."""
     if cell is None:
         return words(UNKNOWN)
-    if isinstance(cell, Badge | Meter):
+    if isinstance(cell, Badge | Key | Meter):
         return cell.html()
     return unbroken(cell) if number else words(cell)
 
@@ -173,6 +205,6 @@ def cell_ink(cell: Cell, options: ConsoleOptions) -> Text:
     """The cell's content as console text."""
     if cell is None:
         return ink(UNKNOWN, options, "dim")
-    if isinstance(cell, Badge | Meter):
+    if isinstance(cell, Badge | Key | Meter):
         return cell.ink(options)
     return ink(cell, options)

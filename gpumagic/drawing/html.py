@@ -129,3 +129,21 @@ def captioned(caption: str, *content: Html, line_height: float = 1.6) -> Html:
 def lines(pieces: Iterable[str]) -> Html:
     """Pieces of HTML under each other, so that a stored output can be compared."""
     return Html("\n".join(piece for piece in pieces if piece))
+
+
+def page(title: str, body: Html) -> str:
+    """A file that a browser opens, light or dark as its reader has it.
+
+    Args:
+        title: What stands at its tab.
+
+        body: All that is on it.
+    """
+    return (
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title>"
+        '<body style="font:14px/1.4 system-ui,sans-serif;max-width:1100px;'
+        f'margin:1.5em auto;padding:0 1em">\n{body}\n</body></html>\n'
+    )

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _MOST_NAMES = 2
 # Names of kernels run to hundreds of letters, and a table has them in full.
 _LONGEST_NAME = 60
-_PATCH_WIDTH, _PATCH_HEIGHT = 15, 10
 LINE_WIDTH = 480
 _MOST_EM = 120  # as wide as the output
 _HEIGHT = 20
@@ -244,16 +243,9 @@ def legend_ink(
 def _entry(swatch: Swatch, text: str) -> Html:
     """Patch and words; a browser would break the line between the two."""
     first, *rest = text.split(" ", 1)
-    held = _patch(swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
+    held = svg.patch(swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
     begun = element("span", Html(held), style="white-space:nowrap")
     return Html(" ".join((begun, *map(words, rest))))
-
-
-def _patch(swatch: Swatch) -> Html:
-    """As small as can be, for a legend may have five of them."""
-    shape = svg.filled(f"M0 0h{_PATCH_WIDTH}v{_PATCH_HEIGHT}H0z", swatch)
-    drawn = element("svg", shape, xmlns="http://www.w3.org/2000/svg")
-    return svg.bare_image(drawn, swatch.name, _PATCH_WIDTH, _PATCH_HEIGHT)
 
 
 def lane_html(

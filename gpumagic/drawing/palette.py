@@ -7,6 +7,7 @@ need be by a pattern. Still, no view says anything by colour alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def _linear(channel: float) -> float:
     return float(((channel + 0.055) / 1.055) ** 2.4)
 
 
-Pattern = Literal["", "stripes", "counterstripes", "dots", "rows", "grid", "hatches"]
+Pattern = Literal[
+    "", "stripes", "counterstripes", "dots", "rows", "columns", "grid", "hatches"
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ MEANINGS = {
     "kernel": Swatch("blue", "#1356DC", "", "█", "#"),
     "copy": Swatch("orange", "#DF7916", "", "▓", "o"),
     "communication": Swatch("magenta, lined", "#B5478F", "rows", "▚", "%"),
+    "waits for others": Swatch("light red, ribbed", "#D9534A", "columns", "╌", "-"),
     "in use": Swatch("green", "#238151", "", "█", "#"),
     "cached": Swatch("light green, striped", "#5B9000", "stripes", "▒", "="),
     "others": Swatch("grey, dotted", "#8A8A8A", "dots", "▚", "o"),
@@ -116,6 +120,24 @@ SPARE = (
     Swatch("olive, checked", "#7C8C2E", "grid", "▩", "4"),
     Swatch("tan, lined", "#A58A45", "rows", "◆", "5"),
 )
+
+# Of many of one kind that lie on each other: a letter names each, in the picture too,
+# and those that come first, as a rule the largest, have no pattern.
+_LAYER_FILLS = (("blue", "#1067A1"), ("ochre", "#BF8630"), ("rose", "#C75073"))
+_LAYER_PATTERNS: tuple[tuple[str, Pattern], ...] = (
+    ("", ""),
+    (", striped", "stripes"),
+    (", dotted", "dots"),
+    (", lined", "rows"),
+)
+LAYERS = tuple(
+    Swatch(f"{name}{how}", fill, pattern, letter, letter)
+    for letter, ((how, pattern), (name, fill)) in zip(
+        "ABCDEFGHIJKL", product(_LAYER_PATTERNS, _LAYER_FILLS), strict=True
+    )
+)
+BEFORE = Swatch("grey, striped", GREY, "counterstripes", "=", "=")
+TOGETHER = Swatch("grey, checked", GREY, "grid", "+", "+")
 
 
 def swatches(kinds: Iterable[str]) -> dict[str, Swatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Points = list[float | None]
 Spot = tuple[float, float]
+_Value = TypeVar("_Value")
 
 # The line is two wide; a margin keeps its extremes inside the picture.
 _MARGIN = 2.0
@@ -48,10 +49,11 @@ _PLANE_WIDTH, _PLANE_HEIGHT = 360, 180
 _PLANE_MARGIN = 8
 
 _CURVE_WIDTH, _CURVE_EM, _CURVE_ROWS = 480, 60, 5
-_CURVE_HEIGHT, _ABOVE = 96, 10  # above it there is room for the mark of the peak
+_CURVE_HEIGHT = 96
+ABOVE = 10  # room for the mark of the peak
 _MOST_STRETCHES = 240
 _LINE_HEIGHT = 18
-_ROOM = _CURVE_HEIGHT - _ABOVE
+_ROOM = _CURVE_HEIGHT - ABOVE
 
 
 def peaks(points: Sequence[float | None], most: int) -> Points:
@@ -224,37 +226,22 @@ class Curve:
 
     def html(self) -> Html:
         """A table: the axis, the picture over the other axis, and the peak in words."""
-        upper, lower = self._axis
-        between = f"height:{_CURVE_HEIGHT - _LINE_HEIGHT}px"
-        axis = (
-            element("div", unbroken(upper), style=between),
-            element("div", unbroken(lower)),
+        told = peak_html(self.peak)
+        return plotted_html(
+            self.caption, self._axis, _CURVE_HEIGHT, self._picture(), told
         )
-        beside = element("div", *axis, style=f"height:{_CURVE_HEIGHT + _LINE_HEIGHT}px")
-        patch = svg.picture(10, _ABOVE, "peak", _mark(5))
-        told = Html(f"{image(patch, 'the mark', 10, _ABOVE)} {words(self.peak)}")
-        rows = (
-            row_html(beside, cell_of(self._picture())),
-            row_html(Html(""), cell_of(told)),
-        )
-        return table_html(self.caption, rows)
 
     def _picture(self) -> Html:
         upper, lower = self._axis
         swatch = swatches((self.kind,))[self.kind]
-        tops = [*map(self._share, _spread(self.highest, _MOST_STRETCHES, max))]
-        lows = [*map(self._share, _spread(self._lowest, _MOST_STRETCHES, min))]
-        marks = []
-        if any(tops):
-            at = (tops.index(max(tops)) + 0.5) / len(tops)
-            # Half of the mark is left of its place, where there has to be room.
-            place = f"{min(max(100 * at, 1.0), 99.0):.2f}%"
-            marks.append(element("svg", _mark(0), x=place, overflow="visible"))
+        tops = [*map(self._share, spread(self.highest, _MOST_STRETCHES, max))]
+        lows = [*map(self._share, spread(self._lowest, _MOST_STRETCHES, min))]
+        marks = [peak_mark(tops)] if any(tops) else []
         picture = svg.wide_picture(
             _CURVE_WIDTH,
             _CURVE_HEIGHT,
             self.caption,
-            svg.path(f"M0 {_ABOVE}h{_CURVE_WIDTH}V{_CURVE_HEIGHT}H0z", TRACK),
+            svg.path(f"M0 {ABOVE}h{_CURVE_WIDTH}V{_CURVE_HEIGHT}H0z", TRACK),
             svg.filled(_hill(tops, lows), swatch),
             *marks,
         )
@@ -286,7 +273,7 @@ class Curve:
         left = max(upper.cell_len, lower.cell_len)
         room = max(options.max_width - INDENT - len(GAP) - left, 1)
         cells = min(room, _MOST_CELLS)
-        shares = [*map(self._share, _spread(self.highest, cells, max, cells))]
+        shares = [*map(self._share, spread(self.highest, cells, max, cells))]
         glyphs, swatch = glyphs_for(options), swatches((self.kind,))[self.kind]
         if any(shares):
             # A stretch that takes several characters has its mark in their middle.
@@ -302,12 +289,52 @@ class Curve:
         yield Text(" " * (left + len(GAP)) + axis_text(across, cells), overflow="fold")
 
 
-def _spread(
-    values: Sequence[float],
+def plotted_html(
+    caption: str, axis: tuple[str, str], height: int, picture: Html, *told: Html
+) -> Html:
+    """A picture with an axis upward: what is above and below, and what is told of it.
+
+    Args:
+        caption: What is drawn.
+
+        axis: What stands at its upper edge, and at its lower one.
+
+        height: Of the picture, above the marks of the axis that goes to the right.
+
+        picture: With these marks.
+
+        told: Each in a row under it.
+    """
+    upper, lower = axis
+    beside = (
+        element("div", unbroken(upper), style=f"height:{height - _LINE_HEIGHT}px"),
+        element("div", unbroken(lower)),
+    )
+    upward = element("div", *beside, style=f"height:{height + _LINE_HEIGHT}px")
+    below = (row_html(Html(""), cell_of(each)) for each in told)
+    return table_html(caption, (row_html(upward, cell_of(picture)), *below))
+
+
+def peak_html(said: str) -> Html:
+    """The mark of a peak, and what is said of it."""
+    patch = svg.picture(10, ABOVE, "peak", _mark(5))
+    return Html(f"{image(patch, 'the mark', 10, ABOVE)} {words(said)}")
+
+
+def peak_mark(heights: Sequence[float]) -> Html:
+    """The mark above the highest of them, for a wide picture that has `ABOVE` free."""
+    at = (heights.index(max(heights)) + 0.5) / len(heights)
+    # Half of the mark is left of its place, where there has to be room.
+    place = f"{min(max(100 * at, 1.0), 99.0):.2f}%"
+    return element("svg", _mark(0), x=place, overflow="visible")
+
+
+def spread(
+    values: Sequence[_Value],
     most: int,
-    pick: Callable[[Sequence[float]], float],
+    pick: Callable[[Sequence[_Value]], _Value],
     least: int = 0,
-) -> list[float]:
+) -> list[_Value]:
     """The values in so many places: of several in one that which is picked."""
     if least <= len(values) <= most:
         return list(values)
@@ -328,7 +355,7 @@ def _hill(tops: list[float], lows: list[float]) -> str:
     wide = _CURVE_WIDTH / max(len(tops), 1)
     data, level = [f"M0 {_CURVE_HEIGHT}"], -1
     for number, (top, low) in enumerate(zip(tops, lows, strict=True)):
-        high, ground = (round((1 - at) * _ROOM) + _ABOVE for at in (top, low))
+        high, ground = (round((1 - at) * _ROOM) + ABOVE for at in (top, low))
         left, right = number * wide, (number + 1) * wide
         if ground != level:
             data.append(f"H{left:.0f}V{ground}")
@@ -340,7 +367,7 @@ def _hill(tops: list[float], lows: list[float]) -> str:
 
 
 def _mark(x: int) -> Html:
-    return svg.path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
+    return svg.path(f"M{x - 5} 0h10l-5 {ABOVE - 1}z", VERMILLION)
 
 
 def _part(share: float, row: int, levels: str) -> str:

@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing.html import Html, element, escape
 from gpumagic.drawing.ink import clean
+from gpumagic.drawing.palette import text_on
 
 if TYPE_CHECKING:
     from gpumagic.drawing.palette import Swatch
+
+_SVG = "http://www.w3.org/2000/svg"
+_PATCH_WIDTH, _PATCH_HEIGHT = 15, 10
 
 
 def picture(width: int, height: int, title: str, *shapes: Html) -> str:
@@ -24,16 +28,25 @@ def picture(width: int, height: int, title: str, *shapes: Html) -> str:
         "svg",
         element("title", escape(title)),
         *shapes,
-        xmlns="http://www.w3.org/2000/svg",
+        xmlns=_SVG,
         width=width,
         height=height,
         viewBox=f"0 0 {width} {height}",
     )
 
 
-def path(data: str, fill: str) -> Html:
-    """A filled shape; many spans of one colour are one path, which keeps it small."""
-    return element("path", d=data, fill=fill)
+def path(data: str, fill: str, *, edge: bool = False) -> Html:
+    """A filled shape; many spans of one colour are one path, which keeps it small.
+
+    Args:
+        data: Its outline.
+
+        fill: Its colour.
+
+        edge: Whether a hair sets it off from what it lies on, however wide it becomes.
+    """
+    hair = {"stroke": "#fffa", "vector_effect": "non-scaling-stroke"} if edge else {}
+    return element("path", d=data, fill=fill, **hair)
 
 
 # What lies on a fill, in a square that is laid beside itself again and again.
@@ -43,16 +56,17 @@ _WHITE = {
     "counterstripes": "M0 0L6 6V4.4L1.6 0zM0 6V4.4L1.6 6z",
     "dots": "M1 1h2v2H1zM4 4h2v2H4z",
     "rows": "M0 2h6v1.4H0z",
+    "columns": "M1 0v6h1.2V0zM4 0v6h1.2V0z",
     "grid": "M0 0h6v1.2H0zM0 0h1.2v6H0z",
 }
 # Through its other half, what is behind it is seen.
 _HATCHES = "M0 0L6 6V3L3 0zM0 6V3L3 6z"
 
 
-def filled(data: str, swatch: Swatch) -> Html:
+def filled(data: str, swatch: Swatch, *, edge: bool = False) -> Html:
     """A shape in the colour and the pattern of what it stands for."""
     if not swatch.pattern:
-        return path(data, swatch.fill)
+        return path(data, swatch.fill, edge=edge)
     name = swatch.pattern[0] + swatch.fill[1:]
     tile = element(
         "pattern",
@@ -62,7 +76,7 @@ def filled(data: str, swatch: Swatch) -> Html:
         height=_SQUARE,
         patternUnits="userSpaceOnUse",
     )
-    return Html(tile + path(data, f"url(#{name})"))
+    return Html(tile + path(data, f"url(#{name})", edge=edge))
 
 
 def _tile(swatch: Swatch) -> tuple[Html, ...]:
@@ -115,6 +129,45 @@ def bare_image(svg: str, alt: str, width: int, height: int, *, style: str = "") 
     )
 
 
+def patch(swatch: Swatch) -> Html:
+    """What a legend shows; as small as can be, for it may have five of them."""
+    shape = filled(f"M0 0h{_PATCH_WIDTH}v{_PATCH_HEIGHT}H0z", swatch)
+    drawn = element("svg", shape, xmlns=_SVG)
+    return bare_image(drawn, swatch.name, _PATCH_WIDTH, _PATCH_HEIGHT)
+
+
+def lettered_patch(swatch: Swatch) -> Html:
+    """The same with the letter that stands for it, which is also what is said of it."""
+    width, height = 22, 14
+    drawn = element(
+        "svg",
+        filled(f"M0 0h{width}v{height}H0z", swatch),
+        *letter(swatch, 5),
+        xmlns=_SVG,
+    )
+    style = "vertical-align:middle"
+    return bare_image(drawn, swatch.mark, width, height, style=style)
+
+
+LETTER_WIDTH, LETTER_HEIGHT = 13, 14
+
+
+def letter(swatch: Swatch, left: int = 0) -> tuple[Html, ...]:
+    """The mark of a swatch on its plain fill, as no pattern lets it be read."""
+    box = f"M{left} 0h{LETTER_WIDTH}v{LETTER_HEIGHT}h-{LETTER_WIDTH}z"
+    text = element(
+        "text",
+        escape(swatch.mark),
+        x=_short(left + LETTER_WIDTH / 2),
+        y=LETTER_HEIGHT - 3,
+        fill=text_on(swatch.fill),
+        font_size=11,
+        font_family="sans-serif",
+        text_anchor="middle",
+    )
+    return path(box, swatch.fill), text
+
+
 def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
     """A picture that a page may draw out: shapes grow wider, `label`s do not."""
     held = [shape for shape in shapes if shape.startswith("<svg")]
@@ -131,7 +184,7 @@ def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
             preserveAspectRatio="none",
         ),
         *held,
-        xmlns="http://www.w3.org/2000/svg",
+        xmlns=_SVG,
     )
 
 

@@ -257,21 +257,22 @@ def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent,
 # ------------------------------------------------------------- lines of the user's code
 
 
-class _StackPlaces(Places):
+class StackPlaces(Places):
     """`Places` for which no file is the user's that is not Python's.
 
     A recording that the user has switched on has frames of C++ as well, unless they
     have said `stacks="python"`: those of torch, and of the interpreter, come first.
     """
 
-    def is_users(self, filename: str) -> bool:
-        """Whether a file is the user's."""
-        return _is_python(filename) and super().is_users(filename)
+    def _judge(self, filename: str) -> bool:
+        verdict = _is_python(filename) and super()._judge(filename)
+        self.users[filename] = verdict
+        return verdict
 
 
-def places_beside(torch: Any) -> _StackPlaces:
+def places_beside(torch: Any) -> StackPlaces:
     """What finds the user's lines."""
-    return _StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
+    return StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
 
 
 def _is_python(filename: str) -> bool:

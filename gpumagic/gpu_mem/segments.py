@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -25,7 +26,7 @@ from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.name_sources import Root, Sources
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
+LineOf: TypeAlias = "Callable[[Sequence[Entry]], CodeLine | None]"
 
 _DEFAULT_POOL = (0, 0)
 _STATES = {
@@ -52,11 +54,17 @@ _HINTS = {
 }
 
 
-def segments_of(snapshot: Sequence[Entry]) -> tuple[Segment, ...]:
+def segments_of(
+    snapshot: Sequence[Entry],
+    line_of: LineOf | None = None,
+) -> tuple[Segment, ...]:
     """The segments of a memory snapshot of torch, by device and address.
 
     Args:
         snapshot: What `torch.cuda.memory_snapshot()` returns.
+
+        line_of: Finds the user's line in the frames of a block; without it, it is
+            that of this process.
 
     Returns:
         Streams have small numbers: 0 is the default one, the others follow in the
@@ -64,9 +72,10 @@ def segments_of(snapshot: Sequence[Entry]) -> tuple[Segment, ...]:
     """
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
     pools = _small_numbers((0, pool) for pool in map(_pool_id, snapshot))
-    places = places_beside(loaded_torch())
+    if line_of is None:
+        line_of = functools.partial(_line_of, places=places_beside(loaded_torch()))
     segments = (
-        _segment(each, streams[each["device"], each.get("stream", 0)], pools, places)
+        _segment(each, streams[each["device"], each.get("stream", 0)], pools, line_of)
         for each in snapshot
     )
     return tuple(sorted(segments, key=lambda each: (each.device, each.address)))
@@ -97,7 +106,7 @@ def _segment(
     entry: Entry,
     stream: int,
     pools: Mapping[tuple[int, Any], int],
-    places: Places,
+    line_of: LineOf,
 ) -> Segment:
     pool = _pool_id(entry)
     blocks = entry.get("blocks", ())
@@ -110,7 +119,7 @@ def _segment(
         pool=str(entry["segment_type"] if pool is _DEFAULT_POOL else pools[0, pool]),
         expandable=bool(entry.get("is_expandable", False)),
         blocks=tuple(
-            _block(each, start, places)
+            _block(each, start, line_of)
             for each, start in zip(blocks, starts, strict=False)
         ),
     )
@@ -119,7 +128,7 @@ def _segment(
 def _block(
     entry: Entry,
     start: int,
-    places: Places,
+    line_of: LineOf,
 ) -> Block:
     state = _STATES[entry["state"]]
     if state is BlockState.FREE:  # size and line would be those of its last owner
@@ -129,7 +138,7 @@ def _block(
         entry["size"],
         state,
         requested_bytes=entry.get("requested_size"),
-        line=_line_of(entry.get("frames") or (), places),
+        line=line_of(entry.get("frames") or ()),
     )
 
 

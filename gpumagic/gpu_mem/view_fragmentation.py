@@ -107,12 +107,19 @@ def _holders(segment: Segment) -> str:
     """The largest of its blocks in use by name, and how many others there are."""
     used = [each for each in segment.blocks if each.state is not BlockState.FREE]
     used.sort(key=lambda each: each.nbytes, reverse=True)
-    named = [each for each in used if each.names]
+    named = [each for each in used if _whose(each)]
     if not named:
         return _nameless(segment)
-    first, others = short_name(named[0].names[0]), len(used) - 1
+    first, others = short_name(_whose(named[0])), len(used) - 1
     more = count_text(others, "other block")
     return f"{first} and {more}" if others else first
+
+
+def _whose(block: Block) -> str:
+    """A name that leads to it, or else the line that took it; "" for neither."""
+    if block.names:
+        return block.names[0]
+    return "" if block.line is None else block.line.where
 
 
 # --------------------------------------------------------------------- holes
@@ -166,6 +173,8 @@ def _owner(block: Block | None) -> str:
         return "another hole"
     if block.names:
         return listed(block.names[:1])
+    if block.line is not None:
+        return f"{bytes_text(block.nbytes)} from {block.line.where}"
     return f"a block of {bytes_text(block.nbytes)} without a name"
 
 

@@ -51,7 +51,7 @@ _MOST_BLOCKS = 12
 _MOST_DEVICES = 5
 _FEWEST_HELD_BACK = 3
 _MOST_DRAWN = 12  # rows of all devices together
-_MOST_IN_SIGHT = 6
+MOST_IN_SIGHT = 6
 _FEWEST_ROWS = 3
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
 _IN_USE = "in use"
@@ -119,7 +119,7 @@ def map_parts(report: MapReport) -> Iterator[Part]:
         plain = (replace(each, is_explained=False) for each in others)
         every = (first, *plain)
         yield Details("Every segment, by pool and stream", every, "segments")
-    yield from _blocks(report)
+    yield from block_details(report)
     yield from fragmentation_parts(report)
     yield how_measured(Paragraph(_HOW))
 
@@ -132,7 +132,7 @@ def _in_sight(report: MapReport) -> Strips:
     devices = sorted({segment.device for segment in report.segments})
     if len(devices) == 1:
         name = device_name(report.setting, devices[0])
-        return _of_device(report.segments, name, _MOST_IN_SIGHT)
+        return picture_of(report.segments, name, MOST_IN_SIGHT)
     most_free = sorted(devices, key=lambda device: -_free_on(device, report))
     rows = []
     for device in sorted(most_free[:_MOST_DEVICES]):
@@ -155,7 +155,7 @@ def pictures(segments: Sequence[Segment], setting: Setting) -> Iterator[Strips]:
     for device in devices:
         its = [segment for segment in segments if segment.device == device]
         most = max(_MOST_DRAWN // len(devices), _FEWEST_ROWS)
-        yield _of_device(its, device_name(setting, device), most)
+        yield picture_of(its, device_name(setting, device), most)
 
 
 def _free_on(device: int, report: MapReport) -> int:
@@ -163,7 +163,16 @@ def _free_on(device: int, report: MapReport) -> int:
     return sum(sum(holes_of(each)) for each in its)
 
 
-def _of_device(segments: Sequence[Segment], name: str, most: int) -> Strips:
+def picture_of(segments: Sequence[Segment], name: str, most: int) -> Strips:
+    """The segments of one device in so many rows at most.
+
+    Args:
+        segments: Of that device.
+
+        name: What it is called.
+
+        most: More rows are told of, and not drawn.
+    """
     full = _full_row(segments, most)
     rows = [
         row
@@ -238,6 +247,8 @@ def _piece(block: Block, nbytes: int, *, starts: bool) -> Piece:
     """The part of a block that lies in one row; what is told is of all of it."""
     free = block.state is BlockState.FREE
     name = block.names[0] if block.names else ""
+    if not name and block.line is not None:
+        name = block.line.where
     tell = partial(_block_text, block)
     return Piece("" if free else _KINDS[block.state], nbytes, name, tell, starts)
 
@@ -270,7 +281,7 @@ class _Alike(NamedTuple):
     nbytes: int
 
 
-def _blocks(report: MapReport) -> Iterator[Details]:
+def block_details(report: MapReport) -> Iterator[Details]:
     """The largest of what is in use, whose it is, and from which line."""
     alike: dict[tuple[object, ...], _Alike] = {}
     nameless = 0
@@ -278,10 +289,10 @@ def _blocks(report: MapReport) -> Iterator[Details]:
         for block in segment.blocks:
             if block.state is BlockState.FREE:
                 continue
-            nameless += not block.names
-            whose = block.names or (nameless,)
+            nameless += not block.names and block.line is None
+            whose = block.names or ((nameless,) if block.line is None else ())
             place = segment.device, segment.pool, segment.stream, block.state
-            key = *place, whose, block.line if block.names else None
+            key = *place, whose, block.line
             before = alike.get(key, _Alike(block, segment, 0, 0))
             alike[key] = before._replace(
                 blocks=before.blocks + 1, nbytes=before.nbytes + block.nbytes
@@ -304,12 +315,16 @@ def _block_properties(report: MapReport, shown: Sequence[_Alike]) -> Iterator[Pr
         name = f"{where}{group_name(row.segment.pool, row.segment.stream)}"
         return f"{name}, expandable" if row.segment.expandable else name
 
-    yield Property(Column("Name"), lambda row: names_or_none(row.first.names))
+    with_lines = [row for row in shown if row.first.line is not None]
+    if not with_lines or any(row.first.names for row in shown):
+        yield Property(Column("Name"), lambda row: names_or_none(row.first.names))
+    else:
+        yield Property(Column("Allocated in"), lambda row: recorded_in(row.first.line))
     if any(row.blocks > 1 for row in shown):
         yield Property(Column("Blocks", number=True), lambda row: f"{row.blocks:,}")
     yield figures("Bytes", lambda row: row.nbytes)
     if any(row.first.state is BlockState.PENDING for row in shown):
         yield Property(Column("State"), lambda row: _KINDS[row.first.state])
     yield Property(Column("Lies in"), place)
-    if any(row.first.line is not None for row in shown):
+    if with_lines and any(row.first.names for row in shown):
         yield Property(Column("Allocated in"), lambda row: recorded_in(row.first.line))

@@ -42,7 +42,8 @@ class LineMemory(Record):
     Attributes:
         line: The user's innermost line; the last is the rest, where there are many.
 
-        before: Whether this is what was taken before the recording began.
+        before: Whether this is what was taken before the recording began. Its line is
+            known of what is still there in the end.
 
         now_bytes: What of it is in use at the end.
 
@@ -107,9 +108,11 @@ class SnapshotOfDevice(Record):
 
         fragmentation: How usable the free memory is; None without segments.
 
-        total_bytes: What the device has, where an error in the history tells.
+        total_bytes: What the device has for this process, where an error in the
+            history tells: free and reserved together, then.
 
-        events: How many allocations and frees are recorded.
+        events: How many allocations and frees are recorded, and errors for want of
+            memory. Numbers of events count these alone.
 
         complete: Whether the history reaches back to the first allocation.
 
@@ -175,6 +178,20 @@ class Growth(Record):
     is_new: bool = False
 
 
+# What no replay can know; for whoever shows one.
+REPLAY_LIMITS = (
+    "A program with more memory, or less, may ask and free at other times.",
+    "Behind a failure that is new the recording has no requests that would follow.",
+    "What failed and now fits is given back at once: what it led to is unknown.",
+)
+REPLAY_FROM_ANEW = (
+    "What was in use before the recording is asked for first, in order of address."
+)
+REPLAY_COLLECTS = (
+    "garbage_collection_threshold works with set_per_process_memory_fraction alone."
+)
+
+
 @dataclass(frozen=True)
 class AllocatorSetting(Record):
     """How the allocator is set, as PYTORCH_CUDA_ALLOC_CONF would say it.
@@ -182,8 +199,9 @@ class AllocatorSetting(Record):
     Attributes:
         text: "" is torch's default.
 
-        total_bytes: How much memory the device is thought to have; None: as much as is
-            asked for.
+        total_bytes: How much memory torch may take of the device, without the context
+            and what others hold; None: as much as is asked for. Where an error of the
+            recording tells how much there was, a replay fills it in.
     """
 
     text: str
@@ -208,13 +226,21 @@ class Replayed(Record):
 
         peak_reserved_bytes: The most taken from the driver.
 
-        segments: How many were taken from the driver altogether.
+        segments: How many were taken from the driver altogether; of expandable ones,
+            how often memory was mapped.
 
-        failed_event: The event at which memory ran out; None if it never did.
+        failed_event: The last event at which memory ran out, of the number that
+            `Failure.event` is; 0 is before the first, None if it never did.
 
         asked_bytes: What was asked for there.
 
         retries: How often the cache was emptied to make room.
+
+        differing: Of the recorded setting: how many recorded addresses, segments and
+            levels of memory came out otherwise; None of the others.
+
+        from_anew: Whether what was in use before the recording was asked for first, in
+            order of address, as its history is not known.
     """
 
     setting: AllocatorSetting
@@ -227,6 +253,8 @@ class Replayed(Record):
     failed_event: int | None = None
     asked_bytes: int | None = None
     retries: int = 0
+    differing: int | None = None
+    from_anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,12 +269,15 @@ class ReplayOf(Record):
         needed_bytes: The least memory with which the recorded setting does not fail.
 
         why_not: Why nothing could be replayed; None if it could.
+
+        notes: What of the recording cannot be told, in sentences.
     """
 
     device: int
     replays: tuple[Replayed, ...] = ()
     needed_bytes: int | None = None
     why_not: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,15 @@ class TraceReport(Report):
         comparison: What changed, of two runs of the same code.
 
         read_s: How long reading took.
+
+        left_out: Files that could not be read, among others that could.
     """
 
     ranks: tuple[RankTrace, ...]
     together: Together | None = None
     comparison: Comparison | None = None
     read_s: float | None = None
+    left_out: tuple[FileRead, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class HostEvent(NamedTuple):
 
 @dataclass
 class TraceEvents:
-    """One file, each list in order of the beginnings.
+    """One file, each list in order of the beginnings, what lasts longer first.
 
     Attributes:
         work: What devices did.

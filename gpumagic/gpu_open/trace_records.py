@@ -64,7 +64,11 @@ class KernelSum(Record):
 
 @dataclass(frozen=True)
 class LineSum(Record):
-    """What a line of code launched, as far as the trace has stacks."""
+    """What a line of code launched, as far as the trace has stacks.
+
+    The profiler knows of a function where it begins, and of one that already ran when
+    it was started the line that it was at.
+    """
 
     line: CodeLine
     launches: int
@@ -76,7 +80,8 @@ class HostWork(Record):
     """What the host was in while the device was idle and nothing was launched.
 
     Attributes:
-        name: The outermost operator, annotation or call; None for none that is there.
+        name: The outermost operator or annotation; where there is none the call, else
+            the innermost function of the user's; None where the trace tells nothing.
 
         seconds: How long.
     """
@@ -135,12 +140,12 @@ class Collective(Record):
 
     Attributes:
         name: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
-            "send", "recv", ...; as the file has it where it is none of them.
+            "send", "recv", "send_recv", ...; as the file has it where it is none.
 
         group: The name of its process group; None where the file does not tell.
 
         number: Its place in the order of its group: the group's own sequence number
-            where the file has it.
+            where the file has it of all, else from 0 on in the order of the calls.
 
         numbered: Whether it is the group's own.
 
@@ -153,6 +158,14 @@ class Collective(Record):
         called_s: When the host called it.
 
         during: "forward", "backward", "optimizer" or "" where the host was in none.
+
+        members: Which ranks are in the group, as the file writes them: "[0, 1]". Groups
+            of one name with other members are other groups.
+
+        size: How many ranks the group has.
+
+        hidden_s: How long, from its start to its end, a kernel ran that does not
+            communicate; None where nobody has looked.
     """
 
     name: str
@@ -164,6 +177,9 @@ class Collective(Record):
     nbytes: int | None = None
     called_s: float | None = None
     during: str = ""
+    members: str | None = None
+    size: int | None = None
+    hidden_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +245,7 @@ class RankTrace(Record):
 
         streams: On how many streams device work ran.
 
-        kernels: By name, the longest altogether first.
+        kernels: By name, the longest altogether first; copies and fills are none.
 
         idle: Why it was idle.
 
@@ -243,8 +259,10 @@ class RankTrace(Record):
 
         collectives: In order of their beginning.
 
-        phases: How long the device worked for "forward", "backward", "optimizer" and
-            "input", by what the host was in when it launched; where it can be told.
+        phases: How long the device worked for "forward", "backward" and "optimizer",
+            by what the host was in when it launched, without what communicates (there
+            it may only wait); "input": how long the host waited for batches. Each
+            where it can be told.
 
         host_length_s: From the first event of the host to its last; where there is
             no device work, all that is known.
@@ -304,11 +322,14 @@ class RankShare(Record):
 
         own_s: Its length without its waits and what it moved.
 
-        waits_s: How long it waited for others in what they did together.
+        waits_s: How long it waited for others in what they did together, and did
+            nothing beside, as far as `Collective.hidden_s` tells.
 
-        moves_s: How long data moved.
+        moves_s: How long it did nothing but move data; and of what tells nothing of
+            waits, the whole time.
 
-        blamed_s: How long others waited for it, of each collective the longest.
+        blamed_s: How long others waited for it: of each collective the longest, and
+            once where collectives overlap.
 
         last: How often it was the last to come.
 
@@ -317,6 +338,8 @@ class RankShare(Record):
         busy_s: As of the rank.
 
         host_late_s: As of the rank.
+
+        waiting: When it waited, from and until, by its own times.
     """
 
     rank: int
@@ -329,6 +352,7 @@ class RankShare(Record):
     offset_s: float | None = None
     busy_s: float | None = None
     host_late_s: float | None = None
+    waiting: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -360,7 +384,8 @@ class Together(Record):
 
         matched: How many collectives were found on all ranks of their group.
 
-        unmatched: How many were not, and tell nothing of waits.
+        unmatched: How many were not, and tell nothing of waits; sending from one rank
+            to one other is neither.
 
         by_number: Whether they were matched by the group's own numbers.
 

@@ -70,8 +70,8 @@ def progress(
 
 
 def place_in(shell: Any) -> Place:
-    """Where this shell draws again and again."""
-    return _Line() if is_terminal(shell) else _Output()
+    """Where this shell, or without one the terminal, draws again and again."""
+    return _Line() if shell is None or is_terminal(shell) else _Output()
 
 
 class _Output:

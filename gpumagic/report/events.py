@@ -9,14 +9,22 @@ views; so they are part of the vocabulary that all of them share.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from operator import attrgetter, itemgetter
+from typing import (
+    TYPE_CHECKING,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+)
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -217,57 +225,94 @@ class Window:
 
     def merged(self, spans: Iterable[TraceSpan]) -> list[Interval]:
         """When at least one of them ran: intervals apart from each other, in order."""
-        merged: list[Interval] = []
-        for start_s, end_s in sorted(map(self.cut, spans)):
-            if merged and start_s <= merged[-1][1]:
-                merged[-1] = merged[-1][0], max(merged[-1][1], end_s)
-            else:
-                merged.append((start_s, end_s))
-        return merged
+        return merged(map(self.cut, spans))
 
 
-class _Timed(Protocol):
-    @property
-    def start_s(self) -> float: ...
-    @property
-    def end_s(self) -> float: ...
+_Number = TypeVar("_Number", int, float)
 
 
-_T = TypeVar("_T", bound=_Timed)
+def merged(
+    intervals: Iterable[tuple[_Number, _Number]],
+) -> list[tuple[_Number, _Number]]:
+    """When at least one of them was: intervals apart from each other, in order."""
+    apart: list[tuple[_Number, _Number]] = []
+    for start, end in sorted(intervals):
+        if not apart or start > apart[-1][1]:
+            apart.append((start, end))
+        elif end > apart[-1][1]:
+            apart[-1] = apart[-1][0], end
+    return apart
 
 
-def stretches(spans: Sequence[_T], shortest_s: float) -> Iterator[list[_T]]:
+def length(apart: Iterable[tuple[_Number, _Number]]) -> _Number:
+    """How long intervals are together that are apart from each other."""
+    return sum(end - start for start, end in apart)
+
+
+def length_within(
+    apart: Sequence[tuple[_Number, _Number]], since: _Number, until: _Number
+) -> _Number:
+    """How much of intervals, apart from each other and in order, lies in another."""
+    first = bisect_right(apart, since, key=itemgetter(1))
+    behind = bisect_left(apart, until, lo=first, key=itemgetter(0))
+    its = apart[first:behind]
+    return length((max(start, since), min(end, until)) for start, end in its)
+
+
+_T = TypeVar("_T")
+_times_s = attrgetter("start_s", "end_s")
+
+
+def stretches(
+    spans: Sequence[_T],
+    shortest: float,
+    times: Callable[[_T], tuple[float, float]] = _times_s,
+) -> Iterator[list[_T]]:
     """The spans of one lane in groups: a long one alone, short ones by the stretch.
 
     Args:
         spans: One after the other.
 
-        shortest_s: How long a span is that stands alone, and how long a stretch.
+        shortest: How long a span is that stands alone, and how long a stretch.
+
+        times: Beginning and end of one.
     """
     short: list[_T] = []
+    since = 0.0
     for span in spans:
-        is_long = span.end_s - span.start_s >= shortest_s
-        if short and (is_long or span.end_s - short[0].start_s > shortest_s):
+        start, end = times(span)
+        is_long = end - start >= shortest
+        if short and (is_long or end - since > shortest):
             yield short
             short = []
         if is_long:
             yield [span]
         else:
+            since = since if short else start
             short.append(span)
     if short:
         yield short
 
 
-class Piece(NamedTuple):
+_Kind = TypeVar("_Kind")
+
+
+class Piece(NamedTuple, Generic[_Kind]):
     """A span that is not worth a record yet, as there may be very many."""
 
     name: str
-    kind: SpanKind
+    kind: _Kind
     start_s: float
     end_s: float
 
 
-def pooled(pieces: Sequence[Piece], most: int) -> list[Piece]:
+# What a piece is, also where it has not even that name, and counts nanoseconds.
+PieceRow: TypeAlias = "tuple[str, _Kind, _Number, _Number]"
+
+
+def pooled(
+    pieces: Sequence[PieceRow[_Kind, _Number]], most: int
+) -> list[PieceRow[_Kind, _Number]]:
     """About so many pieces at most, that keep a lane as busy as it was, and where.
 
     The short ones of a stretch become one for each kind, as long as they were together.
@@ -280,23 +325,32 @@ def pooled(pieces: Sequence[Piece], most: int) -> list[Piece]:
     """
     if len(pieces) <= most:
         return list(pieces)
-    length_s = pieces[-1].end_s - pieces[0].start_s
-    groups = stretches(pieces, length_s * len(SpanKind) / most)
+    length = pieces[-1][3] - pieces[0][2]
+    kinds = len({kind for _, kind, _, _ in pieces})
+    groups = stretches(pieces, length * kinds / most, itemgetter(2, 3))
     return [piece for group in groups for piece in _one_of_each(group)]
 
 
-def _one_of_each(group: Sequence[Piece]) -> Iterator[Piece]:
+def _one_of_each(
+    group: Sequence[PieceRow[_Kind, _Number]],
+) -> Iterator[PieceRow[_Kind, _Number]]:
     if len(group) == 1:
         yield group[0]
         return
-    at_s = group[0].start_s
-    for kind in dict.fromkeys(piece.kind for piece in group):
-        its = [piece for piece in group if piece.kind is kind]
-        seconds = sum(piece.end_s - piece.start_s for piece in its)
-        names = {piece.name for piece in its}
-        name = names.pop() if len(names) == 1 else f"{len(names)} names"
-        yield Piece(name, kind, at_s, at_s + seconds)
-        at_s += seconds
+    at = group[0][2]
+    took: dict[_Kind, _Number] = {}
+    names: dict[_Kind, set[str]] = {}
+    for name, kind, start, end in group:
+        if kind in took:
+            took[kind] += end - start
+            names[kind].add(name)
+        else:
+            took[kind] = end - start
+            names[kind] = {name}
+    for kind, its in names.items():
+        name = its.pop() if len(its) == 1 else f"{len(its)} names"
+        yield name, kind, at, at + took[kind]
+        at += took[kind]
 
 
 def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float:

@@ -64,6 +64,27 @@ def part_text(part: float | None, whole: float | None) -> str:
     return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
 
 
+def range_text(low: str, high: str, between: str = " to ") -> str:
+    """From one figure to another, with the unit said once where it is the same.
+
+    Args:
+        low: A figure with its unit.
+
+        high: Another one.
+
+        between: What stands between them.
+
+    >>> range_text("380 ms", "391 ms"), range_text("980 us", "1.02 ms")
+    ('380 to 391 ms', '980 us to 1.02 ms')
+    >>> range_text("0 s", "0 s")
+    '0 s'
+    """
+    number, _, unit = low.rpartition(" ")
+    if low == high:
+        return low
+    return f"{number if high.endswith(f' {unit}') else low}{between}{high}"
+
+
 def seconds_text(seconds: float | None) -> str:
     """A duration in the unit that keeps three digits readable.
 
@@ -198,6 +219,17 @@ def shortened(text: str, most: int) -> str:
     ('encoder', 'enc...')
     """
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def printable(text: str, most: int) -> str:
+    r"""A text of somebody else's in so many characters at most, as an error shows it.
+
+    >>> printable("a\x1b[31m\n", 9)
+    'a?[31m?'
+    """
+    return shortened(
+        "".join(c if c.isprintable() else "?" for c in text[: 2 * most]), most
+    )
 
 
 def with_article(noun: str) -> str:

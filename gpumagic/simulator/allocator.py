@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
+    INACTIVE,
     SHARED,
+    UNMAPPED,
     Block,
     FreeBlocks,
     HeldBlocks,
@@ -38,10 +40,11 @@ from gpumagic.simulator.allocator_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
+    from gpumagic.simulator.allocator_segments import Addresses
 
 _NO_LIMIT_BYTES = 1 << 62
 _BEYOND_ANY_DEVICE_BYTES = 1 << 60
@@ -67,6 +70,8 @@ class CachingAllocator:
             a monitor, none names any, not even this one.
 
         now_us: The clock that recorded actions are stamped with.
+
+        addresses: Where the driver puts segments; without it they are made up.
     """
 
     def __init__(  # noqa: PLR0913, a device is made of these
@@ -79,6 +84,7 @@ class CachingAllocator:
         settings: AllocatorSettings | None = None,
         processes: Callable[[], Sequence[tuple[int | None, int]]] | None = lambda: (),
         now_us: Callable[[], int] = lambda: 0,
+        addresses: Addresses | None = None,
     ) -> None:
         self.settings = settings or AllocatorSettings()
         self.counters = Counters()
@@ -99,13 +105,14 @@ class CachingAllocator:
             counters=self.counters,
             history=self._history,
             settings=self.settings,
+            addresses=addresses,
         )
         self._held = HeldBlocks(driver, self._let_go)
         self.configure(self.settings)
 
     # ------------------------------------------------------------ taking and giving
 
-    def allocate(  # noqa: C901 -- written out, since every tensor comes this way
+    def allocate(  # noqa: C901, PLR0912 -- written out, since every tensor comes this way
         self, nbytes: int, stream: int
     ) -> Block | None:
         """A block for this many bytes of work on a stream; None for no bytes.
@@ -129,13 +136,13 @@ class CachingAllocator:
         if free is None:
             free = pool.free_by_stream[stream] = FreeBlocks()
         position = free.fit(size)
-        if position == len(free.keys) or (
-            self._is_limited and self._refuses(free.blocks[position], size)
-        ):
+        if self._is_choosy:
+            position = self._choose(free, position, size)
+        if position == len(free.keys):
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
-        if rest_size > pool.whole_bytes and size < self._max_split_bytes:
+        if rest_size > pool.whole_bytes and size < self._whole_from_bytes:
             is_part = block.previous is not None or block.next is not None
             free.replace_at(position, block.split_off(size))
             splits, split_bytes = (0, -size) if is_part else (1, rest_size)
@@ -143,6 +150,8 @@ class CachingAllocator:
             free.remove_at(position)
             size = block.size
             splits, split_bytes = (-1, -size) if block.is_split else (0, 0)
+        if block.expandable is not None:  # whose parts torch does not count
+            splits = split_bytes = 0
         block.state = ALLOCATED
         block.requested = nbytes
         pool.tally.hand_out(size, nbytes, splits, split_bytes)
@@ -189,11 +198,34 @@ class CachingAllocator:
             self._held.wait_for_all()
             shared = self._large, self._small
         for pool in (*shared, *self._private.released()):
-            for block in pool.unused_segments():
+            unused = pool.unused_segments()
+            expandable = pool.expandable_blocks()
+            for block in unused:
                 self._memory.give_back(block)
+            for block in expandable:
+                self._memory.unmap(block)
         self._private.forget_empty(
             {head.pool.identity for head in self._memory.heads.values()}
         )
+
+    def give_back(self, addresses: Container[int]) -> int:
+        """Return the unused segments that begin there; how many these are."""
+        pools = self._large, self._small, *self._private.halves()
+        returned = [
+            block
+            for pool in pools
+            for block in pool.unused_segments()
+            if block.address in addresses
+        ]
+        for block in returned:
+            self._memory.give_back(block)
+        return len(returned)
+
+    @property
+    def returnable(self) -> set[int]:
+        """Where the unused segments begin that `empty_cache` would return at once."""
+        pools = self._large, self._small, *self._private.released()
+        return {block.address for pool in pools for block in pool.unused_segments()}
 
     # ------------------------------------------------------------ private pools
 
@@ -300,6 +332,45 @@ class CachingAllocator:
         """What was recorded, oldest first, in the shape of torch's `device_traces`."""
         return self._history.entries()
 
+    def restore(self, segments: Iterable[Mapping[str, Any]]) -> dict[int, Block]:
+        """Hold what a snapshot shows, at the same addresses; nothing was held before.
+
+        Which runs of pages belong to one expandable segment a snapshot does not tell:
+        those of one pool and stream are taken for one, if a device has room for them.
+
+        Returns what is in use by address. What waits for other streams is among it,
+        and is to be freed.
+        """
+        ordered = sorted(segments, key=lambda each: each["address"])
+        ends: dict[tuple[PoolId, str, int], Block] = {}
+        owned: dict[int, Block] = {}
+        for segment in ordered:
+            first, second = segment["segment_pool_id"]
+            identity = first, second
+            kind, stream = segment["segment_type"], segment["stream"]
+            pool = self._small if kind == "small" else self._large
+            if identity != SHARED:
+                pool = self._private.half_of(identity, kind)
+            pool.free_by_stream.setdefault(stream, FreeBlocks())
+            address, size = segment["address"], segment["total_size"]
+            if not segment["is_expandable"]:
+                block = self._memory.adopt(address, size, pool, stream)
+            else:
+                group = identity, kind, stream
+                end = ends.get(group)
+                if end is None or address + size > end.address + end.size:
+                    others = [
+                        each["address"]
+                        for each in ordered
+                        if each["stream"] != stream or each["segment_type"] != kind
+                    ]
+                    end = self._memory.adopt_range(address, size, pool, stream, others)
+                block, ends[group] = self._memory.adopt_pages(end, address, size)
+            if size:
+                owned |= _cut(block, segment["blocks"])
+        self.configure(self.settings)
+        return owned
+
     def verify(self) -> None:
         """Raise AssertionError where blocks, lists and counters disagree."""
         pools = self._small, self._large, *self._private.halves()
@@ -325,8 +396,16 @@ class CachingAllocator:
         """Round, split and keep by these settings from now on."""
         self.settings = self._memory.settings = settings
         self._plain_rounding = not settings.rounds_to_divisions
-        self._is_limited = settings.max_split_size_bytes is not None
-        self._max_split_bytes = settings.max_split_size_bytes or _NO_LIMIT_BYTES
+        limit = settings.max_split_size_bytes
+        expands = settings.expandable_segments
+        self._max_split_bytes = limit or _NO_LIMIT_BYTES
+        # Whether the best fit need not be the block that is taken, ...
+        self._is_choosy = limit is not None or expands or self._memory.has_expandable
+        # ... and from which size on a block is not split: never, if segments expand.
+        self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
+        for pool in (self._small, self._large):
+            pool.split_finely(finely=expands)
+        self._private.split_finely(finely=expands)
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
         self._ages = collects and self._memory.allowed_bytes is not None
@@ -353,6 +432,33 @@ class CachingAllocator:
 
     # ------------------------------------------------------------ inside
 
+    def _choose(self, free: FreeBlocks, position: int, size: int) -> int:
+        """Which block serves a request, from the best fit on; the end is none.
+
+        Of an expandable segment the size counts that it can grow to, so that one that
+        is nearly used up goes first.
+        """
+        blocks, end = free.blocks, len(free.blocks)
+        if position < end and blocks[position].expandable is not None:
+            if self.settings.expandable_segments:
+                while (
+                    blocks[position].expandable is not None
+                    and position + 1 < end
+                    and _grown_bytes(blocks[position + 1])
+                    < _grown_bytes(blocks[position])
+                ):
+                    position += 1
+            else:  # they were switched off, and serve nothing new
+                while position < end and blocks[position].expandable is not None:
+                    position += 1
+        if (
+            position < end
+            and self.settings.max_split_size_bytes is not None
+            and self._refuses(blocks[position], size)
+        ):
+            return end
+        return position
+
     def _refuses(self, block: Block, size: int) -> bool:
         """Whether the best fit must not serve a request, lest it be wasted on it."""
         limit = self._max_split_bytes
@@ -367,18 +473,15 @@ class CachingAllocator:
         memory = self._memory
         if self._ages:
             memory.collect_garbage(self._large)
-        nbytes = self.settings.segment_bytes(size)
-        if not memory.has_room(nbytes) and not (
-            memory.give_back_oversize(free, size) and memory.has_room(nbytes)
-        ):
-            if not self._diverted:  # a capture may not wait for the device
-                self.empty_cache()
-                self.counters.retries += 1
-            if not memory.has_room(nbytes):
-                idle_bytes = self._private.idle_bytes()
-                raise memory.shortage(nbytes, size, stream, idle_bytes)
-        block = memory.take(nbytes, pool, stream)
-        free.add(block)
+        block = memory.take(size, pool, stream)
+        if block is None and memory.give_back_oversize(free, size):
+            block = memory.take(size, pool, stream)
+        if block is None and not self._diverted:  # else a capture may be underway,
+            self.empty_cache()  # which may not wait for the device
+            self.counters.retries += 1
+            block = memory.take(size, pool, stream)
+        if block is None:
+            raise memory.shortage(size, stream, self._private.idle_bytes())
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:
@@ -388,3 +491,33 @@ class CachingAllocator:
         size, requested, tally = block.size, block.requested, block.pool.tally
         splits, split_bytes = block.pool.enter(block)
         tally.let_go(size, requested, splits, split_bytes)
+
+
+def _cut(block: Block, pieces: Sequence[Mapping[str, Any]]) -> dict[int, Block]:
+    """Part a new segment as a snapshot shows it; what of it is in use, by address."""
+    owned, tally = {}, block.pool.tally
+    rest: Block | None = block
+    for piece in pieces:
+        if rest is None:
+            break
+        block, size = rest, piece["size"]
+        rest = block.split_off(size) if size < block.size else None
+        if piece["state"] != INACTIVE:
+            block.state, block.requested = ALLOCATED, piece["requested_size"]
+            tally.hand_out(size, block.requested, 0, 0)
+            owned[block.address] = block
+            continue
+        block.state = INACTIVE
+        block.pool.free_by_stream[block.stream].add(block)
+        if block.is_split and block.expandable is None:
+            tally.inactive_split.shift(1)
+            tally.inactive_split_bytes.shift(size)
+    return owned
+
+
+def _grown_bytes(block: Block) -> int:
+    """How large a free block is with the addresses behind it that have no memory."""
+    following = block.next
+    if following is not None and following.state is UNMAPPED:
+        return block.size + following.size
+    return block.size

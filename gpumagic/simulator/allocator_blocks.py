@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
@@ -21,10 +22,22 @@ if TYPE_CHECKING:
 ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"  # freed, while another stream may still use it
 INACTIVE = "inactive"
+# Ours alone: addresses of an expandable segment without memory, which torch's snapshot
+# leaves out.
+UNMAPPED = "unmapped"
 SHARED = (0, 0)  # the identity of what no private pool owns
 # A free block is found by size, then by address: both in one number.
 _SIZE_SHIFT = 56
 PoolId: TypeAlias = "tuple[int, int]"
+_by_address = attrgetter("address")
+
+
+class ExpandableSegment(NamedTuple):
+    """Addresses that are set aside, to which memory is mapped page by page."""
+
+    address: int
+    size: int
+    page_bytes: int
 
 
 class Block:
@@ -36,6 +49,7 @@ class Block:
 
     __slots__ = (
         "address",
+        "expandable",
         "free_since",
         "next",
         "pending_events",
@@ -48,11 +62,19 @@ class Block:
         "uses",
     )
 
-    def __init__(self, address: int, size: int, stream: int, pool: Pool) -> None:
+    def __init__(
+        self,
+        address: int,
+        size: int,
+        stream: int,
+        pool: Pool,
+        expandable: ExpandableSegment | None = None,
+    ) -> None:
         self.address = address
         self.size = size
         self.stream = stream
         self.pool = pool
+        self.expandable = expandable  # the segment that it lies in, if it is one
         self.requested = 0
         self.state = INACTIVE
         self.previous: Block | None = None
@@ -74,10 +96,21 @@ class Block:
         """Whether it is only a part of its segment."""
         return self.previous is not None or self.next is not None
 
+    def whole_pages(self) -> tuple[int, int]:
+        """Where the pages begin and end that lie in it whole; equal if none does."""
+        if self.expandable is None:
+            return self.address, self.address
+        start, _, page = self.expandable
+        begin = start - (start - self.address) // page * page
+        end = start + (self.address + self.size - start) // page * page
+        return begin, max(begin, end)
+
     def split_off(self, size: int) -> Block:
         """Keep the front of this size; the rest as a free block of its own."""
         pool = self.pool
-        rest = Block(self.address + size, self.size - size, self.stream, pool)
+        rest = Block(
+            self.address + size, self.size - size, self.stream, pool, self.expandable
+        )
         rest.requested = self.requested
         rest.free_since = pool.searches
         rest.previous = self
@@ -152,6 +185,7 @@ class Pool:
         "name",
         "searches",
         "tally",
+        "unmapped",
         "whole_bytes",
     )
 
@@ -162,10 +196,18 @@ class Pool:
         self.identity = identity
         self.tally = tally
         self.free_by_stream: dict[int, FreeBlocks] = {}
+        # What has no memory of expandable segments, by stream, in order of address.
+        self.unmapped: dict[int, list[Block]] = {}
         self.searches = 0  # counted only where garbage is collected
+        self.split_finely(finely=False)
+
+    def split_finely(self, *, finely: bool) -> None:
+        """Whether any remainder is split off, as it is with expandable segments."""
         # A remainder up to this size is not worth splitting off.
         self.whole_bytes = (
-            SMALLEST_BLOCK_BYTES - 1 if name == "small" else LARGEST_SMALL_BYTES
+            SMALLEST_BLOCK_BYTES - 1
+            if finely or self.name == "small"
+            else LARGEST_SMALL_BYTES
         )
 
     def enter(self, block: Block) -> tuple[int, int]:
@@ -196,6 +238,8 @@ class Pool:
             free.replace_at(position, block)
         else:
             free.add(block)
+        if block.expandable is not None:  # whose parts torch does not count
+            return 0, 0
         if previous is not None or block.next is not None:
             return number + 1, nbytes + block.size
         return number, nbytes
@@ -207,7 +251,24 @@ class Pool:
 
     def unused_segments(self) -> list[Block]:
         """The free blocks that are whole segments, by stream, size and address."""
-        return [each for each in self.free_blocks() if not each.is_split]
+        return [
+            each
+            for each in self.free_blocks()
+            if not each.is_split and each.expandable is None
+        ]
+
+    def expandable_blocks(self) -> list[Block]:
+        """The free blocks of expandable segments, by stream, size and address."""
+        return [each for each in self.free_blocks() if each.expandable is not None]
+
+    def add_unmapped(self, block: Block) -> None:
+        """List a block as without memory."""
+        block.state = UNMAPPED
+        insort(self.unmapped.setdefault(block.stream, []), block, key=_by_address)
+
+    def remove_unmapped(self, block: Block) -> None:
+        """Strike a block from what is without memory."""
+        self.unmapped[block.stream].remove(block)
 
     def free_blocks(self) -> Iterator[Block]:
         """All free blocks by stream, size and address."""
@@ -310,6 +371,7 @@ class PrivatePools:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._pools: dict[PoolId, PrivatePool] = {}
+        self._splits_finely = False
         self.diverted: list[tuple[PrivatePool, Callable[[int], bool]]] = []
 
     def keep(self, identity: PoolId) -> PrivatePool:
@@ -317,8 +379,15 @@ class PrivatePools:
         pool = self._pools.get(identity)
         if pool is None:
             pool = self._pools[identity] = PrivatePool(identity, self._counters)
+            self.split_finely(finely=self._splits_finely)
         pool.uses += 1
         return pool
+
+    def split_finely(self, *, finely: bool) -> None:
+        """As of `Pool`, for all pools and those to come."""
+        self._splits_finely = finely
+        for half in self.halves():
+            half.split_finely(finely=finely)
 
     def release(self, identity: PoolId) -> None:
         """One user less; without any, its memory may go back to the driver.
@@ -334,6 +403,11 @@ class PrivatePools:
         """How many use a pool."""
         pool = self._pools.get(identity)
         return pool.uses if pool is not None else 0
+
+    def half_of(self, identity: PoolId, name: str) -> Pool:
+        """The small or the large half of a pool, which has a user if it is new."""
+        pool = self._pools.get(identity) or self.keep(identity)
+        return pool.small if name == "small" else pool.large
 
     def half_for(self, plain: Pool, stream: int) -> Pool:
         """Where a request on a stream goes that would else go to this half."""

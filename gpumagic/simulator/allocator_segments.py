@@ -6,8 +6,16 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumagic.simulator.allocator_blocks import Block
-from gpumagic.simulator.allocator_settings import SEGMENT_STEP_BYTES
+from gpumagic.simulator.allocator_blocks import (
+    INACTIVE,
+    UNMAPPED,
+    Block,
+    ExpandableSegment,
+)
+from gpumagic.simulator.allocator_settings import (
+    SEGMENT_STEP_BYTES,
+    SMALL_SEGMENT_BYTES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +37,9 @@ _ADVICE = (
 )
 _FIRST_ADDRESS = 0x7F00_0000_0000
 _ADDRESSES_OF_ONE_DEVICE = 1 << 40
+# Expandable segments are set aside far below, each for more than a whole device.
+_FIRST_EXPANDABLE_ADDRESS = 0x3_0000_0000
+_EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 
 
 class DeviceMemory:
@@ -50,6 +61,12 @@ class DeviceMemory:
         history: Where to note them.
 
         settings: What counts as oversize, and when garbage is collected.
+
+        addresses: Where the driver puts segments.
+
+    Attributes:
+        heads: The first block of every segment, by address; that of an expandable one
+            may have no memory.
     """
 
     def __init__(  # noqa: PLR0913, a device is made of these
@@ -63,11 +80,13 @@ class DeviceMemory:
         counters: Counters,
         history: History,
         settings: AllocatorSettings,
+        addresses: Addresses | None = None,
     ) -> None:
         self.device = device
         self.capacity_bytes = capacity_bytes
         self.allowed_bytes: int | None = None  # once this process has been limited
-        self.heads: dict[int, Block] = {}  # the first block of every segment
+        self.heads: dict[int, Block] = {}
+        self.has_expandable = False  # whether there ever was an expandable segment
         self._context_bytes = context_bytes
         self._processes = processes
         self._driver = driver
@@ -75,8 +94,7 @@ class DeviceMemory:
         self._reserved = counters.totals["reserved_bytes"]
         self._history = history
         self.settings = settings
-        start = _FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE
-        self._addresses = AddressSpace(start)
+        self._addresses = addresses or MadeUpAddresses(device)
 
     @property
     def context_bytes(self) -> int:
@@ -95,28 +113,30 @@ class DeviceMemory:
         others_bytes = sum(nbytes for _, nbytes in self._others())
         return max(self.capacity_bytes - self.used_bytes - others_bytes, 0)
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether a segment of this size is allowed and there."""
-        allowed = self.allowed_bytes
-        if allowed is not None and self._reserved.current + nbytes > allowed:
-            return False
-        return nbytes <= self.free_bytes
-
-    def take(self, nbytes: int, pool: Pool, stream: int) -> Block:
-        """A new segment as one free block that is in no list yet."""
+    def take(self, size: int, pool: Pool, stream: int) -> Block | None:
+        """A free block for this size in new memory; None if there is no room."""
+        nbytes = self.settings.segment_bytes(size)
+        if not self._allows(nbytes):
+            return None
+        if self.settings.expandable_segments:
+            return self._expand(size, pool, stream)
+        if nbytes > self.free_bytes:
+            return None
         self._driver.malloc(nbytes)
         block = Block(self._addresses.take(nbytes), nbytes, stream, pool)
         self.heads[block.address] = block
         self._count(block, 1)
         self._counters.device_allocations += 1
         if self._history.recording:
-            self._history.add_segment("segment_alloc", block)
+            self._history.add_segment("segment_alloc", block, block.address, nbytes)
+        pool.free_by_stream[stream].add(block)
         return block
 
     def give_back(self, block: Block) -> None:
         """Return a listed free block that is a whole segment."""
         if self._history.recording:
-            self._history.add_segment("segment_free", block)
+            history = self._history
+            history.add_segment("segment_free", block, block.address, block.size)
         self._driver.free(block.size)
         block.pool.remove(block)
         del self.heads[block.address]
@@ -131,13 +151,15 @@ class DeviceMemory:
             return False
         wanted_bytes = max(size, limit)
         position = free.fit(wanted_bytes)
-        if position < len(free.blocks):
+        if position < len(free.blocks) and free.blocks[position].expandable is None:
             self.give_back(free.blocks[position])
             return True
         released_bytes = 0
-        for block in reversed(free.blocks[:]):
+        for block in reversed(free.blocks[:position]):
             if released_bytes >= wanted_bytes or block.size < limit:
                 break
+            if block.expandable is not None:
+                continue
             self.give_back(block)
             released_bytes += block.size
         return released_bytes >= wanted_bytes
@@ -160,7 +182,7 @@ class DeviceMemory:
             idle = kept
 
     def shortage(
-        self, nbytes: int, size: int, stream: int, private_bytes: int
+        self, size: int, stream: int, private_bytes: int
     ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
         self._counters.out_of_memories += 1
@@ -173,7 +195,7 @@ class DeviceMemory:
             listed.append((None, self.used_bytes))
         shortage = Shortage(
             device=self.device,
-            segment_bytes=nbytes,
+            segment_bytes=self.settings.segment_bytes(size),
             total_bytes=self.capacity_bytes,
             free_bytes=free_bytes,
             allowed_bytes=self.allowed_bytes,
@@ -183,6 +205,162 @@ class DeviceMemory:
             processes=tuple(listed),
         )
         return OutOfSimulatedMemory(shortage.text(), shortage)
+
+    def adopt(self, address: int, size: int, pool: Pool, stream: int) -> Block:
+        """A segment that there was before, as one block that is in no list."""
+        block = Block(address, size, stream, pool)
+        self.heads[address] = block
+        self._count(block, 1)
+        return block
+
+    def adopt_range(
+        self, address: int, size: int, pool: Pool, stream: int, others: Sequence[int]
+    ) -> Block:
+        """Addresses of an expandable segment from there on, up to the next of others.
+
+        It has no memory as yet, and is as long as it would be on this device.
+        """
+        page = self._page_bytes(pool)
+        room_bytes = max(self._bytes_to_set_aside(page), -(-size // page) * page)
+        above = min((each for each in others if each > address), default=None)
+        if above is not None:
+            room_bytes = min(room_bytes, (above - address) // page * page)
+        return self._set_aside(address, room_bytes, page, pool, stream)
+
+    @staticmethod
+    def adopt_pages(end: Block, address: int, size: int) -> tuple[Block, Block]:
+        """Memory in a block that has none: as a block in no list, and what is behind.
+
+        What is behind has no memory; without memory to adopt it is all there is.
+        """
+        pool, block = end.pool, end
+        if not size:
+            return end, end
+        if address > end.address:
+            block = end.split_off(address - end.address)
+        else:
+            pool.remove_unmapped(end)
+        behind = block
+        if size < block.size:
+            behind = block.split_off(size)
+            pool.add_unmapped(behind)
+        pool.tally.shift_reserved(0, size)
+        return block, behind
+
+    # Expandable segments follow the native allocator of torch 2.6 and later
+    # (pytorch@001074d, c10/cuda/CUDACachingAllocator.cpp, "Note [Expandable Segments]";
+    # with max_split_size_mb as in its newest). Their pages are 2 MiB in the small pool
+    # and 20 MiB in the large one.
+
+    def unmap(self, block: Block) -> None:
+        """Return the pages that lie in a listed free block of an expandable segment."""
+        segment, (begin, end) = block.expandable, block.whole_pages()
+        if segment is None or begin == end:
+            return
+        pool, stream = block.pool, block.stream
+        free = pool.free_by_stream[stream]
+        self._driver.free(end - begin)
+        pool.remove(block)
+        middle = block
+        if begin > block.address:
+            middle = block.split_off(begin - block.address)
+            block.free_since = pool.searches
+            free.add(block)
+        if end < middle.address + middle.size:
+            free.add(middle.split_off(end - begin))
+        following, previous = middle.next, middle.previous
+        if following is not None and following.state is UNMAPPED:
+            pool.remove_unmapped(following)
+            middle.absorb(following)
+        if previous is not None and previous.state is UNMAPPED:
+            previous.absorb(middle)
+            middle = previous
+        else:
+            pool.add_unmapped(middle)
+        pool.tally.shift_reserved(0, begin - end)
+        self._counters.device_frees += 1
+        if self._history.recording:
+            self._history.add_segment("segment_unmap", middle, begin, end - begin)
+        if not middle.is_split:
+            pool.remove_unmapped(middle)
+            del self.heads[middle.address]
+            self._addresses.give_back_range(segment.address, segment.size)
+
+    def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
+        """A free block for this size, grown by the pages that it lacks.
+
+        What has been mapped before there is no more room stays, as free memory.
+        """
+        block = self._lowest_to_grow(size, pool, stream)
+        if block.state is UNMAPPED and not self._map(block, min(size, block.size)):
+            return None
+        while block.size < size:
+            following = block.next  # which is merged with it, once it is mapped
+            if following is None or not self._map(
+                following, min(size - block.size, following.size)
+            ):
+                return None
+        return block
+
+    def _lowest_to_grow(self, size: int, pool: Pool, stream: int) -> Block:
+        """Where this size fits if pages are mapped, at the lowest address."""
+        for block in pool.unmapped.get(stream, ()):
+            previous = block.previous
+            is_free = previous is not None and previous.state is INACTIVE
+            first = previous if previous is not None and is_free else block
+            if _can_grow_to(first, size):
+                return first
+        page = self._page_bytes(pool)
+        room_bytes = max(self._bytes_to_set_aside(page), -(-size // page) * page)
+        address = self._addresses.take_range(room_bytes)
+        return self._set_aside(address, room_bytes, page, pool, stream)
+
+    def _page_bytes(self, pool: Pool) -> int:
+        is_small = pool.name == "small"
+        return SMALL_SEGMENT_BYTES if is_small else self.settings.large_segment_bytes
+
+    def _bytes_to_set_aside(self, page: int) -> int:
+        """An eighth more than there is memory, as pages may lie in the wrong place."""
+        return -(-(self.capacity_bytes + self.capacity_bytes // 8) // page) * page
+
+    def _set_aside(
+        self, address: int, size: int, page: int, pool: Pool, stream: int
+    ) -> Block:
+        """An expandable segment without memory as yet."""
+        segment = ExpandableSegment(address, size, page)
+        block = Block(address, size, stream, pool, segment)
+        self.heads[address] = block
+        self.has_expandable = True
+        pool.add_unmapped(block)
+        return block
+
+    def _map(self, block: Block, nbytes: int) -> bool:
+        """Give memory to the front of a block that has none; it is merged and listed.
+
+        Returns whether there is room for as many pages.
+        """
+        pool, address = block.pool, block.address
+        page = SEGMENT_STEP_BYTES
+        if block.expandable is not None:
+            page = block.expandable.page_bytes
+        nbytes = -(-nbytes // page) * page
+        if nbytes > self.free_bytes:
+            return False
+        self._driver.malloc(nbytes)
+        pool.remove_unmapped(block)
+        if nbytes < block.size:
+            pool.add_unmapped(block.split_off(nbytes))
+        pool.enter(block)
+        pool.tally.shift_reserved(0, nbytes)
+        self._counters.device_allocations += 1
+        if self._history.recording:
+            self._history.add_segment("segment_map", block, address, nbytes)
+        return True
+
+    def _allows(self, nbytes: int) -> bool:
+        """Whether the share of this process leaves so much."""
+        allowed = self.allowed_bytes
+        return allowed is None or self._reserved.current + nbytes <= allowed
 
     def _count(self, block: Block, segments: int) -> None:
         block.pool.tally.shift_reserved(segments, segments * block.size)
@@ -213,8 +391,38 @@ class DriverCalls(Protocol):
         """The host waits until the device has passed this event."""
 
 
+class Addresses(Protocol):
+    """Where the driver puts what is taken of it."""
+
+    def take(self, size: int) -> int:
+        """The start of a segment that is now in use."""
+
+    def give_back(self, address: int, size: int) -> None:
+        """The segment is no more."""
+
+    def take_range(self, size: int) -> int:
+        """The start of what is set aside for an expandable segment."""
+
+    def give_back_range(self, address: int, size: int) -> None:
+        """It is set aside no longer."""
+
+
+class MadeUpAddresses:
+    """Those of one device, which are the same in every run."""
+
+    def __init__(self, device: int, start: int | None = None) -> None:
+        first, first_range = start, start
+        if first is None or first_range is None:
+            first = _FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE
+            first_range = device * _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE
+            first_range += _FIRST_EXPANDABLE_ADDRESS
+        segments, ranges = AddressSpace(first), AddressSpace(first_range)
+        self.take, self.give_back = segments.take, segments.give_back
+        self.take_range, self.give_back_range = ranges.take, ranges.give_back
+
+
 class AddressSpace:
-    """Made-up addresses of one device: the lowest free range that fits is taken."""
+    """Made-up addresses: the lowest free range that fits is taken."""
 
     def __init__(self, start: int) -> None:
         self._end = start  # nothing above was ever taken, or all of it came back
@@ -247,6 +455,18 @@ class AddressSpace:
             self._end = address
         else:
             self._holes.insert(position, (address, size))
+
+
+def _can_grow_to(block: Block, size: int) -> bool:
+    """Whether so much lies there from this block on that is free or has no memory."""
+    found_bytes = 0
+    each: Block | None = block
+    while found_bytes < size:
+        if each is None or each.state not in (INACTIVE, UNMAPPED):
+            return False
+        found_bytes += each.size
+        each = each.next
+    return True
 
 
 def _in_steps(size: int) -> int:

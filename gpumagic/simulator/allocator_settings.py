@@ -71,7 +71,8 @@ class AllocatorSettings:
         garbage_collection_threshold: Share of the allowed memory above which unused
             segments are returned; 0 is never.
 
-        expandable_segments: Must be False; they are not modelled.
+        expandable_segments: Whether new memory is mapped page by page behind what is
+            there, instead of in segments.
 
         text: As it was written.
     """
@@ -83,13 +84,6 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     text: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        if self.expandable_segments:
-            raise GpuMagicError(
-                "the simulated GPU does not model expandable_segments",
-                "leave expandable_segments:True out of PYTORCH_ALLOC_CONF",
-            )
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:

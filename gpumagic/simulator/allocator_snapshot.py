@@ -12,6 +12,7 @@ from gpumagic.simulator.allocator_blocks import (
     INACTIVE,
     PENDING,
     SHARED,
+    UNMAPPED,
     Block,
 )
 
@@ -129,20 +130,21 @@ class History:
                 self._allocated.pop(block.address, None)
         self._append(action, block, block.requested, calls)
 
-    def add_segment(self, action: str, block: Block) -> None:
-        """Note that a segment is taken from the driver, or given back."""
+    def add_segment(self, action: str, block: Block, address: int, nbytes: int) -> None:
+        """Note that memory is taken from the driver, or given back, of a block."""
         kept = self._kept
         if kept is None:
             return
         calls = self._gather(action, Context.STATE, None)
-        if action == "segment_alloc":
-            self._segments[block.address] = calls
+        if action in ("segment_alloc", "segment_map"):
+            self._segments[address] = calls
         else:
-            own = self._segments.pop(block.address, list)
+            own = self._segments.pop(address, list)
             calls = calls if kept.context >= Context.ALL else own
         if kept.context < Context.ALLOC:
             calls = list
-        self._append(action, block, block.size, calls)
+        pool = block.pool.identity
+        self._enter(action, "addr", address, nbytes, block.stream, pool, calls)
 
     def add_oom(self, device_free_bytes: int, size: int, stream: int) -> None:
         """Note a request that could not be met."""
@@ -209,9 +211,28 @@ class History:
 def snapshot_of(
     device: int, heads: Iterable[Block], history: History
 ) -> list[dict[str, Any]]:
-    """The segments that begin with these blocks, by address."""
+    """The segments that begin with these blocks, by address.
+
+    An expandable one is shown as so many as it has runs of mapped pages.
+    """
     ordered = sorted(heads, key=lambda head: head.address)
-    return [_segment(device, head, history) for head in ordered]
+    return [
+        _segment(device, blocks, history)
+        for head in ordered
+        for blocks in _mapped_runs(head)
+    ]
+
+
+def _mapped_runs(head: Block) -> Iterator[list[Block]]:
+    run: list[Block] = []
+    for block in blocks_from(head):
+        if block.state is not UNMAPPED:
+            run.append(block)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def blocks_from(head: Block) -> Iterator[Block]:
@@ -222,8 +243,8 @@ def blocks_from(head: Block) -> Iterator[Block]:
         block = block.next
 
 
-def _segment(device: int, head: Block, history: History) -> dict[str, Any]:
-    blocks = list(blocks_from(head))
+def _segment(device: int, blocks: Sequence[Block], history: History) -> dict[str, Any]:
+    head = blocks[0]
     active = [each for each in blocks if each.state is not INACTIVE]
     return {
         "device": device,
@@ -235,7 +256,7 @@ def _segment(device: int, head: Block, history: History) -> dict[str, Any]:
         "stream": head.stream,
         "segment_type": head.pool.name,
         "segment_pool_id": head.pool.identity,
-        "is_expandable": False,
+        "is_expandable": head.expandable is not None,
         "frames": history.frames_of_segment(head),
         "blocks": [_block(each, history) for each in blocks],
     }
@@ -290,7 +311,8 @@ def _check_segments(heads: Mapping[int, Block]) -> None:
             _demand(block.size > 0, f"{block!r} is empty")
             _demand(block.previous is previous, f"{block!r} is linked wrongly")
             if previous is not None:
-                idle = block.state is previous.state is INACTIVE
+                idle = block.state is previous.state
+                idle = idle and block.state in (INACTIVE, UNMAPPED)
                 _demand(not idle, f"{block!r} was not merged")
                 same = block.stream == previous.stream and block.pool is previous.pool
                 _demand(same, f"{block!r} is in a foreign segment")
@@ -298,8 +320,16 @@ def _check_segments(heads: Mapping[int, Block]) -> None:
 
 
 def _check_free_lists(pools: Sequence[Pool], blocks: Sequence[Block]) -> None:
-    listed = 0
+    listed = unmapped = 0
     for pool in pools:
+        for stream, without in pool.unmapped.items():
+            unmapped += len(without)
+            addresses = [each.address for each in without]
+            _demand(addresses == sorted(addresses), "unmapped blocks are out of order")
+            for block in without:
+                _demand(block.state is UNMAPPED, f"{block!r} is listed as unmapped")
+                _demand(block.stream == stream, f"{block!r} is in a foreign list")
+                _demand(block.pool is pool, f"{block!r} is in a foreign pool")
         for stream, free in pool.free_by_stream.items():
             _demand(free.keys == sorted(set(free.keys)), "a free list is out of order")
             _demand(len(free.keys) == len(free.blocks), "a free list has lost a key")
@@ -311,6 +341,8 @@ def _check_free_lists(pools: Sequence[Pool], blocks: Sequence[Block]) -> None:
                 _demand(free.find(block) == position, f"{block!r} has a wrong key")
     idle = sum(each.state is INACTIVE for each in blocks)
     _demand(listed == idle, f"{idle} blocks are free and {listed} are listed")
+    without_memory = sum(each.state is UNMAPPED for each in blocks)
+    _demand(unmapped == without_memory, "a block without memory is not listed")
 
 
 def _check_events(awaited: Iterable[Block], blocks: Sequence[Block]) -> None:
@@ -329,8 +361,10 @@ def _check_events(awaited: Iterable[Block], blocks: Sequence[Block]) -> None:
 
 def _check_count(family: str, count: Count | Total, blocks: Sequence[Block]) -> None:
     owned = [each for each in blocks if each.state is ALLOCATED]
-    active = [each for each in blocks if each.state is not INACTIVE]
-    parts = [each for each in blocks if each.state is INACTIVE and each.is_split]
+    mapped = [each for each in blocks if each.state is not UNMAPPED]
+    active = [each for each in mapped if each.state is not INACTIVE]
+    plain = [each for each in mapped if each.expandable is None]
+    parts = [each for each in plain if each.state is INACTIVE and each.is_split]
     seen = {
         "allocation": len(owned),
         "allocated_bytes": sum(each.size for each in owned),
@@ -339,8 +373,8 @@ def _check_count(family: str, count: Count | Total, blocks: Sequence[Block]) -> 
         "requested_bytes": sum(each.requested for each in active),
         "inactive_split": len(parts),
         "inactive_split_bytes": sum(each.size for each in parts),
-        "segment": sum(each.previous is None for each in blocks),
-        "reserved_bytes": sum(each.size for each in blocks),
+        "segment": sum(each.previous is None for each in plain),
+        "reserved_bytes": sum(each.size for each in mapped),
     }[family]
     _demand(
         count.current == seen, f"{family} is counted as {count.current} and is {seen}"

@@ -67,7 +67,7 @@ class SimulatedTracing:
         self._scheduler = box.machine.scheduler
         self._work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
-        self._lanes: dict[_LaneKey, list[Piece]] = {}
+        self._lanes: dict[_LaneKey, list[Piece[SpanKind]]] = {}
         self._full_since_ns: list[int] = []  # when a launch found its queue full
         self._forward: dict[int, int] = {}  # by the identity of the work
         self._node = _backward_node()
@@ -114,7 +114,8 @@ class SimulatedTracing:
         self._work.clear()
         for lane, pieces in self._lanes.items():
             whole = [each for each in pieces if each.end_s > each.start_s >= 0]
-            self._lanes[lane] = pooled(sorted(whole, key=_start), most)
+            whole.sort(key=_start)
+            self._lanes[lane] = [Piece(*each) for each in pooled(whole, most)]
 
     def _pooled_spans(self) -> Iterator[TraceSpan]:
         length_s = self._seconds(self._ended_ns)
@@ -229,7 +230,7 @@ def _kind_of(work: Work) -> SpanKind:
     return SpanKind.KERNEL if work.engine is Engine.COMPUTE else SpanKind.COPY
 
 
-def _start(piece: Piece) -> float:
+def _start(piece: Piece[SpanKind]) -> float:
     return piece.start_s
 
 

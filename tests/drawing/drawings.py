@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gpumagic.drawing import (
+    Areas,
     Badge,
     Bar,
     BarPair,
@@ -14,7 +15,9 @@ from gpumagic.drawing import (
     Details,
     Drawing,
     Grid,
+    Key,
     Lane,
+    Layer,
     Meter,
     Note,
     Paragraph,
@@ -24,7 +27,7 @@ from gpumagic.drawing import (
     Timeline,
     Tree,
 )
-from gpumagic.drawing.palette import TONES
+from gpumagic.drawing.palette import BEFORE, LAYERS, TONES
 
 # Anything that a str can hold, with what breaks layouts in good supply.
 _NASTY = (
@@ -34,7 +37,8 @@ TEXTS = st.text(max_size=40) | st.text(alphabet=_NASTY, max_size=20)
 NUMBERS = st.none() | st.floats()
 BADGES = st.builds(Badge, TEXTS, st.sampled_from(sorted(TONES)))
 METERS = st.builds(Meter, NUMBERS, TEXTS)
-CELLS = st.none() | TEXTS | BADGES | METERS
+KEYS = st.builds(Key, st.sampled_from((*LAYERS, BEFORE)), TEXTS)
+CELLS = st.none() | TEXTS | BADGES | METERS | KEYS
 COLUMNS = st.builds(Column, TEXTS, st.booleans())
 
 
@@ -61,6 +65,9 @@ LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
 TIMELINES = st.builds(Timeline, TEXTS, st.lists(LANES, max_size=4).map(tuple))
 HEIGHTS = st.lists(st.floats(-1e12, 1e12), max_size=400).map(tuple)
 CURVES = st.builds(Curve, TEXTS, HEIGHTS, st.tuples(TEXTS, TEXTS), TEXTS)
+ROLES = st.sampled_from(("", "before", "together"))
+LAYERED = st.lists(st.builds(Layer, TEXTS, HEIGHTS, ROLES), max_size=4).map(tuple)
+AREAS = st.builds(Areas, TEXTS, LAYERED, st.tuples(TEXTS, TEXTS), TEXTS)
 FIGURES = st.tuples(TEXTS, TEXTS)
 SHARES = st.floats(0, 1)
 BRANCHES = st.recursive(
@@ -78,6 +85,7 @@ PLAIN = st.one_of(
     BARS,
     SPARKLINES,
     TIMELINES,
+    AREAS,
     CURVES,
     TREES,
     NOTES,

@@ -26,7 +26,10 @@ from tests.drawing.eyes import EYES, apart
 BACKGROUNDS = ("#ffffff", "#111111")
 KINDS = {**MEANINGS, **{each.name: each for each in SPARE}}
 DRAWN = {kind: its for kind, its in KINDS.items() if its.fill != TRACK}
-TIMES = ("host code", "launch", "host waits", "kernel", "copy", "communication")
+TIMES = (
+    *("host code", "launch", "host waits", "kernel", "copy", "communication"),
+    "waits for others",
+)
 MEMORY = ("in use", "cached", "others", "free")
 # Two colours side by side, in steps of which 2.3 can just be seen; by lightness alone
 # fewer do, as nothing else is there to compare.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpumagic.drawing import (
     AllLevels,
+    Areas,
     Badge,
     Bar,
     BarPair,
@@ -22,6 +23,7 @@ from gpumagic.drawing import (
     Drawing,
     Grid,
     Lane,
+    Layer,
     Meter,
     Note,
     Paragraph,
@@ -114,7 +116,7 @@ _MANY = Timeline(
 
 _TIMES_MEANT = (
     *("host code", "launch", "host waits", "kernel", "copy", "communication"),
-    "perhaps busy",
+    *("waits for others", "perhaps busy"),
 )
 _MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
 _WITHOUT_MEANING = tuple(f"kind {at}" for at in range(6))
@@ -168,6 +170,30 @@ def _one(title, *parts, label=""):
     return Drawing(title, parts, label)
 
 
+def _rising(period, gib, begin=0):
+    """What is made piece by piece, and gone at once: as in forward and backward."""
+    return tuple(
+        int(gib * GIB * ((at - begin) % period) / period) if at >= begin else 0
+        for at in range(240)
+    )
+
+
+_LAYERED = Areas(
+    "In use on cuda:0, by line",
+    (
+        Layer("attention.py, line 88", _rising(80, 4)),
+        Layer("model.py, line 12", (2 * GIB,) * 240),
+        Layer("optim.py, line 9", (0,) * 80 + (GIB,) * 160),
+        *(Layer(f"mlp.py, line {at}", _rising(80, 0.2, at)) for at in range(5, 9)),
+        Layer("there before", (GIB,) * 240, "before"),
+        Layer("all others", _rising(20, 0.1), "together"),
+    ),
+    ("event 1", "event 18,300"),
+    "peak 8.77 GiB at event 12,161",
+    at=lambda share: f"event {round(18_300 * share):,}",
+    text_of=bytes_text,
+    told_elsewhere=frozenset(range(9)) - {6, 7},
+)
 _MODEL = Tree(
     "Parameters and bytes of each part, and its share of the bytes",
     ("parameters", ""),
@@ -437,6 +463,29 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         ),
     ),
     (
+        "areas",
+        _one(
+            "Most of the peak is made in attention.py, line 88.",
+            _LAYERED,
+            Table(
+                "What these lines hold",
+                (Column("Line"), Column("At the peak", number=True)),
+                tuple(
+                    (key, bytes_text(layer.levels[159]))
+                    for key, layer in zip(_LAYERED.keys, _LAYERED.layers, strict=True)
+                ),
+            ),
+            Areas(
+                "One, and many together",
+                (Layer("a", (1, 4, 2)), Layer("others", (1, 1, 1), "together")),
+                ("start", "3 steps"),
+                "",
+            ),
+            Areas("Nothing", (Layer("a", (0, 0)),), ("", ""), "never in use"),
+            Areas("No layers", (), ("", ""), "nothing recorded"),
+        ),
+    ),
+    (
         "trees",
         _one(
             "The model has 124 million parameters in 2 blocks.",
@@ -493,6 +542,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
 # Samples that are pictures, and may be larger than the habit of 10 KB.
 PICTURES = (  # how the names of those with a picture begin
     "whole",
+    "areas",
     "timeline-",
     "palette",
     "stacks",
@@ -510,8 +560,10 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-small-work",
     "cuda_sync_time-waiting",
     "cuda_sync_time-hostile",
+    "gpu_open-",  # timelines, and all figures behind clicks
     "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
+    "gpu_open-snapshot",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-cell-lines",
     "gpu_mem-cell-exact",
@@ -537,6 +589,8 @@ RICHEST = (
     "cuda_sync_time-profile-many-streams",
     "gpu_doctor-eight-gpus",
     "gpu_doctor-mixed-and-out-of-reach",
+    "gpu_open-rank-cut",
+    "gpu_open-ranks-straggler",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
     "gpu_mem-map-many-in-one",

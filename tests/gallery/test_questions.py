@@ -45,6 +45,15 @@ QUESTIONS = (
         "the first at [1, 0]",
     ),
     ("Is there a race?", "simulator-races", "3 data races"),
+    ("Was my GPU busy?", "gpu_open-rank-loader", "the GPU was busy 46.0 % of it"),
+    ("Why was it not?", "gpu_open-rank-loader", "the host was in the DataLoader"),
+    ("What do I try?", "gpu_open-rank-tiny-kernels", "`torch.compile` or CUDA graphs"),
+    ("Which rank is slow?", "gpu_open-ranks-128", "rank 77 took 1.30x the median"),
+    ("What does it cost?", "gpu_open-ranks-128", "others waited 118 ms for it"),
+    ("Where is it slow?", "gpu_open-ranks-straggler", "its own work, in backward"),
+    ("How much slower is it?", "gpu_open-runs-slower", "1.24x slower (318 -> 394 ms)"),
+    ("Which kernel did it?", "gpu_open-runs-slower", "took 60.0 ms more (180 runs)"),
+    ("Does it run more often?", "gpu_open-runs-slower", "1,440 to 2,160"),
 )
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.report.events import Piece, SpanKind, pooled
+from gpumagic.report.events import (
+    Piece,
+    SpanKind,
+    length,
+    length_within,
+    merged,
+    pooled,
+)
 
 KINDS = st.sampled_from((SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
 LENGTHS = st.tuples(KINDS, st.integers(0, 50), st.integers(1, 2000))
@@ -19,10 +26,15 @@ MOST = 60
 def lane_of(pieces):
     """Spans one after the other: each its kind, the pause before it, its length."""
     at, spans = 0, []
-    for kind, pause, length in pieces:
-        spans.append(Piece("work", kind, at + pause, at + pause + length))
-        at += pause + length
+    for kind, pause, took in pieces:
+        spans.append(Piece("work", kind, at + pause, at + pause + took))
+        at += pause + took
     return spans
+
+
+def few_of(spans):
+    """What is left of them."""
+    return [Piece(*each) for each in pooled(spans, MOST)]
 
 
 def seconds(spans, kind):
@@ -35,7 +47,7 @@ def test_a_pooled_lane_is_as_busy_as_it_was(pieces):
     """Each kind keeps its time, nothing overlaps, and nothing moves beyond the lane."""
     spans = lane_of(pieces)
 
-    few = pooled(spans, MOST)
+    few = few_of(spans)
 
     for kind in SpanKind:
         assert seconds(few, kind) == pytest.approx(seconds(spans, kind))
@@ -63,7 +75,24 @@ def test_long_spans_keep_their_place():
     spans = lane_of([*short, (SpanKind.COPY, 5, 1000), *short])
     (copy,) = (span for span in spans if span.kind is SpanKind.COPY)
 
-    few = pooled(spans, MOST)
+    few = few_of(spans)
 
     assert copy in few
-    assert len(few) < 10
+    assert len(few) < 20
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
+
+
+@given(INTERVALS, st.integers(-5, 70), st.integers(0, 80))
+def test_merged_intervals_are_the_moments_that_any_of_them_covers(spans, since, more):
+    """They lie apart and in order; a part of them is as long as its moments are."""
+    intervals = [(start, start + took) for start, took in spans]
+    moments = {at for start, end in intervals for at in range(start, end)}
+    window = range(since, since + more)
+
+    apart = merged(intervals)
+
+    assert all(one[1] < two[0] for one, two in pairwise(apart))
+    assert length(apart) == len(moments)
+    assert length_within(apart, since, since + more) == len(moments & {*window})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from tests.simulator.naive_allocator import (
     Clocks,
     NaiveAllocator,
 )
+from tests.simulator.naive_expandable import NaiveExpandable
 
 STATES = {
     "active_allocated": "owned",
@@ -55,21 +57,33 @@ STEPS = st.one_of(
     st.tuples(st.just("empty"), st.none(), st.none()),
     st.tuples(st.just("reset"), st.booleans(), st.none()),
 )
+# Mostly so large that a device is soon full.
+LARGE_STEPS = st.one_of(
+    STEPS,
+    st.tuples(
+        st.just("allocate"),
+        st.integers(1, 60).map(lambda number: number * MIB),
+        st.just(0),
+    ),
+)
 
 
 class Pair:
     """Both allocators, doing the same, on streams of their own that do the same."""
 
-    def __init__(self, max_split):
+    def __init__(self, max_split, naive=NaiveAllocator, *, expandable=False):
         self.clocks = Clocks(), Clocks()
         self.real = CachingAllocator(
             0,
             CAPACITY,
             context_bytes=0,
             driver=self.clocks[0],
-            settings=AllocatorSettings(max_split_size_bytes=max_split),
+            settings=AllocatorSettings(
+                max_split_size_bytes=max_split, expandable_segments=expandable
+            ),
         )
-        self.naive = NaiveAllocator(self.clocks[1], max_split)
+        arguments = () if naive is NaiveExpandable else (max_split,)
+        self.naive = naive(self.clocks[1], *arguments)
         self.owned = []
 
     def do(self, what, value, stream):
@@ -83,10 +97,10 @@ class Pair:
         elif what == "empty":
             self.real.empty_cache()
             self.naive.empty()
-        elif what == "reset":
+        elif what == "reset" and isinstance(self.naive, NaiveAllocator):
             self.naive.stats.reset(peaks=value)
             (self.real.reset_peaks if value else self.real.reset_accumulated)()
-        elif self.owned:
+        elif self.owned and what != "reset":
             self.with_a_block(what, value % len(self.owned), stream)
 
     def allocate(self, nbytes, stream):
@@ -133,6 +147,49 @@ def test_any_sequence_ends_as_with_a_plain_list(steps, max_split):
     for step in steps:
         pair.do(*step)
         pair.compare()
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(LARGE_STEPS, min_size=20, max_size=60))
+def test_segments_that_expand_end_as_pages_and_owners_do(steps):
+    """Addresses, pages and what is free equal those found anew at every step."""
+    pair = Pair(None, NaiveExpandable, expandable=True)
+    for step in steps:
+        pair.do(*step)
+        pair.real.verify()
+        assert [each[:3] for each in _outline(pair.real)] == pair.naive.outline()
+        assert pair.real.reserved_bytes == pair.naive.reserved()
+        stats = pair.real.memory_stats()
+        assert stats["segment.all.current"] == stats["inactive_split.all.current"] == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=60), st.booleans())
+def test_what_a_snapshot_shows_can_be_restored(steps, expandable):
+    """Another allocator then holds the same, and has counted what is there."""
+    pair = Pair(None, expandable=expandable)
+    for step in steps:
+        if step[0] == "allocate":
+            with contextlib.suppress(OutOfSimulatedMemory):
+                pair.owned.append((pair.real.allocate(*step[1:]), None))
+        elif step[0] == "free" and pair.owned:
+            pair.real.free(pair.owned.pop(step[1] % len(pair.owned))[0])
+        elif step[0] == "empty":
+            pair.real.empty_cache()
+    twin = Pair(None, expandable=expandable).real
+    owned = twin.restore(pair.real.memory_snapshot())
+    twin.verify()
+    for allocator in (pair.real, twin):
+        allocator.reset_peaks()
+        allocator.reset_accumulated()
+    assert twin.memory_stats() == pair.real.memory_stats()
+    assert [e[:3] for e in _outline(twin)] == [e[:3] for e in _outline(pair.real)]
+    assert sorted(owned) == sorted(block.address for block, _ in pair.owned)
+    for block in owned.values():
+        twin.free(block)
+    twin.empty_cache()
+    assert twin.reserved_bytes == 0
+    twin.verify()
 
 
 @settings(max_examples=40, deadline=None)

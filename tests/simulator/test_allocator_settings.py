@@ -40,17 +40,17 @@ def test_what_the_model_leaves_alone_is_accepted():
     assert AllocatorSettings.parse(conf) == AllocatorSettings()
     sizes = AllocatorSettings.parse(
         "large_segment_size_mb:40, max_non_split_rounding_mb:64,"
-        "garbage_collection_threshold:0.8,"
+        "garbage_collection_threshold:0.8,expandable_segments:True"
     )
     assert sizes.large_segment_bytes == 40 * MIB
     assert sizes.max_non_split_rounding_bytes == 64 * MIB
     assert sizes.garbage_collection_threshold == 0.8
+    assert sizes.expandable_segments
 
 
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
-        ("expandable_segments:True", "does not model expandable_segments"),
         ("backend:cudaMallocAsync", "does not model backend:cudaMallocAsync"),
         ("max_split_size:200", "did you mean max_split_size_mb?"),
         ("max_split_size_mb", "not a list of key:value pairs"),

@@ -244,7 +244,7 @@ def test_settings_are_obeyed_from_then_on(word):
     assert splits()
 
 
-@pytest.mark.parametrize("setting", ["expandable_segments:True", "max_split:20"])
+@pytest.mark.parametrize("setting", ["backend:cudaMallocAsync", "max_split:20"])
 @pytest.mark.usefixtures("box")
 def test_settings_that_cannot_be_obeyed_are_refused(setting):
     """A setting is never ignored: it is refused in two lines, and nothing changes."""
@@ -266,12 +266,12 @@ def test_the_environment_is_obeyed(monkeypatch, variable):
 
 def test_an_environment_that_cannot_be_obeyed_is_refused(monkeypatch):
     """What is not modelled is named with its variable, and nothing is switched on."""
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 
     with pytest.raises(GpuMagicError) as refused:
         gpumagic.simulate("h100", as_cuda=True)
 
-    assert "expandable_segments" in str(refused.value)
+    assert "cudaMallocAsync" in str(refused.value)
     assert "PYTORCH_CUDA_ALLOC_CONF" in str(refused.value)
     assert 'allocator=""' in str(refused.value)
     assert not torch.cuda.is_available()

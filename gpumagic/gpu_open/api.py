@@ -1,0 +1,180 @@
+"""From files to a report: what they are, and what is asked of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_open.changes import compare as changes_between
+from gpumagic.gpu_open.files import found, kind_of
+from gpumagic.gpu_open.many import rank_in, ranks_in
+from gpumagic.gpu_open.options import Options
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+from gpumagic.gpu_open.together import together
+from gpumagic.gpu_open.trace_records import RankTrace
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpumagic.gpu_open.many import Answer
+    from gpumagic.gpu_open.trace_records import FileRead
+
+_TRACE, _SNAPSHOT = "trace", "snapshot"
+_TWO = 2
+
+
+def read(  # noqa: PLR0913 -- one for each option
+    *paths: str | os.PathLike[str],
+    compare: bool = False,
+    replay: bool = False,
+    settings: Sequence[str] = (),
+    memory_bytes: int | None = None,
+    fit_bytes: int | None = None,
+    progress: Callable[[float], object] = lambda _: None,
+) -> TraceReport | SnapshotReport:
+    """Tell what recordings hold: traces of torch's profiler, or memory snapshots.
+
+    Nothing of a file is run, no GPU is needed, and torch is not imported.
+
+    Args:
+        paths: One trace, those of many ranks, or two runs of the same rank; or one
+            memory snapshot, or two. Folders and patterns such as `traces/*.json.gz`
+            stand for what is in them.
+
+        compare: Whether two traces are two runs of the same code, where their ranks
+            differ.
+
+        replay: Whether the requests of a snapshot are to be served again, under other
+            settings.
+
+        settings: Which ones, as PYTORCH_CUDA_ALLOC_CONF would say them; with none,
+            those that most often help.
+
+        memory_bytes: How much memory the device is to have then.
+
+        fit_bytes: What is asked whether it would have fitted at the end of a snapshot.
+
+        progress: Told now and then how much is done, from 0 to 1.
+
+    Raises:
+        GpuMagicError: There is no such file, or nothing in it that can be read.
+    """
+    options = Options(
+        compare=compare,
+        replay=replay or bool(settings),
+        settings=tuple(settings),
+        memory_bytes=memory_bytes,
+        fit_bytes=fit_bytes,
+    )
+    began_s = time.monotonic()
+    files = _named(paths)
+    report: TraceReport | SnapshotReport
+    if _kind_of_all(files, options) == _TRACE:
+        report = _of_traces(files, options, progress)
+    else:
+        from gpumagic.gpu_open.snapshots import opened as snapshots_opened
+
+        report = snapshots_opened(files, options, progress)
+    return replace(report, read_s=time.monotonic() - began_s)
+
+
+def compare(
+    before: str | os.PathLike[str], after: str | os.PathLike[str]
+) -> TraceReport | SnapshotReport:
+    """Tell what has changed between two recordings of the same code.
+
+    Args:
+        before: A trace or a memory snapshot.
+
+        after: Another of the same kind.
+    """
+    return read(before, after, compare=True)
+
+
+def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that are meant, each once."""
+    files = list(dict.fromkeys(found(map(Path, paths))))
+    if not files:
+        raise GpuMagicError(
+            "no file was named",
+            "type %gpu_open trace.json.gz, or %gpu_open traces/*.json.gz",
+        )
+    return files
+
+
+def _kind_of_all(files: Sequence[Path], options: Options) -> str:
+    kinds = {kind_of(file): file for file in files}
+    if len(kinds) > 1:
+        raise GpuMagicError(
+            f"{kinds[_TRACE].name} is a trace, {kinds[_SNAPSHOT].name} a snapshot",
+            "open them one after the other",
+        )
+    kind = next(iter(kinds))
+    if kind == _TRACE and options.for_snapshots:
+        raise GpuMagicError(
+            f"{options.for_snapshots} is for memory snapshots, and {files[0].name} is "
+            "a trace",
+            "leave it out",
+        )
+    return kind
+
+
+# ------------------------------------------------------------------------- traces
+
+
+def _of_traces(
+    files: Sequence[Path], options: Options, progress: Callable[[float], object]
+) -> TraceReport:
+    if len(files) == 1:
+        return TraceReport((rank_in(files[0], progress),))
+    ranks, left_out = _sorted_out(ranks_in(files, progress))
+    if not ranks:
+        raise GpuMagicError(
+            f"none of {len(files)} files can be read: {left_out[0].missing}",
+            f"look at one of them: %gpu_open {files[0]}",
+        )
+    if _are_two_runs(ranks, options):
+        changes = changes_between(*ranks)
+        return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
+    if len(ranks) == 1:
+        return TraceReport(tuple(ranks), left_out=left_out)
+    _check_ranks(ranks)
+    return TraceReport(tuple(ranks), together(ranks), left_out=left_out)
+
+
+def _sorted_out(
+    answers: Sequence[Answer],
+) -> tuple[list[RankTrace], tuple[FileRead, ...]]:
+    ranks = [each for each in answers if isinstance(each, RankTrace)]
+    if all(each.rank is not None for each in ranks):
+        ranks.sort(key=lambda each: (each.rank or 0, each.file.name))
+    return ranks, tuple(each for each in answers if not isinstance(each, RankTrace))
+
+
+def _are_two_runs(ranks: Sequence[RankTrace], options: Options) -> bool:
+    """Two traces of one rank, or of none, are two runs; of two ranks they are one."""
+    if options.compare and len(ranks) != _TWO:
+        raise GpuMagicError(
+            f"--compare needs two traces, and there are {len(ranks)}",
+            "type %gpu_open --compare before.json.gz after.json.gz",
+        )
+    if len(ranks) != _TWO:
+        return False
+    return options.compare or ranks[0].rank == ranks[1].rank
+
+
+def _check_ranks(ranks: Sequence[RankTrace]) -> None:
+    counted = Counter(each.rank for each in ranks if each.rank is not None)
+    twice = next((rank for rank, times in counted.items() if times > 1), None)
+    if twice is None:
+        return
+    names = [each.file.name for each in ranks if each.rank == twice]
+    raise GpuMagicError(
+        f"rank {twice} is in {len(names)} files: {names[0]}, {names[1]}",
+        "open one file of each rank; to compare two runs: %gpu_open --compare A B",
+    )

@@ -1,0 +1,110 @@
+"""`%gpu_open` reads what came home as a file: traces of ranks, memory snapshots."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import magic_arguments
+
+from gpumagic.notebook.arguments import argument, examples
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+
+_ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")
+
+
+def files(_: OpenMagics, begun: str) -> list[str]:
+    """Recordings and folders whose path begins like that."""
+    path = Path(begun).expanduser()
+    found = glob.iglob(f"{glob.escape(str(path))}*") if begun else glob.iglob("*")  # noqa: PTH207 -- keeps `./` as it was typed
+    offered = []
+    for each in found:
+        typed = begun + each[len(str(path)) :] if begun else each
+        if Path(each).is_dir():
+            offered.append(f"{typed}/")
+        elif each.endswith(_ENDINGS) and " " not in each:
+            offered.append(typed)
+    return offered
+
+
+@magics_class
+class OpenMagics(GpuMagics):
+    """The magic of this room."""
+
+    @gpu_magic
+    @magic_arguments()
+    @examples(
+        {
+            "%gpu_open trace.json.gz": "what held this process back?",
+            "%gpu_open traces/*.json.gz": "which rank is slow, who waits for it?",
+            "%gpu_open oom.pickle --replay": "would another setting have helped?",
+        }
+    )
+    @argument(
+        "files",
+        nargs="*",
+        metavar="FILES",
+        offers=files,
+        help="Traces of torch.profiler, or one or two snapshots of torch.cuda.memory; "
+        "packed or not, also folders and patterns.",
+    )
+    @argument(
+        "--compare",
+        action="store_true",
+        help="Two traces are two runs of the same code: what got slower?",
+    )
+    @argument(
+        "--replay",
+        action="store_true",
+        help="A snapshot: would other settings have needed less memory?",
+    )
+    @argument(
+        "--fit",
+        metavar="SIZE",
+        help="A snapshot: would that have fitted at its end, as in --fit 3GiB?",
+    )
+    @argument(
+        "--setting",
+        more=True,
+        action="append",
+        metavar="TEXT",
+        help="With --replay: as PYTORCH_CUDA_ALLOC_CONF would say it, or default; may "
+        "be given again.",
+    )
+    @argument(
+        "--memory",
+        more=True,
+        metavar="SIZE",
+        help="With --replay or --fit: how much the device is to have, as in 24GiB.",
+    )
+    @output_options
+    def gpu_open(self, line: str, cell: str | None = None) -> Any:
+        """Say what a recording tells: of one process, of all ranks, or of its memory.
+
+        A trace of torch.profiler, or a snapshot of torch.cuda.memory; no GPU is
+        needed, and nothing of the file is run. In front of a cell, each line of the
+        cell is one more file.
+        """
+        __tracebackhide__ = True
+        options = self.read(self.gpu_open, line, cell)
+        paths = [*options.files, *_lines_of(cell or "")]
+        return self.show(self._opened(paths, options), options)
+
+    def _opened(self, paths: list[str], options: Any) -> TraceReport | SnapshotReport:
+        from gpumagic.gpu_open import api
+        from gpumagic.gpu_open.options import options_of
+
+        wanted = vars(options_of(options))
+        with self.progress(None, "Reading", quiet=options.quiet) as steps:
+            return api.read(*paths, **wanted, progress=steps.reach)
+
+
+def _lines_of(cell: str) -> Iterator[str]:
+    return filter(None, map(str.strip, cell.splitlines()))

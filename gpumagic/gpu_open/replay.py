@@ -1,0 +1,517 @@
+"""Serves the requests of a recorded history again, by torch's rules.
+
+Under the recorded setting every address and every new segment has to come out again:
+where the driver put segments, and when they went back to it, is taken from the
+recording, all else follows from the rules. Under another setting, or with another amount
+of memory, the rules decide everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_open.memory_records import AllocatorSetting, Replayed, ReplayOf
+from gpumagic.gpu_open.recorded_requests import (
+    FAIL,
+    GIVE_BACK,
+    NEVER,
+    SHORT_OR_EMPTIED,
+    TAKE,
+    requests_of,
+)
+from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.allocator_blocks import SHARED
+from gpumagic.simulator.allocator_segments import MadeUpAddresses, OutOfSimulatedMemory
+from gpumagic.simulator.allocator_settings import SEGMENT_STEP_BYTES, AllocatorSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumagic.gpu_open.recorded_requests import (
+        HasHistory,
+        Requests,
+        Returned,
+        Step,
+    )
+    from gpumagic.simulator.allocator_blocks import Block, PoolId
+
+STEP_BYTES = SEGMENT_STEP_BYTES  # how finely the least memory is looked for
+_PLENTY_BYTES = 1 << 42  # more than any device has
+_MOST_RUNS = 40  # to find the least memory: enough for 2 TiB in steps of 2 MiB
+UNREADABLE_SETTING = "The recorded setting is replayed as torch's default: "
+SETTING_UNKNOWN = "How the allocator was set is not recorded: torch's default is taken."
+
+
+def replays(
+    snapshot: HasHistory, device: int, settings: Sequence[AllocatorSetting]
+) -> ReplayOf:
+    """What would have happened under other settings, or with other memory.
+
+    Args:
+        snapshot: As `snapshot_file.read` gives it.
+
+        device: Its number.
+
+        settings: Under which to replay, beside the recorded setting, which is always
+            the first. With an amount of memory that is given, the recorded setting is
+            replayed, too.
+
+    Raises:
+        GpuMagicError: A setting is none that torch knows.
+    """
+    notes: list[str] = []
+    recorded_text = snapshot.settings
+    if recorded_text is None:
+        notes.append(SETTING_UNKNOWN)
+    wanted = [(each, AllocatorSettings.parse(each.text)) for each in settings]
+    try:
+        recorded = AllocatorSettings.parse(recorded_text or "")
+    except GpuMagicError as error:
+        if "backend" in (recorded_text or ""):
+            return ReplayOf(device, why_not=f"This is not torch's own: {error.problem}")
+        recorded, recorded_text = AllocatorSettings(), ""
+        notes.append(f"{UNREADABLE_SETTING}{error.problem}.")
+    requests = requests_of(snapshot, device, recorded)
+    if not any(step.kind in (TAKE, FAIL) for step in requests.steps):
+        return ReplayOf(device, why_not="The history of this device has no requests.")
+    total = requests.total_bytes
+    guided = _Guided(requests, recorded)
+    guided.run()
+    first = AllocatorSetting(recorded_text or "", total)
+    made = [guided.told(first)]
+    done = {(first.text, total)}
+    for memory in sorted({e.total_bytes for e, _ in wanted if e.total_bytes}):
+        wanted.insert(0, (AllocatorSetting(first.text, memory), recorded))
+    for setting, parsed in wanted:
+        memory_bytes = setting.total_bytes or total
+        if (setting.text, memory_bytes) in done:
+            continue
+        done.add((setting.text, memory_bytes))
+        run = _Free(requests, parsed, recorded, memory_bytes, emptied=guided.emptied)
+        run.run()
+        made.append(run.told(AllocatorSetting(setting.text, memory_bytes)))
+    return ReplayOf(
+        device,
+        tuple(made),
+        needed_bytes(requests, recorded, guided.emptied),
+        notes=(*notes, *requests.notes, *guided.notes),
+    )
+
+
+def needed_bytes(
+    requests: Requests, settings: AllocatorSettings, emptied: set[int]
+) -> int | None:
+    """The least memory with which nothing fails; with a step less something does.
+
+    By chance it may not fail with still less, as an emptied cache may help.
+    """
+
+    def fails(total: int | None) -> tuple[bool, int]:
+        run = _Free(requests, settings, settings, total, emptied=emptied, stops=True)
+        run.run()
+        return run.failed is not None, run.allocator.peak_reserved_bytes
+
+    failed, peak = fails(None)
+    if failed:
+        return None
+    enough, too_little = -(-peak // STEP_BYTES), 0
+    for _ in range(_MOST_RUNS):  # once: a limit may count more than what is mapped
+        if not fails(enough * STEP_BYTES)[0]:
+            break
+        too_little, enough = enough, enough + 1 + enough // 8
+    for _ in range(_MOST_RUNS):
+        if enough - too_little <= 1:
+            break
+        # Mostly nearly all that was taken is needed, and a failure is found early.
+        middle = (enough + too_little) // 2
+        if fails(middle * STEP_BYTES)[0]:
+            too_little = middle
+        else:
+            enough = middle
+    return enough * STEP_BYTES
+
+
+class _Run:
+    """One replay: an allocator, and the memory that it handed out by number.
+
+    To the allocator it is the driver as well: an event is the entry of the recording at
+    which the device had passed it.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: AllocatorSettings,
+        total_bytes: int | None,
+        addresses: Any = None,
+    ) -> None:
+        self.requests = requests
+        self.settings = settings
+        self.failed: tuple[int, int] | None = None  # the event, and what was asked for
+        self.now = -1  # the place of the entry
+        self.withheld_bytes = 0
+        self.blocks: list[Block | None] = [None] * requests.pieces
+        self.allocator = CachingAllocator(
+            0,
+            total_bytes or _PLENTY_BYTES,
+            context_bytes=lambda: self.withheld_bytes,
+            driver=self,
+            settings=settings,
+            processes=None,
+            addresses=addresses or MadeUpAddresses(0, _above(requests)),
+        )
+        if settings.garbage_collection_threshold and total_bytes:
+            self.allocator.set_fraction(1.0)
+        self._queues: list[int] = []  # until when the last of each is not free
+        self._pools: set[PoolId] = set()
+        self._before = 0  # segments
+        self.served = 0
+
+    # -------------------------------------------------- as the driver of the allocator
+
+    def malloc(self, nbytes: int) -> None:
+        """Costs nothing here."""
+
+    def free(self, nbytes: int) -> None:
+        """Costs nothing here."""
+
+    def record(self, stream: int) -> int:
+        """When the stream that a piece waits for had done what it had."""
+        return self._queues[~stream]
+
+    def done(self, event: int) -> bool:
+        """Whether it had by now."""
+        return event < self.now
+
+    def wait(self, event: int) -> None:
+        """Costs nothing here."""
+
+    # ----------------------------------------------------------------------- steps
+
+    def restore(self) -> None:
+        """Begin with what there was before the recording."""
+        requests = self.requests
+        owned = self.allocator.restore(requests.segments)
+        for held in requests.held:
+            self.blocks[held.piece] = owned.get(held.address)
+        self._before = sum(not each["is_expandable"] for each in requests.segments)
+
+    def take(self, step: Step) -> Block | None:
+        """What a step asks for."""
+        return self.take_from(step.pool, step.nbytes, step.stream)
+
+    def take_from(self, pool: PoolId, nbytes: int, stream: int) -> Block | None:
+        """A block from a private pool, or any other."""
+        allocator = self.allocator
+        if pool == SHARED:
+            return allocator.allocate(nbytes, stream)
+        if pool not in self._pools and not allocator.pool_uses(pool):
+            allocator.keep_pool(pool)
+        self._pools.add(pool)
+        allocator.divert(pool, lambda _: True)
+        try:
+            return allocator.allocate(nbytes, stream)
+        finally:
+            allocator.end_diversion(pool)
+            allocator.release_pool(pool)
+
+    def give_back(self, piece: int) -> None:
+        """Free a piece, at once or when the recording says so."""
+        block = self.blocks[piece]
+        if block is None:
+            return
+        self.blocks[piece] = None
+        until = self.requests.late.get(piece)
+        if until is not None:
+            self.allocator.record_stream(block, self._stream_until(until))
+        self.allocator.free(block)
+
+    def _stream_until(self, until: int) -> int:
+        """A stream of our own whose events are passed in order, this the last."""
+        queues = self._queues
+        for place, last in enumerate(queues):
+            if last <= until:
+                queues[place] = until
+                return ~place
+        queues.append(until)
+        return -len(queues)
+
+    def release(self, returned: Returned) -> None:
+        """Let go of private pools whose segments went back."""
+        for pool in returned.pools:
+            while self.allocator.pool_uses(pool):
+                self.allocator.release_pool(pool)
+            self._pools.discard(pool)
+
+    def told(self, setting: AllocatorSetting) -> Replayed:
+        """The outcome as a record."""
+        allocator = self.allocator
+        event, asked_bytes = self.failed or (None, None)
+        return Replayed(
+            setting=setting,
+            recorded=False,
+            exact=None,
+            requests=self.served,
+            peak_allocated_bytes=allocator.peak_since(),
+            peak_reserved_bytes=allocator.peak_reserved_bytes,
+            segments=self._before + allocator.counters.device_allocations,
+            failed_event=event,
+            asked_bytes=asked_bytes or None,
+            retries=allocator.counters.retries,
+        )
+
+
+class _Guided(_Run):
+    """The recorded setting: segments lie and go where and when they were recorded to.
+
+    Attributes:
+        differing: How much came out otherwise than it was recorded.
+
+        emptied: At which steps the program has emptied the cache, as no want of memory
+            explains it.
+    """
+
+    def __init__(self, requests: Requests, settings: AllocatorSettings) -> None:
+        self._driver = _RecordedDriver(requests)
+        super().__init__(requests, settings, None, self._driver)
+        self.emptied: set[int] = set()
+        self.notes: list[str] = []
+        self._differing = 0
+        self._retries = 0
+
+    def malloc(self, nbytes: int) -> None:
+        """Memory is taken: as the next that is recorded, or it differs."""
+        self._driver.malloc(nbytes, self.now)
+
+    def run(self) -> None:
+        """Serve everything."""
+        self.restore()
+        steps = self.requests.steps
+        for place, step in enumerate(steps):
+            kind = step.kind
+            self.now = step.at
+            if kind == TAKE:
+                self._take_recorded(step)
+            elif kind == GIVE_BACK:
+                self.give_back(step.piece)
+            elif kind == FAIL:
+                self._fail_again(step)
+            else:
+                following = steps[place + 1].kind if place + 1 < len(steps) else None
+                self._return(step, counts=following != FAIL)
+        self._driver.catch_up(NEVER)
+
+    def told(self, setting: AllocatorSetting) -> Replayed:
+        """The outcome, held against the recording."""
+        differing = self._differing + self._driver.differing
+        record = super().told(setting)
+        return replace(
+            record,
+            recorded=True,
+            exact=not differing,
+            differing=differing,
+            retries=record.retries + self._retries,
+        )
+
+    def _take_recorded(self, step: Step) -> None:
+        try:
+            block = self.take(step)
+        except OutOfSimulatedMemory:
+            block = None
+        self.blocks[step.piece] = block
+        self.served += 1
+        if block is None or block.address != step.address:
+            self._differing += 1
+        self._driver.catch_up(self.now)
+
+    def _fail_again(self, step: Step) -> None:
+        """See that nothing that is held would have served what has failed."""
+        allocator = self.allocator
+        held_bytes = allocator.reserved_bytes
+        self.withheld_bytes = _PLENTY_BYTES
+        try:
+            block = self.take(step)
+        except OutOfSimulatedMemory:
+            self.failed = step.event, step.nbytes
+        else:
+            self._differing += 1
+            if block is not None:
+                allocator.free(block)
+        self.withheld_bytes = 0
+        self._differing += allocator.reserved_bytes != held_bytes
+
+    def _return(self, step: Step, *, counts: bool) -> None:
+        """Give back what went back, and find out who wanted it."""
+        allocator, requests = self.allocator, self.requests
+        returned = requests.returned[step.at]
+        self.release(returned)
+        unused = allocator.returnable
+        addresses = returned.addresses
+        is_all = addresses is None or unused <= set(addresses)
+        if is_all:
+            allocator.empty_cache()
+        else:
+            allocator.give_back(set(addresses or ()))
+        self._differing += allocator.reserved_bytes != returned.level_bytes
+        total, peak = requests.total_bytes, requests.peak_reserved_bytes
+        wanted = returned.wanted_bytes
+        if wanted is not None and wanted > (peak if total is None else total):
+            self._retries += counts
+            if total is None and SHORT_OR_EMPTIED not in self.notes:
+                self.notes.append(SHORT_OR_EMPTIED)
+        elif is_all:
+            self.emptied.add(step.at)
+
+
+class _Free(_Run):
+    """Any setting and amount of memory: the rules decide."""
+
+    def __init__(  # noqa: PLR0913 -- a replay has as many circumstances
+        self,
+        requests: Requests,
+        settings: AllocatorSettings,
+        recorded: AllocatorSettings,
+        total_bytes: int | None,
+        *,
+        emptied: set[int],
+        stops: bool = False,
+    ) -> None:
+        super().__init__(requests, settings, total_bytes)
+        self._total_bytes = total_bytes
+        self._anew = settings != recorded and bool(requests.segments)
+        self._emptied = emptied
+        self._stops = stops
+
+    def run(self) -> None:
+        """Serve what can be served, up to a failure that was not recorded."""
+        if not self._begin():
+            return
+        allocate, free, blocks = (
+            self.allocator.allocate,
+            self.allocator.free,
+            self.blocks,
+        )
+        late, empties = self.requests.late, self._emptied
+        for kind, at, event, piece, nbytes, stream, pool, _ in self.requests.steps:
+            if kind == TAKE:
+                self.now = at
+                try:
+                    if pool == SHARED:
+                        blocks[piece] = allocate(nbytes, stream)
+                    else:
+                        blocks[piece] = self.take_from(pool, nbytes, stream)
+                except OutOfSimulatedMemory:
+                    self.failed = event, nbytes
+                    return
+                self.served += 1
+            elif kind == GIVE_BACK:
+                block = blocks[piece]
+                if block is not None and piece not in late:
+                    blocks[piece] = None
+                    free(block)
+                elif block is not None:
+                    self.give_back(piece)
+            elif kind == FAIL:
+                self.now = at
+                try:
+                    block = self.take_from(pool, nbytes, stream)
+                except OutOfSimulatedMemory:
+                    self.failed = event, nbytes
+                    if self._stops:
+                        return
+                else:
+                    if block is not None:
+                        free(block)
+            else:
+                self.release(self.requests.returned[at])
+                if at in empties:
+                    self.allocator.empty_cache()
+
+    def told(self, setting: AllocatorSetting) -> Replayed:
+        """The outcome as a record."""
+        return replace(super().told(setting), from_anew=self._anew)
+
+    def _begin(self) -> bool:
+        """Hold what was held before the recording; whether there is memory for it."""
+        allocator, total = self.allocator, self._total_bytes
+        if not self._anew:
+            self.restore()
+            if total is not None and allocator.reserved_bytes > total:
+                allocator.empty_cache()
+                if allocator.reserved_bytes > total:
+                    self.failed = 0, 0
+            return self.failed is None
+        for held in self.requests.held:
+            try:
+                block = self.take_from(held.pool, held.requested, held.stream)
+            except OutOfSimulatedMemory:
+                self.failed = 0, held.requested
+                return False
+            self.blocks[held.piece] = block
+        return True
+
+
+class _RecordedDriver:
+    """Puts segments where they were recorded to lie, as long as they come in order."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.differing = 0
+        self._taken = requests.taken
+        self._next = 0
+        self._address: int | None = None
+        above = _above(requests)
+        self._made_up = MadeUpAddresses(0, above)
+        self._above = above
+
+    def malloc(self, nbytes: int, now: int) -> None:
+        """So much is taken, at an entry."""
+        expected = self._expected(now)
+        if expected is not None and expected[2] == nbytes:
+            self._address = expected[1]
+            self._next += 1
+        else:
+            self._address = None
+            self.differing += 1
+
+    def catch_up(self, now: int) -> None:
+        """What had been recorded by now, and was not taken, differs."""
+        while self._expected(now) is not None:
+            self._next += 1
+            self.differing += 1
+
+    def take(self, size: int) -> int:
+        """Where the segment was that has just been taken."""
+        if self._address is not None:
+            return self._address
+        return self._made_up.take(size)
+
+    def give_back(self, address: int, size: int) -> None:
+        """Take back what was made up."""
+        if address >= self._above:
+            self._made_up.give_back(address, size)
+
+    def take_range(self, size: int) -> int:
+        """Where memory is mapped next."""
+        if self._next < len(self._taken):
+            return self._taken[self._next][1]
+        return self._made_up.take_range(size)
+
+    def give_back_range(self, address: int, size: int) -> None:
+        """Likewise."""
+        if address >= self._above:
+            self._made_up.give_back_range(address, size)
+
+    def _expected(self, now: int) -> tuple[int, int, int] | None:
+        """What was recorded next, if that was before now."""
+        if self._next < len(self._taken) and self._taken[self._next][0] < now:
+            return self._taken[self._next]
+        return None
+
+
+def _above(requests: Requests) -> int:
+    """An address above all that are recorded."""
+    ends = [each["address"] + each["total_size"] for each in requests.segments]
+    ends += [address + size for _, address, size in requests.taken]
+    return -(-max(ends, default=0) // STEP_BYTES) * STEP_BYTES

@@ -1,0 +1,193 @@
+"""What held a rank up, the dearest first, and what to do about each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.drawing import Note
+from gpumagic.gpu_open.view_trace import (
+    exposed_s,
+    host_name,
+    unknown_entries,
+)
+from gpumagic.report.robust import median
+from gpumagic.report.units import (
+    count_text,
+    range_text,
+    seconds_text,
+    share_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.gpu_open.trace_records import HostWork, RankTrace, Step
+
+GRAVE = 0.1  # of the time: what takes more is a warning
+_WORTH_A_NOTE = 0.05
+_SHORT_S = 15e-6  # kernels that take no longer than it takes to launch them
+_LONG_S = 2e-4  # for each launch: no launch takes so long
+_ODD = 1.5  # times the median: such a step is told
+_FEWEST_STEPS = 3
+_LONGEST_WHERE = 28
+_FIRST = 2.0, 3.0  # more than all of the time: these come before all others
+
+
+class _Advice(NamedTuple):
+    """What to do where the host was in something that has such a name."""
+
+    name: re.Pattern[str]
+    hint: str
+
+
+_ADVICE = (
+    _Advice(
+        re.compile("DataLoader|data_?load|fetch|batch$", re.IGNORECASE),
+        "`%pin_loader LOADER` finds num_workers and pin_memory for it",
+    ),
+    _Advice(
+        re.compile(
+            r"item$|_local_scalar_dense|Synchronize|nonzero|aten::to$|_to_copy"
+            r"|aten::copy_|MemcpyAsync|aten::unique|masked_select",
+            re.IGNORECASE,
+        ),
+        "`%%cuda_sync_time --syncs` names the lines that wait, such as .item()",
+    ),
+    _Advice(
+        re.compile("Optimizer|zero_grad", re.IGNORECASE),
+        "`fused=True` lets the optimizer launch one kernel for many parameters",
+    ),
+    _Advice(
+        re.compile("^Compiled"),
+        "`torch.compile(mode='reduce-overhead')` adds CUDA graphs, which launch faster",
+    ),
+    _Advice(
+        re.compile("checkpoint|save|evaluat|valid", re.IGNORECASE),
+        "save and evaluate less often, or in a thread of their own",
+    ),
+)
+_TINY = "try `torch.compile` or CUDA graphs"
+_PYTHON = "`profile(with_stack=True)` records the lines that it was in"
+_WARM_UP = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
+_NO_DEVICE = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_ODD_STEP = "what did it do that others do not: saving, evaluating, gc, recompiling?"
+_FIRST_STEP = (
+    "the first steps warm up: `schedule(wait=1, warmup=1, active=3)` skips them"
+)
+
+
+class _Weighed(NamedTuple):
+    """A note, and how much of the time it is about."""
+
+    weight: float
+    note: Note
+
+
+def notes(rank: RankTrace) -> list[Note]:
+    """All there is to say, the dearest first."""
+    weighed = sorted(_notes(rank), key=lambda each: -each.weight)
+    return [each.note for each in weighed]
+
+
+def _notes(rank: RankTrace) -> Iterator[_Weighed]:
+    if rank.file.missing:
+        text = f"the file is not whole: {shortened(rank.file.missing, 120)}"
+        hint = "the figures are of what could be read; --show file tells how much"
+        yield _Weighed(_FIRST[0], Note("warning", text, hint))
+    if rank.length_s is None or not rank.kernels:
+        text = "only the host was recorded"
+        yield _Weighed(_FIRST[1], Note("warning", text, _NO_DEVICE))
+        return
+    yield from _late(rank, rank.length_s)
+    yield from _exposed(rank, rank.length_s)
+    yield from _other_stream(rank, rank.length_s)
+    yield from _odd_steps(rank.steps, rank.length_s)
+    if left_out := unknown_entries(rank.file):
+        kinds = ", ".join(kind for kind, _ in rank.file.unknown)
+        text = f"{left_out:,} entries of kinds unknown here: {shortened(kinds, 60)}"
+        yield _Weighed(0.0, Note("note", text))
+
+
+def _weighed(seconds: float, length_s: float, text: str, hint: str) -> _Weighed:
+    weight = seconds / length_s
+    return _Weighed(weight, Note("warning" if weight >= GRAVE else "note", text, hint))
+
+
+def _late(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
+    idle = rank.idle
+    if idle is None or idle.host_late_s < _WORTH_A_NOTE * length_s:
+        return
+    first = idle.host_was_in[0] if idle.host_was_in else None
+    text = f"the host was late for {seconds_text(idle.host_late_s)}"
+    if first is not None:
+        where = shortened(host_name(first.name), _LONGEST_WHERE)
+        of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+        text = f"while it was late, the host was in {where} ({of_it})"
+    yield _weighed(idle.host_late_s, length_s, text, _what_to_do(rank, first))
+
+
+def _what_to_do(rank: RankTrace, first: HostWork | None) -> str:
+    if first is None or not first.name:
+        return _PYTHON
+    name = host_name(first.name)
+    for advice in _ADVICE:
+        if advice.name.search(name):
+            return advice.hint
+    launches, busy_s = rank.launches or 1, rank.busy_s or 0.0
+    if first.seconds / launches > _LONG_S:
+        return _WARM_UP
+    if busy_s / launches > _SHORT_S:
+        return _TINY
+    each = seconds_text(busy_s / launches)
+    return f"{launches:,} launches, {each} of work each: {_TINY}"
+
+
+def _exposed(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
+    seconds = exposed_s(rank) or 0.0
+    if seconds < _WORTH_A_NOTE * length_s:
+        return
+    both_s = seconds_text(seconds), seconds_text(rank.communication_s)
+    text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
+    longest = _longest_collective(rank)
+    if longest:
+        text += f", mostly {shortened(longest, _LONGEST_WHERE)}"
+    hint = "open the files of all ranks: they tell who waited for whom"
+    if rank.world_size == 1:
+        hint = "start it earlier, or send less at a time"
+    yield _weighed(seconds, length_s, text, hint)
+
+
+def _longest_collective(rank: RankTrace) -> str:
+    taken: Counter[str] = Counter()
+    for each in rank.collectives:
+        taken[each.name] += round((each.end_s - each.start_s) * 1e9)
+    return taken.most_common(1)[0][0] if taken else ""
+
+
+def _other_stream(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
+    seconds = rank.idle.other_stream_s if rank.idle is not None else 0.0
+    if seconds < _WORTH_A_NOTE * length_s:
+        return
+    text = f"{seconds_text(seconds)} passed between the work of two streams"
+    hint = "one waits for the other: --show lanes; start copies and sends earlier"
+    yield _weighed(seconds, length_s, text, hint)
+
+
+def _odd_steps(steps: Sequence[Step], length_s: float) -> Iterator[_Weighed]:
+    if len(steps) < _FEWEST_STEPS:
+        return
+    usual_s = median([each.length_s for each in steps])
+    odd = [each for each in steps if each.length_s > _ODD * usual_s]
+    if not odd or not usual_s:
+        return
+    step = max(odd, key=lambda each: each.length_s)
+    times = f"{step.length_s / usual_s:.2f}x"
+    told = range_text(seconds_text(usual_s), seconds_text(step.length_s))
+    text = f"step {step.number} took {times} the median of {len(steps)} ({told})"
+    if len(odd) > 1:
+        text += f"; {count_text(len(odd) - 1, 'other')} took long as well"
+    hint = _FIRST_STEP if step is steps[0] else _ODD_STEP
+    yield _weighed(step.length_s - usual_s, length_s, text, hint)

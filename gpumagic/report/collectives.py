@@ -1,0 +1,376 @@
+"""Who waited for whom: the time of ranks, from what they did together.
+
+The rank that comes last to a collective waits for nobody. So the least duration over
+the ranks is the transfer, and what a rank spent beyond it is waiting, as far as it did
+nothing else meanwhile; no common clock is needed for that. All ranks leave a collective
+at about the same moment, which is how their clocks are put together.
+
+Nothing here knows where the figures come from: recordings, or ranks that still run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+_R = TypeVar("_R", bound="Hashable")
+
+_FENCE = 7.0  # in median deviations; of normal noise it is 4.7 standard deviations
+_LEAST_SHARE = 0.05
+_FEW = 12  # below, a median deviation says little
+_LEAST_SHARE_OF_FEW = 0.1
+_FEWEST_OF_A_FENCE = 5
+_GAP = 2.0  # of few: so much farther from the median than any other
+_ERRORS = 3.0  # in median deviations: also a steady drift lies within
+
+
+class Part(NamedTuple):
+    """What one rank had to do with one collective, by its own clock.
+
+    Attributes:
+        group: Which ranks do it together; may be anything that can be a key.
+
+        number: Which collective of the group, the same on all ranks; None for what
+            is not compared, such as sending to one other rank: it counts as moved.
+
+        arrived_ns: When it came to it.
+
+        ended_ns: When it was through with it; not before.
+
+        beside_ns: For how long of that it worked on something else: that is neither
+            waiting nor moving. It is thought to be the beginning, as a rank works on
+            until it needs what comes out.
+    """
+
+    group: Hashable
+    number: Hashable | None
+    arrived_ns: int
+    ended_ns: int
+    beside_ns: int = 0
+
+
+class Attendance(NamedTuple):
+    """One rank, from a beginning to an end on its own clock."""
+
+    began_ns: int
+    ended_ns: int
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank did with its time: own work, waits and moves add up to it.
+
+    Attributes:
+        own_ns: Neither waiting nor moving.
+
+        waits_ns: When it waited in at least one collective, for another rank.
+
+        moves_ns: When it was in one and waited in none; also in those that tell
+            nothing of waits.
+
+        blamed_ns: How long others waited for it: of each collective the one that
+            waited longest, and once where collectives overlap.
+
+        last: To how many collectives it came last.
+
+        between_ns: From the end of its first collective that tells of waits to that of
+            the last: nearly as long on all ranks, wherever their times begin.
+
+        own_between_ns: Its own work between these.
+    """
+
+    own_ns: int
+    waits_ns: int
+    moves_ns: int
+    blamed_ns: int
+    last: int
+    between_ns: int
+    own_between_ns: int
+
+
+class Latest(NamedTuple, Generic[_R]):
+    """Who came last to a collective; None if all came at once."""
+
+    rank: _R | None
+    apart_ns: int
+    """How long it came after the first."""
+
+
+@dataclass(frozen=True)
+class Waits(Generic[_R]):
+    """How ranks spent their time with each other.
+
+    Attributes:
+        shares: Of each rank.
+
+        latest: Of each collective that tells of waits, by group and number.
+
+        untold: How many do not, as they are not on all ranks of their group.
+    """
+
+    shares: dict[_R, Share]
+    latest: dict[tuple[Hashable, Hashable], Latest[_R]]
+    untold: int
+
+
+def waits_of(
+    ranks: Mapping[_R, Attendance],
+    *,
+    members: Mapping[Hashable, int] | None = None,
+    common_clock: bool = False,
+) -> Waits[_R]:
+    """Tell own work, waits and transfers apart, and who was waited for.
+
+    Args:
+        ranks: What each did. They may be some of all: then these are compared.
+
+        members: How many of these ranks are in a group, where it is known; else they
+            are those that took part in anything of it. What fewer took part in tells
+            nothing of waits, since who is missing may have been the last.
+
+        common_clock: Whether all times are by one clock: then it is the order of
+            arrival that tells, instead of the durations.
+    """
+    met, untold = _met(ranks, members or {})
+    tell = _by_arrival if common_clock else _by_duration
+    waiting: dict[_R, list[tuple[int, int]]] = {rank: [] for rank in ranks}
+    leaving: dict[_R, list[int]] = {rank: [] for rank in ranks}
+    blamed: dict[_R, list[tuple[int, int]]] = {rank: [] for rank in ranks}
+    last: dict[_R, int] = dict.fromkeys(ranks, 0)
+    latest = {}
+    for key, each in met.items():
+        latest[key], untils_ns = tell(each)
+        longest = 0, 0  # counted back from the end, which is the same moment on all
+        for (rank, part), until_ns in zip(each.items(), untils_ns, strict=True):
+            leaving[rank].append(part.ended_ns)
+            from_ns = part.arrived_ns + part.beside_ns
+            if until_ns > from_ns:
+                waiting[rank].append((from_ns, until_ns))
+                if until_ns - from_ns > longest[0] - longest[1]:
+                    longest = part.ended_ns - from_ns, part.ended_ns - until_ns
+        if (who := latest[key].rank) is not None:
+            left_ns = each[who].ended_ns
+            blamed[who].append((left_ns - longest[0], left_ns - longest[1]))
+            last[who] += 1
+    shares = {}
+    for rank, (began_ns, ended_ns, parts) in ranks.items():
+        every = [(part.arrived_ns + part.beside_ns, part.ended_ns) for part in parts]
+        together_ns = union_ns(every, began_ns, ended_ns)
+        waits_ns = union_ns(waiting[rank], began_ns, ended_ns)
+        ends = leaving[rank] or [began_ns]
+        from_ns, until_ns = min(ends), max(ends)
+        shares[rank] = Share(
+            own_ns=ended_ns - began_ns - together_ns,
+            waits_ns=waits_ns,
+            moves_ns=together_ns - waits_ns,
+            blamed_ns=union_ns(blamed[rank], *_around(blamed[rank])),
+            last=last[rank],
+            between_ns=until_ns - from_ns,
+            own_between_ns=until_ns - from_ns - union_ns(every, from_ns, until_ns),
+        )
+    return Waits(shares, latest, untold)
+
+
+def _around(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0)
+
+
+def _met(
+    ranks: Mapping[_R, Attendance], members: Mapping[Hashable, int]
+) -> tuple[dict[tuple[Hashable, Hashable], dict[_R, Part]], int]:
+    """Who came and left when, of each collective with all ranks of its group."""
+    met: dict[tuple[Hashable, Hashable], dict[_R, Part]] = defaultdict(dict)
+    there: dict[Hashable, set[_R]] = defaultdict(set)
+    twice = set()
+    for rank, (_, _, parts) in ranks.items():
+        for part in parts:
+            if part.number is None:
+                continue
+            key = part.group, part.number
+            each = met[key]
+            if rank in each:
+                twice.add(key)
+            each[rank] = part
+            there[part.group].add(rank)
+    whole = {
+        key: each
+        for key, each in met.items()
+        if len(each) == members.get(key[0], len(there[key[0]])) > 1 and key not in twice
+    }
+    return whole, len(met) - len(whole)
+
+
+def _by_duration(each: Mapping[_R, Part]) -> tuple[Latest[_R], list[int]]:
+    """The last to come is the one that took least; and until when each waited."""
+    took_ns = [part.ended_ns - part.arrived_ns for part in each.values()]
+    least_ns, most_ns = min(took_ns), max(took_ns)
+    rank = list(each)[took_ns.index(least_ns)] if most_ns > least_ns else None
+    untils_ns = [part.ended_ns - least_ns for part in each.values()]
+    return Latest(rank, most_ns - least_ns), untils_ns
+
+
+def _by_arrival(each: Mapping[_R, Part]) -> tuple[Latest[_R], list[int]]:
+    """The same by a common clock; nobody waits beyond its own end."""
+    came_ns = [part.arrived_ns for part in each.values()]
+    first_ns, last_ns = min(came_ns), max(came_ns)
+    rank = list(each)[came_ns.index(last_ns)] if last_ns > first_ns else None
+    untils_ns = [min(last_ns, part.ended_ns) for part in each.values()]
+    return Latest(rank, last_ns - first_ns), untils_ns
+
+
+def union_ns(spans: Iterable[tuple[int, int]], from_ns: int, until_ns: int) -> int:
+    """How much of a stretch of time at least one of the spans covers."""
+    covered, done_ns = 0, from_ns
+    for start_ns, end_ns in sorted(spans):
+        since_ns, to_ns = max(start_ns, done_ns), min(end_ns, until_ns)
+        if to_ns > since_ns:
+            covered += to_ns - since_ns
+            done_ns = to_ns
+    return covered
+
+
+# ------------------------------------------------------------------------ clocks
+
+
+class Offset(NamedTuple):
+    """How one clock stands to another.
+
+    Attributes:
+        ns: What is added to the times of the one to have those of the other.
+
+        error_ns: How far it may be off, by how the single differences vary: noise,
+            and what the clocks drift apart meanwhile. None of a single one.
+    """
+
+    ns: int
+    error_ns: int | None
+
+
+def clock_offsets(ends: Mapping[_R, Mapping[Hashable, int]]) -> dict[_R, Offset]:
+    """Put clocks together by what ended on several at the same moment.
+
+    Each is a median of differences, which a few that are far out do not move, and
+    which of a steady drift is right in the middle of the time.
+
+    Args:
+        ends: For each rank, when what it did together with others ended by its own
+            clock, by group and number.
+
+    Returns:
+        To the clock of the rank that has most in common with others. Those that no
+        chain of common ends leads to are missing.
+    """
+    shared: dict[Hashable, int] = defaultdict(int)
+    for its in ends.values():
+        for key in its:
+            shared[key] += 1
+    worth = {rank: sum(shared[key] > 1 for key in its) for rank, its in ends.items()}
+    if not any(worth.values()):
+        return {}
+    first = max(worth, key=lambda rank: worth[rank])
+    found = {first: Offset(0, 0)}
+    moments: dict[Hashable, float] = dict(ends[first])
+    left = [rank for rank in ends if rank != first]
+    while reached := {
+        rank: offset
+        for rank in left
+        if (offset := _offset(ends[rank], moments)) is not None
+    }:
+        found |= reached
+        left = [rank for rank in left if rank not in reached]
+        for rank, (offset_ns, _) in reached.items():
+            for key, end_ns in ends[rank].items():
+                moments.setdefault(key, end_ns + offset_ns)
+    # Once more, to the middle of all: the first rank's own noise is out of it then.
+    every: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, (offset_ns, _) in found.items():
+        for key, end_ns in ends[rank].items():
+            if shared[key] > 1:
+                every[key].append(end_ns + offset_ns)
+    middle = {key: float(median(ends_ns)) for key, ends_ns in every.items()}
+    better = {rank: _offset(ends[rank], middle) for rank in found}
+    base_ns = offset.ns if (offset := better[first]) is not None else 0
+    return {
+        rank: Offset(offset.ns - base_ns, offset.error_ns)
+        for rank, offset in better.items()
+        if offset is not None
+    }
+
+
+def _offset(
+    its: Mapping[Hashable, int], moments: Mapping[Hashable, float]
+) -> Offset | None:
+    apart = [moments[key] - end_ns for key, end_ns in its.items() if key in moments]
+    if not apart:
+        return None
+    middle, deviation = middle_and_deviation(apart)
+    alone = len(apart) == 1
+    return Offset(round(middle), None if alone else round(_ERRORS * deviation))
+
+
+# ------------------------------------------------------------------ who is odd
+
+
+def middle_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the median of how far the values are from it."""
+    middle = median(values)
+    return middle, median([abs(value - middle) for value in values])
+
+
+def odd_ones(values: Mapping[_R, float], least_share: float = _LEAST_SHARE) -> list[_R]:
+    """Those far from the median of all, the farthest first; equal ones are never odd.
+
+    They are beyond what varies among the ranks, and beyond a share of the median. Few
+    ranks tell little of how they vary: there it takes a larger share, and one is odd
+    also by being twice as far from the others' median as any of those. One of two
+    never is.
+    """
+    if len(values) < 3:
+        return []
+    few = len(values) < _FEW
+    middle, deviation = middle_and_deviation(list(values.values()))
+    limit = max(least_share, few * _LEAST_SHARE_OF_FEW) * abs(middle)
+    fence = _FENCE * deviation if len(values) >= _FEWEST_OF_A_FENCE else math.inf
+    away = {rank: abs(value - middle) for rank, value in values.items()}
+    odd = [
+        rank
+        for rank in values
+        if away[rank] > limit
+        and (away[rank] > fence or (few and _is_alone(rank, values)))
+    ]
+    return sorted(odd, key=lambda rank: -away[rank])
+
+
+def _is_alone(rank: _R, values: Mapping[_R, float]) -> bool:
+    others = [value for other, value in values.items() if other != rank]
+    middle = median(others)
+    farthest = max(abs(value - middle) for value in others)
+    return abs(values[rank] - middle) > _GAP * farthest
+
+
+def slowest_of(values: Mapping[_R, float], blamed: Mapping[_R, float]) -> _R | None:
+    """The rank whose work takes longest, where it stands out from the others.
+
+    Args:
+        values: How long each works by itself.
+
+        blamed: How long others waited for each: of two ranks that is what tells, as
+            no middle of them does. The one is waited for most of the time, the other
+            hardly ever.
+    """
+    if len(values) < 2:
+        return None
+    rank = max(values, key=lambda each: values[each])
+    if len(values) > 2:
+        odd = odd_ones(values)
+        return rank if rank in odd else None
+    other = next(each for each in values if each != rank)
+    much = values[rank] > (1 + _LEAST_SHARE_OF_FEW) * values[other]
+    return rank if much and blamed[rank] > _GAP * blamed[other] else None

@@ -1,0 +1,289 @@
+"""Ranks that train together, made up: each is a trace whose truth is known.
+
+Every step takes input on the host, a forward, a backward in whose course buckets of
+gradients are averaged beside it (as DistributedDataParallel does), and an optimizer
+that waits for the last of them. A collective ends when the last rank has come, and the
+data have moved. One rank may be slow somewhere.
+"""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpumagic.gpu_open.trace_records import (
+    Collective,
+    FileRead,
+    HostWork,
+    Idle,
+    KernelSum,
+    LaneSpan,
+    LaneTrace,
+    RankTrace,
+    Step,
+)
+from gpumagic.report.collectives import union_ns
+
+MS = 1_000_000
+EPOCH_NS = 1_760_000_000 * 10**9
+
+Where = Literal["forward", "backward", "input", "collective", "bursts"]
+Clocks = Literal["shared", "apart", "unknown"]
+
+_INPUT_NS, _FORWARD_NS, _PIECE_NS, _OPTIMIZER_NS = 2 * MS, 20 * MS, 10 * MS, 6 * MS
+_MOVES_NS, _WAY_NS = 4 * MS, 10_000
+_KINDS = {
+    "forward": ("ampere_sgemm_128x64_tn", "matrix product"),
+    "backward": ("ampere_sgemm_64x64_nt", "matrix product"),
+    "optimizer": ("multi_tensor_apply_kernel", "elementwise"),
+}
+_INPUT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_REDUCES = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@dataclass
+class _Rank:
+    """What one rank has done, by true time in nanoseconds."""
+
+    now_ns: int
+    work: list[tuple[str, int, int]] = field(default_factory=list)
+    stalls: list[tuple[str, int, int]] = field(default_factory=list)
+    parts: list[tuple[int, int, int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+
+    def works(self, phase: str, took_ns: float) -> None:
+        """The device is busy with a phase."""
+        began_ns, self.now_ns = self.now_ns, self.now_ns + int(took_ns)
+        self.work.append((phase, began_ns, self.now_ns))
+
+    def stalls_in(self, name: str, took_ns: float) -> None:
+        """The host has nothing launched, so the device is idle."""
+        if took_ns > 0:
+            began_ns, self.now_ns = self.now_ns, self.now_ns + int(took_ns)
+            self.stalls.append((name, began_ns, self.now_ns))
+
+
+def training(  # noqa: PLR0913 -- what is made up can be anything
+    count: int = 8,
+    *,
+    steps: int = 4,
+    buckets: int = 4,
+    slow: int | None = None,
+    where: Where = "backward",
+    by_s: float = 0.02,
+    noise: float = 0.02,
+    clocks: Clocks = "shared",
+    numbered: bool = True,
+    seed: int = 0,
+    world_size: int | None = None,
+) -> list[RankTrace]:
+    """Traces of ranks that train.
+
+    Args:
+        count: How many there are.
+
+        steps: How many each has recorded.
+
+        buckets: How many collectives a step has.
+
+        slow: Which rank is slower than the others; None for none.
+
+        where: It is slow in each forward, backward or input; before one collective
+            only, in the middle; or in a third of the steps, at random, in forward.
+
+        by_s: How much it takes longer: in each step, or that once.
+
+        noise: The standard deviation of the length of each piece of work, relative.
+
+        clocks: "shared": one host; "apart": seconds from each other, and drifting, but
+            all count since 1970; "unknown": the same and began anywhere.
+
+        numbered: Whether the files have their groups' own numbers.
+
+        seed: Of the noise, and of what is set at random.
+
+        world_size: How many ranks the job has, if these are not all.
+    """
+    draw = random.Random(seed)
+    ranks = [_Rank(draw.randrange(0, MS)) for _ in range(count)]
+    burst = {step for step in range(steps) if draw.random() < 1 / 3} or {steps // 2}
+    for step in range(steps):
+        for number, rank in enumerate(ranks):
+            more_ns = by_s * 1e9 if number == slow else 0.0
+            began_ns = rank.now_ns
+            about = lambda typical_ns: typical_ns * max(draw.gauss(1, noise), 0.1)  # noqa: E731
+            late_ns = more_ns if where == "input" else 0.0
+            rank.stalls_in(
+                _INPUT,
+                about(_INPUT_NS) + late_ns,
+            )
+            slower = where == "forward" or (where == "bursts" and step in burst)
+            rank.works("forward", about(_FORWARD_NS) + more_ns * slower)
+            rank.ready = []
+            for bucket in range(buckets):
+                slower = where == "backward"
+                rank.works("backward", about(_PIECE_NS) + more_ns / buckets * slower)
+                if where == "collective" and (step, bucket) == (steps // 2, 1):
+                    rank.stalls_in("MyHook.backward", more_ns)
+                rank.ready.append(rank.now_ns)
+            rank.steps.append((began_ns, rank.now_ns))
+        _average(ranks, buckets, draw)
+        for rank in ranks:
+            rank.works("optimizer", _OPTIMIZER_NS * max(draw.gauss(1, noise), 0.1))
+            rank.steps[-1] = rank.steps[-1][0], rank.now_ns
+    return [
+        _trace(
+            rank,
+            number,
+            world_size or count,
+            draw,
+            clocks=clocks,
+            numbered=numbered,
+        )
+        for number, rank in enumerate(ranks)
+    ]
+
+
+def _average(ranks: list[_Rank], buckets: int, draw: random.Random) -> None:
+    """One bucket after the other, each once all ranks have come to it."""
+    free_ns = [0] * len(ranks)
+    for bucket in range(buckets):
+        # Every second one is on a stream of its own, so that they overlap.
+        came = [
+            rank.ready[bucket]
+            if bucket % 2
+            else max(rank.ready[bucket], free_ns[place])
+            for place, rank in enumerate(ranks)
+        ]
+        done_ns = max(came) + _MOVES_NS
+        for place, (rank, came_ns) in enumerate(zip(ranks, came, strict=True)):
+            end_ns = done_ns + draw.randrange(_WAY_NS)
+            rank.parts.append((bucket, rank.ready[bucket], came_ns, end_ns))
+            free_ns[place] = end_ns
+    for place, rank in enumerate(ranks):
+        rank.now_ns = max(rank.now_ns, free_ns[place])
+
+
+def _trace(  # noqa: PLR0913 -- see above
+    rank: _Rank,
+    number: int,
+    world_size: int,
+    draw: random.Random,
+    *,
+    clocks: Clocks,
+    numbered: bool,
+) -> RankTrace:
+    set_ns = 0 if clocks == "shared" else draw.randrange(-5 * 10**9, 5 * 10**9)
+    drift = 0.0 if clocks == "shared" else draw.uniform(-3e-5, 3e-5)
+    own = lambda true_ns: int(true_ns * (1 + drift)) + set_ns  # noqa: E731
+    zero_ns = own(rank.work[0][1])
+    seconds = lambda true_ns: (own(true_ns) - zero_ns) / 1e9  # noqa: E731
+
+    first_ns, last_ns = rank.work[0][1], rank.work[-1][2]
+    work = [span[1:] for span in rank.work]
+    moves = [span[2:] for span in rank.parts]
+    took = lambda spans: union_ns(spans, first_ns, last_ns) / 1e9  # noqa: E731
+    length_s = (last_ns - first_ns) / 1e9
+    late_s = took([span[1:] for span in rank.stalls])
+    idle_s = length_s - took(work + moves)
+    sums = {
+        phase: [end - start for name, start, end in rank.work if name == phase]
+        for phase in _KINDS
+    }
+    reduces = [end - start for start, end in moves]
+    kernels = [
+        KernelSum(*_KINDS[phase], len(each), sum(each) / 1e9, max(each) / 1e9)
+        for phase, each in sums.items()
+    ] + [
+        KernelSum(
+            _REDUCES,
+            "communication",
+            len(reduces),
+            sum(reduces) / 1e9,
+            max(reduces) / 1e9,
+        )
+    ]
+    stalls: dict[str, int] = {}
+    for name, start, end in rank.stalls:
+        inside_ns = max(min(end, last_ns) - max(start, first_ns), 0)
+        stalls[name] = stalls.get(name, 0) + inside_ns
+    lanes = [
+        _lane("host", rank.stalls, "host code", seconds),
+        _lane("stream 7", rank.work, "kernel", seconds),
+        _lane(
+            "stream 20",
+            [("all_reduce", start, end) for start, end in moves],
+            "communication",
+            seconds,
+        ),
+    ]
+    return RankTrace(
+        file=FileRead(f"rank{number}.json.gz", 10**6, 10**4),
+        rank=number,
+        world_size=world_size,
+        device_name="NVIDIA A100-SXM4-80GB",
+        length_s=length_s,
+        busy_s=took(work + moves),
+        compute_s=took(work),
+        communication_s=took(moves),
+        hidden_communication_s=took(work) + took(moves) - took(work + moves),
+        copy_s=0.0,
+        idle_s=idle_s,
+        launches=len(work) + len(moves),
+        streams=2,
+        kernels=tuple(sorted(kernels, key=lambda each: -each.total_s)),
+        idle=Idle(
+            late_s,
+            max(idle_s - late_s, 0.0),
+            0.0,
+            tuple(HostWork(name, ns / 1e9) for name, ns in stalls.items() if ns > 0),
+        ),
+        lanes=tuple(lanes),
+        steps=tuple(
+            Step(place, seconds(start), (end - start) / 1e9)
+            for place, (start, end) in enumerate(rank.steps)
+        ),
+        collectives=tuple(
+            Collective(
+                "all_reduce",
+                "0",
+                place + 100 * numbered,
+                numbered,
+                seconds(came),
+                seconds(end),
+                nbytes=(bucket + 1) << 20,
+                called_s=seconds(ready),
+                during="backward",
+                hidden_s=union_ns(_near(work, came), came, end) / 1e9,
+            )
+            for place, (bucket, ready, came, end) in enumerate(rank.parts)
+        ),
+        phases=(
+            *((phase, sum(each) / 1e9) for phase, each in sums.items()),
+            ("input", stalls.get(_INPUT, 0) / 1e9),
+        ),
+        host_length_s=(last_ns - rank.steps[0][0]) / 1e9,
+        zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
+        devices=1,
+    )
+
+
+def _near(work: list[tuple[int, int]], from_ns: int) -> list[tuple[int, int]]:
+    """As much of the work as can lie within one collective."""
+    first = bisect_right(work, from_ns, key=lambda span: span[1])
+    return work[first : first + 30]
+
+
+def _lane(name, spans, kind, seconds) -> LaneTrace:  # type: ignore[no-untyped-def]
+    cut = [
+        LaneSpan(max(seconds(start), 0.0), seconds(end), label, kind)
+        for label, start, end in spans
+        if seconds(end) > 0
+    ]
+    busy_s = sum(span.end_s - span.start_s for span in cut)
+    return LaneTrace(name, tuple(cut), len(spans), busy_s)

@@ -1,0 +1,661 @@
+"""Reports on memory snapshots, with figures as real trainings give them.
+
+They are written by hand, or made by formulas that are fixed here, so that golden
+files differ only where a view does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import accumulate
+
+from gpumagic.gpu_mem.fragmentation import fragmentation_of
+from gpumagic.gpu_mem.records import Block, BlockState, Counters, Segment
+from gpumagic.gpu_open.memory_records import (
+    AllocatorSetting,
+    Failure,
+    Growth,
+    LineMemory,
+    MemoryCourse,
+    Replayed,
+    ReplayOf,
+    SnapshotOfDevice,
+    WouldFit,
+)
+from gpumagic.gpu_open.report import SnapshotReport
+from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.report.events import CodeLine
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+STRETCHES = 240
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
+LONG = "models/transformer/attention/flash_attention_with_sliding_window_utils.py"
+EXPANDABLE = "expandable_segments:True"
+
+
+def gib(number):
+    """So many GiB, in bytes, as the allocator rounds."""
+    return int(number * GIB) // 512 * 512
+
+
+def line(where, *parts):
+    """A line of code, as `train.py, 41` or with its source."""
+    name, number = where.split(", ")
+    return CodeLine(f"{name}, line {number}", *parts)
+
+
+ATTENTION = line("attention.py, 88")
+MODEL = line("model.py, 12")
+STEP = line("train.py, 41")
+OPTIM = line("train.py, 52")
+MLP = line("mlp.py, 30")
+LOADER = line("data.py, 19")
+LOSSES = line("train.py, 44")
+
+
+# ------------------------------------------------------------------- over time
+
+
+def rising(high, steps=2, begin=0.0, end=1.0):
+    """Made piece by piece in a forward pass, gone piece by piece in the backward."""
+    period = STRETCHES / steps
+    heights = []
+    for at in range(STRETCHES):
+        share = (at % period) / period
+        hill = min(share / 0.55, (1 - share) / 0.45)
+        is_there = begin <= at / STRETCHES < end
+        heights.append(gib(high * hill) if is_there else 0)
+    return tuple(heights)
+
+
+def held(high, begin=0.0):
+    """There from a moment on."""
+    return tuple(gib(high) if at / STRETCHES >= begin else 0 for at in range(STRETCHES))
+
+
+def growing(high):
+    """A little more in each step."""
+    return tuple(gib(high * at / STRETCHES) for at in range(STRETCHES))
+
+
+def piled(*sizes):
+    """Up to the moment of an error, and there it ends."""
+    return tuple(map(gib, accumulate(sizes)))
+
+
+def course_of(*entries, events, rest=None):
+    """Lines and their course: each a line, its levels, and what else is known.
+
+    Returns:
+        What a device is made of: lines, course, the peak and its event.
+    """
+    totals = [
+        sum(column) for column in zip(*(each[1] for each in entries), strict=True)
+    ]
+    totals = [a + b for a, b in zip(totals, rest or [0] * STRETCHES, strict=True)]
+    peak = max(range(STRETCHES), key=totals.__getitem__)
+    lines = [
+        LineMemory(
+            line=where,
+            now_bytes=levels[-1],
+            at_peak_bytes=levels[peak],
+            **{"before": False, "taken": 0, "taken_bytes": 0, "given_back": 0, **more},
+        )
+        for where, levels, more in entries
+    ]
+    order = sorted(range(len(lines)), key=lambda at: -lines[at].at_peak_bytes)
+    drawn, left = order[:12], order[12:]
+    rest = [
+        sum(column)
+        for column in zip(
+            rest or [0] * STRETCHES, *(entries[at][1] for at in left), strict=True
+        )
+    ]
+    places = {at: place for place, at in enumerate(order)}
+    levels = [entries[at][1] for at in drawn]
+    others = [tuple(rest)] if any(rest) else []
+    return {
+        "lines": tuple(lines[at] for at in order),
+        "course": MemoryCourse(
+            events,
+            (*(places[at] for at in drawn), *([None] if others else [])),
+            tuple(map(tuple, (*levels, *others))),
+            length_s=events * 1.3e-4,
+        ),
+        "events": events,
+        "peak_bytes": totals[peak],
+        "peak_event": (2 * peak + 1) * events // (2 * STRETCHES),
+        "allocated_bytes": totals[-1],
+        "has_stacks": any(each[0] is not None for each in entries),
+    }
+
+
+def taken(times, nbytes, lived=None, given_back=None, *, each_step=False):
+    """What a line did while it was recorded."""
+    back = (times if lived else 0) if given_back is None else given_back
+    return {
+        "taken": times,
+        "taken_bytes": gib(nbytes),
+        "given_back": back,
+        "lived_events": lived,
+        "each_step": each_step,
+    }
+
+
+# ---------------------------------------------------------------- what lies where
+
+
+def segment(*pieces, device=0, address=0, stream=0, pool="large", expandable=False):
+    """Blocks one behind the other: each a size in MiB and a line, or None for free."""
+    blocks, offset = [], 0
+    for size, where in pieces:
+        state = BlockState.FREE if where is None else BlockState.ALLOCATED
+        code = where if isinstance(where, CodeLine) else None
+        nbytes = int(size * MIB)
+        blocks.append(Block(offset, nbytes, state, nbytes, line=code))
+        offset += nbytes
+    return Segment(
+        device,
+        0x7F0000000000 + address,
+        offset,
+        stream,
+        pool,
+        expandable,
+        tuple(blocks),
+    )
+
+
+NOBODY = object()
+
+
+def many(count, *pieces, **more):
+    """So many segments of the same pieces."""
+    nbytes = int(sum(size for size, _ in pieces) * MIB)
+    return tuple(
+        segment(*pieces, address=more.get("address", 0) + at * 2 * nbytes, **rest)
+        for at in range(count)
+        for rest in [{k: v for k, v in more.items() if k != "address"}]
+    )
+
+
+def device_of(segments, device=0, **more):
+    """A device with these segments."""
+    allocated = sum(each.allocated_bytes for each in segments)
+    reserved = sum(each.nbytes for each in segments)
+    counters = Counters(device, active_bytes=allocated, requested_bytes=allocated)
+    known = {
+        "device": device,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "segments": segments,
+        "fragmentation": fragmentation_of(segments, counters),
+        "peak_reserved_bytes": reserved,
+        "complete": True,
+    }
+    return SnapshotOfDevice(**{**known, **more})
+
+
+def file_of(name, events=0, **more):
+    """A file that was read."""
+    return FileRead(name, 210 * events + 48_000, events, **more)
+
+
+def report_of(*devices, name="snapshot.pickle", settings="", read_s=0.84, **more):
+    """One snapshot."""
+    files = more.pop("files", None)
+    if files is None:
+        files = (file_of(name, sum(each.events for each in devices)),)
+    return SnapshotReport(files, devices, settings, read_s=read_s, **more)
+
+
+# --------------------------------------------------------------- a plain training
+
+_TRAINING = course_of(
+    (ATTENTION, rising(1.9), taken(1152, 22.8, 402, each_step=True)),
+    (MODEL, held(0.72), taken(148, 0.72)),
+    (OPTIM, held(0.9, 0.33), taken(296, 0.9)),
+    (MLP, rising(0.6), taken(576, 7.2, 380, each_step=True)),
+    (STEP, rising(0.24), taken(912, 2.9, 210, each_step=True)),
+    (LOADER, held(0.012), taken(6, 0.036, 3010, 5)),
+    *(
+        (line(f"block.py, {at}"), rising(0.05), taken(96, 0.3, 90))
+        for at in range(20, 24)
+    ),
+    events=12_480,
+    rest=rising(0.02),
+)
+_TRAINING_SEGMENTS = (
+    *many(20, (18, ATTENTION), (2, None)),
+    segment((736, MODEL), address=5 * GIB),
+    segment((922, OPTIM), address=7 * GIB),
+    segment((500, None), (2, LOADER), (120, None), address=9 * GIB),
+    segment((2400, None), address=12 * GIB),
+    *many(6, (1.5, MLP), (0.5, None), pool="small", address=11 * GIB),
+)
+TRAINING = report_of(device_of(_TRAINING_SEGMENTS, **_TRAINING))
+
+# --------------------------------------------------------------- out of memory
+
+_HELD_PIECES = [0.048, 0, 0, 0] * 40 + [0.072, 0, 0, 0] * 20
+_FAILED = course_of(
+    (ATTENTION, piled(*_HELD_PIECES), taken(1240, 3.36)),
+    (MODEL, held(0.9), taken(148, 0.9)),
+    (OPTIM, held(0.61), taken(296, 0.61)),
+    (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620, 0.48)),
+    (None, held(0.16), {"before": True}),
+    events=18_230,
+)
+_FAILURE = Failure(18_211, 2 * GIB, int(0.4 * GIB), _FAILED["peak_bytes"], ATTENTION)
+_FAILED_SEGMENTS = (
+    *many(28, (122, ATTENTION), (18, None)),
+    segment((922, MODEL), address=9 * GIB),
+    segment((625, OPTIM), address=12 * GIB),
+    segment((490, MLP), (180, None), (164, NOBODY), address=15 * GIB),
+)
+_DEVICE_OUT = device_of(
+    _FAILED_SEGMENTS,
+    **{**_FAILED, "peak_event": 18_210, "complete": False},
+    failure=_FAILURE,
+    total_bytes=gib(6.55),
+)
+OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
+
+_NO_LINES = course_of(
+    (None, piled(*_HELD_PIECES), taken(2304, 4.2, 120, 1900)),
+    (None, held(1.1), {"before": True}),
+    events=18_230,
+)
+OUT_WITHOUT_STACKS = report_of(
+    device_of(
+        tuple(
+            dataclasses.replace(
+                each,
+                blocks=tuple(dataclasses.replace(b, line=None) for b in each.blocks),
+            )
+            for each in _FAILED_SEGMENTS
+        ),
+        **{**_NO_LINES, "peak_event": 18_210, "complete": False},
+        failure=dataclasses.replace(_FAILURE, line=None, free_bytes=None),
+    ),
+    name="oom.pickle",
+)
+
+# ------------------------------------------------- what a file may tell less of
+
+NO_HISTORY = report_of(
+    device_of(
+        tuple(
+            dataclasses.replace(
+                each,
+                blocks=tuple(dataclasses.replace(b, line=None) for b in each.blocks),
+            )
+            for each in _TRAINING_SEGMENTS
+        ),
+        complete=False,
+        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0, 0),),
+    ),
+    settings=None,
+)
+HISTORY_CUT = report_of(
+    device_of(
+        _TRAINING_SEGMENTS,
+        **{
+            **course_of(
+                (None, held(1.6), {"before": True}),
+                (STEP, rising(0.7, 7), taken(8200, 41.0, 44, each_step=True)),
+                (MLP, rising(0.3, 7), taken(4100, 12.0, 61)),
+                events=100_000,
+            ),
+            "complete": False,
+        },
+    )
+)
+NOT_TOGETHER = report_of(
+    device_of(_TRAINING_SEGMENTS, **{**_TRAINING, "fits_together": False}),
+    files=(
+        file_of(
+            "cut.pickle",
+            12_480,
+            missing="it ends after 12,480 entries, within the next one",
+            unknown=(("user_defined", 31), ("snapshot_v2", 2)),
+        ),
+    ),
+)
+NOTHING = report_of(name="empty.pickle", read_s=None)
+HOSTILE_ONE = report_of(
+    device_of(
+        (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
+        **course_of(
+            (CodeLine(HOSTILE, HOSTILE), rising(1.1), taken(12, 1.4, 30)),
+            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), taken(1, 0.4)),
+            events=77,
+        ),
+    ),
+    files=(file_of(HOSTILE, 77, unknown=((HOSTILE, 3),)),),
+    settings=HOSTILE,
+)
+
+# --------------------------------------------------- devices, streams, expandable
+
+_SHARDS = tuple(
+    device_of(
+        tuple(
+            dataclasses.replace(each, device=at)
+            for each in many(8 - at, (100, ATTENTION), (20, None))
+        ),
+        device=at,
+        **course_of(
+            (ATTENTION, rising(0.8 - 0.1 * at, 1), taken(400, 4.0, 90)),
+            (MODEL, held(0.1), taken(40, 0.1)),
+            events=4_000 + at,
+        ),
+    )
+    for at in range(3)
+)
+SEVERAL_DEVICES = report_of(*_SHARDS)
+STREAMS = report_of(
+    device_of(
+        (
+            *many(6, (100, ATTENTION), (20, None)),
+            *many(3, (40, LOADER), (80, None), stream=2, address=4 * GIB),
+            *many(2, (60, MODEL), (20, None), stream=1, pool="3", address=8 * GIB),
+            *many(4, (1, STEP), (1, None), pool="small", address=12 * GIB),
+        ),
+        **course_of(
+            (ATTENTION, rising(0.6), taken(400, 4.0, 90)),
+            (LOADER, rising(0.12, 12), taken(120, 4.8, 14, each_step=True)),
+            (MODEL, held(0.12), taken(40, 0.1)),
+            events=4_096,
+        ),
+    )
+)
+EXPANDABLE_ONE = report_of(
+    device_of(
+        (
+            segment((800, ATTENTION), (300, None), (900, MODEL), expandable=True),
+            segment((1, STEP), (1, None), pool="small", address=GIB, expandable=True),
+        ),
+        **course_of(
+            (ATTENTION, rising(0.9, 2), taken(300, 3.0, 60)),
+            (MODEL, held(0.88), taken(148, 0.88)),
+            events=2_200,
+        ),
+    ),
+    settings=EXPANDABLE,
+)
+
+# ------------------------------------------------------------------------ growth
+
+_TWO = (file_of("before.pickle", 9_800), file_of("after.pickle", 31_400))
+_LEAKING = device_of(
+    _TRAINING_SEGMENTS,
+    **course_of(
+        (LOSSES, growing(1.3), taken(260, 1.3)),
+        (ATTENTION, rising(0.9, 8), taken(1152, 22.8, 402, each_step=True)),
+        (MODEL, held(0.72), taken(148, 0.72)),
+        events=31_400,
+    ),
+)
+GROWN = SnapshotReport(
+    _TWO,
+    (_LEAKING,),
+    "",
+    grown=(
+        Growth(0, LOSSES, gib(0.15), gib(1.3), 30, 260),
+        Growth(0, STEP, 0, gib(0.04), 0, 2, is_new=True),
+        Growth(0, None, gib(0.01), gib(0.02), 9, 14),
+        Growth(0, MLP, gib(0.02), gib(0.01), 4, 2),
+    ),
+    read_s=1.31,
+)
+NEW_ONES = SnapshotReport(
+    _TWO,
+    _SHARDS[1:],
+    "",
+    grown=(
+        Growth(1, ATTENTION, gib(0.2), gib(0.5), 20, 50, is_new=True),
+        Growth(0, ATTENTION, gib(0.2), gib(0.4), 20, 40, is_new=True),
+        *(
+            Growth(0, line(f"block.py, {at}"), 0, at * MIB, 0, at, is_new=True)
+            for at in range(12, 6, -1)
+        ),
+    ),
+)
+NOTHING_GREW = SnapshotReport(_TWO, (_LEAKING,), "", grown=(), read_s=1.2)
+GROWN_WITHOUT_STACKS = SnapshotReport(
+    _TWO, (_LEAKING,), "", grown=(Growth(0, None, gib(1), gib(3), 900, 2700),)
+)
+
+# ------------------------------------------------------------------------ replays
+
+
+def replayed(text, reserved, segments, failed=None, **more):
+    """The requests under a setting."""
+    known = {
+        "recorded": False,
+        "exact": None,
+        "requests": 9_312,
+        "peak_allocated_bytes": gib(4.61 if not failed else 3.9),
+        "asked_bytes": 2 * GIB if failed else None,
+    }
+    total = more.pop("total", gib(6.55))
+    return Replayed(
+        setting=AllocatorSetting(text, total),
+        peak_reserved_bytes=gib(reserved),
+        segments=segments,
+        failed_event=failed,
+        **{**known, **more},
+    )
+
+
+_AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True, exact=True, retries=2)
+REPLAY_HELPS = report_of(
+    _DEVICE_OUT,
+    name="oom.pickle",
+    replays=(
+        ReplayOf(
+            0,
+            (
+                _AS_RECORDED,
+                replayed(EXPANDABLE, 6.52, 2),
+                replayed("max_split_size_mb:128", 5.6, 190, 18_211, retries=1),
+                replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
+                replayed("roundup_power2_divisions:8", 5.1, 201, 15_904),
+            ),
+            needed_bytes=gib(7.4),
+        ),
+    ),
+)
+REPLAY_NO_HELP = report_of(
+    _DEVICE_OUT,
+    name="oom.pickle",
+    replays=(
+        ReplayOf(
+            0,
+            (
+                _AS_RECORDED,
+                replayed(EXPANDABLE, 6.5, 2, 18_211),
+                replayed("max_split_size_mb:128", 5.6, 190, 18_211, retries=1),
+            ),
+            needed_bytes=gib(8.9),
+        ),
+    ),
+)
+REPLAY_SAVES = report_of(
+    *_SHARDS[:2],
+    replays=tuple(
+        ReplayOf(
+            at,
+            (
+                replayed("", 5.9, 40, recorded=True, exact=True, total=None),
+                replayed(EXPANDABLE, 4.8, 2, total=None),
+                replayed("max_split_size_mb:64", 6.1, 61, total=None),
+            ),
+        )
+        for at in range(2)
+    ),
+)
+REPLAY_NO_GAIN = report_of(
+    _SHARDS[0],
+    replays=(
+        ReplayOf(
+            0,
+            (
+                replayed(EXPANDABLE, 4.7, 2, recorded=True, exact=True, total=None),
+                replayed("", 5.2, 44, total=None),
+            ),
+        ),
+    ),
+)
+REPLAY_NOT_EXACT = report_of(
+    _DEVICE_OUT,
+    name="oom.pickle",
+    replays=(
+        ReplayOf(
+            0,
+            (
+                dataclasses.replace(
+                    _AS_RECORDED, exact=False, differing=412, from_anew=True
+                ),
+                replayed(EXPANDABLE, 6.52, 2),
+            ),
+            needed_bytes=gib(7.4),
+        ),
+    ),
+)
+WITH_24_GIB = report_of(
+    _DEVICE_OUT,
+    name="oom.pickle",
+    replays=(
+        ReplayOf(
+            0,
+            (_AS_RECORDED, replayed("", 7.3, 260, total=24 * GIB)),
+            needed_bytes=gib(7.4),
+        ),
+    ),
+)
+WITH_4_GIB = report_of(
+    _SHARDS[0],
+    replays=(
+        ReplayOf(
+            0,
+            (
+                replayed("", 5.9, 40, recorded=True, exact=True, total=None),
+                replayed("", 3.9, 31, 1_904, total=4 * GIB),
+                replayed(EXPANDABLE, 3.9, 2, 2_100, total=4 * GIB),
+            ),
+            needed_bytes=gib(5.7),
+            notes=("How the allocator was set is not recorded.",),
+        ),
+    ),
+)
+REPLAY_IMPOSSIBLE = dataclasses.replace(
+    NO_HISTORY,
+    replays=(ReplayOf(0, why_not="the file has no history of allocations"),),
+)
+REPLAY_ALONE = report_of(
+    _SHARDS[0],
+    replays=(
+        ReplayOf(0, (replayed("", 5.9, 40, recorded=True, exact=True, total=None),)),
+    ),
+)
+
+# ---------------------------------------------------------------------------- fit
+
+
+def would_fit(device=0, nbytes=3 * GIB, **more):
+    """Whether 3 GiB would have fitted."""
+    known = {"fits": False, "into_cache": False, "from_driver_bytes": nbytes}
+    return WouldFit(
+        device=device, nbytes=nbytes, **{"free_bytes": None, **known, **more}
+    )
+
+
+FITS_NOT = report_of(
+    _DEVICE_OUT, name="oom.pickle", would_fit=(would_fit(free_bytes=gib(0.4)),)
+)
+FITS = report_of(
+    *_SHARDS[:2],
+    would_fit=(
+        would_fit(free_bytes=gib(9), fits=True),
+        would_fit(1, free_bytes=gib(1)),
+    ),
+)
+_WITH_CACHE = device_of(
+    _TRAINING_SEGMENTS,
+    **course_of((ATTENTION, rising(1.9, 1), taken(1152, 22.8, 402)), events=900),
+)
+FITS_INTO_CACHE = report_of(
+    _WITH_CACHE,
+    would_fit=(
+        would_fit(nbytes=400 * MIB, fits=True, into_cache=True, from_driver_bytes=0),
+    ),
+)
+FITS_UNKNOWN = report_of(_WITH_CACHE, would_fit=(would_fit(fits=None),))
+FITS_REPLAYED = dataclasses.replace(
+    FITS_NOT, devices=_SHARDS[:1], replays=REPLAY_HELPS.replays
+)
+
+SAMPLES = (
+    ("snapshot-oom", OUT_OF_MEMORY),
+    ("snapshot-oom-no-stacks", OUT_WITHOUT_STACKS),
+    ("snapshot-oom-replayed", FITS_REPLAYED),
+    ("snapshot-training", TRAINING),
+    ("snapshot-no-history", NO_HISTORY),
+    ("snapshot-history-cut", HISTORY_CUT),
+    ("snapshot-not-whole", NOT_TOGETHER),
+    ("snapshot-nothing", NOTHING),
+    ("snapshot-hostile", HOSTILE_ONE),
+    ("snapshot-devices", SEVERAL_DEVICES),
+    ("snapshot-streams", STREAMS),
+    ("snapshot-expandable", EXPANDABLE_ONE),
+    ("snapshot-grown", GROWN),
+    ("snapshot-grown-new", NEW_ONES),
+    ("snapshot-grown-no-stacks", GROWN_WITHOUT_STACKS),
+    ("snapshot-grown-nothing", NOTHING_GREW),
+    ("snapshot-replay", REPLAY_HELPS),
+    ("snapshot-replay-no-help", REPLAY_NO_HELP),
+    ("snapshot-replay-saves", REPLAY_SAVES),
+    ("snapshot-replay-no-gain", REPLAY_NO_GAIN),
+    ("snapshot-replay-not-exact", REPLAY_NOT_EXACT),
+    ("snapshot-replay-memory", WITH_24_GIB),
+    ("snapshot-replay-less-memory", WITH_4_GIB),
+    ("snapshot-replay-impossible", REPLAY_IMPOSSIBLE),
+    ("snapshot-replay-alone", REPLAY_ALONE),
+    ("snapshot-fit", FITS),
+    ("snapshot-fit-not", FITS_NOT),
+    ("snapshot-fit-cache", FITS_INTO_CACHE),
+    ("snapshot-fit-unknown", FITS_UNKNOWN),
+)
+
+HEADINGS = {
+    "snapshot-oom": "A snapshot of a training that ran out of memory",
+    "snapshot-oom-no-stacks": "The same where the history has no stacks",
+    "snapshot-oom-replayed": "Whether it would have fitted, with a replay beside it",
+    "snapshot-training": "A snapshot of a training: whose the peak is",
+    "snapshot-no-history": "A snapshot without a history",
+    "snapshot-history-cut": "A history that begins late",
+    "snapshot-not-whole": "A file that ends early, and whose parts do not agree",
+    "snapshot-nothing": "A snapshot in which nothing was in use",
+    "snapshot-hostile": "A snapshot with names that are made to break a page",
+    "snapshot-devices": "A snapshot of three devices",
+    "snapshot-streams": "A snapshot with several streams and pools",
+    "snapshot-expandable": "A snapshot with expandable segments",
+    "snapshot-grown": "Two snapshots: the line that keeps more and more",
+    "snapshot-grown-new": "Two snapshots of two devices: what is made anew",
+    "snapshot-grown-no-stacks": "Two snapshots without stacks",
+    "snapshot-grown-nothing": "Two snapshots between which nothing grew",
+    "snapshot-replay": "A replay: one setting would have gone through",
+    "snapshot-replay-no-help": "A replay: no setting would have gone through",
+    "snapshot-replay-saves": "A replay: a setting that reserves less",
+    "snapshot-replay-no-gain": "A replay: the recorded setting is the best",
+    "snapshot-replay-not-exact": "A replay that is only an estimate",
+    "snapshot-replay-memory": "A replay with more memory",
+    "snapshot-replay-less-memory": "A replay with less memory",
+    "snapshot-replay-impossible": "A snapshot that cannot be replayed",
+    "snapshot-replay-alone": "A replay of the recorded setting alone",
+    "snapshot-fit": "It would have fitted on one of two devices",
+    "snapshot-fit-not": "It would not have fitted",
+    "snapshot-fit-cache": "It would have fitted into torch's cache",
+    "snapshot-fit-unknown": "Whether it would have fitted is unknown",
+}

@@ -1,0 +1,636 @@
+"""Reports on traces, written by hand with figures as real machines give them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from gpumagic.gpu_open.report import TraceReport
+from gpumagic.gpu_open.trace_records import (
+    Change,
+    Clock,
+    Collective,
+    Comparison,
+    Difference,
+    FileRead,
+    HostWork,
+    Idle,
+    KernelSum,
+    LaneSpan,
+    LaneTrace,
+    LineSum,
+    RankShare,
+    RankTrace,
+    Step,
+    Together,
+)
+from gpumagic.report.events import CodeLine, OperatorTime
+
+MS = 1e-3
+US = 1e-6
+MIB = 2**20
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
+A100 = "NVIDIA A100-SXM4-80GB"
+MUL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float,"
+    " float, float, at::native::binary_internal::MulFunctor<float> >>(int, float)"
+)
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add"
+    "<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)"
+)
+SOFTMAX = (
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false>"
+    "(float*, float const*, int, int, int)"
+)
+GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64> >()"
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def file(name="trace_rank0.json.gz", **more):
+    """A file that was read whole, of 96 MiB."""
+    return FileRead(name, 96 * MIB, 402_118, **more)
+
+
+def lane(name, *spans, count=None, busy_s=None):
+    """Spans of (start, end, label, kind) in milliseconds."""
+    its = tuple(LaneSpan(a * MS, b * MS, label, kind) for a, b, label, kind in spans)
+    busy = sum(each.end_s - each.start_s for each in its)
+    return LaneTrace(name, its, count or len(its), busy if busy_s is None else busy_s)
+
+
+def steady(step_ms, steps, *pieces):
+    """The same pieces (from, to, label, kind) again in every step."""
+    return tuple(
+        (at * step_ms + start, at * step_ms + end, label, kind)
+        for at in range(steps)
+        for start, end, label, kind in pieces
+    )
+
+
+def kernel(name, kind, count, total_ms, longest_ms):
+    """All runs of one kernel."""
+    return KernelSum(name, kind, count, total_ms * MS, longest_ms * MS)
+
+
+KERNELS = (
+    kernel(GEMM, "matrix product", 2_880, 312, 0.412),
+    kernel(FLASH, "attention", 480, 96, 0.231),
+    kernel(ADD, "elementwise", 1_920, 44.1, 0.051),
+    kernel(MUL, "elementwise", 960, 28.2, 0.048),
+    kernel(SOFTMAX, "softmax", 240, 21.7, 0.113),
+    kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11, 1.9),
+)
+OPERATORS = (
+    OperatorTime("aten::addmm", 2_880, 61.2 * MS, 44.1 * MS),
+    OperatorTime("aten::add_", 1_920, 18.2 * MS, 18.2 * MS),
+    OperatorTime("aten::_scaled_dot_product_flash_attention", 480, 21 * MS, 14 * MS),
+    OperatorTime("aten::linear", 2_880, 72.9 * MS, 8.1 * MS),
+)
+
+GPU_BOUND = RankTrace(
+    file=file(),
+    rank=0,
+    world_size=1,
+    device_name=A100,
+    length_s=520 * MS,
+    busy_s=511 * MS,
+    compute_s=502 * MS,
+    communication_s=0.0,
+    hidden_communication_s=0.0,
+    copy_s=13.4 * MS,
+    idle_s=9 * MS,
+    launches=6_662,
+    streams=2,
+    kernels=KERNELS,
+    idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (HostWork("aten::linear", 1.1 * MS),)),
+    lanes=(
+        lane(
+            "host",
+            *steady(52, 10, (0, 30, "", "launch"), (30, 34, "aten::add", "host code")),
+            *steady(52, 10, (34, 52, "cudaStreamSynchronize", "host waits")),
+        ),
+        lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel")), count=6_480),
+        lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy")), count=20),
+        lane("backward thread", *steady(52, 10, (14, 28, "", "launch"))),
+    ),
+    operators=OPERATORS,
+    phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
+    host_length_s=545 * MS,
+    devices=1,
+)
+
+HOST_BOUND = replace(
+    GPU_BOUND,
+    length_s=600 * MS,
+    busy_s=276 * MS,
+    compute_s=270 * MS,
+    idle_s=324 * MS,
+    idle=Idle(
+        291 * MS,
+        4 * MS,
+        29 * MS,
+        (
+            HostWork(LOADER, 244 * MS),
+            HostWork("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
+            HostWork("Optimizer.step#AdamW.step", 15 * MS),
+            HostWork(None, 11 * MS),
+        ),
+    ),
+    phases=(("input", 244 * MS), ("forward", 96 * MS), ("backward", 161 * MS)),
+    lanes=(
+        lane(
+            "host",
+            *steady(60, 10, (0, 25, LOADER, "host code"), (25, 52, "", "launch")),
+            *steady(60, 10, (52, 60, "cudaStreamSynchronize", "host waits")),
+        ),
+        lane("stream 7", *steady(60, 10, (26, 53.6, GEMM, "kernel")), count=4_100),
+    ),
+)
+
+TINY = replace(
+    GPU_BOUND,
+    rank=None,
+    world_size=None,
+    length_s=480 * MS,
+    busy_s=88 * MS,
+    compute_s=88 * MS,
+    copy_s=0.0,
+    idle_s=392 * MS,
+    launches=21_400,
+    streams=1,
+    kernels=(
+        kernel(ADD, "elementwise", 12_800, 51.2, 0.006),
+        kernel(MUL, "elementwise", 8_600, 36.8, 0.005),
+    ),
+    idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
+    lanes=(
+        lane("host", (0, 480, "", "launch"), count=42_800),
+        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel")), count=21_400),
+    ),
+    phases=(),
+)
+
+SYNCING = replace(
+    HOST_BOUND,
+    idle=Idle(
+        295 * MS,
+        0.0,
+        29 * MS,
+        (HostWork("aten::item", 251 * MS), HostWork("aten::linear", 44 * MS)),
+    ),
+)
+
+
+def all_reduce(number, start_ms, end_ms, during="backward", name="all_reduce"):
+    """One collective of the whole job."""
+    return Collective(
+        name, "0", number, True, start_ms * MS, end_ms * MS, 25 * MIB, None, during
+    )
+
+
+COMMUNICATING = replace(
+    GPU_BOUND,
+    rank=5,
+    world_size=64,
+    file=file("trace_rank5.json.gz"),
+    length_s=640 * MS,
+    busy_s=602 * MS,
+    compute_s=388 * MS,
+    communication_s=277 * MS,
+    hidden_communication_s=71 * MS,
+    idle_s=38 * MS,
+    idle=Idle(2 * MS, 31 * MS, 5 * MS),
+    kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
+    lanes=(
+        lane("host", *steady(64, 10, (0, 36, "", "launch")), count=9_000),
+        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel")), count=6_480),
+        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication")), count=320),
+    ),
+    collectives=tuple(all_reduce(at, at * 2, at * 2 + 0.866) for at in range(320)),
+    steps=tuple(Step(at, at * 64 * MS, 64 * MS, 60.2 * MS) for at in range(10)),
+)
+
+NO_DEVICE = RankTrace(
+    file=file("host_only.json"),
+    operators=OPERATORS,
+    host_length_s=1.2,
+    lanes=(
+        lane(
+            "host", *steady(120, 10, (0, 90, "aten::addmm", "host code")), count=8_160
+        ),
+    ),
+    lines=(),
+)
+
+CUT = replace(
+    GPU_BOUND,
+    file=file(
+        missing="it ends in the middle of an entry, after 402,118 of them",
+        unknown=(("mtia_ccp_events", 1_204), ("overhead", 12)),
+    ),
+)
+
+CIJK = (
+    "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_AFEM1_"
+    "AFEM1_ASEM1_CLR1_CADS0_EPS0_GRVWA2_GRVWB2_GSUAMB_ISA90a_IU1_K1_LBSPPA128"
+)
+AMD = RankTrace(
+    file=FileRead("mi250.json.gz", 210_000, 220),
+    device_name="AMD Instinct MI250X",
+    length_s=2.31 * MS,
+    busy_s=131 * US,
+    compute_s=122 * US,
+    communication_s=0.0,
+    hidden_communication_s=0.0,
+    copy_s=9 * US,
+    idle_s=2.179 * MS,
+    launches=16,
+    streams=1,
+    kernels=(
+        kernel(CIJK, "matrix product", 3, 0.0302, 0.0121),
+        kernel(ADD, "elementwise", 4, 0.0209, 0.0091),
+    ),
+    idle=Idle(
+        2.1 * MS, 0.0, 0.079 * MS, (HostWork("Optimizer.step#SGD.step", 1.2 * MS),)
+    ),
+    lanes=(
+        lane("host", (0, 2.31, "", "host code"), count=91),
+        lane("stream 0", (0, 0.05, CIJK, "kernel"), (2.2, 2.31, ADD, "kernel")),
+    ),
+    devices=1,
+)
+
+STEPS = replace(
+    GPU_BOUND,
+    length_s=1.32,
+    busy_s=1.04,
+    idle_s=0.28,
+    idle=Idle(212 * MS, 0.0, 68 * MS, (HostWork("save_checkpoint", 180 * MS),)),
+    lanes=(
+        lane(
+            "host",
+            *steady(104, 8, (0, 60, "", "launch")),
+            (832, 1012, "save_checkpoint", "host code"),
+            *(
+                (at + 180, b + 180, n, k)
+                for at, b, n, k in steady(104, 11, (0, 60, "", "launch"))[8:]
+            ),
+        ),
+        lane(
+            "stream 7",
+            (0, 830, GEMM, "kernel"),
+            (1013, 1320, GEMM, "kernel"),
+            count=7_000,
+        ),
+    ),
+    steps=tuple(
+        Step(
+            at,
+            (at * 104 + (180 if at > 7 else 0)) * MS,
+            (284 if at == 7 else 104 + (at % 3)) * MS,
+            99 * MS,
+        )
+        for at in range(11)
+    ),
+)
+
+STACKS = replace(
+    GPU_BOUND,
+    simulated=True,
+    device_name="simulated H100 SXM",
+    lines=tuple(
+        LineSum(CodeLine(f"train.py, line {number}", source), launches, ms * MS)
+        for number, source, launches, ms in (
+            (88, "scores = q @ k.transpose(-2, -1) / math.sqrt(d)", 960, 201),
+            (41, "loss.backward()", 3_120, 188),
+            (90, None, 480, 61),
+        )
+    ),
+    kernels=(kernel(HOSTILE, "elementwise", 3, 1.0, 0.5), *KERNELS),
+)
+
+# -------------------------------------------------------------------- many ranks
+
+
+def place(rank, *millis, last=4):
+    """What one rank did: own, waits, moves, others waited."""
+    own_ms, waits_ms, moves_ms, blamed_ms = (*millis, *(31.0, 0.0)[len(millis) - 2 :])
+    length_s = (own_ms + waits_ms + moves_ms) * MS
+    return RankShare(
+        rank,
+        length_s,
+        own_ms * MS,
+        waits_ms * MS,
+        moves_ms * MS,
+        blamed_ms * MS,
+        last,
+        offset_s=0.0,
+        busy_s=length_s * 0.96,
+        host_late_s=1.1 * MS,
+    )
+
+
+STEPS_SEEN = 3
+
+
+def arrivals(rank, slow):
+    """When a rank comes to each collective, and when the last one does, in ms."""
+    last_ms = 29 if slow is not None else 2
+    slow_at = slow if isinstance(slow, tuple) else (slow,) * STEPS_SEEN
+    for at in range(STEPS_SEEN):
+        begins_ms = at * 104 + 60
+        own_ms = 29 if rank == slow_at[at] else rank % 3
+        yield at, begins_ms + own_ms, begins_ms + last_ms
+
+
+def work_of(rank, slow):
+    """A rank that computes forward and backward, and reduces when all are there."""
+    spans, collectives = [], []
+    for at, comes, last in arrivals(rank, slow):
+        spans += [
+            (at * 104, comes, GEMM, "kernel"),
+            (last + 8, last + 14, ADD, "kernel"),
+        ]
+        collectives.append(all_reduce(at, comes, last + 8))
+    sent = tuple(
+        (each.start_s / MS, each.end_s / MS, NCCL, "communication")
+        for each in collectives
+    )
+    return replace(
+        GPU_BOUND,
+        file=file(f"trace_rank{rank}.json.gz"),
+        rank=rank,
+        world_size=8,
+        lanes=(lane("stream 7", *spans, count=800), lane("stream 20", *sent)),
+        collectives=tuple(collectives),
+    )
+
+
+def waits_of(shares, slow):
+    """The same shares with when each rank waited."""
+    return tuple(
+        replace(
+            each,
+            waiting=tuple(
+                (comes * MS, last * MS)
+                for _, comes, last in arrivals(each.rank, slow)
+                if comes < last
+            ),
+        )
+        for each in shares
+    )
+
+
+STRAGGLER = TraceReport(
+    ranks=tuple(work_of(rank, 3) for rank in range(8)),
+    together=Together(
+        ranks=waits_of(
+            (
+                place(rank, 384, 0, 32, 117, last=4)
+                if rank == 3
+                else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
+                for rank in range(8)
+            ),
+            3,
+        ),
+        world_size=8,
+        matched=4,
+        unmatched=0,
+        by_number=True,
+        slowest=3,
+        ratio=1.57,
+        differences=(
+            Difference("backward", 276 * MS, 160 * MS),
+            Difference("forward", 84 * MS, 80 * MS),
+            Difference("matrix product", 300 * MS, 188 * MS),
+        ),
+        skew_s=28 * MS,
+        clock=Clock.SHARED,
+        clock_error_s=1.2 * US,
+    ),
+    read_s=21.3,
+)
+
+EQUAL = TraceReport(
+    ranks=tuple(work_of(rank, None) for rank in range(8)),
+    together=Together(
+        ranks=waits_of(
+            (place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)), None
+        ),
+        world_size=8,
+        matched=180,
+        unmatched=0,
+        by_number=False,
+        skew_s=0.4 * MS,
+        clock=Clock.ALIGNED,
+        clock_error_s=40 * US,
+    ),
+)
+
+IN_TURN = (1, 6, 3)
+TAKING_TURNS = TraceReport(
+    ranks=tuple(work_of(rank, IN_TURN) for rank in range(8)),
+    together=replace(
+        EQUAL.together,
+        ranks=waits_of(
+            (
+                place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
+                for rank in range(8)
+            ),
+            IN_TURN,
+        ),
+        skew_s=11 * MS,
+    ),
+)
+
+OF_128 = TraceReport(
+    ranks=tuple(work_of(rank, 1) for rank in range(2)),
+    together=Together(
+        ranks=waits_of(
+            (place(0, 262, 96, 300, 4, last=3), place(1, 360, 4, 296, 92, last=33)), 1
+        ),
+        world_size=128,
+        matched=36,
+        unmatched=12,
+        by_number=False,
+        slowest=1,
+        ratio=1.16,
+        differences=(Difference("embedding", 156 * MS, 70 * MS),),
+        skew_s=3 * MS,
+        clock=Clock.ALIGNED,
+        clock_error_s=0.3 * MS,
+    ),
+    read_s=0.4,
+)
+
+
+def _of_many(rank):
+    if rank == 77:
+        return place(rank, 502, 2, 30, 118, last=161)
+    return place(
+        rank, 380 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
+    )
+
+
+MANY = TraceReport(
+    ranks=tuple(replace(work_of(rank, 77), world_size=128) for rank in range(128)),
+    together=Together(
+        ranks=waits_of(map(_of_many, range(128)), 77),
+        world_size=128,
+        matched=180,
+        unmatched=0,
+        by_number=True,
+        slowest=77,
+        ratio=1.3,
+        differences=(Difference("input", 131 * MS, 14 * MS),),
+        skew_s=27 * MS,
+        clock=Clock.ALIGNED,
+        clock_error_s=0.2 * MS,
+    ),
+    read_s=188.0,
+)
+
+APART = TraceReport(
+    ranks=(
+        *(replace(each, zero_ns=None) for each in STRAGGLER.ranks[:3]),
+        replace(
+            STRAGGLER.ranks[3],
+            file=file("trace_rank3.json.gz", missing="it ends after 210,000 entries"),
+        ),
+    ),
+    together=replace(
+        STRAGGLER.together,
+        ranks=tuple(
+            replace(each, offset_s=None) for each in STRAGGLER.together.ranks[:4]
+        ),
+        differences=(Difference("host late", 120 * MS, 8 * MS),),
+        clock=Clock.APART,
+        clock_error_s=None,
+    ),
+)
+
+ALL_SLOWER = replace(
+    STRAGGLER,
+    together=replace(
+        STRAGGLER.together,
+        differences=(Difference("forward", 96 * MS, 80 * MS),),
+    ),
+)
+
+UNMATCHED = replace(
+    OF_128,
+    together=replace(
+        OF_128.together,
+        ranks=(place(0, 658, 0, 0, 0, last=0), place(1, 660, 0, 0, 0, last=0)),
+        matched=0,
+        unmatched=48,
+        slowest=None,
+        ratio=None,
+        differences=(),
+        skew_s=None,
+        clock=Clock.APART,
+        clock_error_s=None,
+    ),
+)
+
+# ---------------------------------------------------------------------- two runs
+
+
+def change(name, kind, counts, before_ms, after_ms):
+    """One kernel in two runs."""
+    before_s, after_s = (
+        None if each is None else each * MS for each in (before_ms, after_ms)
+    )
+    return Change(name, kind, *counts, before_s, after_s)
+
+
+CHANGES = (
+    change(GEMM, "matrix product", (180, 180), 121, 181),
+    change(ADD, "elementwise", (960, 1_440), 22, 31.4),
+    change(MUL, "elementwise", (480, 720), 11, 15.1),
+    change(SOFTMAX, "softmax", (240, 240), 21.7, 20.9),
+    change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
+    change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
+)
+CHANGED_OPERATORS = (
+    change("aten::add_", "operator", (1_440, 2_160), 9.1, 14.2),
+    change("aten::addmm", "operator", (180, 180), 3.1, 3.3),
+)
+TWO = (
+    GPU_BOUND,
+    replace(GPU_BOUND, file=file("after_rank0.json.gz")),
+)
+
+
+def compared(length_ms, busy_ms, kernels, **more):
+    """Two runs, by their lengths and how long the GPU was busy."""
+    comparison = Comparison(
+        length_ms[0] * MS,
+        length_ms[1] * MS,
+        busy_ms[0] * MS,
+        busy_ms[1] * MS,
+        kernels,
+        CHANGED_OPERATORS,
+        **more,
+    )
+    return TraceReport(TWO, comparison=comparison, read_s=2.2)
+
+
+SLOWER = compared((318, 394), (301, 372), CHANGES)
+FASTER = compared(
+    (394, 318),
+    (372, 301),
+    tuple(
+        replace(
+            each,
+            count_before=each.count_after,
+            count_after=each.count_before,
+            before_s=each.after_s,
+            after_s=each.before_s,
+        )
+        for each in CHANGES
+    ),
+)
+SAME = compared((318, 321), (301, 302), CHANGES[3:4])
+PER_STEP = compared(
+    (318, 394),
+    (301, 372),
+    (*CHANGES[:3], change(NCCL, "communication", (24, 24), 40.1, 40.2)),
+    per_step=True,
+)
+IDLER = replace(
+    compared((318, 394), (301, 299), CHANGES[3:4]),
+    ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
+)
+
+# Steps come one after the other, as they were written.
+assert all(a.start_s <= b.start_s for a, b in pairwise(STEPS.steps))
+
+SAMPLES = (
+    ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
+    ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
+    ("rank-tiny-kernels", TraceReport((TINY,))),
+    ("rank-syncs", TraceReport((SYNCING,))),
+    ("rank-communicates", TraceReport((COMMUNICATING,))),
+    ("rank-no-device", TraceReport((NO_DEVICE,))),
+    ("rank-cut", TraceReport((CUT,))),
+    ("rank-amd", TraceReport((AMD,))),
+    ("rank-odd-step", TraceReport((STEPS,))),
+    ("rank-stacks", TraceReport((STACKS,))),
+    ("ranks-straggler", STRAGGLER),
+    ("ranks-equal", EQUAL),
+    ("ranks-in-turn", TAKING_TURNS),
+    ("ranks-two-of-128", OF_128),
+    ("ranks-128", MANY),
+    ("ranks-clocks-apart", APART),
+    ("ranks-all-slower", ALL_SLOWER),
+    ("ranks-unmatched", UNMATCHED),
+    ("runs-slower", SLOWER),
+    ("runs-faster", FASTER),
+    ("runs-same", SAME),
+    ("runs-per-step", PER_STEP),
+    ("runs-idler", IDLER),
+)

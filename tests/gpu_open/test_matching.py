@@ -1,0 +1,169 @@
+"""Which collective of one rank is which of another, where the truth is known."""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.gpu_open.matching import matches_of
+from tests.gpu_open.ranks import training
+
+
+def _kept(rank, places):
+    """These collectives alone, numbered anew; `called_s` keeps which they truly are."""
+    return replace(
+        rank,
+        collectives=tuple(
+            replace(rank.collectives[at], number=number, numbered=False, called_s=at)
+            for number, at in enumerate(places)
+        ),
+    )
+
+
+def _same(ranks):
+    """Which ranks have each collective that was found, and what it truly is on them."""
+    found = matches_of(dict(enumerate(ranks)), by_rank=True)
+    same = defaultdict(dict)
+    for label, keys in found.keys.items():
+        for place, key in keys.items():
+            same[key][label] = ranks[label].collectives[place].called_s
+    return list(same.values())
+
+
+def _whole(ranks):
+    """How many are rightly found on all ranks; none may be wrong."""
+    same = [each for each in _same(ranks) if len(each) == len(ranks)]
+    assert all(len(set(each.values())) == 1 for each in same)
+    return len(same)
+
+
+@pytest.mark.parametrize("noise", [0, 0.02])
+def test_equally_many_need_not_be_the_same(noise):
+    """One lacks the first and one the last: the clock of one host tells.
+
+    Also of a job so regular that all fit one step farther.
+    """
+    first, second = training(2, steps=8, buckets=1, numbered=False, noise=noise)
+
+    assert _whole([_kept(first, range(7)), _kept(second, range(1, 8))]) == 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_clocks_the_variation_of_the_steps_tells(seed):
+    """The constant under which ends fall together best, though fewer do."""
+    first, second = training(
+        2, steps=10, buckets=1, numbered=False, clocks="unknown", seed=seed
+    )
+
+    assert _whole([_kept(first, range(9)), _kept(second, range(1, 10))]) == 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_does_not_make_clocks_near(seed):
+    """Hosts whose clocks are just one step apart are not matched one step off."""
+    first, second = training(2, steps=12, numbered=False, noise=0.01, seed=seed)
+    step_s = first.steps[1].start_s - first.steps[0].start_s
+    late = replace(second, zero_ns=second.zero_ns + round(step_s * 1e9))
+
+    assert _whole([_kept(first, range(47)), _kept(late, range(1, 48))]) == 46
+
+
+@pytest.mark.parametrize("lacks", [0, 3])
+def test_clocks_may_drift_by_more_than_ends_vary(lacks):
+    """A tenth of a millisecond each second, over ten seconds."""
+    first, second = training(2, steps=130, numbered=False)
+    drifting = replace(
+        second,
+        collectives=tuple(
+            replace(each, start_s=each.start_s * 1.0001, end_s=each.end_s * 1.0001)
+            for each in second.collectives
+        ),
+    )
+    count = len(first.collectives)
+    places = range(count)
+
+    found = _whole([_kept(first, places), _kept(drifting, range(lacks, count))])
+
+    assert found > 0.95 * count
+
+
+def test_of_groups_with_one_name_the_nearest_ends_are_one():
+    """Two groups in step with each other; each has two ranks, the files say."""
+    draw = random.Random(4)
+    pair = training(2, steps=6, numbered=False)
+    later_s = [draw.gauss(0, 1e-4) for _ in pair[0].collectives]
+    other = [
+        replace(
+            rank,
+            collectives=tuple(
+                replace(each, end_s=each.end_s + more_s)
+                for each, more_s in zip(rank.collectives, later_s, strict=True)
+            ),
+        )
+        for rank in pair
+    ]
+    ranks = [
+        replace(rank, collectives=tuple(replace(c, size=2) for c in rank.collectives))
+        for rank in (pair[0], other[0], pair[1], other[1])
+    ]
+
+    same = _same([_kept(rank, range(24)) for rank in ranks])
+
+    assert {tuple(sorted(each)) for each in same} == {(0, 2), (1, 3)}
+
+
+def test_the_order_of_the_calls_counts_and_not_that_of_the_kernels():
+    """Kernels of two streams may begin in another order on each rank."""
+    first, second = training(2, steps=6, numbered=False)
+    second = _kept(second, range(24))
+    swapped = list(second.collectives)
+    for at in range(0, 24, 4):
+        swapped[at : at + 2] = swapped[at + 1], swapped[at]
+
+    ranks = [_kept(first, range(24)), replace(second, collectives=tuple(swapped))]
+
+    assert _whole(ranks) == 24
+
+
+def test_ranks_may_put_in_different_amounts():
+    """Of an all-to-all; of an all-reduce they cannot."""
+    first, second = training(2, steps=6, numbered=False)
+
+    def named(name):
+        return _kept(first, range(24)), _kept(
+            replace(
+                second,
+                collectives=tuple(
+                    replace(each, nbytes=each.nbytes + 8 * at, name=name)
+                    for at, each in enumerate(second.collectives)
+                ),
+            ),
+            range(24),
+        )
+
+    def with_name(rank, name):
+        its = tuple(replace(each, name=name) for each in rank.collectives)
+        return replace(rank, collectives=its)
+
+    one, other = named("all_to_all")
+    assert _whole([with_name(one, "all_to_all"), other]) == 24
+    one, other = named("all_reduce")
+    assert _whole([one, other]) < 6
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
+def test_what_each_rank_lacks_at_random_is_found_out(seed, clocks):
+    """Nothing is taken for something else, and little is not found."""
+    draw = random.Random(seed)
+    ranks = training(3, steps=9, numbered=False, clocks=clocks, seed=seed)
+    kept = [[at for at in range(36) if draw.random() > 0.15] for _ in ranks]
+
+    found = _whole([_kept(*each) for each in zip(ranks, kept, strict=True)])
+
+    assert found == len(set(kept[0]) & set(kept[1]) & set(kept[2]))

@@ -1,0 +1,555 @@
+"""What was in use when, and for which line, against what a small program knows."""
+
+from __future__ import annotations
+
+import pickle
+import statistics
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.gpu_open.files import Opened
+from gpumagic.gpu_open.memory_history import device_of
+from gpumagic.gpu_open.memory_records import Failure
+from gpumagic.gpu_open.snapshot_file import snapshot_in
+from gpumagic.report.events import CodeLine
+
+MIB = 1 << 20
+BASE = 0x7F00_0000_0000
+SLOTS = 40  # addresses that a program uses, each in a segment of its own
+
+
+def frames(line, file="/home/me/train.py"):
+    """A stack: torch's own, the user's line, and what called it."""
+    return [
+        {"filename": "??", "line": 0, "name": "c10::alloc"},
+        {"filename": "/opt/conda/lib/python3.10/site-packages/torch/nn/modules/m.py",
+         "line": 3, "name": "forward"},
+        {"filename": file, "line": line, "name": "step"},
+        {"filename": "/home/me/main.py", "line": 1, "name": "main"},
+    ]  # fmt: skip
+
+
+def where(line):
+    """The same line in words."""
+    return None if line is None else CodeLine(f"train.py, line {line}")
+
+
+def rounded(nbytes):
+    """As torch rounds without settings."""
+    return -(-nbytes // 512) * 512
+
+
+def entry(action, addr, size, line=None, **more):
+    """One entry of a history."""
+    stack = {} if line is None else {"frames": frames(line)}
+    return {"action": action, "addr": addr, "size": size, "stream": 0, **stack, **more}
+
+
+def block(size, line=None, state="active_allocated", requested=None):
+    """One block of a segment."""
+    return {
+        "size": rounded(size),
+        "requested_size": size if requested is None else requested,
+        "state": state,
+        "frames": [] if line is None else frames(line),
+    }
+
+
+def segment(address, *blocks, **more):
+    """A segment that has these blocks."""
+    total = sum(each["size"] for each in blocks)
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": total,
+        "stream": 0,
+        "segment_type": "large",
+        "blocks": list(blocks),
+        **more,
+    }
+
+
+def found_in(trace, *segments, settings=None, device=0):
+    """What is worked out of a history and of what is there in its end."""
+    told = {} if settings is None else {"PYTORCH_CUDA_ALLOC_CONF": settings}
+    data = pickle.dumps(
+        {
+            "segments": list(segments),
+            "device_traces": [trace],
+            "allocator_settings": told,
+        }
+    )
+    return device_of(snapshot_in(Opened("x", "snapshot", data)), device)
+
+
+def taken_and_freed(*pieces):
+    """Allocations and their ends: ("a", size, line) takes a, "a" gives it back."""
+    trace, held = [], {}
+    for each in pieces:
+        if isinstance(each, str):
+            address, size = held.pop(each)
+            trace.append(entry("free_requested", address, size))
+            trace.append(entry("free_completed", address, size))
+        else:
+            name, size, line = each
+            held[name] = BASE + MIB * 100 * (ord(name[0]) - 60), size
+            trace.append(entry("alloc", *held[name], line))
+    left = [
+        segment(address, block(size, None)) for address, size in sorted(held.values())
+    ]
+    return found_in(trace, *left)
+
+
+# ------------------------------------------------------------------- brute force
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "take", "free", "free later", "oom", "snapshot"]),
+        st.integers(0, SLOTS - 1),
+        st.integers(1, 5000),
+        st.integers(1, 5),
+    ),
+    max_size=60,
+)
+
+
+class Program:
+    """Takes and gives back at will, and knows what it does.
+
+    Attributes:
+        trace: What torch would have recorded.
+
+        states: For each entry what is in use behind it, by address.
+
+        reserved: For each entry what was taken from the driver behind it.
+    """
+
+    def __init__(self, does):
+        self.trace, self.states, self.reserved = [], [{}], [0]
+        self._live, self._segments, self._waiting = {}, 0, []
+        for number, (what, slot, size, line) in enumerate(does):
+            address = BASE + slot * MIB
+            getattr(self, "_" + what.partition(" ")[0])(what, address, size, line)
+            if number % 3 == 2 and self._waiting:
+                self._complete(*self._waiting.pop())
+
+    def _take(self, _, address, size, line):
+        if address in self._live or any(each[0] == address for each in self._waiting):
+            return
+        self._segments += 2 * MIB
+        self._note(entry("segment_alloc", address, 2 * MIB, line))
+        self._live = self._live | {address: (size, line, len(self.trace))}
+        self._note(entry("alloc", address, size, line))
+
+    def _free(self, what, address, *_):
+        if address not in self._live:
+            return
+        size = self._live[address][0]
+        self._live = {key: self._live[key] for key in self._live if key != address}
+        self._note(entry("free_requested", address, size))
+        if what == "free":
+            self._complete(address, size)
+        else:
+            self._waiting.append((address, size))
+
+    def _complete(self, address, size):
+        self._note(entry("free_completed", address, size))
+        self._segments -= 2 * MIB
+        self._note(entry("segment_free", address, 2 * MIB))
+
+    def _oom(self, _, address, size, line):
+        found = entry("oom", address, size, line, device_free=size)
+        del found["addr"]
+        self._note(found)
+
+    def _snapshot(self, *_):
+        self._note(entry("snapshot", 0, 0))
+
+    def _note(self, found):
+        self.trace.append(found)
+        self.states.append(self._live)
+        self.reserved.append(self._segments)
+
+    @property
+    def segments(self):
+        """What is there in the end."""
+        live = [segment(a, block(s, line)) for a, (s, line, _) in self._live.items()]
+        waiting = [
+            segment(a, block(s, None, "active_pending_free")) for a, s in self._waiting
+        ]
+        return [each | {"total_size": 2 * MIB} for each in live + waiting]
+
+
+def in_use(state):
+    """All that is in use, rounded."""
+    return sum(rounded(size) for size, _, _ in state.values())
+
+
+@given(steps, st.data())
+def test_every_moment_is_worked_out_as_brute_force_finds_it(does, data):
+    """Wherever a history is cut, all figures of the rest are those of the program."""
+    program = Program(does)
+    cut = data.draw(st.integers(0, len(program.trace)))
+    trace = program.trace[cut:]
+    events = [0] + [
+        number
+        for number, each in enumerate(trace, 1)
+        if each["action"] in {"alloc", "free_requested", "oom"}
+    ]
+    states = [program.states[cut + number] for number in events]
+    levels = [in_use(state) for state in states]
+
+    found = found_in(trace, *program.segments)
+
+    assert found.fits_together
+    assert found.allocated_bytes == levels[-1]
+    assert found.events == len(states) - 1
+    if not found.events:
+        assert (found.peak_bytes, found.course) == (None, None)
+        return
+    assert found.peak_bytes == max(levels)
+    assert found.peak_event == levels.index(max(levels))
+    assert found.peak_reserved_bytes == max(program.reserved[cut:])
+    assert found.complete == (not states[0] and program.reserved[cut] == 0)
+    assert found.failure == failure_of(trace, events, levels)
+    assert_lines(found, states, cut)
+    assert_course(found, states, levels, cut)
+
+
+def failure_of(trace, events, levels):
+    """The last error, by its number among the events."""
+    found = [
+        n for n, place in enumerate(events) if n and trace[place - 1]["action"] == "oom"
+    ]
+    if not found:
+        return None
+    size = trace[events[found[-1]] - 1]["size"]
+    line = int(trace[events[found[-1]] - 1]["frames"][2]["line"])
+    return Failure(found[-1], size, size, levels[found[-1]], where(line))
+
+
+def owner_of(address, piece, states, cut):
+    """The line of a piece; what was there before is known by its end alone."""
+    _, line, born = piece
+    if born >= cut:
+        return line, False
+    return (line if states[-1].get(address) == piece else None), True
+
+
+def assert_lines(found, states, cut):
+    """Each line has what all its pieces have, added up."""
+    now, peak, taken, taken_bytes = Counter(), Counter(), Counter(), Counter()
+    lives, held = defaultdict(list), defaultdict(Counter)
+    seen = {(a, p): owner_of(a, p, states, cut) for s in states for a, p in s.items()}
+    for (address, piece), owner in seen.items():
+        there = [n for n, state in enumerate(states) if state.get(address) == piece]
+        size = rounded(piece[0])
+        now[owner] += size * (there[-1] == len(states) - 1)
+        peak[owner] += size * (found.peak_event in there)
+        if not owner[1]:
+            taken[owner] += 1
+            taken_bytes[owner] += size
+        if there[-1] < len(states) - 1:
+            lives[owner].append(len(there))
+        held[owner][size] += 1
+    assert len(found.lines) == len(set(seen.values()))
+    for each in found.lines:
+        number = None if each.line is None else int(each.line.where.split()[-1])
+        owner = number, each.before
+        assert each.now_bytes == now[owner]
+        assert each.at_peak_bytes == peak[owner]
+        assert (each.taken, each.taken_bytes) == (taken[owner], taken_bytes[owner])
+        assert each.given_back == len(lives[owner])
+        lived = statistics.median_low(lives[owner]) if lives[owner] else None
+        assert each.lived_events == (None if each.before else lived)
+    at_peak = [each.at_peak_bytes for each in found.lines]
+    assert at_peak == sorted(at_peak, reverse=True)
+    assert sum(at_peak) == found.peak_bytes
+
+
+def assert_course(found, states, levels, cut):
+    """Each stretch shows its highest moment, and lines add up to it."""
+    course = found.course
+    count = len(course.levels_bytes[0]) if course.levels_bytes else 0
+    bounds = [len(levels) * n // count for n in range(count + 1)] if count else []
+    for place in range(count):
+        begin, end = bounds[place], bounds[place + 1]
+        moment = max(range(begin, end), key=levels.__getitem__)
+        by_line = Counter()
+        for address, piece in states[moment].items():
+            by_line[owner_of(address, piece, states, cut)] += rounded(piece[0])
+        assert sum(each[place] for each in course.levels_bytes) == levels[moment]
+        for row, figures in zip(course.lines, course.levels_bytes, strict=True):
+            if row is not None:
+                line = found.lines[row].line
+                number = None if line is None else int(line.where.split()[-1])
+                assert figures[place] == by_line[number, found.lines[row].before]
+
+
+# -------------------------------------------------------------------- by itself
+
+
+def test_long_courses_have_few_stretches_and_few_lines():
+    """Of many lines a dozen are drawn and the rest is one, in at most 240 stretches."""
+    trace, blocks = [], []
+    for number in range(300):
+        size = 512 * (number + 1)
+        for again in range(3):
+            trace.append(entry("alloc", BASE + (number << 24), size, number + 1))
+            if again < 2:
+                trace.append(entry("free_requested", BASE + (number << 24), size))
+        blocks.append(segment(BASE + (number << 24), block(size)))
+
+    found = found_in(trace, *blocks)
+
+    assert found.course is not None
+    assert found.events == 1500
+    assert [len(each) for each in found.course.levels_bytes] == [240] * 13
+    assert found.course.lines == (*range(12), None)
+    assert found.lines[0].line == where(300)
+    assert len(found.lines) == 201
+    assert found.lines[-1].line is None
+    assert sum(each.now_bytes for each in found.lines) == found.allocated_bytes
+    assert sum(each.taken for each in found.lines) == 900
+    ends = [each[-1] for each in found.course.levels_bytes]
+    assert sum(ends) == found.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("again", "pieces"),
+    [
+        (True, [("a", 700, 1), "a"] * 3),
+        (False, [("a", 700, 1), "a"] * 2),
+        (False, [*[("a", 700, 1), "a"] * 3, ("a", 700, 1)]),
+        (False, [("a", 700, 1), ("b", 700, 1), ("c", 700, 1), "a", "b", "c"]),
+        (True, [("a", 700, 1), *[("b", 700, 1), "a", ("a", 700, 1), "b"] * 3, "a"]),
+        (False, [each for n in range(5) for each in (("a", 700 << n, 1), "a")]),
+        (True, [*[("a", 99_000, 1), "a"] * 3, ("a", 700, 1), "a"]),
+    ],
+    ids=["three steps", "two", "one left", "at once", "overlapping", "sizes", "nearly"],
+)
+def test_what_every_step_makes_anew_is_told(again, pieces):
+    """A line that takes and gives back the same at least three times does it again."""
+    assert taken_and_freed(*pieces).lines[0].each_step is again
+
+
+def test_memory_counts_until_it_is_given_back():
+    """What another stream still reads is in use no more, but stays in its segment."""
+    trace = [
+        entry("alloc", BASE, 600, 1),
+        entry("alloc", BASE + MIB, 600, 2),
+        entry("free_requested", BASE, 600),
+        entry("alloc", BASE + 2 * MIB, 600, 3),
+    ]
+    waiting = segment(BASE, block(600, 1, "active_pending_free"))
+    others = [segment(BASE + n * MIB, block(600, n + 1)) for n in (1, 2)]
+
+    found = found_in(trace, waiting, *others)
+
+    assert found.peak_bytes == found.allocated_bytes == 2048
+    assert found.fits_together
+    assert found.fragmentation is not None
+    assert found.fragmentation.free_bytes == 0
+
+
+def test_a_recording_without_requests_is_followed_by_completions():
+    """Torch can leave actions out: then memory is given back when that is complete."""
+    trace = [entry("alloc", BASE, 600, 1), entry("free_completed", BASE, 600)]
+
+    found = found_in(trace)
+
+    assert (found.events, found.lines[0].given_back) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("trace", "blocks"),
+    [
+        ([entry("alloc", BASE, 600)], []),
+        ([entry("alloc", BASE, 600)], [block(900)]),
+        ([entry("alloc", BASE, 600)] * 2, [block(600)]),
+        ([entry("alloc", BASE, 600), *[entry("free_requested", BASE, 600)] * 2], []),
+        ([entry("alloc", BASE, 600), entry("free_requested", BASE, 600)], [block(600)]),
+        ([entry("segment_free", BASE, 600), entry("segment_alloc", BASE, 700)], []),
+    ],
+    ids=["gone", "size", "taken twice", "freed twice", "back again", "reserved"],
+)
+def test_a_history_that_leads_elsewhere_is_told(trace, blocks):
+    """Where history and segments contradict each other, the report says so."""
+    assert not found_in(trace, *[segment(BASE, each) for each in blocks]).fits_together
+
+
+def test_expandable_segments_grow_and_shrink():
+    """Pages that are mapped count as taken from the driver, those unmapped do not."""
+    trace = [
+        entry("segment_map", BASE, 20 * MIB),
+        entry("segment_map", BASE + 20 * MIB, 20 * MIB),
+        entry("alloc", BASE, 30 * MIB, 1),
+        entry("free_requested", BASE, 30 * MIB),
+        entry("free_completed", BASE, 30 * MIB),
+        entry("segment_unmap", BASE + 20 * MIB, 20 * MIB),
+    ]
+    rest = segment(BASE, block(20 * MIB, None, "inactive"), is_expandable=True)
+
+    found = found_in(trace, rest)
+
+    assert found.complete
+    assert (found.reserved_bytes, found.peak_reserved_bytes) == (20 * MIB, 40 * MIB)
+    assert found.segments[0].expandable
+
+
+def test_sizes_are_rounded_as_the_settings_say():
+    """A block that has been given back had the size that its allocator makes of it."""
+    trace = [entry("alloc", BASE, 1200 * 1024, 1), entry("free_requested", BASE, 1)]
+
+    assert found_in(trace).peak_bytes == 1200 * 1024
+    text = "expandable_segments:True, roundup_power2_divisions:4"
+    assert found_in(trace, settings=text).peak_bytes == 1280 * 1024
+    assert found_in(trace, settings="roundup_power2_divisions:5").peak_bytes is not None
+
+
+def test_an_error_tells_what_the_process_could_have():
+    """Free and reserved together are all that this process could have then."""
+    trace = [
+        entry("segment_alloc", BASE, 20 * MIB),
+        {"action": "oom", "size": MIB, "stream": 0, "device_free": 7 * MIB},
+        entry("segment_free", BASE, 20 * MIB),
+    ]
+
+    assert found_in(trace).total_bytes == 27 * MIB
+    assert found_in(trace[:1]).total_bytes is None
+
+
+def test_a_snapshot_without_history_tells_what_is_there():
+    """Lines come from the blocks then, and nothing is said of a peak."""
+    found = found_in([], segment(BASE, block(600, 1), block(5000, 2), block(600, 1)))
+
+    assert [(each.line, each.now_bytes) for each in found.lines] == [
+        (where(2), 5120),
+        (where(1), 2048),
+    ]
+    assert (found.peak_bytes, found.peak_event, found.course) == (None, None, None)
+    assert not found.complete
+    assert found.has_stacks
+
+
+def test_devices_are_told_apart():
+    """A device has its own segments and its own history, or none."""
+    other = segment(BASE, block(600, 1)) | {"device": 3}
+    trace = [entry("alloc", BASE, 600, 2), entry("free_requested", BASE, 600)]
+
+    assert found_in(trace, other).allocated_bytes == 0
+    assert found_in(trace, other, device=3).allocated_bytes == 1024
+    assert found_in(trace, other, device=3).events == 0
+    assert found_in(trace, other).events == 2
+
+
+def test_a_course_has_the_length_of_its_times():
+    """Seconds come from the entries, where they have times."""
+    trace = [
+        entry("alloc", BASE, 600, 1, time_us=1_700_000_000_000_000),
+        entry("free_requested", BASE, 600, time_us=1_700_000_002_500_000),
+    ]
+    without = [{k: v for k, v in each.items() if k != "time_us"} for each in trace]
+
+    assert found_in(trace).course.length_s == 2.5
+    assert found_in(without).course.length_s is None
+
+
+# ------------------------------------------------------------------------- lines
+
+TORCH = "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/module.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([TORCH, "/home/me/train.py", "/home/me/main.py"], "train.py, line 2"),
+        (["/opt/pytorch/pytorch/torch/nn/functional.py", "a.py"], "a.py, line 2"),
+        (["/opt/conda/lib/python3.10/threading.py", "a.py"], "a.py, line 2"),
+        (["/usr/lib/python3.11/runpy.py", "<frozen runpy>", "a.py"], "a.py, line 3"),
+        (["C:\\Python312\\Lib\\random.py", "D:\\me\\b.py"], "b.py, line 2"),
+        (["C:\\x\\miniconda3\\Lib\\random.py", "D:\\me\\b.py"], "b.py, line 2"),
+        (["/var/torchinductor_me/ab/cabc.py", "a.py"], "a.py, line 2"),
+        (["<eval_with_key>.5", "/c/CUDACachingAllocator.cpp", "a.py"], "a.py, line 3"),
+        (["/home/me/torch/train.py"], "train.py, line 1"),
+        (["/home/me/torch_models/nn/net.py"], "net.py, line 1"),
+        ([TORCH, "/v/site-packages/transformers/llama.py"], "llama.py, line 2"),
+        (["/v/site-packages/x/a.py", "/home/me/b.py"], "b.py, line 2"),
+        (["/v/lib/python3.9/site-packages/x/a.py", TORCH], "a.py, line 1"),
+        (["<ipython-input-7-0123abc>"], "In [7], line 1"),
+        (["/var/ipykernel_12/345.py"], "cell 345, line 1"),
+        (["<stdin>"], "<stdin>, line 1"),
+        ([TORCH, "??", "libtorch.so.2"], None),
+        ([], None),
+    ],
+    ids=lambda each: "" if isinstance(each, list) else str(each),
+)
+def test_the_users_innermost_line_is_found_by_paths_alone(files, expected):
+    """Torch, Python and libraries are told from the user's files on any machine."""
+    stack = [
+        {"filename": file, "line": number, "name": "f"}
+        for number, file in enumerate(files, 1)
+    ]
+    trace = [entry("alloc", BASE, 600) | {"frames": stack}]
+
+    line = found_in(trace, segment(BASE, block(600))).lines[0].line
+
+    assert (None if line is None else line.where) == expected
+
+
+def test_files_of_one_name_have_their_folder():
+    """Two lines are never the same in words because their files have one name."""
+    trace = [
+        entry("alloc", BASE + n * MIB, 600) | {"frames": frames(7, f"/me/{name}")}
+        for n, name in enumerate(["a/net.py", "b/net.py", "b/loss.py"])
+    ]
+
+    lines = {each.line.where for each in found_in(trace).lines}
+
+    assert lines == {"a/net.py, line 7", "b/net.py, line 7", "loss.py, line 7"}
+
+
+def test_the_backward_pass_is_told_by_its_engine():
+    """Gradients are allocated by threads of C++, which a recording may have."""
+    names = ["c10::cuda::malloc", "torch::autograd::Engine::thread_main(...)", "clone3"]
+    stack = [{"filename": "??", "line": 0, "name": name} for name in names]
+    own = [{"filename": "/home/me/loss.py", "line": 4, "name": "backward"}]
+    trace = [
+        entry("alloc", BASE, 600) | {"frames": stack},
+        entry("alloc", BASE + MIB, 600) | {"frames": own + stack},
+    ]
+
+    lines = {each.line.where for each in found_in(trace).lines}
+
+    assert lines == {"the backward pass", "loss.py, line 4"}
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [["text"], [{}], [{"filename": 5, "line": 1}], [None], [{"filename": "a.py"}]],
+    ids=str,
+)
+def test_frames_that_are_none_have_no_line(stack):
+    """A stack that torch has not written is no reason to fail."""
+    trace = [entry("alloc", BASE, 600) | {"frames": stack}]
+
+    assert found_in(trace).lines[0].line is None
+
+
+def test_generated_code_gives_way_to_what_it_was_made_of():
+    """A frame whose origin a compiler has noted has that line, as it was typed."""
+    origin = (
+        'File "/home/me/model.py", line 80, in forward\n    return self.block(x)\n'
+        'File "/home/me/model.py", line 88, in block\n    return self.linear(x)\n'
+        f'File "{TORCH}", line 9, in forward\n    return F.linear(x)\n'
+    )
+    generated = {"filename": "/var/x/fx_generated__ab.py", "line": 5, "name": "forward"}
+    stack = [generated | {"fx_original_trace": origin}, *frames(7)]
+    trace = [entry("alloc", BASE, 600) | {"frames": stack}]
+
+    assert found_in(trace).lines[0].line == CodeLine(
+        "model.py, line 88", "return self.linear(x)"
+    )

@@ -1,0 +1,285 @@
+"""What a trace tells of the host: phases, steps, lines, what it did with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.gpu_open.kernel_kinds import kind_of_kernel
+from gpumagic.gpu_open.rank_trace import rank_of
+from gpumagic.report.events import CodeLine
+from tests.gpu_open.rows import (
+    AUTOGRAD,
+    MAIN,
+    NODE,
+    OTHER,
+    host,
+    kernel,
+    nccl,
+    ns,
+    trace,
+)
+
+
+def launched_at(*moments, thread=MAIN):
+    """A call at each of these moments, and a kernel of 10 ns for each, much later."""
+    calls = [host("cudaLaunchKernel", at, at + 1, thread) for at in moments]
+    work = [kernel(1000 + 20 * n, 1010 + 20 * n, call=n) for n in range(len(calls))]
+    return work, calls
+
+
+# ------------------------------------------------------------------------- phases
+
+OPERATORS = [
+    host(f"{NODE}AddmmBackward0", 100, 120, AUTOGRAD),
+    host(f"{NODE}torch::autograd::AccumulateGrad", 130, 140, AUTOGRAD),
+    host(f"{NODE}AddmmBackward0", 300, 320, AUTOGRAD),
+]
+MARKS = [
+    host("Optimizer.step#Adam.step", 200, 220),
+    host("enumerate(DataLoader)#_Iter.__next__", 5, 15),
+    host("enumerate(DataLoader)#_Iter.__next__", 230, 235),
+]
+
+
+@pytest.mark.parametrize(
+    ("thread", "moment", "phase"),
+    [
+        (MAIN, 50, "forward"),
+        (AUTOGRAD, 110, "backward"),
+        (AUTOGRAD, 125, "backward"),  # between two nodes, such as DDP's reducer
+        (MAIN, 150, ""),  # gradients are clipped
+        (MAIN, 210, "optimizer"),
+        (MAIN, 250, "forward"),
+        (OTHER, 110, ""),  # whoever copies the next batch meanwhile
+        (MAIN, 400, ""),  # validation, as far as anybody knows
+    ],
+)
+def test_a_launch_is_in_the_phase_that_the_host_was_in(thread, moment, phase):
+    """Forward is what a backward follows; between that and the optimizer is neither."""
+    work, calls = launched_at(moment, thread=thread)
+
+    rank = rank_of(trace(work, calls, OPERATORS, MARKS))
+
+    device = [(name, ns(s)) for name, s in rank.phases if name != "input"]
+    assert device == ([(phase, 10)] if phase else [])
+    assert dict(rank.phases)["input"] == pytest.approx(15e-9)
+
+
+def test_a_phase_does_not_count_waiting_for_others():
+    """What communicates may only wait there, so it is left out."""
+    calls = [host("cudaLaunchKernel", 110, 111, AUTOGRAD)]
+
+    rank = rank_of(trace([nccl(1000, 1500, call=0)], calls, OPERATORS))
+
+    assert rank.phases == ()
+    assert rank.collectives[0].during == "backward"
+
+
+def test_nothing_is_forward_where_no_backward_is_known():
+    """An inference has no phases."""
+    work, calls = launched_at(50)
+
+    assert rank_of(trace(work, calls, [host("aten::mm", 40, 60)])).phases == ()
+
+
+# ------------------------------------------------------------------ steps, launches
+
+
+def test_steps_are_told_with_how_busy_the_device_was_meanwhile():
+    """Times count from the first device work on; the part of a kernel inside counts."""
+    marks = [host("ProfilerStep#7", 50, 150), host("ProfilerStep#8", 150, 300)]
+
+    rank = rank_of(trace([kernel(100, 170), kernel(160, 200, 8)], marks=marks))
+
+    assert [
+        (step.number, ns(step.start_s), ns(step.length_s), ns(step.busy_s))
+        for step in rank.steps
+    ] == [(7, -50, 100, 50), (8, 50, 150, 50)]
+
+
+def test_launches_are_the_calls_that_give_the_device_work():
+    """A driver's call within the runtime's is the same; a copy that waits counts."""
+    calls = [
+        host("cudaLaunchKernelExC", 0, 10),
+        host("cuLaunchKernelEx", 2, 8),
+        host("cudaEventRecord", 12, 13),
+        host("hipMemcpyWithStream", 20, 30),
+        host("cudaDeviceSynchronize", 40, 50),
+        host("cudaGraphLaunch", 45, 46, OTHER),
+    ]
+
+    assert rank_of(trace([kernel(60, 70)], calls)).launches == 3
+
+
+def test_without_device_work_the_host_is_all_that_is_told():
+    """All that is about devices is unknown, and nothing is zero."""
+    operators = [host("aten::mm", 100, 160), host("aten::item", 170, 200)]
+
+    rank = rank_of(trace(operators=operators, since_1970=True))
+
+    told = rank.to_dict()
+    assert {
+        name: told[name]
+        for name in told
+        if name.endswith("_s") or name in {"launches", "streams", "idle"}
+    } == {
+        **dict.fromkeys(
+            (
+                *("length_s", "busy_s", "compute_s", "communication_s", "copy_s"),
+                *("hidden_communication_s", "idle_s", "launches", "streams", "idle"),
+            )
+        ),
+        "host_length_s": pytest.approx(100e-9),
+    }
+    assert [each.name for each in rank.operators] == ["aten::mm", "aten::item"]
+    assert [lane.name for lane in rank.lanes] == ["host"]
+    assert rank.zero_ns == 100
+
+
+def test_an_empty_trace_tells_nothing():
+    """Nothing is known, and nothing fails."""
+    rank = rank_of(trace())
+
+    assert rank.length_s is None
+    assert rank.host_length_s is None
+    assert rank.lanes == ()
+
+
+# -------------------------------------------------------------------------- lines
+
+
+def test_lines_are_the_innermost_of_the_users_own_when_it_launched():
+    """Neither torch nor Python's own modules are the user's."""
+    work, calls = launched_at(10, 20, 30, 60)
+    python = [
+        host("train.py(1): <module>", 0, 100),
+        host("/home/me/model.py(12): forward", 5, 40),
+        host("torch/nn/modules/linear.py(5): forward", 9, 12),
+        host("<built-in method linear of type object at 0x7f>", 19, 22),
+        host("contextlib.py(70): inner", 18, 23),
+        host("/opt/lib/python3.11/site-packages/timm/x.py(3): f", 29, 32),
+    ]
+
+    rank = rank_of(trace(work, calls, python=python))
+
+    assert [(each.line, each.launches, ns(each.device_s)) for each in rank.lines] == [
+        (CodeLine("/home/me/model.py, line 12, in forward"), 3, 30),
+        (CodeLine("train.py, line 1, in <module>"), 1, 10),
+    ]
+
+
+# -------------------------------------------------------------------- collectives
+
+
+def test_a_group_counts_by_its_own_numbers_where_all_have_one():
+    """Where one is missing, by the order of the calls: streams may have another."""
+    calls = [host("cudaLaunchKernel", at, at + 1) for at in (10, 20, 30, 40, 50)]
+    numbered = {"Process Group Name": "0", "Group size": 2}
+    rank = rank_of(
+        trace(
+            [
+                nccl(100, 110, 1, **numbered, Seq=5),
+                nccl(120, 130, 0, **numbered, Seq=4),
+                nccl(140, 150, 4, **{"Process Group Name": "tp"}, Seq=9),
+                nccl(160, 170, 2, **{"Process Group Description": "tp"}),
+                nccl(180, 190, 3),
+            ],
+            calls,
+        )
+    )
+
+    assert [(each.group, each.number, each.numbered) for each in rank.collectives] == [
+        ("0", 5, True),
+        ("0", 4, True),
+        ("tp", 1, False),
+        ("tp", 0, False),
+        (None, 0, False),
+    ]
+    assert [each.size for each in rank.collectives] == [2, 2, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "told", "name"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", None, "all_reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(x)", None, "all_reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", None, "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(x)", None, "send_recv"),
+        ("ncclDevKernel_SendRecv(x)", "all_to_allv", "all_to_all"),
+        ("ncclDevKernel_SendRecv(x)", "send", "send"),
+        ("ncclDevKernel_AllGather_RING_LL(x)", "_allgather_base", "all_gather"),
+        ("k", "reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("ncclDevKernel_Broadcast_RING_LL(x)", "_broadcast_oop", "broadcast"),
+        ("ncclDevKernel_Generic(x)", "coalesced", "coalesced"),
+    ],
+)
+def test_a_collective_has_one_name_however_libraries_spell_it(kernel_name, told, name):
+    """What the file tells counts before the kernel's name."""
+    work = [nccl(10, 20, name=kernel_name, **{"Collective name": told})]
+
+    assert rank_of(trace(work)).collectives[0].name == name
+
+
+def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
+    """Without args of its own, as in older traces: all sends look alike otherwise."""
+    calls = [host("cudaLaunchKernel", 10, 11)]
+    marks = [host("nccl:all_to_all", 8, 12)]
+
+    (each,) = rank_of(trace([nccl(20, 30, 0)], calls, marks=marks)).collectives
+
+    assert (each.name, ns(each.called_s)) == ("all_to_all", -10)
+
+
+# -------------------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ampere_sgemm_128x64_nn", "matrix product"),
+        (
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x128>",
+            "matrix product",
+        ),
+        ("Cijk_Alik_Bljk_SB_MT64x16x32_MI16x16x1", "matrix product"),
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix product"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc", "convolution"),
+        ("cudnn_infer_volta_scudnn_winograd_128x128_ldg1", "convolution"),
+        ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1", "convolution"),
+        ("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
+        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80", "attention"),
+        ("void at::native::vectorized_layer_norm_kernel<float>", "normalisation"),
+        ("MIOpenBatchNormFwdTrainSpatial", "normalisation"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", "normalisation"),
+        ("void at::native::cunn_SoftMaxForward<4, float>", "softmax"),
+        ("void softmax_warp_backward<float, 10>", "softmax"),
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<sum_functor>>", "reduction"),
+        ("nll_loss_forward_reduce_cuda_kernel_2d", "reduction"),
+        ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", "elementwise"),
+        ("elementwise_kernel_with_index<int, arange_cuda_out>", "elementwise"),
+        (
+            "elementwise_kernel<128, 2, direct_copy_kernel_cuda>",
+            "indexing and copies",
+        ),
+        ("CatArrayBatchedCopy<float, unsigned int, 2>", "indexing and copies"),
+        ("void fbgemm_gpu::permute_2D_data_kernel<false>", "indexing and copies"),
+        (
+            "split_embedding_backward_codegen_rowwise_adagrad_unweighted",
+            "indexing and copies",
+        ),
+        ("cub::DeviceRadixSortOnesweepKernel<long>", "sort"),
+        ("distribution_elementwise_grid_stride_kernel<uniform>", "random numbers"),
+        ("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>", "optimizer"),
+        ("triton_per_fused__softmax_mul_3", "compiled"),
+        ("max_pool_forward_nchw<float>", "pooling"),
+        ("my_own_kernel", "other"),
+        ("aten::mm", "matrix product"),  # simulated
+        ("aten::threshold_backward", "elementwise"),
+        ("aten::add_.Tensor", "elementwise"),
+        ("aten::sum", "reduction"),
+        ("aten::sort", "sort"),
+    ],
+)
+def test_kernels_are_told_by_what_they_work_out(name, kind):
+    """In the words of a reader, by the names that libraries give."""
+    assert kind_of_kernel(name) == kind

@@ -1,0 +1,369 @@
+"""What the events of a trace add up to, held against counting every nanosecond."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.gpu_open.rank_trace import rank_of
+from gpumagic.gpu_open.trace_events import Work
+from tests.gpu_open.rows import (
+    AUTOGRAD,
+    COPY,
+    FILL,
+    KERNEL,
+    MAIN,
+    NODE,
+    host,
+    kernel,
+    ns,
+    trace,
+)
+
+# --------------------------------------------------------------------------- sums
+
+KINDS = st.sampled_from(((KERNEL, False), (KERNEL, True), (COPY, False), (FILL, False)))
+PIECES = st.tuples(
+    KINDS,
+    st.integers(0, 60),  # beginning
+    st.integers(0, 9),  # length
+    st.sampled_from((0, 0, 1, None)),  # device
+    st.sampled_from((7, 7, 20, None)),  # stream
+    st.integers(0, 9),  # call; beyond the calls there is none
+)
+CALLS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=8)
+
+
+def work_of(pieces, calls):
+    """Pieces of work as a trace has them, with those calls that there are."""
+    return [
+        Work(
+            "w",
+            *kind,
+            start,
+            start + length,
+            device,
+            stream,
+            None,
+            call if call < len(calls) else None,
+        )
+        for kind, start, length, device, stream, call in pieces
+    ]
+
+
+def cells(work):
+    """The nanoseconds in which at least one of them ran."""
+    return {at for each in work for at in range(each.start_ns, each.end_ns)}
+
+
+@given(st.lists(PIECES, min_size=1, max_size=12))
+def test_each_moment_counts_once_in_each_sum(pieces):
+    """Busy, compute, communication, both at once, copy and idle are unions."""
+    work = work_of(pieces, [])
+    computing = cells(w for w in work if w.kind is KERNEL and not w.communicates)
+    communicating = cells(w for w in work if w.communicates)
+
+    rank = rank_of(trace(work))
+
+    length = max(w.end_ns for w in work) - min(w.start_ns for w in work)
+    assert ns(rank.length_s) == length
+    assert ns(rank.busy_s) == len(cells(work))
+    assert ns(rank.compute_s) == len(computing)
+    assert ns(rank.communication_s) == len(communicating)
+    assert ns(rank.hidden_communication_s) == len(computing & communicating)
+    assert ns(rank.copy_s) == len(cells(w for w in work if w.kind in {COPY, FILL}))
+    assert ns(rank.idle_s) == length - len(cells(work))
+    assert sum(each.count for each in rank.kernels) == sum(
+        w.kind is KERNEL for w in work
+    )
+    hidden = [ns(each.hidden_s) for each in rank.collectives]
+    assert hidden == [
+        len(cells([w]) & computing) for w in trace(work).work if w.communicates
+    ]
+
+
+def why_idle(work, calls):
+    """For each nanosecond without work, by the words of the record."""
+    found = {"late": 0, "other": 0, "unknown": 0}
+    for at in range(min(w.start_ns for w in work), max(w.end_ns for w in work)):
+        if at in cells(work):
+            continue
+        before = [w for w in work if w.start_ns <= at]
+        began = max(w.end_ns for w in before)
+        coming = next(w for w in work if w.start_ns > at)
+        ended = [w for w in before if w.end_ns == began]
+        launched = None
+        if coming.call is not None:
+            launched = min(calls[coming.call].end_ns, coming.start_ns)
+        elsewhere = all(
+            w.stream is not None
+            and coming.stream is not None
+            and (w.device, w.stream) != (coming.device, coming.stream)
+            for w in ended
+        )
+        if launched is not None and at < launched:
+            found["late"] += 1
+        else:
+            known = launched is not None and elsewhere
+            found["other" if known else "unknown"] += 1
+    return found
+
+
+@given(st.lists(PIECES, min_size=1, max_size=8), CALLS)
+def test_idle_is_split_as_the_record_says(pieces, times):
+    """Late until the launch, else another stream, else unknown; all add up to idle."""
+    calls = [
+        host("cudaLaunchKernel", start, start + length, MAIN + place % 2)
+        for place, (start, length) in enumerate(times)
+    ]
+    events = trace(work_of(pieces, calls), calls)
+
+    rank = rank_of(events)
+
+    assert {
+        "late": ns(rank.idle.host_late_s),
+        "other": ns(rank.idle.other_stream_s),
+        "unknown": ns(rank.idle.unknown_s),
+    } == why_idle(events.work, calls)
+    parts = rank.idle.host_late_s, rank.idle.other_stream_s, rank.idle.unknown_s
+    assert sum(map(ns, parts)) == ns(rank.idle_s)
+
+
+def test_what_the_host_was_in_while_it_was_late():
+    """The outermost operator or mark, else the call, else the user's function."""
+    work = [kernel(0, 10), kernel(100, 110, call=1)]
+    calls = [host("cudaDeviceSynchronize", 40, 50), host("cudaLaunchKernel", 85, 90)]
+    rank = rank_of(
+        trace(
+            work,
+            calls,
+            operators=[host("aten::linear", 70, 90), host("aten::addmm", 72, 88)],
+            marks=[
+                host("ProfilerStep#3", 0, 120),
+                host("enumerate(DataLoader)#_Iter.__next__", 15, 35),
+                host("## whole run ##", 0, 111),
+            ],
+            python=[
+                host("train.py(1): <module>", 0, 120),
+                host("train.py(12): step", 60, 65),
+                host("torch/nn/modules/module.py(5): _call", 61, 64),
+                host("threading.py(9): wait", 11, 14),
+            ],
+        )
+    )
+
+    assert [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in] == [
+        ("train.py(1): <module>", 25),
+        ("aten::linear", 20),
+        ("enumerate(DataLoader)#_Iter.__next__", 20),
+        ("cudaDeviceSynchronize", 10),
+        ("train.py(12): step", 5),
+    ]
+    assert ns(rank.idle.host_late_s) == 80
+
+
+def test_work_that_ended_together_on_its_own_stream_is_no_other_stream():
+    """Where any of what ended last ran on the stream that goes on, nothing is known."""
+    calls = [host("cudaLaunchKernel", 0, 1)]
+    on_two = [kernel(0, 10, 7), kernel(0, 10, 20)]
+
+    both = rank_of(trace([*on_two, kernel(30, 40, 20, call=0)], calls))
+    third = rank_of(trace([*on_two, kernel(30, 40, 8, call=0)], calls))
+
+    assert (ns(both.idle.unknown_s), ns(both.idle.other_stream_s)) == (20, 0)
+    assert (ns(third.idle.unknown_s), ns(third.idle.other_stream_s)) == (0, 20)
+
+
+def test_a_mark_that_begins_with_its_first_operator_is_around_it():
+    """Whichever list it is in: what lasts longer is the outer one."""
+    work = [kernel(0, 10), kernel(100, 110, call=0)]
+    calls = [host("cudaLaunchKernel", 80, 90)]
+    operators, marks = [host("aten::mm", 20, 30)], [host("mine", 20, 60)]
+
+    rank = rank_of(trace(work, calls, operators, marks))
+
+    told = {each.name: ns(each.seconds) for each in rank.idle.host_was_in}
+    assert told == {"mine": 40, "cudaLaunchKernel": 10, None: 30}
+
+
+@st.composite
+def within_each_other(draw, name):
+    """Events of one thread, each within another or beside it."""
+    events, opened, at = [], [], 0
+    for pause, opens in draw(st.lists(st.tuples(st.integers(1, 6), st.booleans()))):
+        at += pause
+        if opens:
+            opened.append(at)
+        elif opened:
+            events.append(host(f"{name}{len(events)}(1): f", opened.pop(), at))
+    return events
+
+
+def covering(events, at):
+    """Those that a nanosecond is in, the outermost first."""
+    its = [each for each in events if each.start_ns <= at < each.end_ns]
+    return sorted(its, key=lambda each: each.end_ns - each.start_ns, reverse=True)
+
+
+@given(
+    within_each_other("aten::a"),
+    within_each_other("cuda"),
+    within_each_other("file.py"),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=6),
+)
+def test_what_the_host_was_in_adds_up(operators, calls, python, gaps):
+    """Each late nanosecond counts for the outermost operator, the call or the frame."""
+    calls, work, at, expected = [*calls], [kernel(0, 1)], 1, Counter()
+    for length, pause in gaps:
+        calls.append(host("cudaEventQuery", at + pause, at + pause))
+        work.append(kernel(at + pause, at + pause + length))
+        for moment in range(at, at + pause):
+            inside = (
+                [each.name for each in covering(operators, moment)]
+                or [each.name for each in covering(calls, moment)]
+                or [each.name for each in covering(python, moment)][::-1]
+            )
+            expected[inside[0] if inside else None] += 1
+        at += pause + length
+    calls.sort(key=lambda each: (each.start_ns, -each.end_ns))
+    launches = [n for n, each in enumerate(calls) if each.name == "cudaEventQuery"]
+    late = [each._replace(call=n) for each, n in zip(work[1:], launches, strict=True)]
+
+    rank = rank_of(trace([work[0], *late], calls, operators, python=python))
+
+    told = [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in]
+    assert ns(rank.idle.host_late_s) == expected.total()
+    assert [took for _, took in told] == sorted(expected.values(), reverse=True)[:8]
+    assert all(expected[name] == took for name, took in told)
+
+
+# What HolisticTraceAnalysis 0.5.0 tells of 22 kernels of its test data
+# (tests/data/trace_filter/sampled_rank-0.json.gz, the 1068th to the 1089th piece of
+# device work): stream, beginning and length in microseconds.
+EXCERPT = """
+7 0 13, 7 86 127, 7 223 146, 7 1014 244, 7 1262 3 fill, 7 1414 49, 7 2767 6,
+7 2777 242, 84 61881 12119 nccl, 7 61884 2074, 7 63961 3950, 7 67927 175, 7 68121 62,
+7 68188 8, 7 68440 209, 7 68883 7, 7 68893 5, 7 68902 145, 7 69063 7, 7 69074 66,
+7 69162 61, 7 69228 8"""
+
+
+def test_the_sums_are_those_of_holistic_trace_analysis():
+    """Its temporal breakdown, its kernel types and how they overlap."""
+    work = []
+    for row in EXCERPT.split(","):
+        stream, start, took, *what = row.split()
+        start_ns, kind = int(start) * 1000, FILL if what == ["fill"] else KERNEL
+        end_ns = start_ns + int(took) * 1000
+        sends = what == ["nccl"]
+        work.append(Work("k", kind, sends, start_ns, end_ns, 0, int(stream)))
+
+    rank = rank_of(trace(work))
+
+    theirs = {
+        "kernel_time(us)": rank.length_s,
+        "idle_time(us)": rank.idle_s,
+        "compute_time(us)": rank.compute_s,
+        "COMMUNICATION, also overlapping": rank.communication_s,
+        "COMPUTATION overlapping COMMUNICATION": rank.hidden_communication_s,
+        "MEMORY": rank.copy_s,
+    }
+    assert {name: ns(seconds) // 1000 for name, seconds in theirs.items()} == {
+        "kernel_time(us)": 74000,
+        "idle_time(us)": 61051,
+        "compute_time(us)": 7604,
+        "COMMUNICATION, also overlapping": 12119,
+        "COMPUTATION overlapping COMMUNICATION": 6777,
+        "MEMORY": 3,
+    }
+    overlap = rank.hidden_communication_s / rank.communication_s
+    assert round(100 * overlap, 2) == 55.92
+
+
+# -------------------------------------------------------------------------- lanes
+
+
+def lane_of(rank, name):
+    """The lane of that name."""
+    return next(lane for lane in rank.lanes if lane.name == name)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 400), st.booleans()),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 30),
+)
+def test_a_lane_of_a_stream_is_as_busy_as_it_was(pieces, times):
+    """However many spans were put together, none overlap and none are lost."""
+    work, at = [], 0
+    for pause, length, copies in pieces * times:
+        at += pause
+        # A little of the next is within this one, as rounded times are.
+        kind = COPY if copies else KERNEL
+        work.append(Work(f"w{at % 3}", kind, False, at, at + length + 1, 0, 7))
+        at += length
+
+    rank = rank_of(trace(work))
+
+    (lane,) = rank.lanes
+    assert lane.name == "stream 7"
+    assert ns(lane.busy_s) == len(cells(work)) == ns(rank.busy_s)
+    drawn = sum(span.end_s - span.start_s for span in lane.spans)
+    assert drawn == pytest.approx(lane.busy_s, abs=1e-10)
+    assert all(one.end_s <= two.start_s + 1e-12 for one, two in pairwise(lane.spans))
+    assert len(lane.spans) <= 3 * 240
+
+
+def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
+    """Host code is what lies between the calls that launch or wait."""
+    work = [
+        kernel(40, 50, call=0),
+        Work("Memcpy DtoH (Device -> Pageable)", COPY, False, 60, 70, 0, 7, 4, 2),
+        Work("Memcpy HtoD (Pinned -> Device)", COPY, False, 80, 81, 0, 7, 4, 3),
+    ]
+    calls = [
+        host("cudaLaunchKernelExC", 10, 20),
+        host("cudaEventRecord", 22, 24),
+        host("cudaMemcpyAsync", 30, 75),
+        host("cudaMemcpyAsync", 78, 90),
+        host("cudaDeviceSynchronize", 95, 99),
+    ]
+    operators = [host("aten::mm", 5, 25), host("aten::copy_", 28, 92)]
+    nodes = [host(f"{NODE}MulBackward0", 200, 210, AUTOGRAD)]
+
+    rank = rank_of(trace(work, calls, [*operators, *nodes]))
+
+    assert [
+        (ns(span.start_s) + 40, ns(span.end_s) + 40, span.label, span.kind)
+        for span in lane_of(rank, "host").spans
+    ] == [
+        (5, 10, "aten::mm", "host code"),
+        (10, 20, "cudaLaunchKernelExC", "launch"),
+        (20, 25, "aten::mm", "host code"),
+        (28, 30, "aten::copy_", "host code"),
+        (30, 75, "cudaMemcpyAsync", "host waits"),
+        (75, 78, "aten::copy_", "host code"),
+        (78, 90, "cudaMemcpyAsync", "launch"),
+        (90, 92, "aten::copy_", "host code"),
+        (95, 99, "cudaDeviceSynchronize", "host waits"),
+    ]
+    assert [lane.name for lane in rank.lanes] == ["host", "backward thread", "stream 7"]
+    assert ns(lane_of(rank, "backward thread").busy_s) == 10
+
+
+def test_there_are_twelve_lanes_at_most_and_the_busiest_come_first():
+    """Streams of several devices are told apart."""
+    work = [kernel(0, 5 + stream, stream, device=stream % 2) for stream in range(20)]
+
+    rank = rank_of(trace(work, operators=[host("aten::mm", 0, 5)]))
+
+    names = [lane.name for lane in rank.lanes]
+    assert names[:3] == ["host", "device 1, stream 19", "device 0, stream 18"]
+    assert len(names) == 12
+    assert (rank.streams, rank.devices) == (20, 2)

@@ -1,0 +1,527 @@
+"""Ranks put together: who is slow, with what, and who waits; what is not comparable."""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.gpu_open.together import together
+from gpumagic.gpu_open.trace_records import Clock, Collective, FileRead, RankTrace
+from tests.gpu_open.ranks import training
+
+PLACES = ["forward", "backward", "input", "collective", "bursts"]
+
+
+def _of(rank, collectives):
+    return replace(rank, collectives=tuple(collectives))
+
+
+def _without(rank, places):
+    """A trace that lacks some collectives, and numbers the others by itself."""
+    left = [each for at, each in enumerate(rank.collectives) if at not in places]
+    return _of(
+        rank,
+        (replace(each, number=at, numbered=False) for at, each in enumerate(left)),
+    )
+
+
+# ------------------------------------------------------------------- who is slow
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
+def test_a_straggler_is_named_with_where_it_lies(count, where, clocks):
+    """Also within backward, where all_reduce makes all wall times equal."""
+    by_s = 0.2 if where == "collective" else 0.04
+    ranks = training(
+        count, steps=6, slow=1, where=where, by_s=by_s, clocks=clocks, seed=count
+    )
+
+    found = together(ranks)
+
+    assert found.slowest == 1
+    place = {"collective": "backward", "bursts": "forward"}.get(where, where)
+    first = found.differences[0]
+    assert first.what == place
+    assert first.slow_s - first.median_s == pytest.approx(
+        sum(_planted_s(where, by_s, ranks)), rel=0.15
+    )
+    if where in {"input", "collective"}:
+        assert "host late" in {each.what for each in found.differences}
+    assert max(found.ranks, key=lambda each: each.blamed_s).rank == 1
+    assert max(found.ranks, key=lambda each: each.last).rank == 1 or where in {
+        "collective",
+        "bursts",
+    }
+
+
+def _planted_s(where, by_s, ranks):
+    """What was planted; the first input lies before the first work of the device."""
+    if where == "collective":
+        return [by_s]
+    if where == "bursts":
+        slow, other = (dict(ranks[at].phases)["forward"] for at in (1, 0))
+        return [slow - other]
+    return [by_s] * (5 if where == "input" else 6)
+
+
+def test_what_the_others_waited_is_what_was_planted():
+    """Though the buckets overlap, and each of them waits."""
+    ranks = training(8, steps=20, slow=3, where="forward", by_s=0.03, noise=0)
+
+    found = together(ranks)
+
+    for each in found.ranks:
+        if each.rank == 3:
+            assert each.waits_s == pytest.approx(0, abs=1e-4)
+            assert each.blamed_s == pytest.approx(0.6, rel=0.05)
+        else:
+            assert each.waits_s == pytest.approx(0.6, rel=0.05)
+            assert each.blamed_s == pytest.approx(0, abs=1e-3)
+    assert found.ratio == pytest.approx((68 + 30) / 68, rel=0.03)
+
+
+def test_equal_ranks_are_never_blamed():
+    """Over many draws of noise, with few steps and many, few ranks and many."""
+    named = [
+        (seed, found.slowest, found.ratio)
+        for seed in range(200)
+        if (
+            found := together(
+                training(
+                    (2, 3, 4, 5, 8, 16)[seed % 6],
+                    steps=2 + seed % 4,
+                    noise=0.03,
+                    clocks=("shared", "apart", "unknown")[seed % 3],
+                    numbered=bool(seed % 2),
+                    seed=seed,
+                )
+            )
+        ).slowest
+        is not None
+    ]
+
+    assert named == []
+
+
+def test_a_recording_that_begins_sooner_is_not_slow():
+    """What lies before the first moment that all share says nothing of a rank."""
+    ranks = training(4, steps=4)
+    early = ranks[2]
+    ranks[2] = replace(
+        early,
+        length_s=early.length_s + 0.3,
+        zero_ns=early.zero_ns - 300_000_000,
+        collectives=tuple(
+            replace(each, start_s=each.start_s + 0.3, end_s=each.end_s + 0.3)
+            for each in early.collectives
+        ),
+    )
+
+    found = together(ranks)
+
+    assert found.ranks[2].own_s > found.ranks[1].own_s + 0.25
+    assert found.slowest is None
+
+
+def test_a_slow_kind_of_kernel_is_named():
+    """A rank whose products take longer, as a throttled one's do."""
+    found = together(training(8, steps=4, slow=5, where="backward", by_s=0.03))
+
+    (kernels,) = [each for each in found.differences if each.what == "matrix product"]
+    assert kernels.slow_s - kernels.median_s == pytest.approx(0.12, rel=0.1)
+
+
+def test_little_work_makes_nobody_slow():
+    """A third more of what is one percent of the time is nothing to look into."""
+    ranks = []
+    for number in range(4):
+        own_s = 0.0013 if number == 2 else 0.001
+        ends_s = [0.1 * (at + 1) for at in range(10)]
+        its = tuple(
+            Collective("all_reduce", "0", at, True, end_s - 0.1 + own_s, end_s)
+            for at, end_s in enumerate(ends_s)
+        )
+        file = FileRead(f"rank{number}.json", 1, 1)
+        ranks.append(RankTrace(file, rank=number, length_s=1.0, collectives=its))
+
+    found = together(ranks)
+
+    assert found.slowest is None
+    assert max(found.ranks, key=lambda each: each.blamed_s).rank == 2
+
+
+def test_a_longer_recording_of_the_slow_rank_is_no_difference():
+    """Twice the steps are twice of everything; what is more of each step is left."""
+    ranks = training(6, steps=6, slow=5, where="forward", by_s=0.03)
+    slow = ranks[5]
+    ranks[5] = replace(
+        slow,
+        length_s=2 * slow.length_s,
+        phases=tuple((phase, 2 * seconds) for phase, seconds in slow.phases),
+        kernels=tuple(replace(each, total_s=2 * each.total_s) for each in slow.kernels),
+    )
+
+    found = together(ranks)
+
+    whats = {each.what for each in found.differences}
+    assert "forward" in whats
+    assert whats.isdisjoint({"backward", "optimizer", "elementwise"})
+
+
+@pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
+def test_own_waits_and_moves_add_up_to_the_length(clocks):
+    """For each rank, whoever is slow."""
+    for seed in range(5):
+        ranks = training(4, slow=seed % 4, where=PLACES[seed], clocks=clocks, seed=seed)
+        for each in together(ranks).ranks:
+            whole_s = each.own_s + each.waits_s + each.moves_s
+            assert whole_s == pytest.approx(each.length_s, abs=1e-8)
+
+
+# ------------------------------------------------------------------------ clocks
+
+
+def test_clocks_that_are_seconds_apart_are_aligned():
+    """On the common clock all ranks leave a collective within the error."""
+    ranks = training(6, steps=8, clocks="apart", seed=3)
+
+    found = together(ranks)
+
+    assert found.clock is Clock.ALIGNED
+    assert found.clock_error_s < 1e-3
+    offsets = [each.offset_s for each in found.ranks]
+    assert min(offsets) == 0
+    for at in range(len(ranks[0].collectives)):
+        ends = [
+            rank.collectives[at].end_s + offset_s
+            for rank, offset_s in zip(ranks, offsets, strict=True)
+        ]
+        assert max(ends) - min(ends) < 2 * found.clock_error_s + 20e-6
+
+
+def test_one_host_has_one_clock():
+    """Its offsets are those of the files, and need no estimate."""
+    ranks = training(4)
+
+    found = together(ranks)
+
+    assert found.clock is Clock.SHARED
+    assert found.clock_error_s is None
+    first_ns = min(rank.zero_ns for rank in ranks)
+    for rank, each in zip(ranks, found.ranks, strict=True):
+        assert each.offset_s == pytest.approx((rank.zero_ns - first_ns) / 1e9)
+
+
+def test_a_clock_half_a_millisecond_off_is_another_one():
+    """Hosts that ask the same time server are near, and yet no single clock."""
+    ranks = training(4, steps=8)
+    ranks[3] = replace(ranks[3], zero_ns=ranks[3].zero_ns + 500_000)
+
+    assert together(ranks).clock is Clock.ALIGNED
+
+
+def test_ends_that_vary_much_make_no_common_clock_of_two():
+    """Two milliseconds apart are two clocks, also where ends vary by more."""
+    draw = random.Random(2)
+    ranks = [
+        replace(
+            _of(
+                rank,
+                (
+                    replace(
+                        each,
+                        end_s=each.end_s + draw.random() * 0.01,
+                        members="[0, 1]",
+                    )
+                    for each in rank.collectives
+                ),
+            ),
+            zero_ns=rank.zero_ns + 4_000_000 * number,
+        )
+        for number, rank in enumerate(training(2, steps=20))
+    ]
+
+    found = together(ranks)
+
+    assert found.matched == 80
+    assert found.clock is Clock.ALIGNED
+    assert found.clock_error_s > 1e-3
+
+
+def test_without_anything_in_common_clocks_stay_apart():
+    """Then there is nothing to tell of waits, and nobody is slow."""
+    found = together([_of(rank, ()) for rank in training(3)])
+
+    assert (found.clock, found.matched, found.unmatched) == (Clock.APART, 0, 0)
+    assert found.slowest is None
+    assert not found.by_number
+    assert [each.offset_s for each in found.ranks] == [None] * 3
+    assert all(each.own_s == each.length_s for each in found.ranks)
+
+
+# ---------------------------------------------------------------------- matching
+
+
+@pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
+def test_a_trace_that_begins_within_a_step_is_matched_by_its_ends(clocks):
+    """It lacks the first ones; by place alone all others would be taken for others."""
+    ranks = training(4, steps=5, slow=2, where="forward", by_s=0.03, clocks=clocks)
+    ranks[1] = _without(ranks[1], {0, 1, 2})
+    ranks[3] = _without(ranks[3], {18, 19})
+
+    found = together([_without(rank, ()) for rank in ranks])
+
+    assert (found.matched, found.unmatched) == (15, 5)
+    assert not found.by_number
+    assert found.slowest == 2
+
+
+@pytest.mark.parametrize("clocks", ["shared", "unknown"])
+def test_what_is_missing_in_the_middle_is_left_out(clocks):
+    """As in a file that was sampled, each rank lacking others."""
+    draw = random.Random(5)
+    ranks = training(3, steps=8, slow=0, where="backward", by_s=0.03, clocks=clocks)
+    gone = [{at for at in range(32) if draw.random() < 0.15} for _ in ranks]
+
+    found = together([_without(*each) for each in zip(ranks, gone, strict=True)])
+
+    whole = set(range(32)) - gone[0] - gone[1] - gone[2]
+    assert found.matched == len(whole)
+    assert found.unmatched == 32 - len(whole) - len(gone[0] & gone[1] & gone[2])
+    assert found.slowest == 0
+
+
+def test_groups_of_one_name_are_told_apart_by_their_members():
+    """Each rank calls its tensor-parallel group alike."""
+    pairs = [training(2, steps=4, slow=1, by_s=0.1), training(2, steps=6, seed=9)]
+    ranks = [
+        replace(
+            _of(
+                rank,
+                (
+                    replace(each, group="tp", members=members, size=2)
+                    for each in rank.collectives
+                ),
+            ),
+            rank=number,
+        )
+        for number, (rank, members) in enumerate(
+            zip([*pairs[0], *pairs[1]], ["[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]"],
+                strict=True)
+        )
+    ]  # fmt: skip
+
+    found = together(ranks)
+
+    assert (found.matched, found.unmatched) == (16 + 24, 0)
+    assert found.ranks[2].waits_s < 0.05
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_groups_of_one_name_are_told_apart_by_when_they_end(numbered):
+    """Where the files do not tell who is in a group."""
+    pairs = [
+        training(2, steps=4, slow=1, by_s=0.1, numbered=numbered),
+        training(2, steps=4, seed=9, numbered=numbered),
+    ]
+    ranks = [
+        replace(rank, rank=number) for number, rank in enumerate([*pairs[0], *pairs[1]])
+    ]
+
+    found = together(ranks)
+
+    assert (found.matched, found.unmatched) == (32, 0)
+    assert found.ranks[2].waits_s < 0.05
+
+
+def test_two_of_a_hundred_ranks_are_compared_with_each_other():
+    """That is what one has, mostly; how many there were is said."""
+    ranks = training(128, steps=3, slow=77, where="forward", by_s=0.05)
+    members = str(list(range(128)))
+    ranks = [
+        _of(
+            rank,
+            (replace(each, members=members, size=128) for each in rank.collectives),
+        )
+        for rank in ranks
+    ]
+
+    found = together([ranks[77], ranks[3]])
+
+    assert found.world_size == 128
+    assert [each.rank for each in found.ranks] == [3, 77]
+    assert (found.matched, found.unmatched) == (12, 0)
+    assert found.slowest == 77
+
+
+def test_a_member_that_has_none_of_it_is_missed():
+    """A rank of the group whose file lacks its collectives may have been the last."""
+    ranks = [
+        _of(rank, (replace(each, members="[0, 1, 2]") for each in rank.collectives))
+        for rank in training(3, steps=2)
+    ]
+    ranks[1] = _of(ranks[1], ())
+
+    found = together(ranks)
+
+    assert (found.matched, found.unmatched) == (0, 8)
+
+
+def test_sending_to_one_rank_tells_nothing_of_waits():
+    """It counts as moved, and is not among what could not be matched."""
+    ranks = training(2, steps=3)
+    ranks = [
+        _of(
+            rank,
+            (
+                replace(each, name=name if at % 4 == 3 else each.name)
+                for at, each in enumerate(rank.collectives)
+            ),
+        )
+        for rank, name in zip(ranks, ("send", "send_recv"), strict=True)
+    ]
+
+    found = together(ranks)
+
+    assert (found.matched, found.unmatched) == (9, 0)
+
+
+def test_who_is_last_to_a_reduce_is_only_told_by_one_clock():
+    """The others leave when they have sent; so the least duration is not the last's."""
+
+    def reduces(ranks):
+        return together(
+            [
+                _of(
+                    rank,
+                    (
+                        replace(each, name="reduce" if at % 2 else each.name)
+                        for at, each in enumerate(rank.collectives)
+                    ),
+                )
+                for rank in ranks
+            ]
+        )
+
+    assert reduces(training(3, steps=3)).matched == 12
+    apart = reduces(training(3, steps=3, clocks="apart"))
+    assert (apart.matched, apart.unmatched) == (6, 6)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_broadcast_is_matched_though_its_ends_differ(numbered):
+    """Its root leaves early; its place between the others tells which it is."""
+    ranks = training(3, steps=4, clocks="apart", numbered=numbered)
+    told = []
+    for rank in ranks:
+        its = []
+        for each in rank.collectives:
+            for sooner_s in (0.010, 0.020):
+                start_s = each.start_s - sooner_s
+                end_s = start_s + (0.001 if rank.rank == 0 else 0.005)
+                its.append(
+                    replace(each, name="broadcast", start_s=start_s, end_s=end_s)
+                )
+            its.append(each)
+        told.append(
+            _of(
+                rank,
+                (
+                    replace(each, number=at, numbered=numbered)
+                    for at, each in enumerate(its)
+                ),
+            )
+        )
+    if not numbered:
+        told[1] = _without(told[1], {0, 1})
+
+    found = together(told)
+
+    assert found.matched == (48 if numbered else 46)
+    assert found.clock_error_s < 1e-4  # these ends are none to set clocks by
+
+
+# ------------------------------------------------------------------------ labels
+
+
+@pytest.mark.parametrize("numbers", [(None, None, None), (0, 0, 1), (None, 1, 2)])
+def test_ranks_without_numbers_of_their_own_are_called_by_their_place(numbers):
+    """Two files of one rank, or files that do not tell, do not hide each other."""
+    ranks = [
+        replace(rank, rank=number)
+        for rank, number in zip(training(3), numbers, strict=True)
+    ]
+
+    found = together(ranks)
+
+    assert [each.rank for each in found.ranks] == [0, 1, 2]
+    assert found.matched == 16
+
+
+def test_a_rank_without_device_work_is_there_with_what_is_known():
+    """All that is known of it is how long its host was seen."""
+    found = together(
+        [*training(2), RankTrace(FileRead("cpu.json", 1, 1), rank=7, host_length_s=0.4)]
+    )
+
+    assert found.ranks[2].length_s == found.ranks[2].own_s == 0.4
+    assert found.ranks[2].busy_s is None
+    assert found.matched == 16
+
+
+# -------------------------------------------------------------------- recordings
+
+# Two of 128 ranks, their events sampled, so that each lacks others: what NCCL did, in
+# microseconds since a common moment (test data of HolisticTraceAnalysis, trace_filter).
+_RANK_0 = [
+    ("all_to_all", 15085, 30669), ("all_to_all", 45760, 62783),
+    ("all_reduce", 216370, 11727), ("all_reduce", 269204, 47652),
+    ("all_gather", 506029, 42496), ("all_to_all", 661804, 67827),
+    ("all_to_all", 775392, 21124), ("all_reduce", 1051774, 12119),
+    ("all_reduce", 1067035, 36158), ("all_gather", 1106598, 63644),
+]  # fmt: skip
+_RANK_1 = [
+    ("all_to_all", 50619, 57924), ("all_to_all", 155050, 41375),
+    ("all_reduce", 219672, 8370), ("all_reduce", 433395, 17614),
+    ("all_gather", 506113, 42744), ("all_to_all", 622159, 39630),
+    ("all_reduce", 820700, 4624), ("all_to_all", 959253, 90771),
+    ("all_reduce", 1089363, 13838), ("all_gather", 1107890, 62163),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("zeros_ns", [(0, 0), (0, 7 * 10**9), (None, None)])
+def test_two_recorded_ranks_of_which_each_lacks_some(zeros_ns):
+    """Five are on both: those whose ends fall together; rank 1 came later to each."""
+    ranks = [
+        RankTrace(
+            FileRead(f"rank{number}.json", 1, 1),
+            rank=number,
+            world_size=128,
+            length_s=1.23,
+            zero_ns=zero_ns,
+            collectives=tuple(
+                Collective(name, None, at, False, start / 1e6, (start + took) / 1e6)
+                for at, (name, start, took) in enumerate(rows)
+            ),
+        )
+        for number, (rows, zero_ns) in enumerate(
+            zip((_RANK_0, _RANK_1), zeros_ns, strict=True)
+        )
+    ]
+
+    found = together(ranks)
+
+    assert (found.matched, found.unmatched) == (5, 10)
+    # 4,859 + 3,302 + 84 + 22,328 + 1,292 us, by arrival; by duration about as much.
+    assert found.ranks[0].waits_s == pytest.approx(31.865e-3, rel=0.02)
+    assert found.ranks[1].waits_s < 0.5e-3
+    assert found.ranks[1].last >= 4
+    assert found.slowest is None
+    shared = zeros_ns == (0, 0)
+    assert found.clock is (Clock.SHARED if shared else Clock.ALIGNED)

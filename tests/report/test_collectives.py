@@ -1,0 +1,363 @@
+"""Waits, transfers and blame, held to counting moment by moment."""
+
+# ruff: noqa: S311 -- noise, no secrets
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.report.collectives import (
+    Attendance,
+    Part,
+    clock_offsets,
+    odd_ones,
+    slowest_of,
+    union_ns,
+    waits_of,
+)
+
+modest = settings(deadline=None, max_examples=100)
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
+    lambda pairs: [(start, start + length) for start, length in pairs]
+)
+
+
+@st.composite
+def schedules(draw, *, overlap=True):
+    """Ranks that work and meet; all leave a collective at once, with what it moves.
+
+    Without overlap the next collective begins after this one has ended.
+    """
+    count = draw(st.integers(2, 4))
+    moves = draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
+    parts = [[] for _ in range(count)]
+    free, came_before = [0] * count, [0] * count
+    for number, moving in enumerate(moves):
+        work = [draw(st.integers(0, 5)) for _ in range(count)]
+        since = came_before if overlap else free
+        came = [since[rank] + work[rank] for rank in range(count)]
+        end = max([*came, *free]) + moving if overlap else max(came) + moving
+        for rank in range(count):
+            parts[rank].append(Part("0", number, came[rank], end))
+        free, came_before = [end] * count, came
+    return {
+        rank: Attendance(0, free[rank] + draw(st.integers(0, 5)), parts[rank])
+        for rank in range(count)
+    }
+
+
+@modest
+@given(SPANS, st.integers(0, 20), st.integers(0, 30))
+def test_union_counts_each_moment_once(spans, start, length):
+    """What spans cover of a stretch is the number of moments in one of them."""
+    until = start + length
+    moments = sum(any(a <= at < b for a, b in spans) for at in range(start, until))
+
+    assert union_ns(spans, start, until) == moments
+
+
+@modest
+@given(schedules())
+def test_own_waits_and_moves_are_those_of_counting(ranks):
+    """At each moment a rank waits, else moves, else works by itself."""
+    found = waits_of(ranks)
+
+    least = {
+        part.number: min(
+            each.parts[place].ended_ns - each.parts[place].arrived_ns
+            for each in ranks.values()
+        )
+        for place, part in enumerate(ranks[0].parts)
+    }
+    for rank, (began, ended, parts) in ranks.items():
+        waits = moves = 0
+        for at in range(began, ended):
+            inside = [p for p in parts if p.arrived_ns <= at < p.ended_ns]
+            waiting = any(at < p.ended_ns - least[p.number] for p in inside)
+            waits += waiting
+            moves += bool(inside) and not waiting
+        share = found.shares[rank]
+        assert (share.waits_ns, share.moves_ns) == (waits, moves)
+        assert share.own_ns == ended - began - waits - moves
+
+
+@modest
+@given(schedules(overlap=False))
+def test_without_overlap_it_is_the_truth_that_was_planned(ranks):
+    """A wait is until the last one comes, who is named and blamed for the longest."""
+    found = waits_of(ranks)
+
+    blamed, waited = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
+    for number in range(len(ranks[0].parts)):
+        came = {rank: each.parts[number].arrived_ns for rank, each in ranks.items()}
+        last = max(came.values())
+        named = found.latest["0", number]
+        assert named.apart_ns == last - min(came.values())
+        if named.rank is not None:
+            assert came[named.rank] == last
+            blamed[named.rank] += named.apart_ns
+        for rank, at in came.items():
+            waited[rank] += last - at
+    assert {rank: each.waits_ns for rank, each in found.shares.items()} == waited
+    assert {rank: each.blamed_ns for rank, each in found.shares.items()} == blamed
+
+
+@modest
+@given(schedules(), st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
+def test_clocks_that_are_apart_change_nothing(ranks, set_by):
+    """Each rank may count from whenever it likes."""
+    moved = {
+        rank: Attendance(
+            each.began_ns + set_by[rank],
+            each.ended_ns + set_by[rank],
+            [
+                part._replace(
+                    arrived_ns=part.arrived_ns + set_by[rank],
+                    ended_ns=part.ended_ns + set_by[rank],
+                )
+                for part in each.parts
+            ],
+        )
+        for rank, each in ranks.items()
+    }
+
+    assert waits_of(moved) == waits_of(ranks)
+
+
+@modest
+@given(schedules())
+def test_one_clock_gives_the_same_where_all_leave_at_once(ranks):
+    """The order of arrival and the durations tell the same."""
+    assert waits_of(ranks, common_clock=True).shares == waits_of(ranks).shares
+
+
+@modest
+@given(schedules(), st.lists(st.integers(0, 20), min_size=20, max_size=20))
+def test_work_beside_is_neither_waiting_nor_moving(ranks, beside):
+    """It makes own work longer by as much, and never more than the length."""
+    busy = {
+        rank: each._replace(
+            parts=[
+                part._replace(beside_ns=beside[rank * 5 + place])
+                for place, part in enumerate(each.parts)
+            ]
+        )
+        for rank, each in ranks.items()
+    }
+    plain, found = waits_of(ranks), waits_of(busy)
+
+    for rank, (began, ended, _) in ranks.items():
+        share = found.shares[rank]
+        assert share.own_ns >= plain.shares[rank].own_ns
+        assert min(share.own_ns, share.waits_ns, share.moves_ns) >= 0
+        assert share.own_ns + share.waits_ns + share.moves_ns == ended - began
+
+
+def _two(*parts_of_second):
+    first = Attendance(0, 100, [Part("0", 0, 10, 50), Part("0", 1, 60, 90)])
+    return {"a": first, "b": Attendance(0, 100, list(parts_of_second))}
+
+
+def test_what_one_rank_lacks_tells_nothing_of_waits():
+    """Whoever is missing may have been the last, so the others' time is no waiting."""
+    found = waits_of(_two(Part("0", 0, 40, 50)))
+
+    assert list(found.latest) == [("0", 0)]
+    assert found.untold == 1
+    assert found.shares["a"].waits_ns == 30
+    assert found.shares["a"].moves_ns == 10 + 30
+
+
+def test_a_rank_that_took_part_in_nothing_is_missed_where_members_are_known():
+    """Else the ranks that took part in anything of the group are all there are."""
+    ranks = _two(Part("0", 0, 40, 50)) | {"c": Attendance(0, 100, [])}
+
+    assert waits_of(ranks).untold == 1
+    assert waits_of(ranks, members={"0": 3}).untold == 2
+
+
+def test_what_is_point_to_point_only_moves():
+    """A send has no rank that all others wait for."""
+    found = waits_of(_two(Part("0", None, 10, 50)))
+
+    assert found.untold == 2
+    assert found.shares["b"].moves_ns == 40
+    assert found.shares["b"].own_ns == 60
+
+
+def test_the_same_number_twice_on_a_rank_is_not_compared():
+    """It cannot be told which of the two the others were in."""
+    found = waits_of(_two(Part("0", 0, 10, 50), Part("0", 0, 55, 60)))
+
+    assert ("0", 0) not in found.latest
+
+
+def test_blame_counts_overlapping_waits_once():
+    """Two collectives that wait for the same rank at once cost that time once."""
+    early = [Part("0", 0, 0, 100), Part("1", 0, 0, 100)]
+    late = [Part("0", 0, 80, 100), Part("1", 0, 90, 100)]
+
+    found = waits_of({0: Attendance(0, 100, early), 1: Attendance(0, 100, late)})
+
+    assert found.shares[1].blamed_ns == 90
+    assert found.shares[1].last == 2
+
+
+def test_between_begins_and_ends_with_what_all_share():
+    """A rank whose recording begins sooner has not worked longer there."""
+    ranks = _two(Part("0", 0, 40, 50), Part("0", 1, 85, 90))
+    ranks["b"] = ranks["b"]._replace(began_ns=-1000)
+
+    shares = waits_of(ranks).shares
+
+    assert shares["a"].between_ns == shares["b"].between_ns == 40
+    assert (shares["a"].own_between_ns, shares["b"].own_between_ns) == (10, 35)
+
+
+# ------------------------------------------------------------------------ clocks
+
+
+def _ends(draw, offsets, *, drift=0.0, missing=0.0, wild=0.0):
+    moments = [at * 10_000_000 + draw.randrange(10**6) for at in range(60)]
+    ends = {}
+    for rank, offset in enumerate(offsets):
+        its = {}
+        for number, at in enumerate(moments):
+            if draw.random() >= missing:
+                late = draw.randrange(10**9) if draw.random() < wild else 0
+                own = at * (1 + drift * rank) - offset + draw.randrange(20_000)
+                its["0", number] = round(own) + late
+        ends[rank] = its
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clocks_come_together_in_spite_of_noise_and_what_is_far_out(seed):
+    """Seconds apart, they are found to a few microseconds, and within the error."""
+    draw = random.Random(seed)
+    offsets = [0, 3_000_000_000, -2_500_000_000, 17]
+
+    found = clock_offsets(_ends(draw, offsets, missing=0.1, wild=0.1))
+
+    assert any(offset.ns == 0 for offset in found.values())
+    for rank, offset in enumerate(offsets):
+        away = found[rank].ns - found[0].ns - offset
+        assert abs(away) < 20_000
+        assert abs(away) <= found[rank].error_ns + found[0].error_ns
+
+
+def test_a_drift_lies_within_the_error():
+    """A clock that goes wrong steadily is right in the middle of the time."""
+    offsets = [0, 10**9, -(10**9)]
+    found = clock_offsets(_ends(random.Random(0), offsets, drift=50e-6))
+
+    at_the_edge_ns = 50e-6 * 2 * 600_000_000 / 2
+    away = found[2].ns - found[0].ns + 10**9 + at_the_edge_ns
+    assert abs(away) < 30_000
+    assert found[2].error_ns > at_the_edge_ns / 3
+
+
+def test_clocks_are_led_from_group_to_group():
+    """Ranks that never meet have a common clock by way of one that meets both."""
+    ends = {
+        "a": {("0", 0): 100, ("0", 1): 200},
+        "b": {("0", 0): 1100, ("0", 1): 1200, ("1", 0): 1500},
+        "c": {("1", 0): 500},
+        "alone": {("2", 0): 7},
+    }
+
+    found = clock_offsets(ends)
+
+    assert found["a"].ns - found["b"].ns == 1000
+    assert found["c"].ns - found["b"].ns == 1000
+    assert "alone" not in found
+    assert clock_offsets({"a": ends["a"], "alone": ends["alone"]}) == {}
+
+
+# --------------------------------------------------------------------- who is odd
+
+
+@modest
+@given(st.integers(2, 40), st.floats(0.1, 1e9))
+def test_equal_ranks_are_never_odd(count, value):
+    """Nobody is, where all have the same."""
+    values = dict.fromkeys(range(count), value)
+
+    assert odd_ones(values) == []
+    assert slowest_of(values, dict.fromkeys(values, 0.0)) is None
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 128])
+def test_one_that_takes_half_as_long_again_is_odd(count):
+    """And the others are not, though noise makes them differ."""
+    draw = random.Random(count)
+    values = {rank: draw.gauss(100, 2) for rank in range(count)}
+    values[1] = 150.0
+
+    assert odd_ones(values) == [1]
+    assert slowest_of(values, values) == 1
+
+
+def test_two_of_eight_that_are_slow_alike_are_both_odd():
+    """One does not hide the other."""
+    values = dict.fromkeys(range(8), 100.0) | {2: 130.0, 3: 131.0, 5: 101.0}
+
+    assert odd_ones(values) == [3, 2]
+
+
+def test_noise_rarely_makes_one_odd():
+    """With 2 % noise hardly any draw has an odd one, however many ranks there are."""
+    draw = random.Random(7)
+    alarms = sum(
+        bool(odd_ones({rank: draw.gauss(100, 2) for rank in range(count)}))
+        for count in (3, 5, 8, 16, 64)
+        for _ in range(100)
+    )
+
+    assert alarms <= 5
+
+
+def test_of_two_ranks_it_takes_both_more_work_and_blame():
+    """There is no middle of two: the other must have waited for it, and it not."""
+    work = {0: 100.0, 1: 130.0}
+
+    assert slowest_of(work, {0: 1.0, 1: 30.0}) == 1
+    assert slowest_of(work, {0: 20.0, 1: 30.0}) is None
+    assert slowest_of({0: 100.0, 1: 105.0}, {0: 0.0, 1: 30.0}) is None
+
+
+# ------------------------------------------------------------------------- scale
+
+
+@pytest.mark.parametrize(("count", "collectives"), [(1024, 90), (128, 900)])
+def test_many_ranks_name_the_planted_straggler(count, collectives):
+    """A thousand ranks are looked at whole: one works 7 % longer than the others."""
+    draw = random.Random(1)
+    parts = [[] for _ in range(count)]
+    end = 0
+    for number in range(collectives):
+        came = [
+            end + round(draw.gauss(1e7, 2e5) * (1.07 if rank == 77 else 1))
+            for rank in range(count)
+        ]
+        end = max(came) + 10**6
+        for rank, at in enumerate(came):
+            set_by = rank * 10**9
+            parts[rank].append(Part("0", number, at + set_by, end + set_by))
+    ranks = {
+        rank: Attendance(rank * 10**9, rank * 10**9 + end, its)
+        for rank, its in enumerate(parts)
+    }
+
+    found = waits_of(ranks)
+    own = {rank: each.own_between_ns for rank, each in found.shares.items()}
+
+    assert slowest_of(own, own) == 77
+    assert found.shares[77].last > 0.5 * collectives
+    assert own[77] / statistics.median(own.values()) == pytest.approx(1.07, rel=0.01)
+    assert found.untold == 0
