@@ -154,6 +154,32 @@ class RankTime(Record):
 
 
 @dataclass(frozen=True)
+class CollectiveSum(Record):
+    """What ranks did together under one name.
+
+    Attributes:
+        name: "all_reduce", ...
+
+        count: How often each rank was in it.
+
+        nbytes: What each rank put in, in all; None if unknown.
+
+        waits_s: How long ranks waited in it, from the least to the most.
+
+        moves_s: How long data moved, likewise.
+
+        last: The rank that came last most often; None if all came at once.
+    """
+
+    name: str
+    count: int
+    nbytes: int | None
+    waits_s: tuple[float, float]
+    moves_s: tuple[float, float]
+    last: int | None = None
+
+
+@dataclass(frozen=True)
 class RankMemory(Record):
     """The memory of one rank's device after a cell.
 

@@ -9,6 +9,7 @@ from gpumagic.report.record import Report
 
 if TYPE_CHECKING:
     from gpumagic.gpu_ranks.records import (
+        CollectiveSum,
         RankMemory,
         RankTime,
         Seat,
@@ -88,6 +89,15 @@ class RanksReport(Report):
         steps_s: The time of each step by rank, where the code has told steps.
 
         code: What was run, its first line.
+
+        every: Of very many ranks what each did, without single waits; `times` holds
+            those of them that are odd. Empty where `times` holds all.
+
+        collectives: What they did together, by name, the longest waits first.
+
+        names: By rank, the variables that hold most memory, with their bytes.
+
+        group_died: Why the group cannot be used any more; None if it can.
     """
 
     times: tuple[RankTime, ...]
@@ -109,6 +119,10 @@ class RanksReport(Report):
     waiting: tuple[Waiting, ...] = ()
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
     code: str = ""
+    every: tuple[RankTime, ...] = ()
+    collectives: tuple[CollectiveSum, ...] = ()
+    names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
+    group_died: str | None = None
 
 
 @dataclass(frozen=True)
