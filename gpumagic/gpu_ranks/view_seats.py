@@ -82,8 +82,8 @@ _TOLD: dict[Misplaced, tuple[NoteKind, str, str]] = {
 }
 _BADGES = {
     Misplaced.SHARED_GPU: "shared",
-    Misplaced.ON_GPU_0: "on another's GPU",
-    Misplaced.FAR_NETWORK: "far from its network card",
+    Misplaced.ON_GPU_0: "on another GPU too",
+    Misplaced.FAR_NETWORK: "far from network",
 }
 
 

@@ -223,8 +223,13 @@ def picture(report: RanksReport, shown: Sequence[RankTime], names: Names) -> Par
         lanes = tuple(
             _Lane(names.one(each.name), tuple(_spans(each))) for each in shown
         )
+        until_s = max(each.elapsed_s + (each.began_s or 0.0) for each in report.times)
         return Picture(
-            f"{caption}when it worked, and when it waited", lanes, _ORDER, share=OWN
+            f"{caption}when it worked, and when it waited",
+            lanes,
+            _ORDER,
+            Span(0.0, until_s),
+            share=OWN,
         )
     named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
     return view_shares.bars(f"{caption}what it worked, and how it waited", named, OWN)

@@ -37,6 +37,7 @@ _TOLD_BY = {
     "called, in their order",
     "stacks": "stacks alone: the function of torch.distributed that each rank is in",
 }
+_BY = {"flight recorder": "torch's flight recorder", "stacks": "their stacks"}
 _BLIND = (
     "Ranks told it while they ran; nothing was stopped. A rank can be silent while one "
     "long call keeps Python's lock."
@@ -326,10 +327,13 @@ def _table(report: WhereReport) -> Table:
         states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
     silent = dict.fromkeys((each.name for each in report.unfinished), _SILENT)
-    return _of_places(states | silent, places)
+    by = f", by {_BY[report.told_by]}" if report.told_by in _BY else ""
+    return _of_places(f"Where ranks are{by}", states | silent, places)
 
 
-def _of_places(states: Mapping[int, str], places: Mapping[int, str]) -> Table:
+def _of_places(
+    caption: str, states: Mapping[int, str], places: Mapping[int, str]
+) -> Table:
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, state in sorted(states.items()):
         alike[state, places.get(name, "")].append(name)
@@ -339,7 +343,7 @@ def _of_places(states: Mapping[int, str], places: Mapping[int, str]) -> Table:
         Property(Column("Doing"), lambda row: row[0][0]),
         Property(Column("At"), lambda row: _clean(row[0][1]) or None),
     )
-    return Table.of("Where ranks are", properties, rows, name="ranks")
+    return Table.of(caption, properties, rows, name="ranks")
 
 
 def _how(report: WhereReport) -> Details:

@@ -278,7 +278,12 @@ _ODD_MEMORY = replace(
     STRAGGLER,
     with_memory=True,
     memory=tuple(
-        replace(each, peak_bytes=71 * GIB, allocated_bytes=49 * GIB)
+        replace(
+            each,
+            peak_bytes=71 * GIB,
+            reserved_bytes=73 * GIB,
+            allocated_bytes=49 * GIB,
+        )
         if each.name == 5
         else each
         for each in _MEMORY
@@ -299,7 +304,11 @@ _NAMES = tuple(
 _OOM = replace(
     _ODD_MEMORY,
     memory=tuple(
-        replace(each, peak_bytes=int(79.4 * GIB), ooms=1) if each.name == 5 else each
+        replace(
+            each, peak_bytes=int(79.4 * GIB), reserved_bytes=int(79.6 * GIB), ooms=1
+        )
+        if each.name == 5
+        else each
         for each in _MEMORY
     ),
 )
