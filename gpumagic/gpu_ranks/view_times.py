@@ -89,15 +89,17 @@ def headline(report: RanksReport) -> str:
     names = Names(report.seats)
     if report.unfinished:
         return unfinished_headline(report.unfinished, report.ranks, names)
-    if not report.times:
+    if not _every(report):
+        if report.bucketed:
+            return _none_stands_out(report, names)
         return f"no {names.noun} has told its time"
     return f"{seconds_text(_elapsed_s(report))}{_of_times(report, names)}"
 
 
 def _of_times(report: RanksReport, names: Names) -> str:
     slow = _slow(report)
-    if len(_every(report)) == 1:
-        return " on one rank"
+    if _count(report) == 1:
+        return f" on one {names.noun}"
     if not report.matched and not report.bucketed:
         return f" on {count_text(len(report.times), names.noun)}; {_unmatched(report)}"
     if slow is None:
@@ -107,7 +109,7 @@ def _of_times(report: RanksReport, names: Names) -> str:
     if not slow.blamed_s:
         return said
     blamed = share_text(slow.blamed_s / _elapsed_s(report))
-    others = "the other" if len(_every(report)) == 2 else "the others"
+    others = "the other" if _count(report) == 2 else "the others"
     return f"{said}; {others} waited {seconds_text(slow.blamed_s)} for it ({blamed})"
 
 
@@ -142,6 +144,10 @@ def _every(report: RanksReport) -> tuple[RankTime, ...]:
     return report.every or report.times
 
 
+def _count(report: RanksReport) -> int:
+    return max(report.ranks, len(_every(report)))
+
+
 def _elapsed_s(report: RanksReport) -> float:
     return max((each.elapsed_s for each in _every(report)), default=0.0)
 
@@ -168,7 +174,7 @@ def parts(report: RanksReport) -> Iterator[Part]:
         yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
     elif report.times and not report.bucketed:
         yield picture(report, _in_sight(report), names)
-    if report.times:
+    if _every(report):
         yield _odd_table(report, names)
     yield from _notes(report, names)
     yield from folded(report)
@@ -353,7 +359,7 @@ def folded(report: RanksReport) -> Iterator[Details]:
         report: Of the cell.
     """
     names = Names(report.seats)
-    if report.times:
+    if _every(report):
         every = tuple(_every_rank(report, names))
         yield Details(f"Every {names.noun}", every, "ranks")
     if report.collectives:

@@ -195,8 +195,7 @@ WORDS: Final[Mapping[str, Group]] = {
         "GPU 0": "The first GPU as nvidia-smi counts, whatever a process may see.",
         "guard": "A variable that lets torch.cuda.is_available() answer without "
         "starting CUDA.",
-        "local rank": "The place of a process among those on its host, counted from "
-        "0.",
+        "local rank": "The place of a process among those on its host, counted from 0.",
         "MIG slice": "A part of a GPU that is used like a GPU of its own.",
         "NVML": "NVIDIA's library that tells of GPUs without starting CUDA.",
         "PCI address": "The slot that a GPU sits in, as in 0000:18:00.0.",

@@ -592,6 +592,8 @@ RICHEST = (
     "gpu_doctor-mixed-and-out-of-reach",
     "gpu_open-rank-cut",
     "gpu_open-ranks-straggler",
+    "gpu_ranks-seats-shared",
+    "gpu_ranks-times-straggler",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
     "gpu_mem-map-many-in-one",

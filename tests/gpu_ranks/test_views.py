@@ -244,6 +244,22 @@ def test_a_thousand_ranks_are_a_dozen_lines_and_a_picture(name):
     assert len(lines) <= 12
 
 
+def test_what_analysis_makes_of_a_thousand_sums_is_drawn():
+    """From what ranks send to one screen, whether one of them is odd or none."""
+    times = {"waits_s": 0.1, "moves_s": 0.03, "blamed_s": 0.0, "elapsed_s": 0.4}
+
+    def sums(rank, own_s):
+        said = {"version": 1, "kind": "sums", "rank": rank, "own_s": own_s, "last": 0}
+        return said | times
+
+    alike = analysis.analyse([sums(rank, 0.25) for rank in range(1024)])
+    odd = analysis.analyse([sums(r, 0.25 + 0.13 * (r == 9)) for r in range(1024)])
+
+    assert "no rank stands out: own work took 250 ms" in draw(alike).title
+    assert "rank 9 took 1.52x the median" in draw(odd).title
+    assert len(draw(odd).text(80).splitlines()) <= 20
+
+
 def test_of_very_many_whose_sums_are_not_there_only_the_odd_are_told():
     """No row claims to be about the others, and no share of waits is made up."""
     odd = replace(REPORTS["times-1024"], every=())
