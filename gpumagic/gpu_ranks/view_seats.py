@@ -218,8 +218,15 @@ def _table(report: SeatsReport, names: Names) -> Table:
 
 
 def _caption(report: SeatsReport) -> str:
+    one = _models(report)[0] if len(_models(report)) == 1 else ""
+    gpus = f", on {one}" if one else ""
     group = f"; their group is over {report.backend}" if report.backend else ""
-    return f"Who sits where{group}"
+    return f"Who sits where{gpus}{group}"
+
+
+def _models(report: SeatsReport) -> list[str]:
+    """What the GPUs are called; a model that all have is told once."""
+    return sorted({each.gpu_name for each in report.seats if each.gpu_name})
 
 
 def _by_rank(report: SeatsReport, names: Names) -> Table:
@@ -239,11 +246,10 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     if not any(each.gpu for each in report.seats):
         process = Property(Column("Process", number=True), lambda each: str(each.pid))
         return Table.of(_caption(report), (*properties, process), report.seats)
-    properties += [
-        Property(Column("GPU"), _gpu),
-        Property(Column("Model"), lambda each: each.gpu_name),
-        Property(Column("Is"), lambda each: _badge(each, wrong)),
-    ]
+    properties.append(Property(Column("GPU"), _gpu))
+    if len(_models(report)) > 1:
+        properties.append(Property(Column("Model"), lambda each: each.gpu_name))
+    properties.append(Property(Column("Is"), lambda each: _badge(each, wrong)))
     return Table.of(_caption(report), properties, report.seats)
 
 
@@ -320,11 +326,12 @@ def _by_host(report: SeatsReport) -> Table:
     rows = sorted(
         hosts.items(), key=lambda row: not any(each.name in wrong for each in row[1])
     )
+    model = Property(Column("Model"), models)
     properties = (
         Property(Column("Host"), lambda row: row[0]),
         Property(Column(f"{names.noun.capitalize()}s"), seated),
         Property(Column("GPUs", number=True), gpus),
-        Property(Column("Model"), models),
+        *((model,) if len(_models(report)) > 1 else ()),
         Property(Column("Are"), state),
     )
     return Table.of(_caption(report), properties, rows, name="hosts")

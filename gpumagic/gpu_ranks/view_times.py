@@ -104,7 +104,8 @@ def _of_times(report: RanksReport, names: Names) -> str:
         return f" on {count_text(len(report.times), names.noun)}; {_unmatched(report)}"
     if slow is None:
         return f"; {_none_stands_out(report, names)}"
-    ratio = "longest" if report.ratio is None else f"{report.ratio:.2f}x the median"
+    than = "as long as the other" if _count(report) == 2 else "the median"
+    ratio = "longest" if report.ratio is None else f"{report.ratio:.2f}x {than}"
     said = f"; {names.at(slow.name)} took {ratio} for its own work{_where(report)}"
     if not slow.blamed_s:
         return said

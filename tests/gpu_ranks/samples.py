@@ -378,7 +378,14 @@ SAMPLES = (
     (
         "seats-far",
         SeatsReport(
-            tuple(seat(name, each=8, network_far=name > 3) for name in range(8)),
+            tuple(
+                seat(
+                    name,
+                    network_far=name > 3,
+                    gpu_name="NVIDIA H200" if name > 3 else H100,
+                )
+                for name in range(8)
+            ),
             (
                 SeatFinding(
                     Misplaced.DRIVERS, (0, 4), "570.86.15 (rank 0), 550.54.15 (rank 4)"
