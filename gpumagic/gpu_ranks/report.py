@@ -90,8 +90,19 @@ class RanksReport(Report):
 
         code: What was run, its first line.
 
+        differently: What the timing of the slowest rank found, and that of most others
+            did not: "THROTTLED", "SYNCS", ...
+
+        runs_out_first: The rank whose peak came nearest to the limit of its device.
+
+        odd_in_memory: Ranks whose peak is far from that of the others, the farthest
+            first.
+
         every: Of very many ranks what each did, without single waits; `times` holds
             those of them that are odd. Empty where `times` holds all.
+
+        peaks_bytes: Of very many ranks the peak of each; `memory` holds those of them
+            that are odd. Empty where `memory` holds all.
 
         collectives: What they did together, by name, the longest waits first.
 
@@ -119,7 +130,11 @@ class RanksReport(Report):
     waiting: tuple[Waiting, ...] = ()
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
     code: str = ""
+    differently: tuple[str, ...] = ()
+    runs_out_first: int | None = None
+    odd_in_memory: tuple[int, ...] = ()
     every: tuple[RankTime, ...] = ()
+    peaks_bytes: tuple[int, ...] = ()
     collectives: tuple[CollectiveSum, ...] = ()
     names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
     group_died: str | None = None

@@ -17,7 +17,6 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_ranks.analysis import MOST_TOLD, first_to_run_out, odd_in_memory
 from gpumagic.gpu_ranks.view_where import Names, unfinished_headline, unfinished_notes
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
@@ -52,30 +51,40 @@ def headline(report: RanksReport) -> str:
     names = Names(report.seats)
     if report.unfinished:
         return unfinished_headline(report.unfinished, report.ranks, names)
-    return memory_text(report.memory, names)
+    return memory_text(report, names)
 
 
-def memory_text(memory: Sequence[RankMemory], names: Names) -> str:
+def memory_text(report: RanksReport, names: Names) -> str:
     """The memory of all in a sentence."""
-    peaks = [each.peak_bytes for each in memory if each.peak_bytes is not None]
-    if not peaks:
+    of_rank = {each.name: each for each in report.memory}
+    peaks = _peaks(report)
+    if not peaks and not report.odd_in_memory:
         return f"no {names.noun} tells of memory: none has used a GPU"
-    of_rank = {each.name: each for each in memory}
-    odd, nearest = odd_in_memory(memory), first_to_run_out(memory)
-    middle = f"peak {bytes_text(median(peaks))} in the middle"
+    nearest = of_rank.get(
+        -1 if report.runs_out_first is None else report.runs_out_first
+    )
+    middle = f"peak {bytes_text(median(peaks))} in the middle" if peaks else ""
+    if report.odd_in_memory:
+        runs_out = nearest is not None and nearest.name in report.odd_in_memory
+        one = nearest if runs_out else of_rank.get(report.odd_in_memory[0])
+        if one is not None:
+            said = f"{names.at(one.name)} has {bytes_text(one.peak_bytes)}"
+            return f"{middle}{'; ' if middle else ''}{said}{_below(one)}"
     if len(peaks) == 1:
-        middle = f"peak {bytes_text(peaks[0])}"
-    if odd:
-        one = of_rank[nearest.name if nearest and nearest.name in odd else odd[0]]
-        said = f"{names.at(one.name)} has {bytes_text(one.peak_bytes)}"
-        return f"{middle}; {said}{_below(one)}"
-    if nearest is None:
-        return f"{middle}; no limit is known"
-    left = bytes_text(nearest.left_bytes)
-    if len(peaks) == 1:
-        return f"{middle}, {left} below its limit"
+        return f"peak {bytes_text(peaks[0])}{_below(report.memory[0])}"
     alike = f"{middle}, no {names.noun} stands out"
+    if nearest is None:
+        return f"{alike}; no limit is known"
+    left = bytes_text(nearest.left_bytes)
     return f"{alike}; all stayed {left} or more below their limits"
+
+
+def _peaks(report: RanksReport) -> list[int]:
+    """Of all ranks; empty where only those of some are known."""
+    if report.peaks_bytes:
+        return [*report.peaks_bytes]
+    known = [each.peak_bytes for each in report.memory if each.peak_bytes is not None]
+    return [] if report.bucketed else known
 
 
 def _below(one: RankMemory) -> str:
@@ -95,9 +104,9 @@ def parts(
     """
     names = Names(report.seats)
     known = [each for each in report.memory if each.peak_bytes is not None]
-    odd = _odd(report.memory)
+    odd = _odd(report)
     if known:
-        yield _picture(known, odd, names)
+        yield _picture(report, known, names)
     by_name = _names_beside(report, odd)
     table = _table(report.memory, odd, names)
     if by_name is not None:
@@ -133,21 +142,22 @@ def folded(report: RanksReport, names: Names) -> Iterator[Details]:
 # --------------------------------------------------------------------------- picture
 
 
-def _odd(memory: Sequence[RankMemory]) -> list[int]:
+def _odd(report: RanksReport) -> list[int]:
     """The odd ones, and the one that would run out first, by what it has left."""
-    nearest = first_to_run_out(memory)
-    odd = odd_in_memory(memory)[:_MOST_ODD]
-    if nearest is not None and nearest.name not in odd:
-        odd.insert(0, nearest.name)
-    return odd
+    odd = [*report.odd_in_memory[:_MOST_ODD]]
+    if report.runs_out_first is not None and report.runs_out_first not in odd:
+        odd.insert(0, report.runs_out_first)
+    known = {each.name for each in report.memory}
+    return [name for name in odd if name in known]
 
 
 def _picture(
-    known: Sequence[RankMemory], odd: Sequence[int], names: Names
+    report: RanksReport, known: Sequence[RankMemory], names: Names
 ) -> Stacks | Histogram:
-    if len(known) > MOST_TOLD:
-        peaks = [float(each.peak_bytes or 0) for each in known]
-        return Histogram(f"Peaks of {len(known):,} ranks", peaks, bytes_text)
+    if report.peaks_bytes:
+        peaks = [float(each) for each in report.peaks_bytes]
+        return Histogram(f"Peaks of {len(peaks):,} ranks", peaks, bytes_text)
+    odd = _odd(report)
     by_peak = sorted(known, key=lambda each: each.peak_bytes or 0)
     chosen = [each for each in by_peak if each.name in odd]
     others = [each for each in by_peak if each.name not in odd]
@@ -259,19 +269,23 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.unfinished:
         yield from unfinished_notes(report.unfinished, names, died=report.group_died)
         if report.memory:
-            text = f"of those that finished: {memory_text(report.memory, names)}"
+            text = f"of those that finished: {memory_text(report, names)}"
             yield Note("note", text)
     yield from _failed(report, names)
-    nearest = first_to_run_out(report.memory)
-    if nearest is not None and (nearest.left_bytes or 0) < _NEAR * (
-        nearest.limit_bytes or 0
-    ):
+    nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
+    if nearest is not None and _is_near(nearest):
         hint = "a smaller batch there, or `%%gpu_ranks --names` for what holds it"
         yield Note("warning", f"{names.one(nearest.name)} would run out first", hint)
-    elif odd_in_memory(report.memory) and not report.names:
+    elif report.odd_in_memory and not report.names:
         text = "ranks of one job should hold about the same"
         hint = "`%%gpu_ranks --names` tells which variables hold more"
         yield Note("warning", text, hint)
+
+
+def _is_near(one: RankMemory) -> bool:
+    """Whether little is left below its limit."""
+    left, limit = one.left_bytes, one.limit_bytes
+    return left is not None and limit is not None and left < _NEAR * limit
 
 
 def _failed(report: RanksReport, names: Names) -> Iterator[Note]:

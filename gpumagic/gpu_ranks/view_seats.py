@@ -18,7 +18,6 @@ from gpumagic.drawing import (
     how_measured,
 )
 from gpumagic.drawing.document import MOST_ROWS
-from gpumagic.gpu_ranks.analysis import MOST_TOLD
 from gpumagic.gpu_ranks.records import Misplaced
 from gpumagic.gpu_ranks.view_where import (
     Names,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.records import Seat, SeatFinding, Unfinished
     from gpumagic.gpu_ranks.report import SeatsReport
 
-_FIRST = 16  # of very many
+_MOST_SEATS, _FIRST = 64, 16  # of more than so many, the first
 _CONFIRMED = (
     "Once CUDA has started in a process, the driver says which GPU it uses. "
     "Before, it is predicted from the variables."
@@ -208,7 +207,7 @@ def parts(report: SeatsReport) -> Iterator[Part]:
 
 def _cut(table: Table) -> Table:
     """Of very many ranks the first ones; `to_dict()` has all."""
-    return table.beginning(_FIRST) if len(table.rows) > MOST_TOLD else table
+    return table.beginning(_FIRST) if len(table.rows) > _MOST_SEATS else table
 
 
 def _table(report: SeatsReport, names: Names) -> Table:

@@ -305,26 +305,13 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
 
 def _flags_alone(report: RanksReport) -> list[FlagKind]:
     """What the slow rank's own timing has found, and that of most others has not."""
-    others = Counter(
-        flag
-        for each in report.times
-        if each.name != report.slowest
-        for flag in each.flags
-    )
-    slow = _slow(report)
-    alone = [
-        flag
-        for flag in (() if slow is None else slow.flags)
-        if 2 * others[flag] < len(report.times) - 1
-    ]
-    kinds = [_kind_of(flag) for flag in alone]
+    kinds = map(_kind_of, report.differently)
     return [kind for kind in kinds if kind is not None and kind not in _NOT_OF_RANKS]
 
 
 def _kind_of(flag: str) -> FlagKind | None:
-    """What a rank has said in words that may have been cut."""
-    found = (each for each in FlagKind if flag and each.value.startswith(flag))
-    return next(found, None)
+    """What a rank has said by name, if this gpumagic knows it."""
+    return FlagKind.__members__.get(flag)
 
 
 def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:

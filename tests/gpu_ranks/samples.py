@@ -94,7 +94,7 @@ _TIMES = tuple(
         blamed_s=0.117 if name == 3 else 0.0,
         last=3 if name == 3 else 0,
         began_s=name * 0.2 * MS,
-        flags=(FlagKind.PROFILED.value,),
+        flags=(FlagKind.PROFILED.name,),
     )
     for name, own_ms in enumerate(_OWN_MS)
 )
@@ -157,9 +157,13 @@ _IN_TURN = replace(
     ),
 )
 _ALONE = _but(
-    replace(STRAGGLER, during=None),
+    replace(
+        STRAGGLER,
+        during=None,
+        differently=(FlagKind.LIMITED.name, FlagKind.CLOCK.name),
+    ),
     3,
-    flags=(FlagKind.PROFILED.value, FlagKind.LIMITED.value, FlagKind.CLOCK.value),
+    flags=(FlagKind.PROFILED.name, FlagKind.LIMITED.name, FlagKind.CLOCK.name),
 )
 _STEPS = replace(
     _EQUAL,
@@ -262,21 +266,20 @@ _THOUSAND = replace(
 _THOUSAND_MEMORY = replace(
     _THOUSAND,
     with_memory=True,
-    memory=tuple(
-        RankMemory(
-            name,
-            38 * GIB,
-            None,
-            71 * GIB if name == 123 else int(_like_noise(name, 60, 0.2) * GIB),
-            80 * GIB,
-        )
+    memory=(RankMemory(123, 38 * GIB, None, 71 * GIB, 80 * GIB),),
+    peaks_bytes=tuple(
+        71 * GIB if name == 123 else int(_like_noise(name, 60, 0.2) * GIB)
         for name in range(1024)
     ),
+    odd_in_memory=(123,),
+    runs_out_first=123,
 )
 
 _ODD_MEMORY = replace(
     STRAGGLER,
     with_memory=True,
+    odd_in_memory=(5,),
+    runs_out_first=5,
     memory=tuple(
         replace(
             each,
@@ -502,7 +505,7 @@ SAMPLES = (
     ("times-1024", _THOUSAND),
     ("memory-odd", _ODD_MEMORY),
     ("memory-names", replace(_ODD_MEMORY, names=_NAMES)),
-    ("memory-even", replace(STRAGGLER, with_memory=True)),
+    ("memory-even", replace(STRAGGLER, with_memory=True, runs_out_first=7)),
     ("memory-oom", _OOM),
     ("memory-1024", _THOUSAND_MEMORY),
     (
