@@ -129,7 +129,7 @@ def folded(report: RanksReport, names: Names) -> Iterator[Details]:
 
         names: What ranks are called.
     """
-    if report.memory:
+    if report.memory and not report.peaks_bytes:
         rows = [_Row(names.one(each.name), (each,)) for each in report.memory]
         table = Table.of("", _ALL_COLUMNS, rows)
         yield Details(f"Memory of every {names.noun}", (table,), "memory")
@@ -300,8 +300,8 @@ def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
 
 
 def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
-    known = [each for each in report.memory if each.peak_bytes is not None]
-    yield "memory known", f"{len(known):,} of {count_text(report.ranks, names.noun)}"
+    known = len(report.peaks_bytes) or len(_peaks(report))
+    yield "memory known", f"{known:,} of {count_text(report.ranks, names.noun)}"
     if report.code:
         yield "code", shortened(report.code, _MOST_CODE)
 

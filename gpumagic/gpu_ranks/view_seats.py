@@ -236,12 +236,9 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     ]
     if several:
         properties.append(Property(Column("Host"), lambda each: each.host))
-    properties.append(
-        Property(
-            Column("Local rank", number=True),
-            lambda each: None if each.local_rank is None else str(each.local_rank),
-        )
-    )
+    if any(each.local_rank is not None for each in report.seats):
+        local = Column("Local rank", number=True)
+        properties.append(Property(local, lambda each: _number(each.local_rank)))
     if not any(each.gpu for each in report.seats):
         process = Property(Column("Process", number=True), lambda each: str(each.pid))
         return Table.of(_caption(report), (*properties, process), report.seats)

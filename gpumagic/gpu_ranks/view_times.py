@@ -300,7 +300,9 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
         yield Note("warning", text, hint)
     else:
         text = f"{names.one(slow.name)} {view_shares.SLOWER_IN_ALL}"
-        yield Note("warning", text, view_shares.HINT_SLOWER_IN_ALL)
+        on_gpus = any(each.gpu for each in report.seats) or not report.seats
+        hint = view_shares.HINTS["host late"]
+        yield Note("warning", text, view_shares.HINT_SLOWER_IN_ALL if on_gpus else hint)
 
 
 def _flags_alone(report: RanksReport) -> list[FlagKind]:
@@ -310,7 +312,7 @@ def _flags_alone(report: RanksReport) -> list[FlagKind]:
 
 
 def _kind_of(flag: str) -> FlagKind | None:
-    """What a rank has said by name, if this gpumagic knows it."""
+    """What a rank has noted, by its name; None for what only newer ones know."""
     return FlagKind.__members__.get(flag)
 
 

@@ -64,7 +64,7 @@ class Names:
 
     def one(self, name: int) -> str:
         """As in "rank 3"."""
-        return f"{self.noun} {name:,}"
+        return f"{self.noun} {name}"
 
     def at(self, name: int) -> str:
         """The same with its host, where there are several."""

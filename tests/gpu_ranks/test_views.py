@@ -267,6 +267,15 @@ def test_of_very_many_whose_sums_are_not_there_only_the_odd_are_told():
     )
 
 
+def test_who_has_no_gpu_is_not_sent_to_its_clock():
+    """On a laptop a slow rank has a slow processor, or neighbours on it."""
+    here = tuple(replace(each, gpu=None) for each in STRAGGLER.seats)
+    report = replace(STRAGGLER, during=None, seats=here)
+
+    assert "nvidia-smi" not in text(report)
+    assert "compare its CPU" in text(report)
+
+
 def test_two_ranks_that_did_nothing_together_are_told_so():
     """Nobody is slow where nobody waits."""
     alone = RanksReport(
@@ -317,3 +326,11 @@ def test_names_tell_what_the_odd_rank_has_more():
 def test_how_good_the_clock_is_can_be_looked_up(error_s, told):
     """Lanes stand on it."""
     assert told in str(replace(STRAGGLER, clock_error_s=error_s).show("how"))
+
+
+def test_beside_a_rank_stands_the_share_of_its_own_work():
+    """Not how busy it was, which nobody knows of a rank."""
+    html = draw(STRAGGLER).html()
+
+    assert ">own work</th>" in html
+    assert ">busy</th>" not in html
