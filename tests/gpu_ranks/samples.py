@@ -217,7 +217,7 @@ _RAISED = _unfinished(
 )
 _DIED = _unfinished(
     4,
-    Unfinished(2, "died", "engine 2 is gone"),
+    Unfinished(2, "died", "its engine is gone"),
     Unfinished(0, "raised", "RuntimeError: Connection closed by peer"),
     Unfinished(1, "raised", "RuntimeError: Connection closed by peer"),
     Unfinished(3, "interrupted", ""),
