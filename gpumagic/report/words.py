@@ -28,9 +28,12 @@ WORDS: Final[Mapping[str, Group]] = {
         "communication": "What GPUs send to each other, as in an all-reduce.",
         "copy": "Moves bytes between host and device, or between two places of one "
         "device.",
+        "engine": "A process of a cluster of ipyparallel that runs cells for a "
+        "notebook.",
         "event": "A mark in a stream, by which others wait for it or time it.",
         "first use": "The first call loads kernels and chooses algorithms, so it "
         "takes longer than the next ones.",
+        "flight recorder": "torch's own list of the latest collectives of a process.",
         "floor": "The time that an empty cell is measured as; anything shorter cannot "
         "be told from it.",
         "FLOP": "One addition or multiplication of floating-point numbers.",
@@ -74,6 +77,7 @@ WORDS: Final[Mapping[str, Group]] = {
         "simulated clock": "A model says how long the work takes; Python's own time is "
         "not on it.",
         "spread": "How far apart the middle half of the runs lies.",
+        "straggler": "A rank whose own work takes longer, so that the others wait.",
         "stream": "A queue of the GPU: its work runs in order, beside that of other "
         "streams.",
         "synchronise": "Let the host wait until the GPU has done all that was asked "
@@ -215,6 +219,7 @@ WORDS: Final[Mapping[str, Group]] = {
         "GPU 0": "The first GPU as nvidia-smi counts, whatever a process may see.",
         "guard": "A variable that lets torch.cuda.is_available() answer without "
         "starting CUDA.",
+        "local rank": "The place of a process among those on its host, counted from 0.",
         "MIG slice": "A part of a GPU that is used like a GPU of its own.",
         "NVML": "NVIDIA's library that tells of GPUs without starting CUDA.",
         "PCI address": "The slot that a GPU sits in, as in 0000:18:00.0.",
