@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_open.host import at, by_thread, outermost
 from gpumagic.gpu_open.trace_records import Collective
-from gpumagic.report.events import length_within
+from gpumagic.report.events import length_within, merged, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,9 @@ _NAMES = {
     "recv": "recv",
 }
 _MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):(?P<name>\w+)")
+# Of these libraries the mark lasts from the call to the end: they work on the host.
+_ON_HOST = re.compile(r"(gloo|mpi):(?P<name>\w+)")
+_CALLED = "c10d::"
 
 
 class _Seen(NamedTuple):
@@ -87,6 +91,48 @@ def collectives_of(
         )
         for each, (number, numbered) in zip(seen, _numbers(seen), strict=True)
     )
+
+
+def on_the_host(
+    events: TraceEvents, phases: Phases, zero_ns: int
+) -> tuple[Collective, ...]:
+    """The same of gloo and MPI, which move data without a device.
+
+    Args:
+        events: The trace.
+
+        phases: Of it.
+
+        zero_ns: The moment of second 0.
+    """
+    marks = [each for each in events.marks if _ON_HOST.match(each.name)]
+    called = [each for each in events.operators if each.name.startswith(_CALLED)]
+    computing = without(
+        merged((each.start_ns, each.end_ns) for each in events.operators),
+        merged((each.start_ns, each.end_ns) for each in called),
+    )
+    found = []
+    for number, mark in enumerate(marks):
+        place = bisect_right(called, mark.start_ns, key=_began_ns) - 1
+        call = called[place] if place >= 0 else None
+        found.append(
+            Collective(
+                name=_known_name(mark.name) or mark.name,
+                group=None,
+                number=number,
+                numbered=False,
+                start_s=(mark.start_ns - zero_ns) / 1e9,
+                end_s=(mark.end_ns - zero_ns) / 1e9,
+                called_s=None if call is None else (call.start_ns - zero_ns) / 1e9,
+                during="" if call is None else phases.at(call.thread, call.start_ns),
+                hidden_s=length_within(computing, mark.start_ns, mark.end_ns) / 1e9,
+            )
+        )
+    return tuple(found)
+
+
+def _began_ns(event: HostEvent) -> int:
+    return event.start_ns
 
 
 def _seen(work: Work, calls: Sequence[HostEvent]) -> _Seen:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.devices.kineto import gives_work, times_of_operators
-from gpumagic.gpu_open.communication import collectives_of
+from gpumagic.gpu_open.communication import collectives_of, on_the_host
 from gpumagic.gpu_open.host import (
     BACKWARD,
     FORWARD,
@@ -64,7 +64,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         zero_ns=zero_ns if events.since_1970 else None,
     )
     if sums is None:
-        return trace
+        return replace(trace, collectives=on_the_host(events, phases, origin_ns))
     return replace(
         trace,
         device_name=_device_name(events),

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from gpumagic.report.events import merged, without
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -113,11 +115,18 @@ class Waits(Generic[_R]):
         latest: Of each collective that tells of waits, by group and number.
 
         untold: How many do not, as they are not on all ranks of their group.
+
+        waiting: When each rank waited, by its own clock: apart from each other, in
+            order.
+
+        moving: Likewise when data moved and it waited for nobody.
     """
 
     shares: dict[_R, Share]
     latest: dict[tuple[Hashable, Hashable], Latest[_R]]
     untold: int
+    waiting: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
+    moving: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 def waits_of(
@@ -159,11 +168,13 @@ def waits_of(
             left_ns = each[who].ended_ns
             blamed[who].append((left_ns - longest[0], left_ns - longest[1]))
             last[who] += 1
-    shares = {}
+    shares, moving = {}, {}
     for rank, (began_ns, ended_ns, parts) in ranks.items():
         every = [(part.arrived_ns + part.beside_ns, part.ended_ns) for part in parts]
         together_ns = union_ns(every, began_ns, ended_ns)
         waits_ns = union_ns(waiting[rank], began_ns, ended_ns)
+        waiting[rank] = merged(waiting[rank])
+        moving[rank] = without(merged(every), waiting[rank])
         ends = leaving[rank] or [began_ns]
         from_ns, until_ns = min(ends), max(ends)
         shares[rank] = Share(
@@ -175,7 +186,7 @@ def waits_of(
             between_ns=until_ns - from_ns,
             own_between_ns=until_ns - from_ns - union_ns(every, from_ns, until_ns),
         )
-    return Waits(shares, latest, untold)
+    return Waits(shares, latest, untold, waiting, moving)
 
 
 def _around(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -249,6 +249,31 @@ def length(apart: Iterable[tuple[_Number, _Number]]) -> _Number:
     return sum(end - start for start, end in apart)
 
 
+def without(
+    spans: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The parts of spans that none of the others covers.
+
+    Args:
+        spans: Apart from each other, in order.
+
+        others: Likewise.
+    """
+    left, place = [], 0
+    for start, end in spans:
+        while place < len(others) and others[place][1] <= start:
+            place += 1
+        at, following = start, place
+        while following < len(others) and others[following][0] < end:
+            if others[following][0] > at:
+                left.append((at, others[following][0]))
+            at = max(at, others[following][1])
+            following += 1
+        if at < end:
+            left.append((at, end))
+    return left
+
+
 def length_within(
     apart: Sequence[tuple[_Number, _Number]], since: _Number, until: _Number
 ) -> _Number:
