@@ -26,7 +26,6 @@ from gpumagic.report.collectives import (
     Attendance,
     odd_ones,
     slowest_of,
-    union_spans,
     waits_of,
 )
 
@@ -141,7 +140,6 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
 
 def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
     share = waits.shares[each.name]
-    waiting, moving = waits.spans_of(each.name)
     return RankTime(
         each.name,
         elapsed_s=(each.ended_ns - each.began_ns) / _NS,
@@ -151,8 +149,8 @@ def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
         began_s=began_s,
-        waits=_since(waiting, each.began_ns),
-        moves=_since(moving, each.began_ns),
+        waits=_since(waits.waiting[each.name], each.began_ns),
+        moves=_since(waits.moving[each.name], each.began_ns),
         flags=each.flags,
     )
 
@@ -162,7 +160,7 @@ def _since(
 ) -> tuple[tuple[float, float], ...]:
     return tuple(
         ((start_ns - began_ns) / _NS, (end_ns - began_ns) / _NS)
-        for start_ns, end_ns in union_spans(spans)
+        for start_ns, end_ns in spans
     )
 
 
