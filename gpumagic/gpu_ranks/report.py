@@ -88,6 +88,14 @@ class RanksReport(Report):
         steps_s: The time of each step by rank, where the code has told steps.
 
         code: What was run, its first line.
+
+        differently: What the timing of the slowest rank found, and that of most others
+            did not: "THROTTLED", "SYNCS", ...
+
+        runs_out_first: The rank whose peak came nearest to the limit of its device.
+
+        odd_in_memory: Ranks whose peak is far from that of the others, the farthest
+            first.
     """
 
     times: tuple[RankTime, ...]
@@ -109,6 +117,9 @@ class RanksReport(Report):
     waiting: tuple[Waiting, ...] = ()
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
     code: str = ""
+    differently: tuple[str, ...] = ()
+    runs_out_first: int | None = None
+    odd_in_memory: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
