@@ -65,4 +65,5 @@ def _run(asked: dict[str, Any]) -> None:
             raise  # ours: what a device says at the end is among what is said
     finally:
         if measured.said is not None:
+            on_rank.warm_up()  # where this cell was the one that has imported torch
             _say(measured.said)

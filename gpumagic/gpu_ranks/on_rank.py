@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import GpuMagicError, error_line
+from gpumagic.devices.tracing import trace
+from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
@@ -32,7 +34,9 @@ from gpumagic.report.places import Places, line_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpumagic.cuda_sync_time.api import Watched
     from gpumagic.cuda_sync_time.report import TimingReport
+    from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
     from gpumagic.gpu_select.report import Row, SelectReport
@@ -41,6 +45,7 @@ HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mis
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _MOST_NAMES = 10
+_MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
 _OF_TWO = frozenset({"send", "recv", "send_recv"})
 _PCI = Path("/sys/bus/pci/devices")
@@ -198,17 +203,21 @@ class Measured:
         self.said: dict[str, Any] | None = None
 
 
-_warm = False  # whether this process has measured before: the first time takes seconds
+_warm: set[bool] = set()  # with and without torch: what has been measured here before
 
 
 def warm_up() -> None:
-    """Import and start what the first measured block would else pay for.
+    """Import and start what the first measured block would else pay for: seconds.
 
     Ranks that import late would be blamed for it.
     """
-    if not _warm:
+    if _has_torch() not in _warm:
         with measuring():
             pass
+
+
+def _has_torch() -> bool:
+    return "torch" in sys.modules
 
 
 @contextlib.contextmanager
@@ -229,22 +238,31 @@ def measuring(
     """
     from gpumagic import cuda_sync_time
 
-    global _warm  # noqa: PLW0603 -- it is the process that is warm
     measured = Measured()
+    memory: CellRun | None = None
+    timing: Watched | None = None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
+        # Of a device all is traced: without operators its collectives have no groups.
+        marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
+        whole = str(file) if _has_torch() and not marks_alone else None
         try:
             with (
                 _counted() as memory,
                 _begun(together),
-                cuda_sync_time.watch(trace_file=str(file)) as timing,
+                _marks(file) if marks_alone else contextlib.nullcontext() as marks,
+                cuda_sync_time.watch(trace_file=whole) as timing,
             ):
+                if marks is not None:
+                    marks.begin()
                 yield measured
         except BaseException as raised:
             measured.error = raised
             raise
         finally:
-            error, trace = measured.error, _read(file)
+            report = None if timing is None else timing.report
+            seen = _read(file)
+            error = measured.error
             measured.said = _fitting(
                 {
                     "version": VERSION,
@@ -253,13 +271,13 @@ def measuring(
                     "error": error_line(error),
                     "error_line": None if error is None else _line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
-                    **_time(timing.report, trace),
-                    "memory": _memory(memory),
+                    **_time(report, seen),
+                    "memory": None if memory is None else _memory(memory),
                     "names": _names() if names else None,
-                    "flags": _flags(timing.report),
+                    "flags": _flags(report),
                 }
             )
-            _warm = True
+            _warm.add(_has_torch())
 
 
 @contextlib.contextmanager
@@ -278,6 +296,26 @@ def _counted() -> Iterator[CellRun]:
         yield run
     finally:
         run.end(None)
+
+
+@contextlib.contextmanager
+def _marks(file: Path) -> Iterator[Tracing | None]:
+    """Trace but what is annotated; None where a profiler of the user's runs."""
+    tracing = None
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(DeviceError):
+                started = trace(sys.modules["torch"], CpuRuntime.kind, marks_alone=True)
+                tracing = stack.enter_context(started)
+            try:
+                yield tracing
+            finally:
+                if tracing is not None:
+                    tracing.end()
+    finally:
+        if tracing is not None:
+            with contextlib.suppress(DeviceError, OSError):
+                tracing.save(file)
 
 
 def _flags(timing: TimingReport | None) -> list[str]:
@@ -311,6 +349,8 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     from gpumagic.gpu_open.rank_trace import rank_of
     from gpumagic.gpu_open.trace_file import read
 
+    if not file.exists() or file.stat().st_size > _MOST_BYTES_READ:
+        return None
     with contextlib.suppress(GpuMagicError):
         # Its moments are those of one process: all that counts is that they are kept.
         events = replace(read(file), since_1970=True)
@@ -365,7 +405,9 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
     begin = [each.end_ns for each in events.marks if each.name == _BEGIN]
     end = [each.start_ns for each in events.marks if each.name == _END]
     if begin and end:
-        return begin[0], max(end[-1], begin[0])
+        # The mark comes when all has been told that a run tells: its time is over then.
+        took_ns = end[-1] - begin[0] if elapsed_s is None else round(elapsed_s * _NS)
+        return begin[0], max(min(end[-1], begin[0] + took_ns), begin[0])
     starts = [e.start_ns for e in events.work] + [e.start_ns for e in events.operators]
     ends = [e.end_ns for e in events.work] + [e.end_ns for e in events.operators]
     if not starts:
