@@ -71,20 +71,54 @@ def is_running(torch: Any, *, unknown: bool) -> bool:
     return unknown if ask is None else bool(ask())
 
 
-def started(torch: Any, kind: str) -> Any:
+def started(torch: Any, kind: str, *, marks_alone: bool = False) -> Any:
     """A profiler that is running; it traces the host, and devices if it can see them.
+
+    Args:
+        torch: The torch module itself.
+
+        kind: The word in front of the colon of a torch device.
+
+        marks_alone: Whether operators are left out, which makes a trace of any length
+            small: of the host there are annotations, gloo's collectives and backward.
 
     Raises:
         DeviceError: It does not start.
     """
     profiler = torch.profiler
     try:
-        with _silence():
+        with _silence(), _leaving_out_operators(torch, leaves=marks_alone):
             profile = profiler.profile(activities=_activities(torch, kind))
             profile.start()
     except (RuntimeError, ValueError, AssertionError) as error:
         raise not_started(error) from error
     return profile
+
+
+@contextlib.contextmanager
+def _leaving_out_operators(torch: Any, *, leaves: bool) -> Iterator[None]:
+    """Let a profiler that is started meanwhile see but annotations and backward.
+
+    torch's C++ can do so; its Python does not offer it. Where a version has it
+    otherwise, the profiler sees all.
+    """
+    module, enable = torch.autograd.profiler, None
+    scopes = getattr(getattr(torch._C, "_profiler", None), "RecordScope", None)  # noqa: SLF001
+    if leaves and scopes is not None:
+        enable = getattr(module, "_enable_profiler", None)
+    if enable is None:
+        yield
+        return
+    wanted = {scopes.USER_SCOPE, scopes.BACKWARD_FUNCTION}
+
+    def enable_some(config: Any, activities: Any) -> None:
+        enable(config, activities, wanted)
+
+    module._enable_profiler = enable_some  # noqa: SLF001 -- while it is started
+    try:
+        yield
+    finally:
+        module._enable_profiler = enable  # noqa: SLF001
 
 
 def not_started(error: BaseException) -> DeviceError:

@@ -63,7 +63,7 @@ class Tracing(Protocol):
 
 
 @contextlib.contextmanager
-def trace(torch: Any, kind: str) -> Iterator[Tracing]:
+def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Tracing]:
     """Trace what torch does on the host and on one kind of device during a block.
 
     Args:
@@ -71,13 +71,15 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
 
         kind: The word in front of the colon of a torch device.
 
+        marks_alone: Whether the operators of the host are left out.
+
     Raises:
         DeviceError: On entering: the profiler does not start, or must not.
     """
     from gpumagic.devices import torch_profiler
 
     torch_profiler.require_startable(torch)
-    tracing = _ProfilerTracing(torch, kind)
+    tracing = _ProfilerTracing(torch, kind, marks_alone=marks_alone)
     tracing.start()
     try:
         yield tracing
@@ -96,10 +98,13 @@ class _ProfilerTracing:
         torch: The torch module itself.
 
         kind: The word in front of the colon of a torch device.
+
+        marks_alone: Whether the operators of the host are left out.
     """
 
-    def __init__(self, torch: Any, kind: str) -> None:
+    def __init__(self, torch: Any, kind: str, *, marks_alone: bool = False) -> None:
         self._torch = torch
+        self._marks_alone = marks_alone
         self._kind = kind
         self._module = None if kind == "cpu" else getattr(torch, kind, None)
         self._profile: Any = None
@@ -119,7 +124,9 @@ class _ProfilerTracing:
 
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
             raise DeviceError(*CAPTURING)
-        self._profile = torch_profiler.started(self._torch, self._kind)
+        self._profile = torch_profiler.started(
+            self._torch, self._kind, marks_alone=self._marks_alone
+        )
         try:
             self._warm_up()
         except BaseException as error:

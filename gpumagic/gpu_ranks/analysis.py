@@ -7,8 +7,9 @@ it works on what a job has written down as well.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
@@ -24,11 +25,13 @@ from gpumagic.gpu_ranks.records import (
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
 from gpumagic.report.collectives import (
     Attendance,
+    Offset,
+    clock_offsets,
     odd_ones,
     slowest_of,
-    union_spans,
     waits_of,
 )
+from gpumagic.report.events import CodeLine
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 MOST_TOLD = 64  # ranks that are told one by one
+_LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
 _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
 _ALONE = 0.8  # of what others waited for it: then it lies before one collective
 
@@ -54,8 +58,11 @@ def analyse(
 
         with_memory: Whether memory is what is asked.
     """
-    read = [said_by_ranks.read(each, place) for place, each in enumerate(answers)]
-    return of_answers(read, code=code, with_memory=with_memory)
+    return of_answers(_read(answers), code=code, with_memory=with_memory)
+
+
+def _read(answers: Iterable[Any]) -> list[Answer]:
+    return [said_by_ranks.read(each, place) for place, each in enumerate(answers)]
 
 
 def of_answers(
@@ -70,78 +77,124 @@ def of_answers(
 
         with_memory: Whether memory is what is asked.
     """
+    read = _each_once(read)
     done = {each.name: each for each in read if isinstance(each, Done)}
     sums = {each.name: each for each in read if isinstance(each, Sums)}
     unfinished = _unfinished(read)
-    report = _of_sums(sums) if sums else _of_done(done)
-    memory = [each.memory for each in (*done.values(), *sums.values())]
-    waiting = _waiting(
-        {each.name: _state(each.flight) for each in done.values()}
-        | {each.name: _state(each.flight) for each in read if isinstance(each, Alive)}
-    )
-    return _with(
-        report,
+    told = [e.memory for e in done.values()] + [e.memory for e in sums.values()]
+    memory = [each for each in told if each is not None]
+    first = first_to_run_out(memory)
+    odd = odd_in_memory(memory)
+    named = {*odd[:MOST_TOLD], *(() if first is None else (first.name,))}
+    few = len(memory) <= MOST_TOLD
+    return replace(
+        _of_sums(sums) if sums else _of_done(done),
         seats=tuple(each.seat for _, each in sorted(done.items())),
-        memory=tuple(each for each in memory if each is not None),
+        memory=tuple(each for each in memory if few or each.name in named),
         with_memory=with_memory,
         unfinished=unfinished,
-        ranks=len(done) + len(sums) + len({each.name for each in unfinished} - {*done}),
-        waiting=waiting if unfinished else (),
+        ranks=len(read),
+        waiting=_open_at_the_end(read) if unfinished else (),
         code=code,
+        runs_out_first=None if first is None else first.name,
+        odd_in_memory=tuple(odd),
     )
 
 
-def _with(report: RanksReport, **more: Any) -> RanksReport:
-    from dataclasses import replace
-
-    return replace(report, **more)
+def _each_once(read: Sequence[Answer]) -> list[Answer]:
+    """One answer for each rank: of two that call themselves the same, the first."""
+    found: dict[int, Answer] = {}
+    twice: list[Answer] = []
+    for place, each in enumerate(read):
+        if each.name in found:
+            text = f"it calls itself rank {each.name}, as another does"
+            twice.append(Unfinished(place, "garbage", text))
+        else:
+            found[each.name] = each
+    return [*found.values(), *twice]
 
 
 # -------------------------------------------------------------------------- times
 
 
 def _of_done(done: Mapping[int, Done]) -> RanksReport:
-    if not done:
+    """Of those that came to the end: how long a rank took that failed says nothing."""
+    through = {name: each for name, each in done.items() if each.error is None}
+    if not through:
         return RanksReport(())
-    simulated = all(each.clock == "simulated" for each in done.values())
-    common = simulated or all(each.offset_ns is not None for each in done.values())
-    shift = {name: each.offset_ns or 0 for name, each in done.items()}
+    offsets = _offsets(through)
     waits = waits_of(
-        {name: Attendance(e.began_ns, e.ended_ns, e.parts) for name, e in done.items()},
-        common_clock=simulated,
+        {
+            name: Attendance(e.began_ns, e.ended_ns, e.parts)
+            for name, e in through.items()
+        }
     )
     own_s = {name: share.own_ns / _NS for name, share in waits.shares.items()}
     blamed_s = {name: share.blamed_ns / _NS for name, share in waits.shares.items()}
     slowest = slowest_of(own_s, blamed_s)
-    first_ns = min(each.began_ns + shift[name] for name, each in done.items())
-    errors = [each.offset_error_ns for each in done.values()]
+    if slowest is not None and not _matters(own_s, slowest, through[slowest].clock):
+        slowest = None
+    begins = {
+        name: each.began_ns + offsets[name].ns
+        for name, each in through.items()
+        if name in offsets
+    }
+    first_ns = min(begins.values(), default=0)
+    errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     return RanksReport(
         times=tuple(
-            _time(each, waits, (each.began_ns + shift[name] - first_ns) / _NS)
-            if common
-            else _time(each, waits, None)
-            for name, each in sorted(done.items())
+            _time(
+                each,
+                waits,
+                (begins[name] - first_ns) / _NS
+                if len(begins) == len(through)
+                else None,
+            )
+            for name, each in sorted(through.items())
         ),
         matched=len(waits.latest),
         unmatched=waits.untold,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
-        during=_during(done, slowest),
+        during=_during(through, slowest),
+        differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),
-        clock_error_s=max((e for e in errors if e is not None), default=0) / _NS
-        if common
-        else None,
+        clock_error_s=max(errors, default=0) / _NS if len(begins) > 1 else None,
         steps_s=tuple(
-            (name, each.steps_s) for name, each in sorted(done.items()) if each.steps_s
+            (name, each.steps_s)
+            for name, each in sorted(through.items())
+            if each.steps_s
         ),
     )
 
 
+def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
+    """What is added to the clock of each rank to have one for all.
+
+    Ranks of one host have one clock, or have told how theirs stands to that of rank 0;
+    else clocks are put together by the ends of what ranks did together.
+    """
+    hosts = {each.seat.host for each in done.values()}
+    if len(hosts) == 1 and all(each.clock == "host" for each in done.values()):
+        return {name: Offset(0, 0) for name in done}
+    told = {
+        name: Offset(each.offset_ns, each.offset_error_ns)
+        for name, each in done.items()
+        if each.offset_ns is not None
+    }
+    if len(told) == len(done):
+        return told
+    ends: dict[int, dict[Hashable, int]] = {
+        name: {(p.group, p.number): p.ended_ns for p in each.parts if p.number}
+        for name, each in done.items()
+    }
+    return clock_offsets(ends)
+
+
 def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
     share = waits.shares[each.name]
-    waiting, moving = waits.spans_of(each.name)
     return RankTime(
         each.name,
         elapsed_s=(each.ended_ns - each.began_ns) / _NS,
@@ -151,8 +204,8 @@ def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
         began_s=began_s,
-        waits=_since(waiting, each.began_ns),
-        moves=_since(moving, each.began_ns),
+        waits=_since(waits.waiting[each.name], each.began_ns),
+        moves=_since(waits.moving[each.name], each.began_ns),
         flags=each.flags,
     )
 
@@ -162,8 +215,14 @@ def _since(
 ) -> tuple[tuple[float, float], ...]:
     return tuple(
         ((start_ns - began_ns) / _NS, (end_ns - began_ns) / _NS)
-        for start_ns, end_ns in union_spans(spans)
+        for start_ns, end_ns in spans
     )
+
+
+def _matters(own_s: Mapping[int, float], slowest: int, clock: str) -> bool:
+    """Whether it is more than what a host does beside; a model does nothing."""
+    others = median(own for name, own in own_s.items() if name != slowest)
+    return clock == "simulated" or own_s[slowest] - others >= _LEAST_S
 
 
 def _ratio(own_s: Mapping[int, float], slowest: int | None) -> float | None:
@@ -188,6 +247,18 @@ def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
     if phase is None or more[phase] < _PART_OF_IT * all_of_it or all_of_it <= 0:
         return None
     return phase
+
+
+def _differently(done: Mapping[int, Done], slowest: int | None) -> tuple[str, ...]:
+    """What its timing found, and that of fewer than half of the others."""
+    if slowest is None:
+        return ()
+    others = [each.flags for name, each in done.items() if name != slowest]
+    return tuple(
+        flag
+        for flag in dict.fromkeys(done[slowest].flags)
+        if 2 * sum(flag in its for its in others) < len(others)
+    )
 
 
 def _one_collective(
@@ -232,118 +303,179 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
 # ---------------------------------------------------------------------- unfinished
 
 
-def _unfinished(read: Sequence[Answer]) -> tuple[Unfinished, ...]:
+def _unfinished(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
     found = []
     for each in read:
         if isinstance(each, Unfinished):
             found.append(each)
         elif isinstance(each, Alive):
-            found.append(Unfinished(each.name, "silent", "", each.line))
+            found.append(Unfinished(each.name, "silent", _doing(each), each.line))
         elif isinstance(each, Done | Sums) and each.error is not None:
             line = each.error_line if isinstance(each, Done) else None
-            found.append(Unfinished(each.name, "raised", each.error, line))
+            interrupted = each.error.startswith(KeyboardInterrupt.__name__)
+            why = "interrupted" if interrupted else "raised"
+            found.append(Unfinished(each.name, why, each.error, line))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
+def _doing(alive: Alive) -> str:
+    return f"it is still in {alive.inside}" if alive.inside else "it still runs"
+
+
 # ------------------------------------------------------------------ who is missing
+
+_EVERYBODYS = "0"  # what torch calls the group that all ranks are in
+_ENDED = CodeLine("the end of the cell")
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
     """Tell which ranks have called which collective, and who has not.
 
     Args:
-        answers: For each rank the plain dictionary that it has sent.
+        answers: For each rank the plain dictionary that it has sent last.
     """
-    read = [said_by_ranks.read(each, place) for place, each in enumerate(answers)]
+    return where_of(_read(answers))
+
+
+def where_of(read: Sequence[Answer]) -> WhereReport:
+    """The same from answers that have been checked.
+
+    Args:
+        read: The last of each rank; one that has ended its cell may be missing too.
+    """
+    read = _each_once(read)
     alive = {each.name: each for each in read if isinstance(each, Alive)}
-    states = {name: _state(each.flight) for name, each in alive.items()}
-    recorded = any(state is not None for state in states.values())
-    waiting = _waiting(states) if recorded else _by_stacks(alive)
-    lines = {name: each.line for name, each in alive.items() if each.line is not None}
+    gone = {each.name: each for each in read if not isinstance(each, Alive)}
+    recorded = any(each.flight is not None for each in alive.values())
+    waiting = _waiting(_states(read)) if recorded else _by_stacks(alive, gone)
+    lines = {name: _line(each) for name, each in sorted((alive | gone).items())}
+    told = {name: line for name, line in lines.items() if line is not None}
     return WhereReport(
-        waiting=tuple(
-            _with_lines(each, lines, {n: a.since_s for n, a in alive.items()})
-            for each in waiting
-        ),
-        lines=tuple((name, line.where) for name, line in sorted(lines.items())),
-        unfinished=_unfinished([e for e in read if isinstance(e, Unfinished)]),
+        waiting=tuple(_with_lines(each, told, alive) for each in waiting),
+        lines=tuple((name, line.where) for name, line in told.items()),
+        seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
+        unfinished=_unfinished(gone.values()),
         told_by="flight recorder" if recorded else "stacks" if alive else "",
     )
 
 
+def _line(answer: Answer) -> CodeLine | None:
+    """Where a rank is; one that failed, where it was."""
+    if isinstance(answer, Done):
+        return answer.error_line or _ENDED
+    return answer.line if isinstance(answer, Alive | Unfinished) else None
+
+
 def _with_lines(
-    waiting: Waiting, lines: Mapping[int, Any], since_s: Mapping[int, float]
+    waiting: Waiting, lines: Mapping[int, CodeLine], alive: Mapping[int, Alive]
 ) -> Waiting:
-    from dataclasses import replace
-
-    missing = tuple((name, lines[name]) for name in waiting.missing if name in lines)
-    waited = max((since_s.get(name, 0.0) for name in waiting.waiting), default=None)
-    return replace(waiting, lines=missing, waited_s=waiting.waited_s or waited)
-
-
-_State = dict[str, "tuple[int, Call, bool]"]  # by group: number, call, still open
+    stuck = [alive[name].stuck_s for name in waiting.waiting if name in alive]
+    return replace(
+        waiting,
+        lines=tuple((name, lines[name]) for name in waiting.missing if name in lines),
+        waited_s=max((each for each in stuck if each is not None), default=None),
+    )
 
 
-def _state(flight: said_by_ranks.Flight | None) -> _State | None:
-    """Where a rank is in the order of each group; None where nothing tells."""
+def _open_at_the_end(read: Sequence[Answer]) -> tuple[Waiting, ...]:
+    report = where_of(read)
+    return report.waiting if report.told_by else _waiting(_states(read))
+
+
+class _At(NamedTuple):
+    """Where a rank is in the order of one group: what it has called, what is open."""
+
+    reached: int
+    last: Call | None = None
+    under_way: Call | None = None
+
+
+_State: TypeAlias = "dict[str, _At]"  # by group
+
+
+def _states(read: Iterable[Answer]) -> dict[int, _State]:
+    """Where each rank is in the order of each group; empty where nothing tells."""
+    return {
+        each.name: _state(each.flight if isinstance(each, Alive | Done) else None)
+        for each in read
+    }
+
+
+def _state(flight: said_by_ranks.Flight | None) -> _State:
     if flight is None:
-        return None
-    state: _State = {call.group: (call.number, call, False) for call in flight.last}
-    state |= {call.group: (call.number, call, True) for call in flight.under_way}
+        return {}
+    state = {call.group: _At(call.number, call) for call in flight.last}
+    for call in flight.under_way:
+        reached, last, _ = state.get(call.group, _At(call.number))
+        state[call.group] = _At(max(reached, call.number), last, call)
     return state
 
 
-def _waiting(states: Mapping[int, _State | None]) -> tuple[Waiting, ...]:
-    """By group, who is in the last collective that anybody has called, and who not."""
-    groups: dict[str, dict[int, tuple[int, Call, bool]]] = defaultdict(dict)
+def _waiting(states: Mapping[int, _State]) -> tuple[Waiting, ...]:
+    """By group, who is in the collective that is open, and who has not called it."""
+    groups: dict[str, dict[int, _At]] = defaultdict(dict)
     for name, state in states.items():
-        for group, at in (state or {}).items():
+        for group, at in state.items():
             groups[group][name] = at
-    found = []
-    for at in groups.values():
-        number = max(each[0] for each in at.values())
-        there = {name: each[1] for name, each in at.items() if each[0] == number}
-        still = [name for name in there if at[name][2]]
-        missing = sorted(set(at) - set(there))
-        mismatch = _mismatch(there)
-        if still and (missing or mismatch):
-            found.append(
-                Waiting(
-                    _most_common(call.name for call in there.values()),
-                    number,
-                    tuple(sorted(still)),
-                    None,
-                    tuple(missing),
-                    mismatch=mismatch,
-                )
-            )
-    return tuple(found)
+    if _EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
+        there = groups[_EVERYBODYS]
+        groups[_EVERYBODYS] = {name: there.get(name, _At(-1)) for name in states}
+    found = (_waiting_in(its) for its in groups.values())
+    return tuple(each for each in found if each is not None)
+
+
+def _waiting_in(ranks: Mapping[int, _At]) -> Waiting | None:
+    """Of one group: the collective that is open on some."""
+    number = max(
+        (e.under_way.number for e in ranks.values() if e.under_way), default=-1
+    )
+    calls = {
+        name: call
+        for name, at in ranks.items()
+        for call in (at.under_way, at.last)
+        if call is not None and call.number == number
+    }
+    missing = tuple(sorted(n for n, at in ranks.items() if at.reached < number))
+    mismatch = _mismatch(calls)
+    if not calls or not (missing or mismatch):
+        return None
+    return Waiting(
+        _most_common(call.name for call in calls.values() if call.name) or None,
+        number,
+        tuple(sorted(n for n in calls if ranks[n].under_way is not None)),
+        None,
+        missing,
+        mismatch=mismatch,
+    )
 
 
 def _mismatch(calls: Mapping[int, Call]) -> str | None:
     """How the calls of one number differ."""
-    for what in ("name", "sizes"):
-        said = {name: getattr(call, what) for name, call in calls.items()}
+    for what, verb in (("name", "calls"), ("sizes", "sends")):
+        every = {name: getattr(call, what) for name, call in sorted(calls.items())}
+        said = {name: each for name, each in every.items() if each}
         usual = _most_common(said.values())
-        odd = [name for name, each in sorted(said.items()) if each != usual and each]
-        if odd and usual:
-            verb = "calls" if what == "name" else "sends"
+        odd = [name for name, each in said.items() if each != usual]
+        if odd:
             return f"rank {odd[0]} {verb} {said[odd[0]]}, the others {usual}"
     return None
 
 
 def _most_common(things: Iterable[str]) -> str:
-    return Counter(things).most_common(1)[0][0]
+    """The first of those that are said most often; empty where nothing is said."""
+    return next((each for each, _ in Counter(things).most_common(1)), "")
 
 
-def _by_stacks(alive: Mapping[int, Alive]) -> tuple[Waiting, ...]:
+def _by_stacks(
+    alive: Mapping[int, Alive], gone: Mapping[int, Answer]
+) -> tuple[Waiting, ...]:
+    """Who is in a collective just now, and who is not; it may be on its way."""
     inside = {name: each.inside for name, each in alive.items() if each.inside}
-    missing = sorted(set(alive) - set(inside))
+    missing = sorted({*alive, *gone} - set(inside))
     if not inside or not missing:
         return ()
-    waiting = tuple(sorted(inside))
     name = _most_common(inside.values())
-    return (Waiting(name, None, waiting, None, tuple(missing)),)
+    return (Waiting(name, None, tuple(sorted(inside)), None, tuple(missing)),)
 
 
 # ---------------------------------------------------------------- who sits where
@@ -357,15 +489,25 @@ def seats(answers: Iterable[Any], *, chosen: bool = False) -> SeatsReport:
 
         chosen: Whether these seats have just been chosen.
     """
-    said = list(answers)
-    read = [said_by_ranks.read(each, place) for place, each in enumerate(said)]
+    return seats_of(_read(answers), chosen=chosen)
+
+
+def seats_of(read: Sequence[Answer], *, chosen: bool = False) -> SeatsReport:
+    """The same from answers that have been checked.
+
+    Args:
+        read: One for each rank.
+
+        chosen: Whether these seats have just been chosen.
+    """
+    read = _each_once(read)
     found = sorted((e for e in read if isinstance(e, Seat)), key=lambda each: each.name)
-    backends = {e["backend"] for e in said if isinstance(e, dict) and e.get("backend")}
+    backends = [each.backend for each in found if each.backend]
     return SeatsReport(
         tuple(found),
         tuple(_findings(found)),
-        _unfinished(read),
-        backend=str(next(iter(backends)))[:30] if backends else None,
+        _unfinished(each for each in read if not isinstance(each, Seat)),
+        backend=_most_common(backends) or None,
         chosen=chosen,
     )
 

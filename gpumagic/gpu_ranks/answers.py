@@ -20,12 +20,14 @@ from gpumagic.report.events import CodeLine
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 1
 MOST_BYTES = 2_000_000
 MOST_COLLECTIVES = 20_000
 _MOST_LETTERS = 300
 _MOST_STEPS, _MOST_NAMES, _MOST_FLAGS = 1_000, 50, 20
 _LARGEST = 1 << 63  # of nanoseconds and of bytes: beyond it, a figure is a mistake
+_UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Garbage(ValueError):
@@ -77,6 +79,9 @@ class Alive:
     Attributes:
         since_s: For how long the cell has been running.
 
+        stuck_s: For how long at least it has been in the very same collective; None
+            where that cannot be told.
+
         inside: The function of torch.distributed that it is in; None for none.
 
         progress: Steps done, and how many there are.
@@ -91,6 +96,7 @@ class Alive:
     inside: str | None
     progress: tuple[int, int | None] | None
     working: bool | None
+    stuck_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ def from_text(text: str | bytes, place: int) -> Answer:
         return _garbage(place, f"its answer has {len(text):,} bytes")
     try:
         return read(json.loads(text), place)
-    except (ValueError, RecursionError):
+    except _UNTRUE:
         return _garbage(place, "its answer is no JSON")
 
 
@@ -157,20 +163,28 @@ def read(said: object, place: int) -> Answer:
 
         place: The number of the engine, or the rank, that it came from.
     """
-    if not isinstance(said, dict):
-        return _garbage(place, f"it sent {type(said).__name__}")
-    version = said.get("version")
-    if version != VERSION:
-        told = f"version {str(version)[:20]} of its answers is not {VERSION}"
-        return _garbage(place, f"{told}: install the same gpumagic everywhere")
-    kinds = {"seat": _seat, "done": _done, "alive": _alive, "sums": _sums}
-    read_as = kinds.get(str(said.get("kind")))
-    if read_as is None:
-        return _garbage(place, f"it sent {str(said.get('kind'))[:20]!r}")
     try:
-        answer: Answer = read_as(_Fields(said), place)
+        return _read(said, place)
     except Garbage as error:
         return _garbage(place, str(error))
+    except _UNTRUE:  # nested without end, numbers of thousands of digits, no JSON
+        return _garbage(place, "its answer is no JSON")
+
+
+def _read(said: object, place: int) -> Answer:
+    if not isinstance(said, dict):
+        raise Garbage(f"it sent {type(said).__name__}")
+    version, kind = said.get("version"), said.get("kind")
+    if version != VERSION or isinstance(version, bool):
+        told = f"version {_cut(version)} of its answers is not {VERSION}"
+        raise Garbage(f"{told}: install the same gpumagic everywhere")
+    kinds = {"seat": _seat, "done": _done, "alive": _alive, "sums": _sums}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise Garbage(f"it sent {_cut(kind)!r}")
+    nbytes = len(json.dumps(said))
+    if nbytes > MOST_BYTES:
+        raise Garbage(f"its answer has {nbytes:,} bytes")
+    answer: Answer = kinds[kind](_Fields(said), place)
     return answer
 
 
@@ -193,7 +207,7 @@ class _Fields:
 
     def text(self, key: str) -> str | None:
         value = self._typed(key, str)
-        return None if value is None else value[:_MOST_LETTERS]
+        return None if value is None else _cut(value, _MOST_LETTERS)
 
     def flag(self, key: str) -> bool | None:
         value: bool | None = self._typed(key, bool)
@@ -223,6 +237,18 @@ class _Fields:
         if value is not None and not isinstance(value, kind):
             raise Garbage(f"its {key} is {type(value).__name__}")
         return value
+
+
+def _cut(value: object, most: int = 30) -> str:
+    r"""The beginning of a text, on one line and without control characters.
+
+    >>> _cut("two\nlines"), _cut("\x1b[31mred")
+    ('two lines', ' [31mred')
+    """
+    if isinstance(value, list | dict):
+        raise Garbage(f"one of its texts is {type(value).__name__}")
+    text = str(value)[:most]
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _whole(value: object, what: str, least: int = -_LARGEST) -> int:
@@ -264,11 +290,13 @@ def _seat(fields: _Fields, place: int) -> Seat:
         gpu_name=gpu.text("name"),
         gpu_number=gpu.whole("number", 0),
         confirmed=gpu.flag("confirmed") or False,
-        also_on=tuple(str(each) for each in fields.listed("also_on", 64)),
+        also_on=tuple(_cut(each, 60) for each in fields.listed("also_on", 64)),
         driver=fields.text("driver"),
         torch=fields.text("torch"),
         network_far=fields.flag("network_far"),
         simulated=fields.flag("simulated") or False,
+        world_size=fields.whole("world_size", 0),
+        backend=fields.text("backend"),
     )
 
 
@@ -293,10 +321,10 @@ def _done(fields: _Fields, place: int) -> Done:
         error_line=_line(fields.inner("error_line")),
         parts=tuple(part for part, _ in parts),
         during=tuple(during for _, during in parts),
-        flags=tuple(str(each)[:30] for each in fields.listed("flags", _MOST_FLAGS)),
+        flags=tuple(_cut(each) for each in fields.listed("flags", _MOST_FLAGS)),
         memory=_memory(fields.inner("memory"), seat.name),
         phases={
-            name[:30]: _number(each, "phases")
+            _cut(name): _number(each, "phases")
             for name, each in fields.pairs("phases", 10)
         },
         steps_s=tuple(
@@ -308,15 +336,17 @@ def _done(fields: _Fields, place: int) -> Done:
 
 
 def _part(row: object) -> tuple[Part, str]:
-    """A collective: group, number, name, bytes, arrived, ended, during."""
-    if not isinstance(row, list) or len(row) != 7:
+    """A collective: group, number, name, bytes, arrived, ended, during, beside."""
+    if not isinstance(row, list) or len(row) not in (7, 8):
         raise Garbage("one of its collectives is none")
-    group, number, name, _, arrived, ended, during = row
+    group, number, name, _, arrived, ended, during, *beside = row
     arrived_ns, ended_ns = _whole(arrived, "arrival"), _whole(ended, "end")
     if ended_ns < arrived_ns:
         raise Garbage("one of its collectives ended before it began")
-    key = None if number is None else (str(name)[:60], _whole(number, "number"))
-    return Part(str(group)[:60], key, arrived_ns, ended_ns), str(during)
+    key = None if number is None else (_cut(name, 60), _whole(number, "number"))
+    beside_ns = min(_whole((*beside, 0)[0], "overlap", 0), ended_ns - arrived_ns)
+    part = Part(_cut(group, 60), key, arrived_ns, ended_ns, beside_ns)
+    return part, _cut(during or "")
 
 
 def _memory(fields: _Fields | None, name: int) -> RankMemory | None:
@@ -342,7 +372,7 @@ def _line(fields: _Fields | None) -> CodeLine | None:
 def _name(row: object) -> tuple[str, int]:
     if not isinstance(row, list) or len(row) != 2:
         raise Garbage("one of its names is none")
-    return str(row[0])[:_MOST_LETTERS], _whole(row[1], "bytes", 0)
+    return _cut(row[0], _MOST_LETTERS), _whole(row[1], "bytes", 0)
 
 
 def _alive(fields: _Fields, place: int) -> Alive:
@@ -356,6 +386,7 @@ def _alive(fields: _Fields, place: int) -> Alive:
         inside=fields.text("inside"),
         progress=_progress(progress) if progress else None,
         working=fields.flag("working"),
+        stuck_s=fields.number("stuck_s"),
     )
 
 
@@ -379,7 +410,7 @@ def _call(row: object) -> Call:
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Garbage("one of its collectives is none")
     group, number, name, *sizes = row
-    texts = [str(each)[:60] for each in (group, name, *sizes)]
+    texts = [_cut(each, 60) for each in (group, name, *sizes)]
     return Call(texts[0], _whole(number, "number", 0), texts[1], *texts[2:])
 
 

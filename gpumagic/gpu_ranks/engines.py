@@ -8,26 +8,28 @@ line has ended, and while it still runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage
-from gpumagic.gpu_ranks.answers import read
+from gpumagic.gpu_ranks.answers import MIME, VERSION, Alive, read
 from gpumagic.gpu_ranks.records import Unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
 
-MIME = "application/vnd.gpumagic.rank+json"
 _CODE = "__import__('gpumagic.gpu_ranks.on_engine', fromlist=['answer']).answer({!r})"
 _LATE_S = 3.0  # how long outputs may stay behind the end of their line
-_PAUSE_S = 0.02
+_PAUSE_S = 0.005
+_ENDS_S = 0.2
+_BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 _MISSING = ("ModuleNotFoundError", "ImportError")
 
 
@@ -43,11 +45,8 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
             "there is no cluster here: ipyparallel has not been imported",
             "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
-    found = [
-        each
-        for each in map(_client_of, list(namespace.values()))
-        if isinstance(each, package.Client) and not each._closed  # noqa: SLF001
-    ]
+    clients = (_client_of(value, package) for value in list(namespace.values()))
+    found = [each for each in clients if each is not None]
     if not found:
         raise GpuMagicError(
             "no variable holds a client of a cluster",
@@ -56,9 +55,12 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
     return found[-1]
 
 
-def _client_of(value: Any) -> Any:
-    """The client itself, or that of a view."""
-    return value.client if type(value).__name__.endswith("View") else value
+def _client_of(value: Any, package: Any) -> Any | None:
+    """The client itself, or that of a view, if it is still connected."""
+    kinds = (package.DirectView, package.LoadBalancedView)
+    client = value.client if isinstance(value, kinds) else value
+    is_open = isinstance(client, package.Client) and not client._closed  # noqa: SLF001
+    return client if is_open else None
 
 
 @dataclass
@@ -68,30 +70,42 @@ class Asked:
     Attributes:
         results: ipyparallel's own, by engine.
 
-        given_up: Whether nobody waits for it any more.
+        names: The rank of each engine, as far as any has ever told; it is kept up.
+
+        began_s: When they were asked.
     """
 
     results: dict[int, Any]
-    given_up: bool = False
+    names: dict[int, int] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.monotonic)
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def news(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What has come since this was last asked, each thing once."""
+    def news(self) -> set[int]:
+        """Take in what has come since this was last asked; from which engines."""
+        came = set()
         for engine, result in self.results.items():
-            outputs = _metadata(result).get("outputs", [])
+            outputs = metadata_of(result).get("outputs", [])
             seen = self._seen.get(engine, 0)
             self._seen[engine] = len(outputs)
             for output in outputs[seen:]:
                 said = output.get("data", {}).get(MIME)
                 if said is not None:
                     self._note(engine, said)
-                    yield engine, said
+                    came.add(engine)
+        return came
 
     def _note(self, engine: int, said: Any) -> None:
-        is_alive = isinstance(said, dict) and said.get("kind") == "alive"
+        told = said if isinstance(said, dict) else {}
+        is_alive = told.get("kind") == "alive"
         (self._alive if is_alive else self._last)[engine] = said
+        seat = told.get("seat")
+        rank = (seat if isinstance(seat, dict) else told).get("rank")
+        if isinstance(rank, int):
+            self.names[engine] = rank
+        elif told.get("kind") == "seat":
+            self.names.pop(engine, None)
 
     @property
     def running(self) -> list[int]:
@@ -107,42 +121,48 @@ class Asked:
             if engine not in self._last and not (result.ready() and _failed(result))
         ]
 
-    def answers(self) -> list[Any]:
-        """The dictionaries that came, each engine's last."""
-        return [self._last[engine] for engine in sorted(self._last)]
-
-    def alive(self) -> list[dict[str, Any]]:
-        """The last word of each engine that still runs."""
-        return [self._alive[e] for e in self.running if e in self._alive]
+    def said(self, engine: int) -> dict[str, Any]:
+        """What an engine has answered, as it came; empty without an answer."""
+        said = self._last.get(engine)
+        return said if isinstance(said, dict) else {}
 
     def checked(self) -> list[Answer]:
-        """An answer of each engine, or why there is none."""
+        """An answer of each engine, its last word while it runs, or why there is none.
+
+        In the order in which they were asked.
+        """
         return [self._checked(engine) for engine in self.results]
 
     def _checked(self, engine: int) -> Answer:
+        name, result = self.names.get(engine, engine), self.results[engine]
         if engine in self._last:
-            return read(self._last[engine], engine)
-        result = self.results[engine]
-        if not result.ready():
-            if engine in self._alive:
-                return read(self._alive[engine], engine)
-            return Unfinished(engine, "silent", "no answer yet")
-        error = _failed(result)
-        if error is None:
-            return Unfinished(engine, "silent", "it ended without an answer")
-        return _unfinished(engine, error)
+            return read(self._last[engine], name)
+        last_word = read(self._alive[engine], name) if engine in self._alive else None
+        error = _failed(result) if result.ready() else None
+        if error is not None:
+            unfinished = _unfinished(name, error)
+            if isinstance(last_word, Alive):
+                return replace(unfinished, line=last_word.line)
+            return unfinished
+        if last_word is not None:
+            return last_word
+        ended = "it ended without an answer" if result.ready() else "no answer yet"
+        return Unfinished(name, "silent", ended)
 
 
-def _unfinished(engine: int, error: BaseException) -> Unfinished:
-    name = getattr(error, "ename", type(error).__name__)
-    text = getattr(error, "evalue", str(error))
-    if name in _MISSING and "gpumagic" in str(text):
-        return Unfinished(engine, "garbage", "it has no gpumagic: pip install it there")
-    died = type(error).__name__ == "EngineError"
-    return Unfinished(engine, "died" if died else "raised", f"{name}: {text}")
+def _unfinished(name: int, error: BaseException) -> Unfinished:
+    kind = str(getattr(error, "ename", type(error).__name__))
+    text = str(getattr(error, "evalue", error)).partition("\n")[0]
+    if kind in _MISSING and "gpumagic" in text:
+        has = "no gpumagic" if "gpumagic." not in text else "an older gpumagic"
+        return Unfinished(name, "garbage", f"it has {has}: pip install -U gpumagic")
+    if type(error).__name__ == "EngineError":
+        return Unfinished(name, "died", "its engine is gone")
+    why = "interrupted" if kind == KeyboardInterrupt.__name__ else "raised"
+    return Unfinished(name, why, f"{kind}: {text}")
 
 
-def _metadata(result: Any) -> dict[str, Any]:
+def metadata_of(result: Any) -> dict[str, Any]:
     """One dictionary for one engine, whichever way this version has it."""
     metadata = result.metadata
     return metadata if isinstance(metadata, dict) else dict(metadata[0])
@@ -159,33 +179,41 @@ class Engines:
 
     Args:
         client: Of ipyparallel.
+
+    Attributes:
+        client: Likewise.
+
+        names: The rank of each engine, as far as any has told.
     """
 
     def __init__(self, client: Any) -> None:
-        self._client = client
-
-    @property
-    def numbers(self) -> list[int]:
-        """Those that are there now."""
-        return list(self._client.ids)
+        self.client = client
+        self.names: dict[int, int] = {}
 
     def chosen(self, on: str | None) -> list[int]:
         """Some of them, as typed: 0,2 or 0-3; all without a word."""
-        there = self.numbers
+        there = list(self.client.ids)
         if not there:
             raise GpuMagicError(
                 "no engine is there yet", "wait for them: rc.wait_for_engines(4)"
             )
         if on is None:
             return there
-        wanted = [number for part in on.split(",") for number in _range(part)]
-        for number in wanted:
-            if number not in there:
-                raise GpuMagicError(
-                    f"there is no engine {number}",
-                    f"there are {there[0]} to {there[-1]}",
-                )
-        return wanted
+        found = (each for part in on.split(",") for each in _range(part, there))
+        return list(dict.fromkeys(found))
+
+    def busy(self, targets: Sequence[int]) -> list[int]:
+        """Those among some that still run something, whoever has asked for it."""
+        until_s = time.monotonic() + _BUSY_S
+        while busy := self._busy(targets):
+            if time.monotonic() > until_s:
+                break
+            time.sleep(_PAUSE_S)
+        return busy
+
+    def _busy(self, targets: Sequence[int]) -> list[int]:
+        said = self.client.queue_status(list(targets))
+        return [each for each in targets if said.get(each, {}).get("queue")]
 
     def ask(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
@@ -199,24 +227,49 @@ class Engines:
 
             each: What belongs to the request, for an engine.
         """
-        results = {}
-        for engine in targets:
-            request = json.dumps({"kind": kind, "engine": engine, **each(engine)})
-            results[engine] = self._client[engine].execute(
-                _CODE.format(request), silent=False, block=False
+        lines = {
+            engine: _CODE.format(
+                json.dumps(
+                    {"version": VERSION, "kind": kind, "engine": engine, **each(engine)}
+                )
             )
-        return Asked(results)
+            for engine in targets
+        }
+        views = {engine: self.client[engine] for engine in lines}
+        results = {
+            engine: views[engine].execute(line, silent=False, block=False)
+            for engine, line in lines.items()
+        }
+        return Asked(results, self.names)
 
     def interrupt(self, targets: Sequence[int]) -> None:
         """Send them Ctrl-C."""
-        self._client.send_signal(signal.SIGINT, targets=list(targets), block=False)
+        if targets:
+            self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
+
+    def forget(self, asked: Asked) -> None:
+        """Let ipyparallel forget what has been shown: it keeps all that ever came."""
+        ended = [result for result in asked.results.values() if result.ready()]
+        with contextlib.suppress(RuntimeError, ValueError):  # it still runs, or is gone
+            self.client.purge_local_results(ended)
 
 
-def _range(part: str) -> list[int]:
+def _range(part: str, there: Sequence[int]) -> list[int]:
     first, dash, last = part.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
         raise GpuMagicError(f"{part!r} names no engines", "write --on 0,2 or --on 0-3")
-    return list(range(int(first), int(last if dash else first) + 1))
+    ends = int(first), int(last if dash else first)
+    for number in ends:
+        if number not in there:
+            raise GpuMagicError(
+                f"there is no engine {number}", f"there are {there[0]} to {there[-1]}"
+            )
+    found = [each for each in there if ends[0] <= each <= ends[1]]
+    if not found:
+        raise GpuMagicError(
+            f"{part!r} names no engines", f"write --on {ends[1]}-{ends[0]}"
+        )
+    return found
 
 
 def wait_for(asked: Asked, *, each_moment: Callable[[], object] = lambda: None) -> None:
@@ -229,15 +282,37 @@ def wait_for(asked: Asked, *, each_moment: Callable[[], object] = lambda: None) 
     """
     ended_s: float | None = None
     while True:
-        for _ in asked.news():
-            pass
+        asked.news()
         each_moment()
         if not asked.awaited:
+            _let_end(asked)
             return
-        if asked.running:
+        if any(not asked.results[engine].ready() for engine in asked.awaited):
             ended_s = None
         elif ended_s is None:
             ended_s = time.monotonic()
         elif time.monotonic() - ended_s > _LATE_S:
             return
         time.sleep(_PAUSE_S)
+
+
+def _let_end(asked: Asked) -> None:
+    """Wait for lines that have answered to end, which is what they do next."""
+    until_s = time.monotonic() + _ENDS_S
+    while asked.running and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+
+
+def hear(asked: Asked, *, within_s: float) -> None:
+    """Wait until each engine that runs has said something anew.
+
+    Args:
+        asked: What was asked.
+
+        within_s: For how long at most.
+    """
+    until_s, heard = time.monotonic() + within_s, set[int]()
+    asked.news()
+    while not heard.issuperset(asked.running) and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+        heard |= asked.news()

@@ -11,55 +11,92 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+_NUMBER = "collective_seq_id"
 _BACKEND = ":"  # what stands behind it is the collective: gloo:all_reduce
 
 
-def flight() -> dict[str, Any] | None:
+def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     """The last collective of each group, and those that are open; None if unknown.
 
     In the shape in which it travels: see `answers.Flight`.
+
+    Args:
+        asks_for_calls: Whether to find out what is open; else nothing is said to be.
     """
-    numbers = _told(with_calls=False).get("pg_status")
-    if not isinstance(numbers, dict):
+    groups = numbers()
+    if groups is None:
         return None
-    called = {group: _number(said, "enqueued") for group, said in numbers.items()}
-    maybe_open = {
-        group
-        for group in called
-        if called[group] > _number(numbers[group], "completed")
+    last, under_way = _calls(groups) if asks_for_calls else ({}, {})
+    return {
+        "under_way": [_row(group, call) for group, call in under_way.items()],
+        "last": [
+            _row(group, last[group]) if group in last else [group, its.called, "", ""]
+            for group, its in groups.items()
+            if its.called >= 0
+        ],
     }
-    calls = _last_calls() if maybe_open else {}
-    under_way, last = [], []
-    for group, number in called.items():
-        if number < 0:
-            continue
-        call = calls.get(group, {})
-        # torch learns late that one of gloo has ended: `retired` is what it knows.
-        is_open = group in maybe_open and not call.get("retired", False)
-        (under_way if is_open else last).append(_row(group, number, call))
-    return {"under_way": under_way, "last": last}
 
 
-def _row(group: str, number: int, call: Mapping[str, Any]) -> list[Any]:
+class Numbers(NamedTuple):
+    """How far a rank is in the order of one group; -1 before the first.
+
+    Attributes:
+        called: How many were called, with what only two have to do with.
+
+        ended: How many torch knows to have ended; of gloo it learns that late.
+    """
+
+    called: int
+    ended: int
+
+
+def numbers() -> dict[str, Numbers] | None:
+    """How far this rank is in the order of each group; None if unknown."""
+    said = _told(with_calls=False).get("pg_status")
+    if not isinstance(said, dict):
+        return None
+    return {
+        str(group): Numbers(_number(its, "enqueued"), _number(its, "completed"))
+        for group, its in said.items()
+    }
+
+
+def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
     name = str(call.get("profiling_name", "")).rpartition(_BACKEND)[2]
     sizes = call.get("input_sizes")
-    return [group, number, name, "" if sizes is None else json.dumps(sizes)]
+    return [group, call[_NUMBER], name, "" if sizes is None else json.dumps(sizes)]
 
 
-def _last_calls() -> dict[str, dict[str, Any]]:
-    """The newest call of each group, by the name of the group."""
-    found = {}
-    for each in _told(with_calls=True).get("entries", ()):
-        if isinstance(each, dict) and not each.get("is_p2p"):
-            group = each.get("process_group") or ["0"]
-            found[str(group[0])] = each
-    return found
+def _calls(
+    groups: Mapping[str, Numbers],
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """By group: its last call, and its first one that has not ended.
+
+    The recorder keeps what a group of the same name has left open before it was begun
+    anew: going back in time, it begins where numbers do not fall any more.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    under_way: dict[str, dict[str, Any]] = {}
+    least = {group: its.called + 1 for group, its in groups.items()}
+    for each in reversed(_told(with_calls=True).get("entries", [])):
+        group = str((each.get("process_group") or ["0"])[0])
+        number = each.get(_NUMBER, -1)
+        if each.get("is_p2p") or group not in least:
+            continue
+        if not 0 <= number < least[group]:
+            del least[group]
+            continue
+        least[group] = number
+        last.setdefault(group, each)
+        if not each.get("retired", False):
+            under_way[group] = each
+    return last, under_way
 
 
 def _number(said: object, what: str) -> int:

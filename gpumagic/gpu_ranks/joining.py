@@ -5,12 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import os
 import socket
+import sys
+import time
 from typing import Any
 
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank
 
-_PATIENCE_S = 60.0
+_PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
+_LATER = dt.timedelta(
+    minutes=30
+)  # with what is asked of the store afterwards, as torch
+_TOGETHER_S = 1.0  # then a cell begins without those that have not come
+_LOOK_S = 0.0005
+_HERE = "127.0.0.1"
+
+_store: Any = None  # of rank 0, until its group has been begun
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
@@ -31,18 +41,21 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def meet(asked: dict[str, Any]) -> dict[str, Any]:
-    """Where others can meet this process, which is to be rank 0.
+    """Let others meet this process, which is to be rank 0, and say where.
+
+    The system gives the port to torch's own store, so nobody else can have it.
 
     Args:
-        asked: `engine`.
+        asked: `engine`; `one_host`, whether all are on this one.
     """
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    return on_rank.seat(asked["engine"]) | {
-        "address": socket.gethostname(),
-        "port": port,
-    }
+    import torch.distributed as dist
+
+    global _store  # noqa: PLW0603 -- it has to live until `join`
+    address = _HERE if asked["one_host"] else socket.gethostname()
+    _store = dist.TCPStore(
+        address, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE
+    )
+    return on_rank.seat(asked["engine"]) | {"address": address, "port": _store.port}
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +67,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     """
     import torch.distributed as dist
 
+    global _store
     variables = {
         "RANK": asked["rank"],
         "WORLD_SIZE": asked["world_size"],
@@ -62,27 +76,48 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_PORT": asked["port"],
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
+    store, _store = _store if asked["rank"] == 0 else None, None
     try:
         if dist.is_initialized():
             dist.destroy_process_group()
+        if store is None:
+            store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
         dist.init_process_group(
             asked["backend"],
+            store=store,
             rank=asked["rank"],
             world_size=asked["world_size"],
-            timeout=dt.timedelta(seconds=asked.get("timeout_s", 1800)),
         )
+        on_rank.warm_up()
+        meet_all("gpumagic: joined", asked["world_size"], within_s=60.0)
+        dist.barrier()  # the first one connects all with all
+        store.set_timeout(_LATER)
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
-    _warm_up()
     return on_rank.seat(asked["engine"])
 
 
-def _warm_up() -> None:
-    """Import and start here what the first measured cell would else pay for.
+def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> None:
+    """Wait for the other ranks of the group, if all of them are to come.
 
-    Ranks that import late would be blamed for it.
+    It goes through the group's store, since a collective is the user's: one that a rank
+    does not come to would hang.
+
+    Args:
+        key: For each occasion another one.
+
+        ranks: How many are to come.
+
+        within_s: How long to wait.
     """
-    import torch
-
-    with on_rank.measuring():
-        torch.distributed.barrier()
+    distributed = sys.modules.get("torch.distributed")
+    _, world_size, _ = on_rank.group()
+    if distributed is None or world_size != ranks or ranks < 2:
+        return
+    store_of = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    if store_of is None:
+        return
+    store, until_s = store_of(), time.monotonic() + within_s
+    store.add(key, 1)
+    while store.add(key, 0) < ranks and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)

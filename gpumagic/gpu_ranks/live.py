@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.drawing import Column, Drawing, Table
 from gpumagic.gpu_ranks import analysis
-from gpumagic.gpu_ranks.answers import Alive, read
+from gpumagic.gpu_ranks.answers import Alive, Done, Sums
+from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.gpu_ranks.view_where import waiting_text
 from gpumagic.notebook.live import place_in
-from gpumagic.report.units import count_text, seconds_text
+from gpumagic.report.units import count_text, listed, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.gpu_ranks.records import Waiting
 
@@ -37,7 +40,6 @@ class Panel:
         self._place = place_in(shell)
         self._hang_s = hang_s
         self._began_s = self._drawn_s = time.monotonic()
-        self._open: tuple[Any, float] = (None, 0.0)
         self._interrupted = ""
 
     def __enter__(self) -> Self:
@@ -55,53 +57,72 @@ class Panel:
         """Say that Ctrl-C was sent on, and what a second one does."""
         told = count_text(len(running), "engine")
         self._interrupted = (
-            f"Ctrl-C was sent to {told}; one that waits in a collective may not hear "
-            "it. Ctrl-C again stops waiting."
+            f"Ctrl-C was sent to {told}. Waiting in a collective, a rank may not hear "
+            "it: Ctrl-C again stops waiting."
         )
-        self._drawn_s = 0.0
+        self._drawn_s = -math.inf
 
     def see(self, asked: Asked) -> None:
         """Draw how things stand, four times a second at most."""
         now_s = time.monotonic()
-        early = now_s - self._began_s < _BEGINS_AFTER_S
+        early = now_s - self._began_s < _BEGINS_AFTER_S and not self._interrupted
         if early or now_s - self._drawn_s < _FEWEST_S_BETWEEN:
             return
         self._drawn_s = now_s
         self._place.show(self._drawing(asked, now_s))
 
     def _drawing(self, asked: Asked, now_s: float) -> Drawing:
-        said = asked.alive()
-        waiting = self._hanging(analysis.where(said).waiting, now_s)
-        alive = [each for one in said if isinstance(each := read(one, 0), Alive)]
+        answers = asked.checked()
         took = seconds_text(now_s - self._began_s)
-        title = f"{len(asked.running)} of {len(asked.results)} engines run since {took}"
-        if waiting is not None:
+        running, all_of_them = len(asked.running), len(asked.results)
+        title = f"{running} of {count_text(all_of_them, 'engine')} run since {took}"
+        if gone := [str(each.name) for each in answers if _has_died(each)]:
+            title = f"Engine of rank {listed(gone)} is gone; {title}"
+        if waiting := self._hanging(answers):
             title = waiting_text(waiting)
-        return Drawing(self._interrupted or title, (_table(alive),) if alive else ())
+        return Drawing(self._interrupted or title, (_table(answers),))
 
-    def _hanging(self, waiting: Sequence[Waiting], now_s: float) -> Waiting | None:
-        """The collective that has been open for long with the same ranks missing."""
-        first = next((each for each in waiting if each.missing), None)
-        key = first and (first.collective, first.number, first.missing)
-        if key != self._open[0]:
-            self._open = key, now_s
-        return first if first and now_s - self._open[1] >= self._hang_s else None
+    def _hanging(self, answers: Sequence[Answer]) -> Waiting | None:
+        """The collective that has long been open, as a rank has not called it."""
+        return next(
+            (
+                each
+                for each in analysis.where_of(answers).waiting
+                if each.waited_s is not None and each.waited_s >= self._hang_s
+            ),
+            None,
+        )
 
 
-def _table(alive: Sequence[Alive]) -> Table:
+def _has_died(answer: Answer) -> bool:
+    return isinstance(answer, Unfinished) and answer.why == "died"
+
+
+def _table(answers: Sequence[Answer]) -> Table:
+    rows = sorted(answers, key=lambda each: each.name)
     return Table(
         "Where ranks are",
         (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")),
-        tuple(
-            (
-                str(each.name),
-                f"waits in {each.inside}" if each.inside else "works",
-                "" if each.line is None else each.line.where,
-                _steps(each),
-            )
-            for each in sorted(alive, key=lambda each: each.name)[:_MOST_ROWS]
-        ),
+        tuple((str(each.name), *_row(each)) for each in rows[:_MOST_ROWS]),
     )
+
+
+def _row(answer: Answer) -> tuple[str, str, str]:
+    if isinstance(answer, Done | Sums):
+        return "at the end" if answer.error is None else "has failed", "", ""
+    if isinstance(answer, Unfinished):
+        return "begins" if answer.why == "silent" else f"has {answer.why}", "", ""
+    if not isinstance(answer, Alive):
+        return "at the end", "", ""
+    line = "" if answer.line is None else answer.line.where
+    return _state(answer), line, _steps(answer)
+
+
+def _state(alive: Alive) -> str:
+    """Waiting or working; backward waits for others without being in torch's Python."""
+    if alive.inside:
+        return f"waits in {alive.inside}"
+    return "waits for others" if alive.working is False else "works"
 
 
 def _steps(each: Alive) -> str:

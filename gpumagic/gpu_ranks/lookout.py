@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, numbers
 from gpumagic.report.places import Places, name_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver
 
-EVERY_S = 2.0
+EVERY_S = 1.0
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
@@ -59,6 +59,9 @@ class Lookout:
         self._ended = threading.Event()
         self._main = threading.get_ident()
         self._began_s = time.monotonic()
+        self._before: Any = None  # what did not move, if nothing moves
+        self._since_s = 0.0
+        self._flight: dict[str, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def __enter__(self) -> Self:
@@ -79,23 +82,57 @@ class Lookout:
         """Where this rank is just now."""
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 -- as faulthandler
         loops = self._looking.loops()
+        inside = _inside(frame)
+        recorded, stuck_s = self._flown(inside)
         return {
             "version": VERSION,
             "kind": "alive",
             "rank": self._rank,
             "engine": self._engine,
             "since_s": time.monotonic() - self._began_s,
-            "flight": flight(),
+            "flight": recorded,
             "line": _users_line(frame),
-            "inside": _inside(frame),
+            "inside": inside,
+            "stuck_s": stuck_s,
             "progress": [loops[0].done, loops[0].total] if loops else None,
+            "working": None if inside is None and recorded is None else not stuck_s,
         }
+
+    def _flown(self, inside: str | None) -> tuple[dict[str, Any] | None, float | None]:
+        """What the recorder says, and since when the same collective has been open.
+
+        Without a recorder a thread that has not computed since the last look, and is
+        in the same function of torch.distributed, is thought to be in the same call.
+
+        To ask for calls takes long: it is done where nothing has been called since the
+        last look, and as long as one is open.
+        """
+        groups = numbers()
+        at = groups or (inside and (inside, _computed_ms(self._main)))
+        now_s = time.monotonic()
+        if not at or at != self._before:
+            self._before, self._since_s, self._flight = at, now_s, None
+            return flight(asks_for_calls=False), None
+        if groups is None:
+            return None, now_s - self._since_s
+        if self._flight is None or self._flight["under_way"]:
+            self._flight = flight()
+        is_open = bool(self._flight and self._flight["under_way"])
+        return self._flight, now_s - self._since_s if is_open else None
 
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
             # What cannot be told is not told; the cell is the user's, and goes on.
             with contextlib.suppress(Exception):
                 self._tell(self.said())
+
+
+def _computed_ms(thread: int) -> int | None:
+    """How long a thread has computed; None where the system does not tell."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    return (
+        None if clock_of is None else round(time.clock_gettime(clock_of(thread)) * 1e3)
+    )
 
 
 def _users_line(frame: FrameType | None) -> dict[str, Any] | None:

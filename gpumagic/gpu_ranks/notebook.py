@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis
-from gpumagic.gpu_ranks.engines import Asked, Engines, client_in, wait_for
+from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
 from gpumagic.gpu_ranks.outputs import show_outputs
 from gpumagic.gpu_ranks.records import Seat, Unfinished
+from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.gpu_ranks.options import Options
     from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
     from gpumagic.notebook.magics import GpuMagics
 
-_EVERY_S = 2.0
+_FRESH_S = 2.5  # within which a rank that runs has said where it is
 
 
 class Notebook:
@@ -35,7 +39,10 @@ class Notebook:
     def __init__(self, magics: GpuMagics) -> None:
         self._magics = magics
         self._shell = magics.shell
-        self._running: Asked | None = None
+        self._engines: Engines | None = None
+        self._last: Asked | None = None  # a cell, or what was not waited for
+        self._warm: set[int] = set()
+        self._cells = 0
 
     def answer(self, typed: argparse.Namespace, cell: str | None) -> Any:
         """Do what one line asks for.
@@ -47,7 +54,7 @@ class Notebook:
         """
         __tracebackhide__ = True
         options = options_of(typed, above_a_cell=cell is not None)
-        engines = Engines(client_in(self._shell.user_ns))
+        engines = self._engines_here()
         if cell is not None:
             report: Any = self._run(engines, options, cell)
         else:
@@ -60,138 +67,190 @@ class Notebook:
             report = words[options.word](engines, options)
         return self._magics.show(report, typed)
 
+    def _engines_here(self) -> Engines:
+        """Those of the newest client; what was known of another is forgotten."""
+        client = client_in(self._shell.user_ns)
+        if self._engines is None or self._engines.client is not client:
+            self._engines = Engines(client)
+            self._last, self._warm = None, set()
+        return self._engines
+
     # ------------------------------------------------------------------ seats
 
     def _seats(self, engines: Engines, options: Options) -> SeatsReport:
-        asked = self._asked(engines, "seat", options, lambda _: {})
-        return _seats_of(asked)
+        """Of all that have nothing else to do; the others are named."""
+        targets = engines.chosen(options.on)
+        busy = engines.busy(targets)
+        asked = self._asked(engines, "seat", [e for e in targets if e not in busy])
+        working = tuple(
+            Unfinished(engines.names.get(e, e), "silent", "it is busy") for e in busy
+        )
+        report = _seats_of(asked)
+        return replace(report, unfinished=(*report.unfinished, *working))
 
     def _select(self, engines: Engines, options: Options) -> SeatsReport:
         """All or nothing: each engine is asked whether it could before any does."""
-        local = self._local_ranks(engines, options)
+        targets = self._free(engines, options)
+        local = self._local_ranks(engines, targets)
 
-        def request(engine: int, *, dry_run: bool) -> dict[str, Any]:
-            number = local[engine]
-            return {"gpu": number, "local_rank": number, "dry_run": dry_run}
+        def choose(*, dry_run: bool) -> SeatsReport:
+            asked = self._asked(
+                engines,
+                "choose",
+                targets,
+                lambda e: {"gpu": local[e], "local_rank": local[e], "dry_run": dry_run},
+            )
+            return _seats_of(asked)
 
-        tried = self._asked(
-            engines, "choose", options, lambda each: request(each, dry_run=True)
+        tried = choose(dry_run=True)
+        if tried.unfinished or options.dry_run:
+            return tried
+        return replace(choose(dry_run=False), chosen=True)
+
+    def _group(self, engines: Engines, options: Options) -> SeatsReport:
+        targets = self._free(engines, options)
+        local = self._local_ranks(engines, targets)
+        first = targets[0]
+        one_host = sorted(local.values()) == list(range(len(local)))
+        meeting = self._asked(
+            engines, "meet", [first], lambda _: {"one_host": one_host}
         )
-        refused = _refused(tried)
-        if refused or options.dry_run:
-            return replace(_seats_of(tried, refused=True), chosen=False)
-        done = self._asked(
-            engines, "choose", options, lambda each: request(each, dry_run=False)
+        place = meeting.said(first)
+        if "port" not in place:
+            (why,) = meeting.checked()
+            raise GpuMagicError(
+                f"engine {first} cannot begin a group: {getattr(why, 'text', '')}",
+                "pip install gpumagic[torch] where the engines are, or --on others",
+            )
+        asked = self._asked(
+            engines,
+            "join",
+            targets,
+            lambda engine: {
+                "rank": targets.index(engine),
+                "world_size": len(targets),
+                "local_rank": local[engine],
+                "backend": options.backend,
+                "address": place["address"],
+                "port": place["port"],
+            },
         )
-        return replace(_seats_of(done, refused=True), chosen=True)
+        report = _seats_of(asked)
+        self._warm |= {e for e in targets if not asked.said(e).get("refused")}
+        return report
 
-    def _local_ranks(self, engines: Engines, options: Options) -> Mapping[int, int]:
+    def _local_ranks(
+        self, engines: Engines, targets: Sequence[int]
+    ) -> Mapping[int, int]:
         """The place of each engine on its host."""
         met: Counter[str] = Counter()
         local = {}
-        asked = self._asked(engines, "seat", options, lambda _: {})
-        for engine, seat in zip(asked.results, asked.checked(), strict=True):
+        asked = self._asked(engines, "seat", targets)
+        for engine, seat in zip(targets, asked.checked(), strict=True):
             if not isinstance(seat, Seat):
                 raise GpuMagicError(
                     f"engine {engine} does not answer: {getattr(seat, 'text', '')}",
-                    "type %gpu_ranks to see who does",
+                    "type %gpu_ranks to see who does, and --on to name them",
                 )
             local[engine] = met[seat.host]
             met[seat.host] += 1
         return local
 
-    def _group(self, engines: Engines, options: Options) -> SeatsReport:
-        local = self._local_ranks(engines, options)
-        order = list(local)
-        meeting = self._asked(
-            engines, "meet", replace(options, on=str(order[0])), lambda _: {}
-        ).answers()
-        if not meeting or not isinstance(meeting[0], dict) or "port" not in meeting[0]:
-            raise GpuMagicError(
-                f"engine {order[0]} has no port to meet at", "type %gpu_ranks again"
-            )
-        place = {"address": meeting[0]["address"], "port": meeting[0]["port"]}
-        asked = self._asked(
-            engines,
-            "join",
-            options,
-            lambda engine: {
-                "rank": order.index(engine),
-                "world_size": len(order),
-                "local_rank": local[engine],
-                "backend": options.backend,
-                **place,
-            },
-        )
-        return _seats_of(asked, refused=True)
-
     # ------------------------------------------------------------------- cells
 
     def _run(self, engines: Engines, options: Options, cell: str) -> RanksReport:
-        targets = engines.chosen(options.on)
-        asked = engines.ask(
+        targets = self._free(engines, options)
+        cold = [each for each in targets if each not in self._warm]
+        if cold:
+            self._asked(engines, "warm", cold)
+            self._warm |= set(cold)
+        self._cells += 1
+        asked = self._asked(
+            engines,
             "run",
             targets,
-            lambda _: {"cell": cell, "names": options.names, "every_s": _EVERY_S},
+            lambda _: {
+                "cell": cell,
+                "names": options.names,
+                "key": f"gpumagic: cell {self._cells} of {id(self)}",
+                "ranks": len(targets),
+            },
+            hang_s=options.hang_s,
         )
-        self._running = asked
-        with Panel(self._shell, hang_s=options.hang_s) as panel:
-            self._wait(engines, asked, panel)
+        self._last = asked
         show_outputs(asked.results)
         first = next((line for line in cell.splitlines() if line.strip()), "")
         return analysis.of_answers(
             asked.checked(), code=first.strip(), with_memory=options.memory
         )
 
-    def _wait(self, engines: Engines, asked: Asked, panel: Panel) -> None:
-        """Wait; a first Ctrl-C goes to the engines, a second one ends the waiting."""
-        try:
-            wait_for(asked, each_moment=lambda: panel.see(asked))
-        except KeyboardInterrupt:
-            engines.interrupt(asked.running)
-            panel.interrupted(asked.running)
-            try:
-                wait_for(asked, each_moment=lambda: panel.see(asked))
-            except KeyboardInterrupt:
-                asked.given_up = True
-
     def _where(self, engines: Engines, options: Options) -> WhereReport:
-        del engines, options
-        if self._running is None:
+        if options.on is not None:
+            engines.chosen(options.on)
+        if self._last is None:
             raise GpuMagicError(
                 "nothing has been run on the engines from here",
                 "run the cell under %%gpu_ranks: of %%px nobody can be asked",
             )
-        for _ in self._running.news():
-            pass
-        return analysis.where(self._running.alive())
+        hear(self._last, within_s=_FRESH_S)
+        return analysis.where_of(self._last.checked())
+
+    # ------------------------------------------------------------------ asking
+
+    def _free(self, engines: Engines, options: Options) -> list[int]:
+        """The engines that are meant, unless one of them has something else to do.
+
+        What is asked of it would wait behind that, and nobody could say for how long.
+        """
+        targets = engines.chosen(options.on)
+        busy = engines.busy(targets)
+        if busy:
+            others = [str(each) for each in engines.chosen(None) if each not in busy]
+            use = f"; --on {','.join(others)} uses the others" if others else ""
+            raise GpuMagicError(
+                f"{count_text(len(busy), 'engine')} still busy with what was begun "
+                f"before: {listed(list(map(str, busy)))}",
+                f"%gpu_ranks where tells what runs{use}",
+            )
+        return targets
 
     def _asked(
         self,
         engines: Engines,
         kind: str,
-        options: Options,
-        each: Callable[[int], dict[str, Any]],
+        targets: Sequence[int],
+        each: Callable[[int], dict[str, Any]] = lambda _: {},
+        *,
+        hang_s: float = math.inf,
     ) -> Asked:
-        asked = engines.ask(kind, engines.chosen(options.on), each)
-        wait_for(asked)
+        """Ask and wait; a first Ctrl-C is sent on, a second one ends the waiting."""
+        asked = engines.ask(kind, targets, each)
+        try:
+            with Panel(self._shell, hang_s=hang_s) as panel:
+                _wait(engines, asked, panel)
+        finally:
+            if asked.running:
+                self._last = asked
+        engines.forget(asked)
         return asked
 
 
-def _seats_of(asked: Asked, *, refused: bool = False) -> SeatsReport:
+def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
+    try:
+        wait_for(asked, each_moment=lambda: panel.see(asked))
+    except KeyboardInterrupt:
+        engines.interrupt(asked.running)
+        panel.interrupted(asked.running)
+        with contextlib.suppress(KeyboardInterrupt):
+            wait_for(asked, each_moment=lambda: panel.see(asked))
+
+
+def _seats_of(asked: Asked) -> SeatsReport:
     """A report of the seats, and of who gave none or refused."""
-    report = analysis.seats(asked.answers())
-    silent = tuple(each for each in asked.checked() if isinstance(each, Unfinished))
-    named = {each.name for each in report.unfinished}
-    more = tuple(each for each in silent if each.name not in named)
-    told = _refused(asked) if refused else ()
-    return replace(report, unfinished=(*report.unfinished, *more, *told))
-
-
-def _refused(asked: Asked) -> tuple[Unfinished, ...]:
-    said = (each for each in asked.answers() if isinstance(each, dict))
-    return tuple(
-        Unfinished(each.get("engine") or 0, "refused", str(each["refused"])[:300])
-        for each in said
-        if each.get("refused")
+    report = analysis.seats_of(asked.checked())
+    refused = tuple(
+        Unfinished(asked.names.get(engine, engine), "refused", str(why)[:300])
+        for engine in asked.results
+        if (why := asked.said(engine).get("refused"))
     )
+    return replace(report, unfinished=(*report.unfinished, *refused))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.gpu_ranks import joining, on_rank
+from gpumagic.gpu_ranks.answers import MIME
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MIME = "application/vnd.gpumagic.rank+json"
 
 
 def answer(request: str) -> None:
@@ -27,6 +25,7 @@ def answer(request: str) -> None:
     asked = json.loads(request)
     kinds: dict[str, Callable[[dict[str, Any]], None]] = {
         "seat": lambda asked: _say(on_rank.seat(asked["engine"])),
+        "warm": _warm_up,
         "run": _run,
         "meet": lambda asked: _say(joining.meet(asked)),
         "join": lambda asked: _say(joining.join(asked)),
@@ -40,37 +39,31 @@ def _say(said: dict[str, Any]) -> None:
     get_ipython().display_pub.publish({MIME: said, "text/plain": ""})
 
 
+def _warm_up(asked: dict[str, Any]) -> None:
+    on_rank.warm_up()
+    _say(on_rank.seat(asked["engine"]))
+
+
 def _run(asked: dict[str, Any]) -> None:
     """Run a cell here as if it had been typed here, and say what it did."""
     shell, engine = get_ipython(), asked["engine"]
-    outcome = None
     rank, _, _ = on_rank.group()
     measured = on_rank.Measured()
     try:
         with (
-            Lookout(
-                _say,
-                rank=rank,
+            Lookout(_say, rank=rank, engine=engine, driver=open_driver),
+            on_rank.measuring(
                 engine=engine,
-                every_s=asked["every_s"],
-                driver=open_driver,
-            ),
-            on_rank.measuring(engine=engine, names=asked["names"]) as measured,
+                names=asked["names"],
+                together=lambda: joining.meet_all(asked["key"], asked["ranks"]),
+            ) as measured,
         ):
             outcome = shell.run_cell(asked["cell"], store_history=False)
-            _raise(outcome)
+            measured.error = outcome.error_before_exec or outcome.error_in_exec
     except Exception:
-        if outcome is None:
-            raise  # not the cell's: ours, or the device's
+        if measured.said is None:
+            raise  # ours: what a device says at the end is among what is said
     finally:
         if measured.said is not None:
+            on_rank.warm_up()  # where this cell was the one that has imported torch
             _say(measured.said)
-
-
-def _raise(outcome: Any) -> None:
-    """Let the measurement know of an error, which the shell has shown already."""
-    error = outcome.error_before_exec or outcome.error_in_exec
-    if isinstance(error, KeyboardInterrupt):
-        raise InterruptedError(signal.SIGINT) from error
-    if error is not None:
-        raise error

@@ -8,26 +8,35 @@ by the same rules. What goes out is a plain dictionary; see `answers`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
 import tempfile
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import GpuMagicError, error_line
+from gpumagic.devices.tracing import trace
+from gpumagic.errors import DeviceError, GpuMagicError, error_line
+from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
+from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from gpumagic.cuda_sync_time.api import Watched
     from gpumagic.cuda_sync_time.report import TimingReport
-    from gpumagic.gpu_mem.report import CellReport
+    from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
     from gpumagic.gpu_select.report import Row, SelectReport
@@ -36,6 +45,9 @@ HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mis
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _MOST_NAMES = 10
+_MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
+_VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
+_OF_TWO = frozenset({"send", "recv", "send_recv"})
 _PCI = Path("/sys/bus/pci/devices")
 _NETWORK_CARDS = Path("/sys/class/infiniband")
 
@@ -49,11 +61,9 @@ def seat(engine: int | None = None) -> dict[str, Any]:
     Args:
         engine: Its number among the engines of a cluster.
     """
-    from gpumagic import gpu_select
-
     rank, world_size, backend = group()
     local_rank = _number_in("LOCAL_RANK")
-    told = gpu_select.status()
+    told = _machine()
     row = _current(told, local_rank)
     return {
         "version": VERSION,
@@ -74,6 +84,27 @@ def seat(engine: int | None = None) -> dict[str, Any]:
     }
 
 
+_seen: tuple[Any, SelectReport] | None = None  # what it depended on, and what it was
+
+
+def _machine() -> SelectReport:
+    """Which GPUs this process sees: looked at anew where that may have changed."""
+    from gpumagic import gpu_select
+
+    global _seen  # noqa: PLW0603 -- it takes longer than all else that a rank says
+    runtime = runtime_now()
+    now = (
+        *(os.environ.get(variable) for variable in _VISIBILITY),
+        "torch" in sys.modules,
+        runtime.kind,
+        runtime.started(),
+        id(simulated_box()),
+    )
+    if _seen is None or _seen[0] != now:
+        _seen = now, gpu_select.status()
+    return _seen[1]
+
+
 def group() -> tuple[int | None, int | None, str | None]:
     """Rank, size and backend of this process's group; None without one."""
     distributed = sys.modules.get("torch.distributed")
@@ -84,8 +115,18 @@ def group() -> tuple[int | None, int | None, str | None]:
     return (
         distributed.get_rank(),
         distributed.get_world_size(),
-        str(distributed.get_backend()),
+        _backend(distributed),
     )
+
+
+def _backend(distributed: Any) -> str | None:
+    """What moves the data of GPUs, or of the host where nothing else does."""
+    with contextlib.suppress(Exception):  # what each version calls it differs
+        told = distributed.distributed_c10d.get_backend_config()
+        by_device = dict(each.split(":", 1) for each in str(told).split(","))
+        of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
+        return next(iter(of_gpus), None) or by_device.get("cpu")
+    return None
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
@@ -152,50 +193,155 @@ class Measured:
     """What a block came to.
 
     Attributes:
+        error: What the block has caught itself, and is to be told all the same.
+
         said: The dictionary that goes out; None until the block has ended.
     """
 
     def __init__(self) -> None:
+        self.error: BaseException | None = None
         self.said: dict[str, Any] | None = None
 
 
+_warm: set[bool] = set()  # with and without torch: what has been measured here before
+
+
+def warm_up() -> None:
+    """Import and start what the first measured block would else pay for: seconds.
+
+    Ranks that import late would be blamed for it.
+    """
+    if _has_torch() not in _warm:
+        with measuring():
+            pass
+
+
+def _has_torch() -> bool:
+    return "torch" in sys.modules
+
+
 @contextlib.contextmanager
-def measuring(*, engine: int | None = None, names: bool = False) -> Iterator[Measured]:
+def measuring(
+    *,
+    engine: int | None = None,
+    names: bool = False,
+    together: Callable[[], object] = lambda: None,
+) -> Iterator[Measured]:
     """Measure a block on this rank; an error of its own goes through.
 
     Args:
         engine: Its number among the engines of a cluster.
 
         names: Whether the variables that hold memory are wanted.
-    """
-    from gpumagic import cuda_sync_time, gpu_mem
 
-    measured, error = Measured(), None
+        together: Called when all is ready, to wait for other ranks that begin too.
+    """
+    from gpumagic import cuda_sync_time
+
+    measured = Measured()
+    memory: CellRun | None = None
+    timing: Watched | None = None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
+        # Of a device all is traced: without operators its collectives have no groups.
+        marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
+        whole = str(file) if _has_torch() and not marks_alone else None
         try:
             with (
-                gpu_mem.measure(top=_MOST_NAMES) as memory,
-                cuda_sync_time.watch(trace_file=str(file)) as timing,
+                _counted() as memory,
+                _begun(together),
+                _marks(file) if marks_alone else contextlib.nullcontext() as marks,
+                cuda_sync_time.watch(trace_file=whole) as timing,
             ):
+                if marks is not None:
+                    marks.begin()
                 yield measured
         except BaseException as raised:
-            error = raised
+            measured.error = raised
             raise
         finally:
-            trace = _read(file)
-            measured.said = {
-                "version": VERSION,
-                "kind": "done",
-                "seat": seat(engine),
-                "error": error_line(error),
-                "flight": flight(),
-                **_time(timing.report, trace),
-                "memory": _memory(memory.report),
-                "names": _names(memory.report) if names else None,
-            }
-    if timing.report is not None:
-        measured.said["flags"] = [each.kind.value for each in timing.report.flags]
+            report = None if timing is None else timing.report
+            seen = _read(file)
+            error = measured.error
+            measured.said = _fitting(
+                {
+                    "version": VERSION,
+                    "kind": "done",
+                    "seat": seat(engine),
+                    "error": error_line(error),
+                    "error_line": None if error is None else _line_of(error),
+                    "flight": flight(asks_for_calls=error is not None),
+                    **_time(report, seen),
+                    "memory": None if memory is None else _memory(memory),
+                    "names": _names() if names else None,
+                    "flags": _flags(report),
+                }
+            )
+            _warm.add(_has_torch())
+
+
+@contextlib.contextmanager
+def _begun(together: Callable[[], object]) -> Iterator[None]:
+    """What is prepared for before, and not after, all have met."""
+    together()
+    yield
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[CellRun]:
+    """Counters before and after; names are not looked for, which takes longer."""
+    run = CellRun(runtime_now)
+    run.begin()
+    try:
+        yield run
+    finally:
+        run.end(None)
+
+
+@contextlib.contextmanager
+def _marks(file: Path) -> Iterator[Tracing | None]:
+    """Trace but what is annotated; None where a profiler of the user's runs."""
+    tracing = None
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(DeviceError):
+                started = trace(sys.modules["torch"], CpuRuntime.kind, marks_alone=True)
+                tracing = stack.enter_context(started)
+            try:
+                yield tracing
+            finally:
+                if tracing is not None:
+                    tracing.end()
+    finally:
+        if tracing is not None:
+            with contextlib.suppress(DeviceError, OSError):
+                tracing.save(file)
+
+
+def _flags(timing: TimingReport | None) -> list[str]:
+    """What its timing found, but not that it was traced, as all are."""
+    found = () if timing is None else timing.flags
+    return [each.kind.name for each in found if each.kind is not FlagKind.PROFILED]
+
+
+def _fitting(said: dict[str, Any]) -> dict[str, Any]:
+    """The same with fewer collectives, the first ones, if it would be too long."""
+    while len(json.dumps(said)) > MOST_BYTES and said.get("collectives"):
+        said["collectives"] = said["collectives"][: len(said["collectives"]) // 2]
+    return said
+
+
+def _line_of(error: BaseException) -> dict[str, Any] | None:
+    """The innermost line of the user's that an error came through."""
+    torch = sys.modules.get("torch")
+    places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if places.is_users(file):
+            found = line_in(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return None if found is None else found.to_dict()
 
 
 def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
@@ -203,8 +349,11 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     from gpumagic.gpu_open.rank_trace import rank_of
     from gpumagic.gpu_open.trace_file import read
 
+    if not file.exists() or file.stat().st_size > _MOST_BYTES_READ:
+        return None
     with contextlib.suppress(GpuMagicError):
-        events = read(file)
+        # Its moments are those of one process: all that counts is that they are kept.
+        events = replace(read(file), since_1970=True)
         return events, rank_of(events)
     return None
 
@@ -219,25 +368,36 @@ def _time(
         return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace
     began_ns, ended_ns = _window(events, elapsed_s)
-    zero_ns = rank.zero_ns or 0
     return said | {
         "began_ns": began_ns,
         "ended_ns": ended_ns,
-        "collectives": [
-            [
-                each.group,
-                each.number,
-                each.name,
-                each.nbytes,
-                zero_ns + round(each.start_s * _NS),
-                zero_ns + round(each.end_s * _NS),
-                each.during,
-            ]
-            for each in rank.collectives[:MOST_COLLECTIVES]
-        ],
+        "collectives": _rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
+
+
+def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
+    """What was done with others between beginning and end.
+
+    What has no number of its group's own is counted from the beginning on: ranks may
+    have done more or less with each other before it.
+    """
+    zero_ns, counted = rank.zero_ns or 0, Counter[str | None]()
+    rows: list[list[Any]] = []
+    for each in rank.collectives:
+        start_ns = zero_ns + round(each.start_s * _NS)
+        end_ns = zero_ns + round(each.end_s * _NS)
+        if end_ns <= began_ns or start_ns >= ended_ns:
+            continue
+        number = None  # of what only two have to do with
+        if each.name not in _OF_TWO:
+            number = each.number if each.numbered else counted[each.group]
+            counted[each.group] += 1
+        beside_ns = round((each.hidden_s or 0.0) * _NS)
+        row = [each.group, number, each.name, each.nbytes, start_ns, end_ns]
+        rows.append([*row, each.during, beside_ns])
+    return rows[:MOST_COLLECTIVES]
 
 
 def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
@@ -245,26 +405,30 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
     begin = [each.end_ns for each in events.marks if each.name == _BEGIN]
     end = [each.start_ns for each in events.marks if each.name == _END]
     if begin and end:
-        return begin[0], max(end[-1], begin[0])
-    ends = [each.end_ns for each in (*events.work, *events.operators)]
-    starts = [each.start_ns for each in (*events.work, *events.operators)]
+        # The mark comes when all has been told that a run tells: its time is over then.
+        took_ns = end[-1] - begin[0] if elapsed_s is None else round(elapsed_s * _NS)
+        return begin[0], max(min(end[-1], begin[0] + took_ns), begin[0])
+    starts = [e.start_ns for e in events.work] + [e.start_ns for e in events.operators]
+    ends = [e.end_ns for e in events.work] + [e.end_ns for e in events.operators]
     if not starts:
         return 0, round((elapsed_s or 0.0) * _NS)
     return min(starts), max(ends)
 
 
-def _memory(report: CellReport | None) -> dict[str, Any] | None:
+def _memory(run: CellRun) -> dict[str, Any] | None:
     """The fullest device of this process, and its peak while the block ran."""
     runtime = runtime_now()
     if not runtime.started():
         return None
     found = [read_counters(runtime, device) for device in runtime.devices_in_use()]
-    if not found:
+    known = [each for each in found if each.reserved_bytes is not None]
+    if not known:
         return None
-    now = max(found, key=lambda each: each.reserved_bytes or 0)
-    changes = () if report is None else report.changes
+    now = max(known, key=lambda each: each.reserved_bytes or 0)
     peaks = [
-        each.peak.high_bytes for each in changes if each.after.device == now.device
+        each.peak.high_bytes
+        for each in run.changes()
+        if each.moved and each.after.device == now.device
     ]
     limit = runtime.memory_bytes(now.device)
     return {
@@ -278,8 +442,9 @@ def _memory(report: CellReport | None) -> dict[str, Any] | None:
     }
 
 
-def _names(report: CellReport | None) -> list[list[Any]]:
-    holders = (
-        () if report is None or report.holdings is None else report.holdings.holders
-    )
-    return [[each.name, each.reachable_bytes] for each in holders[:_MOST_NAMES]]
+def _names() -> list[list[Any]]:
+    """The variables that hold most memory now."""
+    from gpumagic import gpu_mem
+
+    found = gpu_mem.holders().holders[:_MOST_NAMES]
+    return [[each.name, each.reachable_bytes] for each in found]

@@ -62,6 +62,7 @@ def options_of(typed: argparse.Namespace, *, above_a_cell: bool) -> Options:
     for option, places in (
         ("mem", "%%gpu_ranks"),
         ("names", "%%gpu_ranks"),
+        ("hang", "%%gpu_ranks"),
         ("backend", "%gpu_ranks group"),
         ("dry_run", "%gpu_ranks select"),
     ):

@@ -52,6 +52,10 @@ class Seat(Record):
             sockets; None where that cannot be told.
 
         simulated: Whether its GPU is a simulated one.
+
+        world_size: How many ranks its group has; None without one.
+
+        backend: Of its group, "nccl" or "gloo"; None without one.
     """
 
     name: int
@@ -69,6 +73,8 @@ class Seat(Record):
     torch: str | None = None
     network_far: bool | None = None
     simulated: bool = False
+    world_size: int | None = None
+    backend: str | None = None
 
 
 class Misplaced(enum.Enum):
@@ -98,7 +104,7 @@ class Unfinished(Record):
     Attributes:
         name: Which one.
 
-        why: "raised", "died", "silent", "interrupted" or "garbage".
+        why: "raised", "died", "silent", "interrupted", "refused" or "garbage".
 
         text: What it said last, in a line.
 

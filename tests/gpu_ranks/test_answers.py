@@ -1,0 +1,137 @@
+"""What ranks send is checked field by field; nothing that comes is an exception."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumagic.gpu_ranks import analysis, answers
+from gpumagic.gpu_ranks.answers import Alive, Done, Seat, Sums
+from gpumagic.gpu_ranks.records import Unfinished
+
+SEAT = {"version": 1, "kind": "seat", "rank": 2, "host": "node1", "pid": 7}
+ALIVE = {"version": 1, "kind": "alive", "rank": 2, "since_s": 1.5}
+DONE = {
+    "version": 1,
+    "kind": "done",
+    "seat": SEAT,
+    "elapsed_s": 2.0,
+    "clock": "host",
+    "began_ns": 10,
+    "ended_ns": 2_000_000_010,
+    "collectives": [["0", 1, "all_reduce", 8, 20, 30, "backward"]],
+    "flags": ["SYNCS"],
+    "memory": {"peak_bytes": 5, "limit_bytes": 9},
+    "phases": {"forward": 0.5},
+    "steps_s": [0.1, 0.2],
+    "names": [["model", 100]],
+    "flight": {"under_way": [["0", 3, "all_reduce"]], "last": [["0", 3, "", ""]]},
+}
+SUMS = {
+    "version": 1,
+    "kind": "sums",
+    "rank": 2,
+    **dict.fromkeys(("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s"), 0.5),
+}
+WHOLE = [SEAT, ALIVE, DONE, SUMS]
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -1, 1 << 64])
+    | st.floats()
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"), [*zip(WHOLE, [Seat, Alive, Done, Sums], strict=True)]
+)
+def test_each_kind_is_read(said, kind):
+    """A whole answer is read as what it is, by the rank that it tells."""
+    found = answers.read(said, 5)
+
+    assert isinstance(found, kind)
+    assert found.name == 2
+
+
+@given(said=anything)
+def test_any_json_is_an_answer_or_garbage(said):
+    """Whatever comes is read or named."""
+    assert isinstance(answers.read(said, 3), Unfinished)
+
+
+@given(
+    whole=st.sampled_from(WHOLE),
+    key=st.sampled_from(sorted({key for each in WHOLE for key in each})),
+    value=anything,
+)
+def test_any_value_of_any_field(whole, key, value):
+    """One field of an answer may hold anything; what comes of it can be analysed."""
+    said = {**whole, key: value}
+
+    assert answers.read(said, 3) is not None
+    analysis.analyse([said, DONE])
+    analysis.where([said, ALIVE])
+    analysis.seats([said, SEAT])
+
+
+@given(
+    row=st.lists(anything, max_size=9),
+    key=st.sampled_from(["collectives", "names", "steps_s", "flags"]),
+)
+def test_any_row_of_any_list(row, key):
+    """So may a row of a list, and what lies in a flight recorder."""
+    analysis.analyse([{**DONE, key: [row]}])
+    analysis.where([{**ALIVE, "flight": {"under_way": [row], "last": row}}])
+
+
+def test_garbage_is_named():
+    """It is said what is wrong: the version, the kind, the field, the size."""
+    told = [
+        answers.read(said, 4).text
+        for said in (
+            {**SEAT, "version": 2},
+            {**SEAT, "kind": "song"},
+            {**SEAT, "pid": "seven"},
+            {**SEAT, "more": "x" * 3_000_000},
+            [1],
+            {**DONE, "ended_ns": 9},
+        )
+    ]
+
+    assert "version 2" in told[0]
+    assert "'song'" in told[1]
+    assert "pid" in told[2]
+    assert "3,000," in told[3]
+    assert "list" in told[4]
+    assert "ended before" in told[5]
+
+
+def test_other_keys_and_missing_ones():
+    """What this version does not know is left alone; what is missing is unknown."""
+    found = answers.read({"version": 1, "kind": "seat", "colour": "red"}, 4)
+
+    assert (found.name, found.host, found.gpu) == (4, "?", None)
+
+
+def test_texts_are_cut_and_cleaned():
+    """A text has 300 characters at most, on one line, without control characters."""
+    found = answers.read({**SEAT, "host": "a\n\x1b[31m" + "b" * 400}, 0)
+
+    assert len(found.host) == 300
+    assert found.host.isprintable()
+
+
+def test_text_of_any_size_and_kind():
+    """An answer as text is measured before it is read."""
+    assert isinstance(answers.from_text(json.dumps(DONE), 0), Done)
+    assert "bytes" in answers.from_text("[" * 3_000_000, 0).text
+    assert "no JSON" in answers.from_text("[" * 100_000, 0).text
+    assert "no JSON" in answers.from_text("1" * 10_000, 0).text

@@ -1,0 +1,486 @@
+"""A real cluster of four engines: what `%gpu_ranks` says of ranks that live and die.
+
+The tests follow each other: a group is begun, used, hung, killed and begun anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.filterwarnings("default"),  # ipyparallel's own
+]
+
+
+class Cluster:
+    """Four engines, and a shell in this process that has their client as `rc`."""
+
+    def __init__(self, folder):
+        import ipyparallel as ipp
+        from IPython.core.interactiveshell import InteractiveShell
+
+        self.cluster = ipp.Cluster(n=4, log_level=40, profile_dir=str(folder / "four"))
+        self.client = self.cluster.start_and_connect_sync(activate=False)
+        InteractiveShell.clear_instance()
+        self.shell = InteractiveShell.instance(colors="nocolor")
+        self.shell.user_ns["rc"] = self.client
+        self.shell.run_line_magic("load_ext", "gpumagic")
+
+    def ask(self, line=""):
+        """The report of a line; an error that is expected is raised."""
+        return self._run(f"%gpu_ranks {line} -o -q")
+
+    def cell(self, body, line=""):
+        """The report of a cell."""
+        return self._run(f"%%gpu_ranks {line} -o -q\n{body}")
+
+    def _run(self, source):
+        outcome = self.shell.run_cell(source)
+        error = outcome.error_before_exec or outcome.error_in_exec
+        if error is not None:
+            raise error
+        return outcome.result
+
+    def rest(self, within_s=30):
+        """Wait until no engine has anything to do."""
+        until_s = time.monotonic() + within_s
+        while any(
+            each["queue"]
+            for each in self.client.queue_status().values()
+            if isinstance(each, dict)
+        ):
+            assert time.monotonic() < until_s, self.client.queue_status()
+            time.sleep(0.05)
+
+    def end(self):
+        """No engine is left."""
+        from IPython.core.interactiveshell import InteractiveShell
+
+        self.client.close()
+        self.cluster.stop_cluster_sync()
+        InteractiveShell.clear_instance()
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """The cluster; it takes some seconds to start, and is started once."""
+    before = os.environ.get("PYTHONPATH")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.end()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@contextlib.contextmanager
+def ctrl_c(*after_s):
+    """Press Ctrl-C in this process, so many seconds from now, while the block runs."""
+    interrupt = (os.getpid(), signal.SIGINT)
+    timers = [threading.Timer(seconds, os.kill, interrupt) for seconds in after_s]
+    for timer in timers:
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def whys(report):
+    """What has become of ranks that gave no whole answer."""
+    return {each.name: each.why for each in report.unfinished}
+
+
+# --------------------------------------------------------------- before a group
+
+
+def test_without_a_group_engines_are_named_by_their_numbers(four):
+    """Each engine has a seat, though torch has been imported nowhere."""
+    report = four.ask()
+
+    assert [each.name for each in report.seats] == [0, 1, 2, 3]
+    assert [each.engine for each in report.seats] == [0, 1, 2, 3]
+    assert len({each.pid for each in report.seats}) == 4
+    assert {each.rank for each in report.seats} == {None}
+
+
+def test_some_engines_alone(four, capsys):
+    """--on 0,2 runs a cell there, and nowhere else; they keep their numbers."""
+    report = four.cell("print('here')", "--on 0,2")
+
+    assert [each.name for each in report.times] == [0, 2]
+    assert "[stdout: 0,2] here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
+def test_engines_that_are_not_there(four, typed):
+    """Who names engines that are not there is told so, before anybody is asked."""
+    from gpumagic.errors import GpuMagicError
+
+    with pytest.raises(GpuMagicError, match="engine"):
+        four.cell("pass", f"--on {typed}")
+
+
+def test_the_first_cell_blames_nobody_for_what_is_started_once(four):
+    """An empty cell takes no second, though profilers start for the first time."""
+    report = four.cell("pass")
+
+    assert all(each.elapsed_s < 1 for each in report.times)
+    assert report.slowest is None
+
+
+# -------------------------------------------------------------------- the group
+
+
+def test_a_group_begins(four):
+    """Ranks follow the engines; it is gloo where there is no GPU."""
+    report = four.ask("group")
+
+    assert not report.unfinished
+    assert [each.rank for each in report.seats] == [0, 1, 2, 3]
+    assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
+    assert report.backend == "gloo"
+
+
+def test_who_is_slow(four, capsys):
+    """A rank that sleeps before a collective is the slow one; the others waited."""
+    report = four.cell(
+        "import time, torch, torch.distributed as dist\n"
+        "x = torch.ones(8)\n"
+        "if dist.get_rank() == 2: time.sleep(0.5)\n"
+        "dist.all_reduce(x)\n"
+        "print(x[0].item())\n"
+    )
+
+    assert report.slowest == 2
+    assert report.matched == 1
+    slow = report.times[2]
+    assert slow.own_s >= 0.5
+    assert all(each.waits_s > 0.3 for each in report.times if each is not slow)
+    assert "[stdout: 0-3] 4.0" in capsys.readouterr().out
+
+
+def test_slow_before_one_collective_of_many(four):
+    """It is told before which collective a rank was late, where it was one alone."""
+    report = four.cell(
+        "for step in range(8):\n"
+        "    if dist.get_rank() == 1 and step == 5: time.sleep(0.4)\n"
+        "    dist.all_reduce(x)\n"
+    )
+
+    assert (report.slowest, report.one_collective) == (1, 5)
+    assert report.matched == 8
+
+
+def test_slow_inside_backward(four):
+    """A rank that is slow inside DDP's backward is named, though all take as long."""
+    report = four.cell(
+        "class Slow(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x.clone()\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        if dist.get_rank() == 3: time.sleep(0.5)\n"
+        "        return g\n"
+        "first, second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.a, self.b = first, second\n"
+        "    def forward(self, x): return self.b(Slow.apply(self.a(x)))\n"
+        "model = torch.nn.parallel.DistributedDataParallel(Net())\n"
+        "model(torch.randn(8, 64)).sum().backward()\n"
+    )
+
+    assert report.slowest == 3
+    walls = [each.elapsed_s for each in report.times]
+    assert max(walls) < 1.5 * min(walls)
+
+
+def test_the_last_value_and_displays_are_shown(four, capsys):
+    """The value of the last line is shown of each engine, as under %%px."""
+    four.cell("dist.get_rank() + 40")
+
+    assert "40" in (out := capsys.readouterr().out)
+    assert "43" in out
+
+
+def test_a_rank_raises(four, capsys):
+    """It is named with its error and its line; the others have their times."""
+    report = four.cell("if dist.get_rank() == 1: raise ValueError('planted')")
+
+    (failed,) = report.unfinished
+    assert (failed.name, failed.why, failed.text) == (
+        1,
+        "raised",
+        "ValueError: planted",
+    )
+    assert failed.line.source.endswith("raise ValueError('planted')")
+    assert [each.name for each in report.times] == [0, 2, 3]
+    assert "ValueError" in capsys.readouterr().err
+
+
+def test_a_cell_that_does_not_compile(four):
+    """It is told here, as of a plain cell, and no engine is asked."""
+    with pytest.raises(SyntaxError):
+        four.cell("def")
+
+
+def test_thirty_megabytes_of_the_users(four, capsys):
+    """What a cell prints comes through whole, and the report beside it."""
+    report = four.cell("print('x' * 30_000_000)", "--on 0")
+
+    assert not report.unfinished
+    assert len(capsys.readouterr().out) > 30_000_000
+
+
+def test_garbage(four):
+    """What no rank of this version can have meant is named, and is no error."""
+    report = four.cell(
+        "from gpumagic.gpu_ranks import on_engine as _engine\n"
+        "_was = _engine._say\n"
+        "def _garbage(said):\n"
+        "    said = dict(said)\n"
+        "    if said['kind'] == 'done':\n"
+        "        rank = dist.get_rank()\n"
+        "        if rank == 1: said['version'] = 99\n"
+        "        if rank == 2: said['began_ns'] = 'early'\n"
+        "        if rank == 3: said['more'] = 'x' * 30_000_000\n"
+        "        _engine._say = _was\n"
+        "    _was(said)\n"
+        "_engine._say = _garbage\n"
+    )
+
+    told = {each.name: each.text for each in report.unfinished}
+    assert whys(report) == dict.fromkeys((1, 2, 3), "garbage")
+    assert "99" in told[1]
+    assert "began_ns" in told[2]
+    assert "30,00" in told[3]
+    assert [each.name for each in report.times] == [0]
+
+
+def test_slow_is_no_hang(four, capsys):
+    """A cell that computes for long says nothing of ranks that wait."""
+    four.cell(
+        "end = time.monotonic() + 3\nwhile time.monotonic() < end: torch.ones(64) @ "
+        "torch.ones(64)",
+        "--hang 1s",
+    )
+
+    told = capsys.readouterr().out
+    assert "engines run since" in told
+    assert "have waited" not in told
+
+
+def test_a_straggler_is_no_hang(four, capsys):
+    """Ranks that wait again and again, each time not for long, do not hang."""
+    four.cell(
+        "for step in range(8):\n"
+        "    if dist.get_rank() == 2: time.sleep(0.5)\n"
+        "    dist.all_reduce(x)\n",
+        "--hang 2s",
+    )
+
+    assert "have waited" not in capsys.readouterr().out
+
+
+# ------------------------------------------------------------- hangs and Ctrl-C
+
+
+def test_ctrl_c_is_sent_to_the_engines(four):
+    """One Ctrl-C interrupts the engines that are used, and the report says so."""
+    with ctrl_c(1.5):
+        report = four.cell("import time; time.sleep(30)", "--on 1,3")
+
+    assert whys(report) == {1: "interrupted", 3: "interrupted"}
+
+
+def test_a_hang_and_two_ctrl_c(four, capsys):
+    """A hang is told while it lasts; after two Ctrl-C `where` tells, a cell refuses."""
+    from gpumagic.errors import GpuMagicError
+
+    with ctrl_c(3.5, 4.0):
+        report = four.cell(
+            "if dist.get_rank() == 2:\n"
+            "    for _ in range(120): time.sleep(0.1)\n"
+            "dist.all_reduce(x)\n",
+            "--hang 1s",
+        )
+    while_it_hung = capsys.readouterr().out
+    where = four.ask("where")
+
+    assert "have waited" in while_it_hung
+    assert set(whys(report)) >= {0, 1, 3}
+    (waiting,) = where.waiting
+    assert waiting.collective == "all_reduce"
+    assert waiting.waiting == (0, 1, 3)
+    assert waiting.waited_s > 1
+    assert waiting.missing == (2,)
+    assert where.told_by == "flight recorder"
+    with pytest.raises(GpuMagicError, match="busy"):
+        four.cell("pass")
+
+
+def test_when_the_missing_rank_has_come_all_is_as_before(four):
+    """Ranks that nobody waits for go on: `where` has them at the end, cells run."""
+    four.cell("dist.all_reduce(x)", "--on 2")  # Ctrl-C has ended its cell before
+    four.rest()
+    where = four.ask("where")
+    report = four.cell("dist.barrier()")
+
+    assert not where.waiting
+    assert not report.unfinished
+    assert report.matched == 1
+
+
+def test_a_rank_that_has_ended_its_cell_is_missing(four):
+    """Who never calls a collective that the others wait in is named, by its end."""
+    with ctrl_c(3.5, 4):
+        four.cell("if dist.get_rank() != 1: dist.all_reduce(x)")
+    where = four.ask("where")
+
+    (waiting,) = where.waiting
+    assert (waiting.waiting, waiting.missing) == ((0, 2, 3), (1,))
+    four.cell("dist.all_reduce(x)", "--on 1")  # which sets the others free
+    four.rest()
+
+
+def test_by_stacks_where_nothing_is_recorded(four):
+    """Without a recorder it is the stacks that tell who waits and who does not."""
+    hide = "from gpumagic.gpu_ranks import flight_recorder as _f; _f._NAMES = ()"
+    four.cell(hide)
+    with ctrl_c(3.5, 4):
+        four.cell(
+            "if dist.get_rank() == 3:\n"
+            "    for _ in range(80): time.sleep(0.1)\n"
+            "dist.all_reduce(x)\n"
+        )
+    where = four.ask("where")
+    four.cell("dist.all_reduce(x)", "--on 3")  # Ctrl-C has ended its cell before
+    four.rest()
+    four.cell(hide.replace("()", "('_dump_fr_trace_json',)"))
+
+    assert where.told_by == "stacks"
+    (waiting,) = where.waiting
+    assert (waiting.waiting, waiting.missing) == ((0, 1, 2), (3,))
+    assert waiting.collective == "all_reduce"
+    assert waiting.waited_s > 1
+    assert dict(waiting.lines)[3].source.startswith("for _ in range(80)")
+
+
+# ------------------------------------------------------- engines that come and go
+
+
+def test_engines_busy_with_something_else(four):
+    """What others have begun on an engine is not queued behind: it is named."""
+    from gpumagic.errors import GpuMagicError
+
+    busy = four.client[[0, 2]].execute("import time; time.sleep(2)", block=False)
+    with pytest.raises(GpuMagicError, match="0 and 2"):
+        four.cell("pass")
+    seats = four.ask()
+    alone = four.cell("pass", "--on 1,3")
+    busy.get()
+
+    assert [each.name for each in seats.seats] == [1, 3]
+    assert whys(seats) == {0: "silent", 2: "silent"}
+    assert [each.name for each in alone.times] == [1, 3]
+
+
+def test_an_engine_without_gpumagic(four):
+    """It is said what it lacks, and the others answer."""
+    hide = "import sys; _kept = {k: sys.modules.pop(k) for k in list(sys.modules) if "
+    hide += "k.startswith('gpumagic')}; sys.modules['gpumagic'] = None"
+    show = "import sys; sys.modules.update(_kept)"
+    four.client[1].execute(hide, block=True)
+    report = four.ask()
+    four.client[1].execute(show, block=True)
+
+    (without,) = report.unfinished
+    assert (without.name, without.why) == (1, "garbage")
+    assert "pip install" in without.text
+    assert [each.name for each in report.seats] == [0, 2, 3]
+
+
+def test_killed_inside_a_collective(four):
+    """Who is killed is named; the ranks that waited for it are told, and give up."""
+    with ctrl_c(4, 4.5):
+        report = four.cell(
+            "import os, signal\n"
+            "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "dist.all_reduce(x)\n"
+        )
+
+    why = whys(report)
+    assert why.pop(3) == "died"
+    assert "raised" in why.values()
+    assert not report.times
+
+
+def test_a_dead_group_is_begun_anew(four):
+    """Those that are left, and one engine that has joined since, make a group."""
+    four.rest()
+    four.cluster.start_engines_sync(n=1)
+    four.client.wait_for_engines(4, timeout=60)
+    report = four.ask("group")
+    cell = four.cell("import torch, torch.distributed as dist\ndist.barrier()")
+
+    assert not report.unfinished
+    assert [each.rank for each in report.seats] == [0, 1, 2, 3]
+    assert [each.engine for each in report.seats] == [0, 1, 2, 4]
+    assert cell.matched == 1
+
+
+def test_killed_outside_a_collective(four):
+    """Who is killed is named by its rank, though its engine has another number."""
+    report = four.cell(
+        "import os, signal\n"
+        "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    assert whys(report) == {3: "died"}
+    assert [each.name for each in report.times] == [0, 1, 2]
+
+
+# --------------------------------------------------------------- simulated GPUs
+
+
+def test_select_gives_each_engine_a_gpu_or_none_any(four):
+    """Local rank k sees GPU k alone; too late is told of each, and nothing is done."""
+    four.client[:].execute("import gpumagic; gpumagic.simulate('4xh100')", block=True)
+    tried = four.ask("select --dry-run")
+    chosen = four.ask("select")
+    four.cell("import torch; y = torch.ones(1 << 20, device='sim')", "--on 1")
+    too_late = four.ask("select")
+
+    assert not tried.chosen
+    assert chosen.chosen
+    assert [each.gpu_number for each in chosen.seats] == [0, 1, 2]
+    assert not too_late.chosen
+    assert [each.why for each in too_late.unfinished] == ["refused"]
+
+
+def test_memory_of_each_rank(four):
+    """--mem tells each rank's peak and limit, and who would run out first."""
+    report = four.cell(
+        "import torch\nz = torch.ones((1 + dist.get_rank()) << 20, device='sim')\n",
+        "--mem",
+    )
+
+    assert report.with_memory
+    assert [each.name for each in report.memory] == [0, 1, 2]
+    assert report.memory[2].peak_bytes >= 3 << 22
+    assert report.runs_out_first in {1, 2}

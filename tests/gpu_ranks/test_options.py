@@ -1,0 +1,61 @@
+"""What may stand behind `%gpu_ranks` is checked before anybody is asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.errors import UsageProblem
+from gpumagic.gpu_ranks.options import options_of
+
+NOTHING = {
+    "what": [],
+    "on": None,
+    "mem": False,
+    "names": False,
+    "backend": None,
+    "dry_run": False,
+    "hang": None,
+}
+
+
+def options(*words, above_a_cell=False, **typed):
+    """What is read of words and options."""
+    every = SimpleNamespace(**NOTHING | typed | {"what": list(words)})
+    return options_of(every, above_a_cell=above_a_cell)
+
+
+@pytest.mark.parametrize("word", ["", "select", "group", "where"])
+def test_each_word(word):
+    """One word says what is asked; none asks where ranks sit."""
+    assert options(*filter(None, [word])).word == word
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ({"words": ["wher"]}, "no word wher"),
+        ({"words": ["group", "now"]}, "one word too many"),
+        ({"words": ["group"], "above_a_cell": True}, "takes no word group"),
+        ({"words": [], "mem": True}, "--mem has no meaning here"),
+        ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
+        ({"words": [], "dry_run": True}, "--dry-run has no meaning here"),
+        ({"words": ["group"], "hang": "3s"}, "--hang has no meaning here"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(typed, says):
+    """It is said what is wrong, and what to type instead."""
+    typed = dict(typed)
+    with pytest.raises(UsageProblem, match=says) as refused:
+        options(*typed.pop("words"), **typed)
+
+    assert refused.value.hint
+
+
+def test_names_are_of_the_memory():
+    """Who asks for names asks for memory."""
+    found = options(above_a_cell=True, names=True, hang="2s", on="0-3")
+
+    assert found.memory
+    assert (found.hang_s, found.on) == (2.0, "0-3")
