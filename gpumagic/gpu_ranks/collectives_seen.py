@@ -3,7 +3,8 @@
 The recorder keeps the newest calls in a ring, with the moment of each, and costs
 nothing that was not paid before. To read it takes some 50 us a call, with Python's lock
 held. So it is read at the end, and before the ring is full only where the code tells
-its steps: there all ranks read at the same step, and none waits for one that reads.
+its steps: there all ranks read at the same step, and none waits for one that reads. A
+job that calls too often for that is told of the newest calls alone.
 
 It does not say when a collective has ended. But none ends before the last rank has
 called it: that is enough for waits, once the clocks are put together. What the transfer
@@ -13,6 +14,7 @@ takes stays unknown, and is part of what a rank does by itself.
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _RING = 2_000  # calls that the recorder keeps unless one of these says otherwise
 _RING_IN = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_READING_S = 50e-6  # a call
+_MOST_OF_TIME = 0.01  # that reading may take while the block runs
 UNKNOWN = "unknown"  # what an answer says of its ends where the recorder has told
 _BYTES = {
     "Byte": 1,
@@ -79,8 +83,10 @@ class Seen:
         self._without = without
         self._most = most
         self._read_at = ring() // 2
+        self._began_s = time.monotonic()
         self._next_check = 1
         self._steps = 0
+        self._is_dear = False
         self._from: int | None = None
         self._checked_at = self._called()
         self._read_to = max(map(_id, _entries()), default=-1)
@@ -91,11 +97,16 @@ class Seen:
     def step(self) -> None:
         """Read before the ring is full; at the same step on all ranks."""
         self._steps += 1
-        if self._steps < self._next_check:
+        if self._steps < self._next_check or self._is_dear:
             return
         called = self._called() - self._checked_at
         if called >= self._read_at:
+            since_s = time.monotonic() - self._began_s
+            self._is_dear = called * _READING_S > _MOST_OF_TIME * since_s
+            if self._is_dear:
+                return
             self.read()
+            self._began_s = time.monotonic()
             called, self._checked_at = 0, self._called()
             self._from = self._steps
         since = self._steps - (self._from or 0)

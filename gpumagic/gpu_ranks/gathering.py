@@ -194,9 +194,10 @@ class Thread:
         while not self._ended.wait(self._every_s):
             # What cannot be told is not told; the block is the user's, and goes on.
             with contextlib.suppress(Exception):
-                self._look()
+                self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Tell where this rank is; on rank 0 hear of the others."""
         now_s = time.monotonic()
         called = numbers()
         if called != self._numbers:

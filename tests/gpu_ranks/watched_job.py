@@ -98,10 +98,11 @@ def slow_ddp(rank: int) -> None:
 def many(rank: int) -> None:
     """More collectives than the recorder keeps, with and without steps."""
     del rank
-    for case, calls in (("many_steps", 10), ("many", 10)):
+    for case, pause_s in (("many_steps", 0.08), ("many", 0.0)):
         with watch() as watched:
-            for _ in range(40):
-                for _ in range(calls):
+            for _ in range(35):
+                time.sleep(pause_s)
+                for _ in range(10):
                     dist.all_reduce(_TENSOR)
                 if case == "many_steps":
                     watched.step()
