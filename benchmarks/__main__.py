@@ -17,6 +17,7 @@ BENCHMARKS = (
     "memory_line",  # what watching every cell's memory costs
     "prefetching",  # what copying ahead costs the host, beside a plain loop
     "reading_traces",  # what %gpu_open costs, beside HolisticTraceAnalysis
+    "ranks_watch",  # what watch() costs a training on several ranks
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -81,6 +81,16 @@ class RanksReport(Report):
 
         clock_error_s: How far the common clock may be off; None without one.
 
+        told_by: What has told when ranks were in a collective, where the block was
+            watched: "flight recorder", "kernels", "profiler" or "simulator"; "" where
+            nothing has, or the cell was run from a notebook.
+
+        moves_known: Whether it is known how long data moved; else that is part of what
+            a rank did by itself, and it waited at most for what is told.
+
+        told_s: The part of the time of which collectives are known, which all times
+            then belong to; None for all of it.
+
         bucketed: Whether figures of single ranks are known only to two per cent, as
             there are too many.
 
@@ -126,6 +136,9 @@ class RanksReport(Report):
     median_own_s: float | None = None
     least_own_s: float | None = None
     clock_error_s: float | None = None
+    told_by: str = ""
+    moves_known: bool = True
+    told_s: float | None = None
     bucketed: bool = False
     waiting: tuple[Waiting, ...] = ()
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()

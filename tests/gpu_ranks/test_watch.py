@@ -1,0 +1,433 @@
+"""watch(): jobs of four ranks that watch themselves, and the pure part of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpumagic import gpu_ranks
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_ranks import clocks, collectives_seen, watching
+from gpumagic.gpu_ranks.collectives_seen import Seen, on_one_clock
+from gpumagic.report.collectives import Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[2]
+JOB = Path(__file__).with_name("watched_job.py")
+RANKS = 4
+SLOW_S = 0.04
+MS = 1_000_000
+UNRECORDED = "this torch records no collectives of gloo"
+
+
+class Job:
+    """What a job has left behind.
+
+    Args:
+        folder: Where its cases wrote what they found.
+
+        said: What it wrote to stdout and stderr.
+    """
+
+    def __init__(self, folder: Path, said: str) -> None:
+        self.folder, self.said = folder, said
+
+    def case(self, name: str, rank: int = 0) -> dict[str, Any]:
+        """What a rank wrote of a case."""
+        file = self.folder / f"{name}.{rank}.json"
+        assert file.exists(), self.said[-6000:]
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    def report(self, name: str) -> dict[str, Any]:
+        """The report that rank 0 had."""
+        found: dict[str, Any] = self.case(name)["report"]
+        return found
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Started by torchrun, once for all cases: to start takes longest."""
+    folder = tmp_path_factory.mktemp("job")
+    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded"
+    cases = f"{healthy},raises,hangs,fails_within,killed"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    ran = subprocess.run(
+        [*torchrun, "--nproc-per-node", str(RANKS), str(JOB), cases, str(folder)],
+        env=_environment(TORCH_FR_BUFFER_SIZE="300"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return Job(folder, ran.stdout + ran.stderr)
+
+
+def by_rank(report: Mapping[str, Any], what: str) -> list[float]:
+    """A figure of each rank."""
+    return [each[what] for each in report["times"]]
+
+
+# ------------------------------------------------------------------ who is slow
+
+
+def test_report_is_on_rank_0_alone(job: Job) -> None:
+    """Rank 0 has a report of all ranks, and the others have none."""
+    assert job.report("even")["ranks"] == RANKS
+    assert [job.case("even", rank)["report"] for rank in (1, 2, 3)] == [None] * 3
+
+
+def test_own_work_and_waits_add_up(job: Job) -> None:
+    """What a rank did by itself and waited for is the time of the block."""
+    for each in job.report("slow")["times"]:
+        parts_s = each["own_s"] + each["waits_s"] + each["moves_s"]
+        assert parts_s == pytest.approx(each["elapsed_s"])
+
+
+def test_nobody_is_named_where_all_are_alike(job: Job) -> None:
+    """Of ranks that work alike nobody is waited for as long as a slow one."""
+    waits_s = by_rank(job.report("slow"), "waits_s")
+    assert max(by_rank(job.report("even"), "blamed_s")) < max(waits_s)
+    assert job.report("even")["matched"] == job.report("slow")["matched"] == 16
+
+
+@pytest.mark.parametrize("case", ["slow", "slow_ddp", "ahead", "unrecorded"])
+def test_straggler_is_named(job: Job, case: str) -> None:
+    """The rank that is slow in each step is the one named, and is waited for."""
+    report, late = job.report(case), 1 if case == "slow_ddp" else 2
+    assert report["slowest"] == late
+    blamed_s = by_rank(report, "blamed_s")
+    least_s = 5 * SLOW_S
+    assert max(blamed_s) == blamed_s[late] > least_s
+    assert (
+        min(s for rank, s in enumerate(by_rank(report, "waits_s")) if rank != late)
+        > least_s
+    )
+
+
+def test_one_late_collective_is_found(job: Job) -> None:
+    """A rank that is late once is named with the collective it was late to."""
+    report = job.report("one")
+    assert report["slowest"] == 1
+    assert report["one_collective"] == 5
+
+
+def test_steps_are_told_by_rank(job: Job) -> None:
+    """The time between two steps is told for each rank."""
+    steps = dict(job.report("slow")["steps_s"])
+    assert sorted(steps) == [0, 1, 2, 3]
+    assert all(len(each) == 7 for each in steps.values())
+    assert min(steps[2]) > SLOW_S
+
+
+def test_says_what_it_does_not_know(job: Job) -> None:
+    """By the recorder transfers are unknown, which is said; a profile knows them."""
+    recorded, profiled = job.report("slow"), job.report("unrecorded")
+    assert (recorded["told_by"], recorded["moves_known"]) == ("flight recorder", False)
+    assert (profiled["told_by"], profiled["moves_known"]) == ("profiler", True)
+
+
+def test_own_group_goes(job: Job) -> None:
+    """Groups are as many after the block as before it, and other ranks save nothing."""
+    assert job.case("even")["groups_left"] == 0
+    assert sorted(each.name for each in job.folder.glob("run.*")) == ["run.0.json"]
+
+
+def test_saved_report_opens_as_it_was(job: Job) -> None:
+    """What was saved is the same report when it is opened."""
+    saved = json.loads((job.folder / "run.0.json").read_text())
+    opened = watching.opened(saved)
+    assert json.loads(json.dumps(opened.to_dict())) == job.report("even")
+
+
+# ---------------------------------------------------------- clocks, and full recorders
+
+
+def test_clock_that_is_ahead_comes_right(job: Job) -> None:
+    """A clock three seconds ahead is put right within the error that is given."""
+    offset_ns = job.case("ahead")["offsets"][3]
+    error_s = job.report("ahead")["clock_error_s"]
+    assert abs(offset_ns / 1e9 + 3) <= error_s + 0.001
+    assert 0 < error_s < SLOW_S
+
+
+def test_full_recorder_is_read_in_time_where_steps_are_told(job: Job) -> None:
+    """With steps all collectives are known, also where there are more than it keeps."""
+    report = job.report("many_steps")
+    assert report["matched"] == 350
+    assert report["told_s"] is None
+
+
+def test_full_recorder_tells_of_the_last_part(job: Job) -> None:
+    """Without steps the newest are known, and all times are of their part alone."""
+    report = job.report("many")
+    assert 250 <= report["matched"] <= 300
+    assert max(by_rank(report, "elapsed_s")) <= report["told_s"] + 1e-9
+    assert report["told_s"] < 10 * max(by_rank(report, "elapsed_s"))
+
+
+# ------------------------------------------------------------------------- failure
+
+
+def test_error_goes_through_and_is_told(job: Job) -> None:
+    """An error of one rank reaches its code, and rank 0 names rank and line."""
+    assert [job.case("raises", rank)["seen"] for rank in range(RANKS)] == [
+        *(None, None, "no such batch", None)
+    ]
+    (failed,) = job.report("raises")["unfinished"]
+    assert (failed["name"], failed["why"]) == (2, "raised")
+    assert failed["text"] == "ValueError: no such batch"
+    assert "watched_job.py" in failed["line"]["where"]
+
+
+def test_hang_is_told_once_while_it_lasts(job: Job) -> None:
+    """Rank 0 says who waits in what, who has not called it, and where that one is."""
+    pytest.importorskip("gpumagic.gpu_ranks.view_where")
+    told = [each for each in job.said.splitlines() if "all_reduce" in each]
+    assert "gpumagic: ranks 0, 1, 3 have waited" in told[0]
+    assert "rank 2 has not called it: watched_job.py" in told[0]
+    assert sum("rank 2 has not" in each for each in told) == 1
+    assert job.report("hangs")["unfinished"] == []
+
+
+def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:
+    """A rank that fails before a collective leaves a report, and is told at once."""
+    report = job.report("fails_within")
+    why = {each["name"]: each["text"] for each in report["unfinished"]}
+    assert why[1] == "ValueError: no such batch"
+    assert job.case("fails_within", 1)["error"] == "ValueError"
+    assert "rank 1 has left the block: ValueError: no such batch" in job.said
+
+
+def test_killed_rank_leaves_a_report_of_the_others(job: Job) -> None:
+    """Of a rank that was killed it is said that it died, in bounded time."""
+    case = job.case("killed")
+    why = {each["name"]: each["why"] for each in case["report"]["unfinished"]}
+    assert why[3] == "died"
+    assert case["report"]["ranks"] == RANKS
+    assert 0 in [each["name"] for each in case["report"]["times"]]
+
+
+# ------------------------------------------------------------------------ one process
+
+
+def test_one_rank_without_a_group() -> None:
+    """Without a group it is one rank, which waits for nobody."""
+    with gpu_ranks.watch() as watched:
+        watched.step()
+        watched.step()
+    assert watched.report is not None
+    (time,) = watched.report.times
+    assert (time.name, time.waits_s, time.own_s) == (0, 0.0, time.elapsed_s)
+    assert watched.report.seats[0].pid == os.getpid()
+
+
+def test_can_be_called_again() -> None:
+    """The function of the room stays a function once its file has been imported."""
+    assert callable(gpu_ranks.watch)
+    assert callable(gpu_ranks.watch)
+
+
+def test_error_of_one_rank_is_in_its_report() -> None:
+    """The report is there also where the block has failed."""
+    with pytest.raises(ZeroDivisionError), gpu_ranks.watch() as watched:
+        _ = 1 / 0
+    assert watched.report is not None
+    assert watched.report.unfinished[0].text == "ZeroDivisionError: division by zero"
+
+
+def test_ranks_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranks that each think they are alone are told to meet first."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(GpuMagicError, match="4 ranks"), gpu_ranks.watch():
+        pass
+
+
+@pytest.mark.parametrize("saved", [{}, {"gpumagic": 2, "kind": "ranks"}])
+def test_unknown_version_is_refused(saved: dict[str, Any]) -> None:
+    """A file of another version, or of something else, is refused by name."""
+    with pytest.raises(GpuMagicError, match="version 1"):
+        watching.opened(saved)
+
+
+@pytest.mark.parametrize(
+    "answers", [[None], [{"version": 1, "kind": "done"}], ["x"], 3]
+)
+def test_garbage_in_a_file_is_named(answers: object) -> None:
+    """What no rank can have meant makes no exception."""
+    absent = [{"name": "x", "said": 4}, 5]
+    saved = {"gpumagic": 1, "kind": "ranks", "answers": answers, "absent": absent}
+    report = watching.opened(saved)
+    assert report.times == ()
+
+
+# ----------------------------------------------------------------------------- pure
+
+
+def _answer(rank: int, *rows: tuple[int, int], **more: Any) -> dict[str, Any]:
+    calls = [
+        ["0", number, "all_reduce", 4, ms * MS, ms * MS, ""] for number, ms in rows
+    ]
+    return {
+        "seat": {"rank": rank},
+        "began_ns": 0,
+        "ended_ns": 100 * MS,
+        "offset_ns": 0,
+        "collectives": calls,
+        "ends": "unknown",
+        **more,
+    }
+
+
+def _spans(answer: Mapping[str, Any]) -> list[tuple[float, float]]:
+    return [(row[4] / MS, row[5] / MS) for row in answer["collectives"]]
+
+
+def test_collective_ends_when_the_last_rank_calls_it() -> None:
+    """Who comes first waits for who comes last, by one clock."""
+    first, last = on_one_clock(
+        [_answer(0, (1, 10)), _answer(1, (1, 70), offset_ns=-20 * MS)]
+    )
+    assert _spans(first) == [(10, 50)]
+    assert _spans(last) == [(50, 50)]
+
+
+def test_who_calls_more_meanwhile_has_worked() -> None:
+    """Of collectives beside other work a rank waits from its last call on at most."""
+    early, _ = on_one_clock(
+        [_answer(0, (1, 10), (2, 30)), _answer(1, (1, 60), (2, 80))]
+    )
+    assert _spans(early) == [(30, 60), (30, 80)]
+
+
+def test_without_a_common_clock_calls_tell_nothing() -> None:
+    """Where clocks could not be put together no waits are made up."""
+    rows = [_answer(0, (1, 10)), _answer(1, (1, 70), offset_ns=None)]
+    assert [each["collectives"] for each in on_one_clock(rows)] == [[], []]
+
+
+def test_only_what_all_know_is_compared() -> None:
+    """Times begin where the recorder of the last rank begins to know."""
+    rows = [_answer(0, (1, 10), (2, 50)), _answer(1, (2, 60), from_ns=40 * MS)]
+    both = on_one_clock(rows)
+    assert [each["began_ns"] for each in both] == [40 * MS, 40 * MS]
+    assert [len(each["collectives"]) for each in both] == [1, 1]
+
+
+class Recorder:
+    """A recorder that keeps the newest ten calls of one group."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.reads = 0
+
+    def call(self, group: str = "0", count: int = 1) -> None:
+        """Record calls."""
+        for _ in range(count):
+            number = len(self.entries) + 1
+            self.entries.append(
+                {
+                    "record_id": number - 1,
+                    "process_group": [group, ""],
+                    "profiling_name": "gloo:all_reduce",
+                    "collective_seq_id": number,
+                    "time_created_ns": number,
+                    "input_sizes": [[2, 3]],
+                    "input_dtypes": ["Float"],
+                }
+            )
+
+    def told(self, *, with_calls: bool) -> dict[str, Any]:
+        """What the recorder says."""
+        self.reads += with_calls
+        last = {"last_enqueued_collective": str(len(self.entries))}
+        return {"pg_status": {"0": last}, "entries": self.entries[-10:]}
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Stands in for torch's."""
+    found = Recorder()
+    monkeypatch.setattr(collectives_seen.flight_recorder, "_told", found.told)
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "10")
+    monkeypatch.setattr(collectives_seen, "_READING_S", 0.0)
+    return found
+
+
+def test_only_what_comes_after_the_beginning_counts(recorder: Recorder) -> None:
+    """What was called before the block, or by the group beside, is not of it."""
+    recorder.call(count=3)
+    seen = Seen("ours", most=100)
+    recorder.call(count=2)
+    recorder.call("ours")
+    seen.read()
+    assert [row[:4] for row in seen.rows] == [
+        ["0", 4, "all_reduce", 24],
+        ["0", 5, "all_reduce", 24],
+    ]
+    assert seen.from_ns is None
+
+
+@pytest.mark.parametrize("calls", [1, 2, 4])
+def test_steps_read_before_the_ring_is_full(recorder: Recorder, calls: int) -> None:
+    """Steps of any size lose nothing, and the recorder is not read at each of them."""
+    seen = Seen(None, most=1000)
+    for _ in range(40):
+        recorder.call(count=calls)
+        seen.step()
+    seen.read()
+    assert [row[1] for row in seen.rows] == [*range(1, 40 * calls + 1)]
+    assert recorder.reads <= 2 + 40 * calls / 5
+
+
+def test_what_is_dear_is_not_read(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where calls come too often, steps read nothing: the end alone does."""
+    monkeypatch.setattr(collectives_seen, "_READING_S", 1.0)
+    seen = Seen(None, most=1000)
+    reads = recorder.reads
+    for _ in range(40):
+        recorder.call()
+        seen.step()
+    assert recorder.reads == reads
+    seen.read()
+    assert [row[1] for row in seen.rows] == [*range(31, 41)]
+
+
+def test_what_is_lost_is_said(recorder: Recorder) -> None:
+    """Where the ring has lost calls, what is known begins after them."""
+    seen = Seen(None, most=100)
+    recorder.call(count=25)
+    seen.read()
+    assert [row[1] for row in seen.rows] == [*range(16, 26)]
+    assert seen.from_ns == 16
+
+
+def test_no_more_are_kept_than_are_wanted(recorder: Recorder) -> None:
+    """Of too many the first are kept, until the first that is left out."""
+    seen = Seen(None, most=4)
+    recorder.call(count=6)
+    seen.read()
+    recorder.call(count=2)
+    seen.read()
+    assert [row[1] for row in seen.rows] == [1, 2, 3, 4]
+    assert seen.until_ns == 5
+
+
+def test_drift_is_part_of_the_error() -> None:
+    """What clocks drift apart during a block is in the error of their offset."""
+    first, last = {"a": Offset(100, 5), "b": Offset(7, 1)}, {"a": Offset(140, 9)}
+    assert clocks.between(first, last) == {"a": Offset(120, 29), "b": Offset(7, 1)}

@@ -1,0 +1,206 @@
+"""A job of torch.distributed that watches itself; run on each rank by test_watch.py.
+
+Each case writes what rank 0 has found into a file of its name, beside what all ranks
+may be asked afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpumagic.gpu_ranks import clocks, collectives_seen, watch, watching
+
+OUT = Path(sys.argv[2])
+SLOW_S = 0.04
+AHEAD_NS = 3_000_000_000
+_TENSOR = torch.ones(1000)
+
+
+def steps(count: int = 8, calls: int = 2) -> Any:
+    """Nearly the same work on all ranks, and what they do together."""
+    for step in range(count):
+        time.sleep(0.01)
+        yield step
+        for _ in range(calls):
+            dist.all_reduce(_TENSOR)
+
+
+def note(case: str, watched: Any, **more: Any) -> None:
+    """Write down what this rank knows of a case."""
+    rank = dist.get_rank()
+    report = watched.report
+    said = {"report": None if report is None else report.to_dict(), **more}
+    (OUT / f"{case}.{rank}.json").write_text(json.dumps(said))
+
+
+def fail() -> None:
+    """Do what ranks do whose data is wrong."""
+    raise ValueError("no such batch")
+
+
+def even(rank: int) -> None:
+    """No rank is slow."""
+    groups = len(dist.distributed_c10d._world.pg_map)
+    with watch() as watched:
+        for _ in steps():
+            watched.step()
+    watched.save(OUT / f"run.{rank}.json")
+    left = len(dist.distributed_c10d._world.pg_map) - groups
+    note("even", watched, groups_left=left)
+
+
+def slow(rank: int) -> None:
+    """One rank is slow in each step."""
+    with watch(memory=True) as watched:
+        for _ in steps():
+            if rank == 2:
+                time.sleep(SLOW_S)
+            watched.step()
+    note("slow", watched)
+
+
+def one(rank: int) -> None:
+    """One rank is late to one collective."""
+    with watch() as watched:
+        for step in steps(calls=1):
+            if rank == 1 and step == 5:
+                time.sleep(10 * SLOW_S)
+    note("one", watched)
+
+
+def slow_ddp(rank: int) -> None:
+    """One rank is slow inside backward, beside which gradients are exchanged."""
+    layers = [torch.nn.Linear(50, 50) for _ in range(3)]
+    if rank == 1:
+        layers[1].register_full_backward_hook(lambda *_: time.sleep(SLOW_S))
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers), bucket_cap_mb=0.01
+    )
+    model(torch.ones(2, 50)).sum().backward()
+    with watch() as watched:
+        for _ in range(6):
+            model(torch.ones(2, 50)).sum().backward()
+            watched.step()
+    note("slow_ddp", watched)
+
+
+def many(rank: int) -> None:
+    """More collectives than the recorder keeps, with and without steps."""
+    del rank
+    for case, pause_s in (("many_steps", 0.08), ("many", 0.0)):
+        with watch() as watched:
+            for _ in range(35):
+                time.sleep(pause_s)
+                for _ in range(10):
+                    dist.all_reduce(_TENSOR)
+                if case == "many_steps":
+                    watched.step()
+        note(case, watched)
+
+
+def raises(rank: int) -> None:
+    """One rank raises."""
+    seen = None
+    watched = None
+    try:
+        with watch(patience_s=10) as watched:
+            dist.all_reduce(_TENSOR)
+            if rank == 2:
+                fail()
+    except ValueError as error:
+        seen = str(error)
+    note("raises", watched, seen=seen)
+
+
+def ahead(rank: int) -> None:
+    """One rank's clock is three seconds ahead, and on another machine."""
+    real_now, real_created = clocks.now_ns, collectives_seen._created_ns
+    real_clock = clocks.own_clock
+    if rank == 3:
+        ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
+        clocks.now_ns = watching.now_ns = ahead_ns
+        collectives_seen._created_ns = lambda each: real_created(each) + AHEAD_NS
+        clocks.own_clock = lambda: "another machine"
+    with watch() as watched:
+        for _ in steps():
+            if rank == 2:
+                time.sleep(SLOW_S)
+    offsets = [
+        each["offset_ns"] for each in (watched.to_dict() or {"answers": []})["answers"]
+    ]
+    note("ahead", watched, offsets=offsets)
+    clocks.now_ns = watching.now_ns = real_now
+    collectives_seen._created_ns, clocks.own_clock = real_created, real_clock
+
+
+def unrecorded(rank: int) -> None:
+    """A torch without a recorder."""
+    real, watching.is_recorded = watching.is_recorded, lambda: False
+    with watch() as watched:
+        for _ in steps():
+            if rank == 2:
+                time.sleep(SLOW_S)
+    watching.is_recorded = real
+    note("unrecorded", watched)
+
+
+def hangs(rank: int) -> None:
+    """One rank does not come to a collective for long."""
+    with watch(hang_s=1.0) as watched:
+        dist.all_reduce(_TENSOR)
+        if rank == 2:
+            time.sleep(2.5)
+        dist.all_reduce(_TENSOR)
+    note("hangs", watched)
+
+
+def fails_within(rank: int) -> None:
+    """One rank raises before a collective that the others wait in."""
+    job = dist.new_group(timeout=dt.timedelta(seconds=2))
+    dist.barrier(group=job)
+    error = watched = None
+    try:
+        with watch(hang_s=1.0, patience_s=5) as watched:
+            if rank == 1:
+                fail()
+            dist.all_reduce(_TENSOR, group=job)
+    except (ValueError, RuntimeError) as raised:
+        error = type(raised).__name__
+    note("fails_within", watched, error=error)
+
+
+def killed(rank: int) -> None:
+    """One rank is killed; the launcher tells the others to end, too early."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    began_s, found = time.monotonic(), []
+    with contextlib.suppress(RuntimeError), watch(patience_s=4) as watched:
+        found.append(watched)
+        dist.all_reduce(_TENSOR)
+        time.sleep(1)
+        if rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank != 0:
+            dist.all_reduce(_TENSOR)
+    note("killed", found[0], took_s=time.monotonic() - began_s)
+
+
+def main() -> None:
+    """Run the cases that are named on the command line."""
+    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
+    for case in sys.argv[1].split(","):
+        globals()[case](dist.get_rank())
+
+
+if __name__ == "__main__":
+    main()
