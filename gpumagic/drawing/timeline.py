@@ -218,6 +218,8 @@ class Timeline:
             from the first span to the last.
 
         zero_s: From when on times are told; by default from the beginning.
+
+        share: Of what the share stands beside each lane.
     """
 
     caption: str
@@ -225,6 +227,7 @@ class Timeline:
     kinds: tuple[str, ...] = ()
     window: Span | None = None
     zero_s: float | None = None
+    share: str = "busy"
 
     def zoomed(self, start_s: float, end_s: float) -> Timeline:
         """A part of it, on the same clock and in the same colours.
@@ -303,7 +306,8 @@ class Timeline:
             )
             for lane in self.shown
         ] or [wide_row_html("none", _COLUMNS)]
-        names = (words("lane"), axis_html(self.scale.ticks()), words("busy"))
+        marks = axis_html(self.scale.ticks())
+        names = (words("lane"), marks, words(self.share))
         head = head_html(zip(names, (False, False, True), strict=True))
         return lines((table_html(self.caption, rows, head=head), self._foot_html()))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
     Column,
@@ -13,7 +12,9 @@ from gpumagic.drawing import (
     Table,
 )
 from gpumagic.drawing.timeline import MOST_LANES
+from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_open.trace_records import Clock
+from gpumagic.gpu_open.view_shares import Row
 from gpumagic.gpu_open.view_side_by_side import picture
 from gpumagic.gpu_open.view_trace import (
     file_details,
@@ -32,7 +33,7 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open.report import TraceReport
@@ -44,31 +45,9 @@ if TYPE_CHECKING:
     )
 
 _LANES = 4  # in sight; fewer where there is much to say
-_EACH = 2  # ranks: so many have a row each
-_MOST_ODD = 2
-_ODD = 1.1  # times the median of all, or as much below it
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
-
-_WAITS = (
-    "The rank that came last to a collective waits for nobody: its duration is the "
-    "transfer. What others spent beyond it is waiting."
-)
-_OWN_WORK = "Own work is the rest of the time, in which the GPU may have been idle."
-_BLAMED = "Others waited: of each collective for which it came last, the longest wait."
-
-_WHERE = {
-    "input": "in its input",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer",
-    "host late": "as its host was late",
-}
-_HINTS = {
-    "input": "`%pin_loader LOADER` on its machine; compare disk and CPU with another",
-    "host late": "compare its CPU with another's: other processes, threads, clock",
-}
 
 
 def headline(together: Together) -> str:
@@ -116,7 +95,7 @@ def _where(together: Together) -> str:
     first = _main_difference(together)
     if first is None:
         return ""
-    return f", {_WHERE.get(first.what, f'in {first.what}')}"
+    return f", {view_shares.IN.get(first.what, f'in {first.what}')}"
 
 
 def _main_difference(together: Together) -> Difference | None:
@@ -143,7 +122,13 @@ def parts(report: TraceReport, together: Together) -> Iterator[Part]:
     yield _odd_table(together)
     yield from notes
     yield from _folded(report, together)
-    yield how(report, _facts(together), _WAITS, _OWN_WORK, _BLAMED)
+    yield how(
+        report,
+        _facts(together),
+        view_shares.WAITS,
+        view_shares.OWN_WORK,
+        view_shares.BLAMED,
+    )
 
 
 def _pairs(
@@ -161,83 +146,28 @@ def _pairs(
 
 def odd_ones(together: Together) -> list[RankShare]:
     """The ranks that are unlike the others: the slowest, then the most blamed."""
-    shares = together.ranks
-    usual_s = median([each.own_s for each in shares])
-    odd = [
-        each
-        for each in shares
-        if not usual_s / _ODD <= each.own_s <= usual_s * _ODD
-        or each.rank == together.slowest
-    ]
-    odd.sort(key=lambda each: (each.rank != together.slowest, -each.blamed_s))
-    # Where most are unlike the median, none of them is odd.
-    return odd if 2 * len(odd) <= len(shares) else odd[:1]
+    return view_shares.odd_ones(together.ranks, _share_of(together, together.slowest))
 
 
 def _in_sight(together: Together, most: int) -> list[RankShare]:
-    """The odd ones, then of the others one in the middle, and the ends."""
-    odd = odd_ones(together)[:_MOST_ODD]
-    others = [each for each in together.ranks if each not in odd]
-    others.sort(key=lambda each: each.own_s)
-    middle = len(others) // 2
-    of_others = (others[at] for at in (middle, 0, -1, middle // 2) if others)
-    chosen = list(dict.fromkeys((*odd, *of_others)))[:most]
-    return [each for each in together.ranks if each in chosen]
+    slow = _share_of(together, together.slowest)
+    return view_shares.in_sight(together.ranks, slow, most)
 
 
 def _odd_table(together: Together) -> Table:
-    """The odd ones each, and all others as a range; a few ranks each."""
-    shares = together.ranks
-    odd = odd_ones(together)[:_MOST_ODD]
-    others = [each for each in shares if each not in odd]
-    if len(shares) <= _EACH:
-        odd, others = [*odd, *others], []
-    rows = [_row(f"rank {each.rank}", [each]) for each in odd]
-    if others:
-        name = count_text(len(others), "other" if odd else "rank")
-        rows.append(_row(name, others))
-    return _table("What each did with its time", rows)
+    slow = _share_of(together, together.slowest)
+    rows = view_shares.odd_rows(together.ranks, slow, lambda each: f"rank {each.rank}")
+    return view_shares.table("What each did with its time", rows)
 
 
-class _Row(NamedTuple):
-    name: str
-    shares: tuple[RankShare, ...]
-
-
-def _row(name: str, shares: Iterable[RankShare]) -> _Row:
-    return _Row(name, tuple(shares))
-
-
-_Figure = Callable[["RankShare"], "float | None"]
-
-
-def _ranged(heading: str, figure: _Figure, text: Callable[[float], str]) -> Property:
-    """A column of a figure; of several ranks, from the least to the most."""
-
-    def told(row: _Row) -> Cell:
-        known = [each for each in map(figure, row.shares) if each is not None]
-        return range_text(text(min(known)), text(max(known))) if known else None
-
-    return Property(Column(heading, number=True), told)
-
-
-_COLUMNS = (
-    Property(Column("Rank"), lambda row: row.name),
-    _ranged("Own work", lambda each: each.own_s, seconds_text),
-    _ranged("Waits", lambda each: each.waits_s, seconds_text),
-    _ranged("Moves", lambda each: each.moves_s, seconds_text),
-    _ranged("Others waited", lambda each: each.blamed_s, seconds_text),
-)
 _MORE = (
-    _ranged("Came last", lambda each: each.last, "{:,}".format),
-    _ranged("Length", lambda each: each.length_s, seconds_text),
-    _ranged("Busy", lambda each: share(each.busy_s, each.length_s), share_text),
-    _ranged("Host late", lambda each: each.host_late_s, seconds_text),
+    view_shares.ranged("Came last", lambda each: each.last, "{:,}".format),
+    view_shares.ranged("Length", lambda each: each.length_s, seconds_text),
+    view_shares.ranged(
+        "Busy", lambda each: share(each.busy_s, each.length_s), share_text
+    ),
+    view_shares.ranged("Host late", lambda each: each.host_late_s, seconds_text),
 )
-
-
-def _table(caption: str, rows: Sequence[_Row], *further: Property) -> Table:
-    return Table.of(caption, (*_COLUMNS, *further), rows)
 
 
 # ------------------------------------------------------------------------ notes
@@ -267,21 +197,19 @@ def _advice(report: TraceReport, together: Together) -> Iterator[Note]:
     if slow is None:
         waiting = _waiting(together) or 0.0
         if together.matched and waiting > _MUCH_WAITING:
-            text = "now one rank is late, now another, and all wait for it"
-            hint = "give all ranks batches of one size: sort or bucket by length"
-            yield Note("note", text, hint)
+            yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
         return
     first = _main_difference(together)
     if first is None:
-        text = f"rank {slow.rank} is slower in all that it does"
-        hint = "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
-        yield Note("warning", text, hint)
+        text = f"rank {slow.rank} {view_shares.SLOWER_IN_ALL}"
+        yield Note("warning", text, view_shares.HINT_SLOWER_IN_ALL)
         return
     late = first.what == "host late"
     what = "the host was late for" if late else f"{first.what} took"
     its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
     text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
-    yield Note("warning", text, _HINTS.get(first.what) or _compare(report, together))
+    hint = view_shares.HINTS.get(first.what) or _compare(report, together)
+    yield Note("warning", text, hint)
 
 
 def _compare(report: TraceReport, together: Together) -> str:
@@ -303,8 +231,8 @@ def _compare(report: TraceReport, together: Together) -> str:
 
 
 def _folded(report: TraceReport, together: Together) -> Iterator[Details]:
-    rows = [_row(f"rank {each.rank}", [each]) for each in _by_blame(together)]
-    yield Details("Every rank", (_table("", rows, *_MORE),), "ranks")
+    rows = [Row(f"rank {each.rank}", (each,)) for each in _by_blame(together)]
+    yield Details("Every rank", (view_shares.table("", rows, *_MORE),), "ranks")
     if together.differences:
         table = _differences(together)
         yield Details(f"Rank {together.slowest} beside the median", (table,), "slowest")

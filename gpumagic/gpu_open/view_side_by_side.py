@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.view_busy import (
@@ -14,23 +13,23 @@ from gpumagic.cuda_sync_time.view_busy import (
     laid_over,
 )
 from gpumagic.cuda_sync_time.view_profile import kernel_name
-from gpumagic.drawing import Span, Stack, Stacks
+from gpumagic.drawing import Span
 from gpumagic.drawing.lanes import LINE_WIDTH
 from gpumagic.gpu_open.trace_records import Clock
+from gpumagic.gpu_open.view_shares import bars, joined
 from gpumagic.gpu_open.view_trace import TracePicture, is_host, kernel_text
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import Part, Stacks
     from gpumagic.gpu_open.trace_records import (
         RankShare,
         RankTrace,
         Together,
     )
 
-_OWN = "kernel"
 _CAPTION = "Each rank: what it worked, and when it waited"
 
 
@@ -57,20 +56,8 @@ def _caption(together: Together, shown: int) -> str:
 
 
 def _bars(together: Together, shares: Sequence[RankShare]) -> Stacks:
-    stacks = tuple(
-        Stack(
-            f"rank {each.rank}",
-            (
-                (_OWN, each.own_s),
-                (FOR_OTHERS, each.waits_s),
-                (COMMUNICATION, each.moves_s),
-            ),
-            seconds_text(each.length_s),
-        )
-        for each in shares
-    )
-    legend = ((_OWN, "own work"), (FOR_OTHERS, ""), (COMMUNICATION, "data moves"))
-    return Stacks(_caption(together, len(shares)), stacks, legend)
+    named = ((f"rank {each.rank}", each, each.length_s) for each in shares)
+    return bars(_caption(together, len(shares)), named)
 
 
 def _lanes(
@@ -107,22 +94,8 @@ def _spans(each: RankShare, rank: RankTrace, offset_s: float) -> Iterator[Span]:
     # Gaps that nobody could see do not part what is drawn as one.
     gap_s = (rank.length_s or 0.0) / LINE_WIDTH
     together = sorted(laid_over(moves, waits), key=_start)
-    yield from laid_over(_joined(together, gap_s), _joined(work, gap_s))
+    yield from laid_over(joined(together, gap_s), joined(work, gap_s))
 
 
 def _start(span: Span) -> float:
     return span.start_s
-
-
-def _joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
-    """Spans that follow each other and are of one kind, as one."""
-    joined: list[Span] = []
-    for span in spans:
-        last = joined[-1] if joined else None
-        near = last is not None and span.start_s - last.end_s <= gap_s
-        if last is not None and near and last.kind == span.kind:
-            label = last.label if last.label == span.label else ""
-            joined[-1] = replace(last, end_s=max(last.end_s, span.end_s), label=label)
-        else:
-            joined.append(span)
-    return joined

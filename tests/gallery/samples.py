@@ -561,6 +561,7 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-waiting",
     "cuda_sync_time-hostile",
     "gpu_open-",  # timelines, and all figures behind clicks
+    "gpu_ranks-",  # likewise, and the seats of all ranks
     "gpu_doctor-words",  # a hundred of them, behind a click
     "gpu_mem-map",
     "gpu_open-snapshot",

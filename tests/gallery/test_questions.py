@@ -54,6 +54,19 @@ QUESTIONS = (
     ("How much slower is it?", "gpu_open-runs-slower", "1.24x slower (318 -> 394 ms)"),
     ("Which kernel did it?", "gpu_open-runs-slower", "took 60.0 ms more (180 runs)"),
     ("Does it run more often?", "gpu_open-runs-slower", "1,440 to 2,160"),
+    ("Is each on its own GPU?", "gpu_ranks-seats", "each on a GPU of its own"),
+    ("Who shares a GPU?", "gpu_ranks-seats-shared", "ranks 1 and 3 share one GPU"),
+    ("How do I part them?", "gpu_ranks-seats-shared", "then `%gpu_ranks select`"),
+    ("Which rank is slow?", "gpu_ranks-times-straggler", "rank 3 (node1) took 1.57x"),
+    ("Who pays for it?", "gpu_ranks-times-straggler", "the others waited 117 ms"),
+    ("Why is it slow?", "gpu_ranks-times-flags", "held the clock of the GPU down"),
+    ("Who is missing?", "gpu_ranks-where-hang", "rank 2 has not called it"),
+    ("Where is it?", "gpu_ranks-where-hang", "In [5], line 3, time.sleep(12)"),
+    ("What did I call wrong?", "gpu_ranks-where-mismatch", "rank 2 calls broadcast"),
+    ("Who runs out first?", "gpu_ranks-memory-1024", "rank 123 has 71.0 GiB"),
+    ("What does it hold?", "gpu_ranks-memory-names", "history 11.0 GiB"),
+    ("Who failed?", "gpu_ranks-times-raised", "rank 2 raised ValueError: x"),
+    ("How do I go on?", "gpu_ranks-times-died", "`%gpu_ranks group` begins it anew"),
 )
 
 

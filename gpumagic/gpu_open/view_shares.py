@@ -1,0 +1,212 @@
+"""What each rank did with its time, as bars and in figures: the odd ones and the rest.
+
+Ranks that were recorded and ranks that run are told alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from gpumagic.cuda_sync_time.view_busy import COMMUNICATION, FOR_OTHERS
+from gpumagic.drawing import Column, Property, Stack, Stacks, Table
+from gpumagic.report.robust import median
+from gpumagic.report.units import count_text, range_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpumagic.drawing import Cell, Span
+
+OWN = "kernel"
+MOST_ODD = 2
+_EACH = 2  # ranks: so many have a row each
+_ODD = 1.1  # times the median of all, or as much below it
+
+WAITS = (
+    "The rank that came last to a collective waits for nobody: its duration is the "
+    "transfer. What others spent beyond it is waiting."
+)
+OWN_WORK = "Own work is the rest of the time, in which the GPU may have been idle."
+BLAMED = "Others waited: of each collective for which it came last, the longest wait."
+
+IN = {
+    "input": "in its input",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer",
+    "host late": "as its host was late",
+}
+HINTS = {
+    "input": "`%pin_loader LOADER` on its machine; compare disk and CPU with another",
+    "host late": "compare its CPU with another's: other processes, threads, clock",
+}
+SLOWER_IN_ALL = "is slower in all that it does"
+HINT_SLOWER_IN_ALL = (
+    "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
+)
+IN_TURN = "now one rank is late, now another, and all wait for it"
+HINT_IN_TURN = "give all ranks batches of one size: sort or bucket by length"
+
+
+class Share(Protocol):
+    """What a rank did with its time."""
+
+    @property
+    def own_s(self) -> float:
+        """Neither waiting nor moving."""
+
+    @property
+    def waits_s(self) -> float:
+        """For others."""
+
+    @property
+    def moves_s(self) -> float:
+        """While data moved."""
+
+    @property
+    def blamed_s(self) -> float:
+        """How long others waited for it."""
+
+
+_Rank = TypeVar("_Rank", bound=Share)
+
+
+def odd_ones(shares: Sequence[_Rank], slow: _Rank | None) -> list[_Rank]:
+    """The ranks that are unlike the others: the slowest, then the most blamed."""
+    usual_s = median([each.own_s for each in shares])
+    odd = [
+        each
+        for each in shares
+        if not usual_s / _ODD <= each.own_s <= usual_s * _ODD or each is slow
+    ]
+    odd.sort(key=lambda each: (each is not slow, -each.blamed_s))
+    # Where most are unlike the median, none of them is odd.
+    return odd if 2 * len(odd) <= len(shares) else odd[:1]
+
+
+def in_sight(shares: Sequence[_Rank], slow: _Rank | None, most: int) -> list[_Rank]:
+    """The odd ones, then of the others one in the middle, and the ends."""
+    odd = odd_ones(shares, slow)[:MOST_ODD]
+    others = [each for each in shares if each not in odd]
+    others.sort(key=lambda each: each.own_s)
+    middle = len(others) // 2
+    of_others = (others[at] for at in (middle, 0, -1, middle // 2) if others)
+    chosen = list(dict.fromkeys((*odd, *of_others)))[:most]
+    return [each for each in shares if each in chosen]
+
+
+# ------------------------------------------------------------------------ figures
+
+
+class Row(NamedTuple):
+    """A rank, or several that are told as one."""
+
+    name: str
+    shares: tuple[Share, ...]
+
+
+def odd_rows(
+    shares: Sequence[_Rank],
+    slow: _Rank | None,
+    name: Callable[[_Rank], str],
+    most: int = MOST_ODD,
+) -> list[Row]:
+    """The odd ones each, and all others as a range; a few ranks each.
+
+    Args:
+        shares: Of all.
+
+        slow: The slowest, where one stands out.
+
+        name: What a rank is called.
+
+        most: How many of the odd ones have a row.
+    """
+    odd = odd_ones(shares, slow)[:most]
+    others = [each for each in shares if each not in odd]
+    if len(shares) <= _EACH:
+        odd, others = [*odd, *others], []
+    rows = [Row(name(each), (each,)) for each in odd]
+    if others:
+        called = count_text(len(others), "other" if odd else "rank")
+        rows.append(Row(called, tuple(others)))
+    return rows
+
+
+def ranged(
+    heading: str, figure: Callable[[Any], float | None], text: Callable[[float], str]
+) -> Property:
+    """A column of a figure; of several ranks, from the least to the most."""
+
+    def told(row: Row) -> Cell:
+        known = [each for each in map(figure, row.shares) if each is not None]
+        return range_text(text(min(known)), text(max(known))) if known else None
+
+    return Property(Column(heading, number=True), told)
+
+
+_COLUMNS = (
+    Property(Column("Rank"), lambda row: row.name),
+    ranged("Own work", lambda each: each.own_s, seconds_text),
+    ranged("Waits", lambda each: each.waits_s, seconds_text),
+    ranged("Moves", lambda each: each.moves_s, seconds_text),
+    ranged("Others waited", lambda each: each.blamed_s, seconds_text),
+)
+
+
+def table(caption: str, rows: Iterable[Row], *further: Property) -> Table:
+    """What ranks did with their time, in figures."""
+    return Table.of(caption, (*_COLUMNS, *further), rows)
+
+
+# ----------------------------------------------------------------------- pictures
+
+
+def bars(
+    caption: str, shares: Iterable[tuple[str, Share, float]], own: str = OWN
+) -> Stacks:
+    """A bar for each rank, where no clock says what was when.
+
+    Args:
+        caption: What is shown.
+
+        shares: Of each its name, what it did, and how long all of it took.
+
+        own: The kind that its own work is drawn as.
+    """
+    stacks = tuple(
+        Stack(
+            name,
+            (
+                (own, each.own_s),
+                (FOR_OTHERS, each.waits_s),
+                (COMMUNICATION, each.moves_s),
+            ),
+            seconds_text(length_s),
+        )
+        for name, each, length_s in shares
+    )
+    said = "" if own == "own work" else "own work"
+    legend = ((own, said), (FOR_OTHERS, ""), (COMMUNICATION, "data moves"))
+    return Stacks(caption, stacks, legend)
+
+
+def joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
+    """Spans that follow each other and are of one kind, as one.
+
+    Args:
+        spans: In order of time.
+
+        gap_s: What nobody could see between them does not part them.
+    """
+    found: list[Span] = []
+    for span in spans:
+        last = found[-1] if found else None
+        near = last is not None and span.start_s - last.end_s <= gap_s
+        if last is not None and near and last.kind == span.kind:
+            label = last.label if last.label == span.label else ""
+            found[-1] = replace(last, end_s=max(last.end_s, span.end_s), label=label)
+        else:
+            found.append(span)
+    return found

@@ -1,0 +1,396 @@
+"""What ranks send: plain dictionaries of a version, checked before they are believed.
+
+A rank may run another gpumagic, be cut off in mid-sentence, or not be a rank at all. So
+what it says is read field by field: what is missing is None, what is too much is cut,
+and what cannot be true makes all of it garbage, by name and never by an exception.
+Whoever draws it makes it harmless to draw, as with every other text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpumagic.gpu_ranks.records import RankMemory, Seat, Unfinished
+from gpumagic.report.collectives import Part
+from gpumagic.report.events import CodeLine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VERSION = 1
+MOST_BYTES = 2_000_000
+MOST_COLLECTIVES = 20_000
+_MOST_LETTERS = 300
+_MOST_STEPS, _MOST_NAMES, _MOST_FLAGS = 1_000, 50, 20
+_LARGEST = 1 << 63  # of nanoseconds and of bytes: beyond it, a figure is a mistake
+
+
+class Garbage(ValueError):
+    """Something that no rank can have meant."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a rank says of a cell that it has run.
+
+    Attributes:
+        name: Its rank, or its place where it has none.
+
+        clock: "host" or "simulated".
+
+        offset_ns: What is added to its clock to have that of rank 0; None if unknown.
+
+        parts: What it did together with others.
+
+        during: For each of these "forward", "backward", ... or "".
+
+        names: Variables that hold memory, where they were asked for.
+    """
+
+    name: int
+    seat: Seat
+    elapsed_s: float | None
+    clock: str
+    began_ns: int
+    ended_ns: int
+    offset_ns: int | None
+    offset_error_ns: int | None
+    error: str | None
+    error_line: CodeLine | None
+    parts: tuple[Part, ...]
+    during: tuple[str, ...]
+    flags: tuple[str, ...]
+    memory: RankMemory | None
+    phases: Mapping[str, float]
+    steps_s: tuple[float, ...]
+    names: tuple[tuple[str, int], ...]
+    flight: Flight | None
+
+
+@dataclass(frozen=True)
+class Alive:
+    """What a rank says while it runs.
+
+    Attributes:
+        since_s: For how long the cell has been running.
+
+        inside: The function of torch.distributed that it is in; None for none.
+
+        progress: Steps done, and how many there are.
+
+        working: Whether it works rather than waits; None if it cannot tell.
+    """
+
+    name: int
+    since_s: float
+    flight: Flight | None
+    line: CodeLine | None
+    inside: str | None
+    progress: tuple[int, int | None] | None
+    working: bool | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank has called.
+
+    Attributes:
+        sizes: What it put in, as torch writes it; "" if unknown.
+    """
+
+    group: str
+    number: int
+    name: str
+    sizes: str = ""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """Where a rank is in the order of its collectives, by torch's flight recorder."""
+
+    under_way: tuple[Call, ...]
+    last: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What one of very many ranks says: sums instead of all it did with others."""
+
+    name: int
+    elapsed_s: float
+    own_s: float
+    waits_s: float
+    moves_s: float
+    blamed_s: float
+    last: int
+    memory: RankMemory | None
+    error: str | None
+
+
+Answer: TypeAlias = "Done | Alive | Sums | Seat | Unfinished"
+
+
+def from_text(text: str | bytes, place: int) -> Answer:
+    """Read an answer that came as JSON.
+
+    Args:
+        text: As it came.
+
+        place: The number of the engine, or the rank, that it came from.
+    """
+    if len(text) > MOST_BYTES:
+        return _garbage(place, f"its answer has {len(text):,} bytes")
+    try:
+        return read(json.loads(text), place)
+    except (ValueError, RecursionError):
+        return _garbage(place, "its answer is no JSON")
+
+
+def read(said: object, place: int) -> Answer:
+    """Read an answer.
+
+    Args:
+        said: What came from a rank.
+
+        place: The number of the engine, or the rank, that it came from.
+    """
+    if not isinstance(said, dict):
+        return _garbage(place, f"it sent {type(said).__name__}")
+    version = said.get("version")
+    if version != VERSION:
+        told = f"version {str(version)[:20]} of its answers is not {VERSION}"
+        return _garbage(place, f"{told}: install the same gpumagic everywhere")
+    kinds = {"seat": _seat, "done": _done, "alive": _alive, "sums": _sums}
+    read_as = kinds.get(str(said.get("kind")))
+    if read_as is None:
+        return _garbage(place, f"it sent {str(said.get('kind'))[:20]!r}")
+    try:
+        answer: Answer = read_as(_Fields(said), place)
+    except Garbage as error:
+        return _garbage(place, str(error))
+    return answer
+
+
+def _garbage(place: int, text: str) -> Unfinished:
+    return Unfinished(place, "garbage", text)
+
+
+# ------------------------------------------------------------------------- fields
+
+
+class _Fields:
+    """One dictionary; a field that is missing or null is None.
+
+    Args:
+        said: The dictionary.
+    """
+
+    def __init__(self, said: Mapping[Any, Any]) -> None:
+        self._said = said
+
+    def text(self, key: str) -> str | None:
+        value = self._typed(key, str)
+        return None if value is None else value[:_MOST_LETTERS]
+
+    def flag(self, key: str) -> bool | None:
+        value: bool | None = self._typed(key, bool)
+        return value
+
+    def whole(self, key: str, least: int = -_LARGEST) -> int | None:
+        value = self._said.get(key)
+        return None if value is None else _whole(value, key, least)
+
+    def number(self, key: str) -> float | None:
+        value = self._said.get(key)
+        return None if value is None else _number(value, key)
+
+    def inner(self, key: str) -> _Fields | None:
+        value = self._typed(key, dict)
+        return None if value is None else _Fields(value)
+
+    def listed(self, key: str, most: int) -> list[Any]:
+        return (self._typed(key, list) or [])[:most]
+
+    def pairs(self, key: str, most: int) -> list[tuple[str, Any]]:
+        inner = self._typed(key, dict) or {}
+        return [(str(name), each) for name, each in list(inner.items())[:most]]
+
+    def _typed(self, key: str, kind: type) -> Any:
+        value = self._said.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise Garbage(f"its {key} is {type(value).__name__}")
+        return value
+
+
+def _whole(value: object, what: str, least: int = -_LARGEST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Garbage(f"its {what} is no whole number")
+    if not least <= value < _LARGEST:
+        raise Garbage(f"its {what} is beyond all measure")
+    return value
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Garbage(f"its {what} is no number")
+    if not math.isfinite(value) or not 0 <= value < _LARGEST:
+        raise Garbage(f"its {what} is beyond all measure")
+    return float(value)
+
+
+def _needed(value: float | None, what: str) -> float:
+    if value is None:
+        raise Garbage(f"it does not say its {what}")
+    return value
+
+
+# -------------------------------------------------------------------------- kinds
+
+
+def _seat(fields: _Fields, place: int) -> Seat:
+    gpu = fields.inner("gpu") or _Fields({})
+    rank = fields.whole("rank", 0)
+    return Seat(
+        name=place if rank is None else rank,
+        rank=rank,
+        engine=fields.whole("engine", 0),
+        host=fields.text("host") or "?",
+        pid=fields.whole("pid", 0) or 0,
+        local_rank=fields.whole("local_rank", 0),
+        gpu=gpu.text("uuid"),
+        gpu_name=gpu.text("name"),
+        gpu_number=gpu.whole("number", 0),
+        confirmed=gpu.flag("confirmed") or False,
+        also_on=tuple(str(each) for each in fields.listed("also_on", 64)),
+        driver=fields.text("driver"),
+        torch=fields.text("torch"),
+        network_far=fields.flag("network_far"),
+        simulated=fields.flag("simulated") or False,
+    )
+
+
+def _done(fields: _Fields, place: int) -> Done:
+    seat = _seat(fields.inner("seat") or _Fields({}), place)
+    rows = fields.listed("collectives", MOST_COLLECTIVES)
+    parts = [_part(each) for each in rows]
+    began_ns = int(_needed(fields.whole("began_ns"), "beginning"))
+    ended_ns = int(_needed(fields.whole("ended_ns"), "end"))
+    if ended_ns < began_ns:
+        raise Garbage("it ended before it began")
+    return Done(
+        name=seat.name,
+        seat=seat,
+        elapsed_s=fields.number("elapsed_s"),
+        clock=fields.text("clock") or "host",
+        began_ns=began_ns,
+        ended_ns=ended_ns,
+        offset_ns=fields.whole("offset_ns"),
+        offset_error_ns=fields.whole("offset_error_ns", 0),
+        error=fields.text("error"),
+        error_line=_line(fields.inner("error_line")),
+        parts=tuple(part for part, _ in parts),
+        during=tuple(during for _, during in parts),
+        flags=tuple(str(each)[:30] for each in fields.listed("flags", _MOST_FLAGS)),
+        memory=_memory(fields.inner("memory"), seat.name),
+        phases={
+            name[:30]: _number(each, "phases")
+            for name, each in fields.pairs("phases", 10)
+        },
+        steps_s=tuple(
+            _number(each, "steps") for each in fields.listed("steps_s", _MOST_STEPS)
+        ),
+        names=tuple(_name(each) for each in fields.listed("names", _MOST_NAMES)),
+        flight=_flight(fields.inner("flight")),
+    )
+
+
+def _part(row: object) -> tuple[Part, str]:
+    """A collective: group, number, name, bytes, arrived, ended, during."""
+    if not isinstance(row, list) or len(row) != 7:
+        raise Garbage("one of its collectives is none")
+    group, number, name, _, arrived, ended, during = row
+    arrived_ns, ended_ns = _whole(arrived, "arrival"), _whole(ended, "end")
+    if ended_ns < arrived_ns:
+        raise Garbage("one of its collectives ended before it began")
+    key = None if number is None else (str(name)[:60], _whole(number, "number"))
+    return Part(str(group)[:60], key, arrived_ns, ended_ns), str(during)
+
+
+def _memory(fields: _Fields | None, name: int) -> RankMemory | None:
+    if fields is None:
+        return None
+    return RankMemory(
+        name,
+        allocated_bytes=fields.whole("allocated_bytes", 0),
+        reserved_bytes=fields.whole("reserved_bytes", 0),
+        peak_bytes=fields.whole("peak_bytes", 0),
+        limit_bytes=fields.whole("limit_bytes", 0),
+        ooms=fields.whole("ooms", 0),
+    )
+
+
+def _line(fields: _Fields | None) -> CodeLine | None:
+    where = None if fields is None else fields.text("where")
+    return (
+        None if fields is None or not where else CodeLine(where, fields.text("source"))
+    )
+
+
+def _name(row: object) -> tuple[str, int]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise Garbage("one of its names is none")
+    return str(row[0])[:_MOST_LETTERS], _whole(row[1], "bytes", 0)
+
+
+def _alive(fields: _Fields, place: int) -> Alive:
+    rank = fields.whole("rank", 0)
+    progress = fields.listed("progress", 2)
+    return Alive(
+        name=place if rank is None else rank,
+        since_s=_needed(fields.number("since_s"), "time"),
+        flight=_flight(fields.inner("flight")),
+        line=_line(fields.inner("line")),
+        inside=fields.text("inside"),
+        progress=_progress(progress) if progress else None,
+        working=fields.flag("working"),
+    )
+
+
+def _progress(row: Sequence[object]) -> tuple[int, int | None]:
+    if len(row) != 2:
+        raise Garbage("its progress is none")
+    total = None if row[1] is None else _whole(row[1], "progress", 0)
+    return _whole(row[0], "progress", 0), total
+
+
+def _flight(fields: _Fields | None) -> Flight | None:
+    if fields is None:
+        return None
+    under_way, last = (
+        tuple(map(_call, fields.listed(key, 20))) for key in ("under_way", "last")
+    )
+    return Flight(under_way, last)
+
+
+def _call(row: object) -> Call:
+    if not isinstance(row, list) or len(row) not in (3, 4):
+        raise Garbage("one of its collectives is none")
+    group, number, name, *sizes = row
+    texts = [str(each)[:60] for each in (group, name, *sizes)]
+    return Call(texts[0], _whole(number, "number", 0), texts[1], *texts[2:])
+
+
+def _sums(fields: _Fields, place: int) -> Sums:
+    rank = fields.whole("rank", 0)
+    name = place if rank is None else rank
+    times = ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
+    return Sums(
+        name,
+        *(_needed(fields.number(each), each) for each in times),
+        last=fields.whole("last", 0) or 0,
+        memory=_memory(fields, name),
+        error=fields.text("error"),
+    )

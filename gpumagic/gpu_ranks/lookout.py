@@ -1,0 +1,122 @@
+"""Tells now and then where this rank is, also while its main thread waits in C++."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from gpumagic.devices.now import Looking
+from gpumagic.gpu_ranks.answers import VERSION
+from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.report.places import Places, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+
+    from gpumagic.devices.protocols import Driver
+
+EVERY_S = 2.0
+THREAD = "gpumagic-lookout"
+_COLLECTIVES = "distributed_c10d.py"
+_WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
+_WAITS = (_COLLECTIVES, "store.py", "work.py")
+
+
+class Lookout:
+    """A thread that tells of this rank until the block has ended.
+
+    Args:
+        tell: Takes the dictionary; called from the thread.
+
+        rank: Of this process; None without a group.
+
+        engine: Among the engines of a cluster; None without one.
+
+        every_s: How long it is quiet in between.
+
+        driver: The machine's, to find loops that count themselves.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[dict[str, Any]], object],
+        *,
+        rank: int | None,
+        engine: int | None = None,
+        every_s: float = EVERY_S,
+        driver: Callable[[], Driver],
+    ) -> None:
+        self._tell = tell
+        self._rank, self._engine = rank, engine
+        self._every_s = every_s
+        self._looking = Looking(driver)
+        self._ended = threading.Event()
+        self._main = threading.get_ident()
+        self._began_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._began_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def said(self) -> dict[str, Any]:
+        """Where this rank is just now."""
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001 -- as faulthandler
+        loops = self._looking.loops()
+        return {
+            "version": VERSION,
+            "kind": "alive",
+            "rank": self._rank,
+            "engine": self._engine,
+            "since_s": time.monotonic() - self._began_s,
+            "flight": flight(),
+            "line": _users_line(frame),
+            "inside": _inside(frame),
+            "progress": [loops[0].done, loops[0].total] if loops else None,
+        }
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            # What cannot be told is not told; the cell is the user's, and goes on.
+            with contextlib.suppress(Exception):
+                self._tell(self.said())
+
+
+def _users_line(frame: FrameType | None) -> dict[str, Any] | None:
+    """The innermost line of the user's."""
+    torch = sys.modules.get("torch")
+    places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
+    while frame is not None and not places.is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    summary = traceback.FrameSummary(file, line, frame.f_code.co_name)
+    return {"where": f"{name_of(file)}, line {line}", "source": summary.line or None}
+
+
+def _inside(frame: FrameType | None) -> str | None:
+    """The outermost function of torch.distributed that is running; None for none."""
+    found = None
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith(_COLLECTIVES) and code.co_name not in _WRAPPERS:
+            found = code.co_name
+        frame = frame.f_back
+    return found

@@ -1,0 +1,85 @@
+"""`%gpu_ranks` asks many ranks at once: who sits where, who is slow, who is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import magics_class
+from IPython.core.magic_arguments import magic_arguments
+
+from gpumagic.notebook.arguments import argument, examples, word
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
+
+if TYPE_CHECKING:
+    from gpumagic.gpu_ranks.notebook import Notebook
+    from gpumagic.notebook.session import Session
+
+
+@magics_class
+class RanksMagics(GpuMagics):
+    """The magic of this room, with what still runs on engines."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell, session)
+        self._notebook: Notebook | None = None
+
+    @gpu_magic
+    @magic_arguments()
+    @examples(
+        {
+            "%gpu_ranks": "which rank sits on which GPU?",
+            "%gpu_ranks group": "begin torch.distributed among the engines",
+            "%%gpu_ranks": "run the cell below on all: who is slow, who waits?",
+        }
+    )
+    @argument(
+        "what",
+        nargs="*",
+        metavar="WORD",
+        help="One of the words. Nothing: where ranks sit.",
+    )
+    @word("select", "Give each engine a GPU of its own, before CUDA starts.")
+    @word("group", "Begin torch.distributed among the engines, or begin it anew.")
+    @word("where", "Who waits for whom in what still runs.")
+    @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
+    @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")
+    @argument(
+        "--names",
+        more=True,
+        action="store_true",
+        help="Of a cell: the variables that hold memory on each rank.",
+    )
+    @argument(
+        "--hang",
+        more=True,
+        metavar="TIME",
+        help="After how long an open collective is told (5s).",
+    )
+    @argument(
+        "--backend",
+        more=True,
+        metavar="NAME",
+        help="group: nccl, gloo or another; by default what fits the devices.",
+    )
+    @argument(
+        "--dry-run", more=True, action="store_true", help="select: say what would be."
+    )
+    @output_options
+    def gpu_ranks(self, line: str, cell: str | None = None) -> Any:
+        """Ask all ranks of a job at once, on the engines of an ipyparallel cluster.
+
+        Own work is told apart from waiting, so the slow rank has a name though all
+        take equally long. In front of a cell, the cell runs on every engine; what it
+        prints is shown by engine. Nothing is killed or aborted; Ctrl-C interrupts the
+        engines that are used, and a second one stops waiting for them.
+        """
+        __tracebackhide__ = True
+        options = self.read(self.gpu_ranks, line, cell)
+        return self._notebook_here().answer(options, cell)
+
+    def _notebook_here(self) -> Notebook:
+        from gpumagic.gpu_ranks.notebook import Notebook
+
+        if self._notebook is None:
+            self._notebook = Notebook(self)
+        return self._notebook

@@ -1,0 +1,148 @@
+"""What `%gpu_ranks` answers: who sits where, what a cell did, who is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.report.record import Report
+
+if TYPE_CHECKING:
+    from gpumagic.gpu_ranks.records import (
+        CollectiveSum,
+        RankMemory,
+        RankTime,
+        Seat,
+        SeatFinding,
+        Unfinished,
+        Waiting,
+    )
+
+
+@dataclass(frozen=True)
+class SeatsReport(Report):
+    """Where ranks sit.
+
+    Attributes:
+        seats: In order of their names.
+
+        findings: What is wrong with that, the gravest first.
+
+        unfinished: Those that did not answer.
+
+        backend: Of the group, "nccl" or "gloo"; None without one.
+
+        group_died: Whether the group cannot be used any more, and why.
+
+        chosen: Whether these seats have just been chosen.
+    """
+
+    seats: tuple[Seat, ...]
+    findings: tuple[SeatFinding, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+    backend: str | None = None
+    group_died: str | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class RanksReport(Report):
+    """A cell, or a block of code, on all ranks.
+
+    Attributes:
+        times: By rank; above 64 ranks those that are told one by one.
+
+        seats: Where they sit.
+
+        memory: By rank, likewise.
+
+        with_memory: Whether memory was what was asked for.
+
+        unfinished: Ranks without a whole answer.
+
+        ranks: How many there were.
+
+        matched: How many collectives were found on all ranks of their groups.
+
+        unmatched: How many were not.
+
+        slowest: The rank whose own work took longest; None where none stands out.
+
+        ratio: Its own work over that in the median.
+
+        during: Where it lies: "forward", "backward", "input", ...; None if unknown.
+
+        one_collective: The place of the collective that all of it comes before, where
+            it is one alone.
+
+        median_own_s: Of all ranks.
+
+        least_own_s: Of all ranks.
+
+        clock_error_s: How far the common clock may be off; None without one.
+
+        bucketed: Whether figures of single ranks are known only to two per cent, as
+            there are too many.
+
+        waiting: Where a collective was still open at the end.
+
+        steps_s: The time of each step by rank, where the code has told steps.
+
+        code: What was run, its first line.
+
+        every: Of very many ranks what each did, without single waits; `times` holds
+            those of them that are odd. Empty where `times` holds all.
+
+        collectives: What they did together, by name, the longest waits first.
+
+        names: By rank, the variables that hold most memory, with their bytes.
+
+        group_died: Why the group cannot be used any more; None if it can.
+    """
+
+    times: tuple[RankTime, ...]
+    seats: tuple[Seat, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+    with_memory: bool = False
+    unfinished: tuple[Unfinished, ...] = ()
+    ranks: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    slowest: int | None = None
+    ratio: float | None = None
+    during: str | None = None
+    one_collective: int | None = None
+    median_own_s: float | None = None
+    least_own_s: float | None = None
+    clock_error_s: float | None = None
+    bucketed: bool = False
+    waiting: tuple[Waiting, ...] = ()
+    steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    code: str = ""
+    every: tuple[RankTime, ...] = ()
+    collectives: tuple[CollectiveSum, ...] = ()
+    names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
+    group_died: str | None = None
+
+
+@dataclass(frozen=True)
+class WhereReport(Report):
+    """Who waits for whom just now.
+
+    Attributes:
+        waiting: Open collectives, the longest wait first.
+
+        lines: Where each rank is, as far as known.
+
+        seats: Where they sit.
+
+        unfinished: Ranks that do not answer.
+
+        told_by: "flight recorder", "stacks" or "" where nothing runs.
+    """
+
+    waiting: tuple[Waiting, ...]
+    lines: tuple[tuple[int, str], ...] = ()
+    seats: tuple[Seat, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+    told_by: str = ""

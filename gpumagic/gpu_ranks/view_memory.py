@@ -1,0 +1,295 @@
+"""The memory of each rank: the odd one, and who would run out first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Grid,
+    Histogram,
+    Note,
+    Paragraph,
+    Property,
+    Stack,
+    Stacks,
+    Table,
+    how_measured,
+)
+from gpumagic.gpu_ranks.analysis import MOST_TOLD, first_to_run_out, odd_in_memory
+from gpumagic.gpu_ranks.view_where import Names, unfinished_headline, unfinished_notes
+from gpumagic.report.robust import median
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    part_text,
+    range_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.gpu_ranks.records import RankMemory
+    from gpumagic.gpu_ranks.report import RanksReport
+
+_MOST_ODD = 3
+_MOST_BARS = 4
+_MOST_NAMES = 6
+_NEAR = 0.1  # of its limit: so little is left that one more tensor may not fit
+_LONGEST_NAME = 30
+_HOW = (
+    "The peak is the most that lay in tensors at one time while the cell ran. Of each "
+    "process its fullest device counts. The limit is what that device has."
+)
+
+
+def headline(report: RanksReport) -> str:
+    """The peak in the middle, the odd one, and who comes nearest to its limit."""
+    names = Names(report.seats)
+    if report.unfinished:
+        return unfinished_headline(report.unfinished, report.ranks, names)
+    return memory_text(report.memory, names)
+
+
+def memory_text(memory: Sequence[RankMemory], names: Names) -> str:
+    """The memory of all in a sentence."""
+    peaks = [each.peak_bytes for each in memory if each.peak_bytes is not None]
+    if not peaks:
+        return f"no {names.noun} tells of memory: none has used a GPU"
+    of_rank = {each.name: each for each in memory}
+    odd, nearest = odd_in_memory(memory), first_to_run_out(memory)
+    middle = f"peak {bytes_text(median(peaks))} in the middle"
+    if len(peaks) == 1:
+        middle = f"peak {bytes_text(peaks[0])}"
+    if odd:
+        one = of_rank[nearest.name if nearest and nearest.name in odd else odd[0]]
+        said = f"{names.at(one.name)} has {bytes_text(one.peak_bytes)}"
+        return f"{middle}; {said}{_below(one)}"
+    if nearest is None:
+        return f"{middle}; no limit is known"
+    left = bytes_text(nearest.left_bytes)
+    if len(peaks) == 1:
+        return f"{middle}, {left} below its limit"
+    alike = f"{middle}, no {names.noun} stands out"
+    return f"{alike}; all stayed {left} or more below their limits"
+
+
+def _below(one: RankMemory) -> str:
+    left = one.left_bytes
+    return "" if left is None else f", {bytes_text(left)} below its limit"
+
+
+def parts(
+    report: RanksReport, told_of_times: Callable[[RanksReport], Iterable[Part]]
+) -> Iterator[Part]:
+    """Bars to their limits, the odd ones in figures or by name, what to do.
+
+    Args:
+        report: Of the cell.
+
+        told_of_times: What is folded of its times.
+    """
+    names = Names(report.seats)
+    known = [each for each in report.memory if each.peak_bytes is not None]
+    odd = _odd(report.memory)
+    if known:
+        yield _picture(known, odd, names)
+    by_name = _names_beside(report, odd)
+    table = _table(report.memory, odd, names)
+    if by_name is not None:
+        yield by_name
+    elif known:
+        yield table
+    yield from _notes(report, names)
+    if by_name is not None:
+        yield Details("The odd ones and the others", (table,), "odd")
+    yield from folded(report, names)
+    yield from told_of_times(report)
+    yield how_measured(Grid("", tuple(_facts(report, names))), Paragraph(_HOW))
+
+
+def folded(report: RanksReport, names: Names) -> Iterator[Details]:
+    """The memory of every rank, and what holds it.
+
+    Args:
+        report: Of the cell.
+
+        names: What ranks are called.
+    """
+    if report.memory:
+        rows = [_Row(names.one(each.name), (each,)) for each in report.memory]
+        table = Table.of("", _ALL_COLUMNS, rows)
+        yield Details(f"Memory of every {names.noun}", (table,), "memory")
+    if report.names:
+        yield Details(
+            "Variables that hold memory", (_every_name(report, names),), "names"
+        )
+
+
+# --------------------------------------------------------------------------- picture
+
+
+def _odd(memory: Sequence[RankMemory]) -> list[int]:
+    """The odd ones, and the one that would run out first, by what it has left."""
+    nearest = first_to_run_out(memory)
+    odd = odd_in_memory(memory)[:_MOST_ODD]
+    if nearest is not None and nearest.name not in odd:
+        odd.insert(0, nearest.name)
+    return odd
+
+
+def _picture(
+    known: Sequence[RankMemory], odd: Sequence[int], names: Names
+) -> Stacks | Histogram:
+    if len(known) > MOST_TOLD:
+        peaks = [float(each.peak_bytes or 0) for each in known]
+        return Histogram(f"Peaks of {len(known):,} ranks", peaks, bytes_text)
+    by_peak = sorted(known, key=lambda each: each.peak_bytes or 0)
+    chosen = [each for each in by_peak if each.name in odd]
+    others = [each for each in by_peak if each.name not in odd]
+    chosen += [others[at] for at in (len(others) // 2, 0, -1, 1) if len(others) > 1]
+    shown = list(dict.fromkeys((*chosen, *others)))[:_MOST_BARS]
+    stacks = tuple(
+        Stack(names.one(each.name), tuple(_pieces(each)), _text(each))
+        for each in sorted(shown, key=lambda each: each.name)
+    )
+    some = f"{len(shown)} of {len(known)} ranks: " if len(shown) < len(known) else ""
+    legend = (("in use", "at the peak"), ("free", ""))
+    return Stacks(f"{some}peak and limit".capitalize(), stacks, legend)
+
+
+def _pieces(one: RankMemory) -> Iterator[tuple[str, float]]:
+    yield "in use", float(one.peak_bytes or 0)
+    if one.left_bytes is not None:
+        yield "free", float(max(one.left_bytes, 0))
+
+
+def _text(one: RankMemory) -> str:
+    if one.limit_bytes is None:
+        return bytes_text(one.peak_bytes)
+    return part_text(one.peak_bytes, one.limit_bytes)
+
+
+# ----------------------------------------------------------------------------- tables
+
+
+class _Row(NamedTuple):
+    name: str
+    ranks: tuple[RankMemory, ...]
+
+
+def _ranged(heading: str, figure: Callable[[RankMemory], float | None]) -> Property:
+    def told(row: _Row) -> Cell:
+        known = [each for each in map(figure, row.ranks) if each is not None]
+        if not known:
+            return None
+        return range_text(bytes_text(min(known)), bytes_text(max(known)))
+
+    return Property(Column(heading, number=True), told)
+
+
+_RANK = Property(Column("Rank"), lambda row: row.name)
+_PEAK = _ranged("Peak", lambda each: each.peak_bytes)
+_LEFT = _ranged("Below its limit", lambda each: each.left_bytes)
+_NOW = _ranged("In use now", lambda each: each.allocated_bytes)
+_RESERVED = _ranged("Reserved", lambda each: each.reserved_bytes)
+_ALL_COLUMNS = (_RANK, _PEAK, _LEFT, _NOW, _RESERVED)
+
+
+def _table(memory: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Table:
+    of_rank = {each.name: each for each in memory}
+    rows = [_Row(names.one(name), (of_rank[name],)) for name in odd]
+    others = tuple(each for each in memory if each.name not in odd)
+    if len(memory) <= 2:
+        rows = [_Row(names.one(each.name), (each,)) for each in memory]
+    elif others:
+        rows.append(_Row(count_text(len(others), "other"), others))
+    return Table.of("After the cell", (_RANK, _PEAK, _LEFT, _NOW, _RESERVED), rows)
+
+
+def _names_beside(report: RanksReport, odd: Sequence[int]) -> Table | None:
+    """What the odd one holds beside the others, where names were asked for."""
+    of_rank = dict(report.names)
+    one = next((name for name in odd if name in of_rank), None)
+    if one is None:
+        return None
+    its = dict(of_rank.pop(one))
+    others = [dict(each) for each in of_rank.values()]
+
+    def usual(name: str) -> float | None:
+        known = [each[name] for each in others if name in each]
+        return median(known) if 2 * len(known) > len(others) > 0 else None
+
+    properties = (
+        Property(Column("Name"), lambda name: shortened(name, _LONGEST_NAME)),
+        Property(
+            Column(f"Rank {one}", number=True), lambda name: bytes_text(its[name])
+        ),
+        Property(
+            Column("Others, median", number=True),
+            lambda name: "none" if usual(name) is None else bytes_text(usual(name)),
+        ),
+        Property(
+            Column("More", number=True),
+            lambda name: change_text(its[name] - (usual(name) or 0)),
+        ),
+    )
+    ordered = sorted(its, key=lambda name: (usual(name) or 0) - its[name])
+    return Table.of(f"What rank {one} holds", properties, ordered[:_MOST_NAMES])
+
+
+def _every_name(report: RanksReport, names: Names) -> Table:
+    rows = [(rank, *entry) for rank, its in report.names for entry in its]
+    properties = (
+        Property(Column("Rank"), lambda row: names.one(row[0])),
+        Property(Column("Name"), lambda row: shortened(row[1], _LONGEST_NAME)),
+        Property(Column("Holds", number=True), lambda row: bytes_text(row[2])),
+    )
+    return Table.of("", properties, rows)
+
+
+# ------------------------------------------------------------------------------ notes
+
+
+def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
+    if report.unfinished:
+        yield from unfinished_notes(report.unfinished, names, died=report.group_died)
+        if report.memory:
+            text = f"of those that finished: {memory_text(report.memory, names)}"
+            yield Note("note", text)
+    yield from _failed(report, names)
+    nearest = first_to_run_out(report.memory)
+    if nearest is not None and (nearest.left_bytes or 0) < _NEAR * (
+        nearest.limit_bytes or 0
+    ):
+        hint = "a smaller batch there, or `%%gpu_ranks --names` for what holds it"
+        yield Note("warning", f"{names.one(nearest.name)} would run out first", hint)
+    elif odd_in_memory(report.memory) and not report.names:
+        text = "ranks of one job should hold about the same"
+        hint = "`%%gpu_ranks --names` tells which variables hold more"
+        yield Note("warning", text, hint)
+
+
+def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
+    ran_out = [each for each in report.memory if each.ooms]
+    if ran_out:
+        who = names.several([each.name for each in ran_out])
+        rank = ran_out[0].name
+        engine = next((e.engine for e in report.seats if e.name == rank), None)
+        hint = f"`%px --targets {rank if engine is None else engine} %gpu_mem why`"
+        text = f"{who} ran out of memory since the process began"
+        yield Note("problem", text, hint)
+
+
+def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
+    known = [each for each in report.memory if each.peak_bytes is not None]
+    yield "memory known", f"{len(known):,} of {count_text(report.ranks, names.noun)}"
+    if report.code:
+        yield "code", shortened(report.code, _MOST_CODE)
+
+
+_MOST_CODE = 60

@@ -1,0 +1,562 @@
+"""Reports on many ranks, written by hand with figures as real machines give them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+
+from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.gpu_ranks.records import (
+    CollectiveSum,
+    Misplaced,
+    RankMemory,
+    RankTime,
+    Seat,
+    SeatFinding,
+    Unfinished,
+    Waiting,
+)
+from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
+from gpumagic.report.events import CodeLine
+
+MS = 1e-3
+GIB = 2**30
+H100 = "NVIDIA H100 80GB HBM3"
+SIMULATED = "simulated H100 SXM"
+HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
+
+
+def seat(name, *, each=4, rank=True, **more):
+    """A rank on a host of several, on the GPU that has its local rank's number."""
+    host, local = divmod(name, each)
+    return Seat(
+        **{
+            "name": name,
+            "rank": name if rank else None,
+            "engine": name,
+            "host": f"node{host}",
+            "pid": 40_100 + name,
+            "local_rank": local,
+            "gpu": f"GPU-{host:04x}{local:04x}-7f21-4a3b-9c55-8e1d0a6b4c2f",
+            "gpu_name": H100,
+            "gpu_number": local,
+            "confirmed": True,
+            "driver": "570.86.15",
+            "torch": "2.13.0+cu128",
+            "network_far": False,
+        }
+        | more
+    )
+
+
+def seats(count, *, each=4, **more):
+    """So many ranks, `each` of them on a host."""
+    return tuple(seat(name, each=each, **more) for name in range(count))
+
+
+def rank_time(name, own_ms, *, slow_ms, moves_ms=8.0, **more):
+    """A rank that works, waits for the slowest, and moves data, in three steps."""
+    steps = 3
+    waits_ms = max(slow_ms - own_ms, 0.0)
+    length_ms = slow_ms + steps * moves_ms
+    one = length_ms / steps
+    waits, moves = [], []
+    for step in range(steps):
+        end = (step + 1) * one - 2.0
+        moves.append(((end - moves_ms) * MS, end * MS))
+        if waits_ms:
+            begin = end - moves_ms - waits_ms / steps
+            waits.append((begin * MS, (end - moves_ms) * MS))
+    return RankTime(
+        **{
+            "name": name,
+            "elapsed_s": length_ms * MS,
+            "own_s": own_ms * MS,
+            "waits_s": waits_ms * MS,
+            "moves_s": steps * moves_ms * MS,
+            "blamed_s": 0.0,
+            "last": 0,
+            "began_s": 0.0,
+            "waits": tuple(waits),
+            "moves": tuple(moves),
+        }
+        | more
+    )
+
+
+_OWN_MS = (205.0, 206.0, 207.0, 322.0, 205.0, 206.0, 205.0, 206.0)
+_TIMES = tuple(
+    rank_time(
+        name,
+        own_ms,
+        slow_ms=322.0,
+        moves_ms=30.0,
+        blamed_s=0.117 if name == 3 else 0.0,
+        last=3 if name == 3 else 0,
+        began_s=name * 0.2 * MS,
+        flags=(FlagKind.PROFILED.value,),
+    )
+    for name, own_ms in enumerate(_OWN_MS)
+)
+_MEMORY = tuple(
+    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB, 0)
+    for name in range(8)
+)
+STRAGGLER = RanksReport(
+    times=_TIMES,
+    seats=seats(8, each=2),
+    memory=_MEMORY,
+    ranks=8,
+    matched=3,
+    slowest=3,
+    ratio=1.57,
+    during="backward",
+    median_own_s=206 * MS,
+    least_own_s=205 * MS,
+    clock_error_s=12e-6,
+    code="for batch in loader:",
+    collectives=(
+        CollectiveSum("all_reduce", 3, 3 * 350 * 2**20, (0.0, 0.117), (0.09, 0.09), 3),
+        CollectiveSum("barrier", 1, None, (0.0, 0.0002), (0.00001, 0.00001), None),
+    ),
+)
+
+
+def _but(report, name, **more):
+    """The same where one rank is different."""
+    times = tuple(
+        replace(each, **more) if each.name == name else each for each in report.times
+    )
+    return replace(report, times=times)
+
+
+_EQUAL = RanksReport(
+    times=tuple(
+        rank_time(name, own_ms, slow_ms=391.0, last=1)
+        for name, own_ms in enumerate((385.0, 388.0, 391.0, 380.0))
+    ),
+    seats=seats(4),
+    ranks=4,
+    matched=12,
+    median_own_s=386.5 * MS,
+    least_own_s=380 * MS,
+    clock_error_s=3e-6,
+)
+_IN_TURN = replace(
+    _EQUAL,
+    times=tuple(
+        rank_time(name, own_ms, slow_ms=360.0, blamed_s=0.03, last=3, began_s=None)
+        for name, own_ms in enumerate((300.0, 306.0, 302.0, 304.0))
+    ),
+    clock_error_s=None,
+    median_own_s=303 * MS,
+    least_own_s=300 * MS,
+    steps_s=tuple(
+        (name, tuple((0.1 + 0.012 * ((name + at) % 4 == 0)) for at in range(4)))
+        for name in range(4)
+    ),
+)
+_ALONE = _but(
+    replace(STRAGGLER, during=None),
+    3,
+    flags=(FlagKind.PROFILED.value, FlagKind.LIMITED.value, FlagKind.CLOCK.value),
+)
+_STEPS = replace(
+    _EQUAL,
+    steps_s=tuple(
+        (name, tuple(0.41 if at == 7 and name == 2 else 0.096 for at in range(12)))
+        for name in range(4)
+    ),
+)
+_TWO = replace(
+    STRAGGLER,
+    times=(
+        rank_time(0, 205.0, slow_ms=322.0, moves_ms=30.0),
+        rank_time(1, 322.0, slow_ms=322.0, moves_ms=30.0, blamed_s=0.117, last=3),
+    ),
+    seats=seats(2),
+    memory=_MEMORY[:2],
+    ranks=2,
+    slowest=1,
+    during="input",
+    collectives=(),
+)
+
+
+def _unfinished(ranks, *which, **more):
+    left = {each.name for each in which}
+    return RanksReport(
+        times=tuple(
+            rank_time(name, 245.0 + name, slow_ms=260.0, began_s=None)
+            for name in range(ranks)
+            if name not in left
+        ),
+        seats=tuple(each for each in seats(ranks) if each.name not in left),
+        unfinished=tuple(which),
+        ranks=ranks,
+        matched=2,
+        unmatched=1,
+        median_own_s=246 * MS,
+        least_own_s=245 * MS,
+        **more,
+    )
+
+
+_RAISED = _unfinished(
+    4,
+    Unfinished(
+        2,
+        "raised",
+        "ValueError: x",
+        CodeLine("In [5], line 3", 'raise ValueError("x")'),
+    ),
+)
+_DIED = _unfinished(
+    4,
+    Unfinished(2, "died", "engine 2 is gone"),
+    Unfinished(0, "raised", "RuntimeError: Connection closed by peer"),
+    Unfinished(1, "raised", "RuntimeError: Connection closed by peer"),
+    Unfinished(3, "interrupted", ""),
+    group_died="rank 2 has died in all_reduce",
+)
+_SILENT = _unfinished(
+    4,
+    Unfinished(2, "silent", "", CodeLine("In [5], line 3", "time.sleep(600)")),
+    waiting=(
+        Waiting(
+            "all_reduce",
+            2,
+            (0, 1, 3),
+            12.0,
+            (2,),
+            ((2, CodeLine("In [5], line 3", "time.sleep(600)")),),
+        ),
+    ),
+)
+
+
+def _like_noise(name, middle, deviation):
+    """A figure of one of 1,024 ranks; all together have a bell's shape."""
+    share = ((name * 389) % 1024 + 0.5) / 1024
+    return NormalDist(middle, deviation).inv_cdf(share)
+
+
+_MANY = tuple(
+    RankTime(name, 0.412, own, 0.38 - own, 0.03, 0.0, 0)
+    for name in range(1024)
+    for own in (_like_noise(name, 0.246, 0.0016),)
+)
+_THOUSAND = RanksReport(
+    times=(replace(_MANY[123], own_s=0.38, waits_s=0.0, blamed_s=0.117, last=90),),
+    seats=(),
+    ranks=1024,
+    slowest=123,
+    ratio=1.54,
+    median_own_s=0.246,
+    least_own_s=0.241,
+    bucketed=True,
+)
+_THOUSAND = replace(
+    _THOUSAND, every=(*_MANY[:123], _THOUSAND.times[0], *_MANY[124:]), matched=0
+)
+_THOUSAND_MEMORY = replace(
+    _THOUSAND,
+    with_memory=True,
+    memory=tuple(
+        RankMemory(
+            name,
+            38 * GIB,
+            None,
+            71 * GIB if name == 123 else int(_like_noise(name, 60, 0.2) * GIB),
+            80 * GIB,
+        )
+        for name in range(1024)
+    ),
+)
+
+_ODD_MEMORY = replace(
+    STRAGGLER,
+    with_memory=True,
+    memory=tuple(
+        replace(
+            each,
+            peak_bytes=71 * GIB,
+            reserved_bytes=73 * GIB,
+            allocated_bytes=49 * GIB,
+        )
+        if each.name == 5
+        else each
+        for each in _MEMORY
+    ),
+)
+_NAMES = tuple(
+    (
+        name,
+        (
+            ("model", 13 * GIB),
+            ("optimizer", 24 * GIB),
+            *((("history", 11 * GIB),) if name == 5 else ()),
+            ("batch", 2**28),
+        ),
+    )
+    for name in range(8)
+)
+_OOM = replace(
+    _ODD_MEMORY,
+    memory=tuple(
+        replace(
+            each, peak_bytes=int(79.4 * GIB), reserved_bytes=int(79.6 * GIB), ooms=1
+        )
+        if each.name == 5
+        else each
+        for each in _MEMORY
+    ),
+)
+
+_LINE = CodeLine("In [5], line 3", "time.sleep(12)")
+_HANG = WhereReport(
+    waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
+    lines=tuple(
+        (name, "In [5], line 3" if name == 2 else "In [5], line 5") for name in range(4)
+    ),
+    seats=seats(4),
+    told_by="flight recorder",
+)
+_MANY_HANG = WhereReport(
+    waiting=(
+        Waiting(
+            "all_gather_into_tensor",
+            31_204,
+            tuple(each for each in range(1024) if each not in (77, 513)),
+            95.0,
+            (77, 513),
+            ((77, CodeLine("data.py, line 88", "self.file.read()")),),
+        ),
+        Waiting("barrier", 12, (0, 8), 90.0, (16,)),
+    ),
+    lines=tuple((each, "train.py, line 210") for each in range(1024)),
+    told_by="flight recorder",
+)
+
+SAMPLES = (
+    ("seats", SeatsReport(seats(8), backend="nccl")),
+    (
+        "seats-chosen",
+        SeatsReport(
+            seats(8, rank=False, confirmed=False, torch=None, driver=None), chosen=True
+        ),
+    ),
+    (
+        "seats-shared",
+        SeatsReport(
+            (
+                seat(0),
+                seat(1),
+                seat(2),
+                seat(3, gpu=seat(1).gpu, gpu_number=1),
+            ),
+            (
+                SeatFinding(Misplaced.SHARED_GPU, (1, 3), seat(1).gpu),
+                SeatFinding(
+                    Misplaced.TORCHES, (0, 3), "2.12.0 (rank 3), 2.13.0 (rank 0)"
+                ),
+            ),
+            backend="gloo",
+        ),
+    ),
+    (
+        "seats-gpu-0",
+        SeatsReport(
+            (
+                seat(0),
+                *(seat(name, also_on=(seat(0).gpu,)) for name in (1, 2, 3)),
+            ),
+            (SeatFinding(Misplaced.ON_GPU_0, (1, 2, 3), seat(0).gpu),),
+            backend="nccl",
+        ),
+    ),
+    (
+        "seats-far",
+        SeatsReport(
+            tuple(seat(name, each=8, network_far=name > 3) for name in range(8)),
+            (
+                SeatFinding(
+                    Misplaced.DRIVERS, (0, 4), "570.86.15 (rank 0), 550.54.15 (rank 4)"
+                ),
+                SeatFinding(Misplaced.FAR_NETWORK, (4, 5, 6, 7)),
+            ),
+        ),
+    ),
+    (
+        "seats-refused",
+        SeatsReport(
+            seats(4, rank=False),
+            unfinished=(
+                Unfinished(2, "refused", "CUDA has started in In [4], line 2"),
+            ),
+        ),
+    ),
+    (
+        "seats-silent",
+        SeatsReport(
+            seats(3, rank=False, gpu=None, gpu_name=None, gpu_number=None),
+            unfinished=(
+                Unfinished(
+                    3,
+                    "garbage",
+                    "version 2 of its answers is not 1: install the same gpumagic "
+                    "everywhere",
+                ),
+            ),
+        ),
+    ),
+    (
+        "seats-group-died",
+        SeatsReport(seats(4), backend="gloo", group_died="rank 2 has died"),
+    ),
+    (
+        "seats-laptop",
+        SeatsReport(
+            tuple(
+                seat(
+                    name,
+                    rank=False,
+                    gpu=None,
+                    gpu_name=None,
+                    gpu_number=None,
+                    confirmed=False,
+                    driver=None,
+                )
+                for name in range(4)
+            )
+        ),
+    ),
+    (
+        "seats-simulated",
+        SeatsReport(
+            tuple(
+                seat(name, gpu_name=SIMULATED, simulated=True, network_far=None)
+                for name in range(4)
+            ),
+            backend="gloo",
+        ),
+    ),
+    (
+        "seats-1024",
+        SeatsReport(
+            seats(1024, each=8),
+            (SeatFinding(Misplaced.FAR_NETWORK, tuple(range(508, 512))),),
+            backend="nccl",
+        ),
+    ),
+    ("times-straggler", STRAGGLER),
+    ("times-flags", _ALONE),
+    (
+        "times-once",
+        replace(_but(STRAGGLER, 3, last=1), during=None, one_collective=1),
+    ),
+    ("times-all-slower", replace(STRAGGLER, during=None)),
+    ("times-two", _TWO),
+    ("times-equal", _EQUAL),
+    ("times-in-turn", _IN_TURN),
+    ("times-odd-step", _STEPS),
+    (
+        "times-apart",
+        replace(
+            _EQUAL,
+            times=tuple(
+                replace(each, own_s=each.elapsed_s, waits_s=0.0, moves_s=0.0)
+                for each in (
+                    replace(one, waits=(), moves=(), last=0, began_s=None)
+                    for one in _EQUAL.times
+                )
+            ),
+            matched=0,
+            unmatched=0,
+            clock_error_s=None,
+        ),
+    ),
+    ("times-raised", _RAISED),
+    ("times-died", _DIED),
+    ("times-silent", _SILENT),
+    (
+        "times-none-finished",
+        replace(
+            _RAISED,
+            times=(),
+            matched=0,
+            unmatched=0,
+            unfinished=tuple(
+                Unfinished(name, "raised", "NameError: name 'modle' is not defined")
+                for name in range(4)
+            ),
+        ),
+    ),
+    ("times-1024", _THOUSAND),
+    ("memory-odd", _ODD_MEMORY),
+    ("memory-names", replace(_ODD_MEMORY, names=_NAMES)),
+    ("memory-even", replace(STRAGGLER, with_memory=True)),
+    ("memory-oom", _OOM),
+    ("memory-1024", _THOUSAND_MEMORY),
+    (
+        "memory-unknown",
+        replace(_EQUAL, with_memory=True, memory=()),
+    ),
+    ("where-hang", _HANG),
+    (
+        "where-mismatch",
+        replace(
+            _HANG,
+            waiting=(
+                Waiting(
+                    "all_reduce",
+                    7,
+                    (0, 1, 2, 3),
+                    31.0,
+                    (),
+                    mismatch="rank 2 calls broadcast, the others all_reduce",
+                ),
+            ),
+        ),
+    ),
+    (
+        "where-stacks",
+        replace(
+            _HANG,
+            waiting=(
+                Waiting("all_reduce", None, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),
+            ),
+            told_by="stacks",
+        ),
+    ),
+    ("where-working", replace(_HANG, waiting=())),
+    ("where-nothing", WhereReport((), told_by="")),
+    (
+        "where-silent",
+        replace(
+            _HANG,
+            waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,)),),
+            lines=_HANG.lines[:2],
+            unfinished=(Unfinished(2, "silent", ""),),
+        ),
+    ),
+    ("where-1024", _MANY_HANG),
+    (
+        "where-hostile",
+        replace(
+            _HANG,
+            waiting=(
+                Waiting(
+                    HOSTILE,
+                    2,
+                    (0,),
+                    1.0,
+                    (2,),
+                    ((2, CodeLine(HOSTILE, HOSTILE)),),
+                    mismatch=None,
+                ),
+            ),
+            lines=((0, HOSTILE), (2, HOSTILE)),
+        ),
+    ),
+)
