@@ -18,7 +18,6 @@ from gpumagic.drawing.lanes import LINE_WIDTH
 from gpumagic.gpu_open.trace_records import Clock
 from gpumagic.gpu_open.view_shares import bars, joined
 from gpumagic.gpu_open.view_trace import TracePicture, is_host, kernel_text
-from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
