@@ -106,15 +106,15 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	@$(PIP) -e '.[torch,demo,dev,loaders]'
+	@$(PIP) -e '.[torch,demo,dev,loaders,ranks]'
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	@$(PIP) -e '.[torch,demo,dev,loaders,browser]'
+	@$(PIP) -e '.[torch,demo,dev,loaders,ranks,browser]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	@$(PIP) -e '.[torch,demo,dev,loaders,docs]'
+	@$(PIP) -e '.[torch,demo,dev,loaders,ranks,docs]'
 	@touch $@
 
 .PRECIOUS: .venv-ipython-%/.ready

@@ -27,6 +27,7 @@ ROOMS = (
     Room("gpu_mem", "MemoryMagics"),  # and memory
     Room("pin_loader", "LoaderMagics"),  # and what feeds it
     Room("gpu_open", "OpenMagics"),  # what was recorded elsewhere
+    Room("gpu_ranks", "RanksMagics"),  # all of it over many ranks
 )
 
 

@@ -24,9 +24,10 @@ from gpumagic.gpu_ranks.records import (
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
 from gpumagic.report.collectives import (
     Attendance,
+    Offset,
+    clock_offsets,
     odd_ones,
     slowest_of,
-    union_spans,
     waits_of,
 )
 
@@ -101,47 +102,76 @@ def _with(report: RanksReport, **more: Any) -> RanksReport:
 
 
 def _of_done(done: Mapping[int, Done]) -> RanksReport:
-    if not done:
+    """Of those that came to the end: how long a rank took that failed says nothing."""
+    through = {name: each for name, each in done.items() if each.error is None}
+    if not through:
         return RanksReport(())
-    simulated = all(each.clock == "simulated" for each in done.values())
-    common = simulated or all(each.offset_ns is not None for each in done.values())
-    shift = {name: each.offset_ns or 0 for name, each in done.items()}
+    offsets = _offsets(through)
+    simulated = all(each.clock == "simulated" for each in through.values())
     waits = waits_of(
-        {name: Attendance(e.began_ns, e.ended_ns, e.parts) for name, e in done.items()},
+        {
+            name: Attendance(e.began_ns, e.ended_ns, e.parts)
+            for name, e in through.items()
+        },
         common_clock=simulated,
     )
     own_s = {name: share.own_ns / _NS for name, share in waits.shares.items()}
     blamed_s = {name: share.blamed_ns / _NS for name, share in waits.shares.items()}
     slowest = slowest_of(own_s, blamed_s)
-    first_ns = min(each.began_ns + shift[name] for name, each in done.items())
-    errors = [each.offset_error_ns for each in done.values()]
+    begins = {
+        name: each.began_ns + offsets[name].ns
+        for name, each in through.items()
+        if name in offsets
+    }
+    first_ns = min(begins.values(), default=0)
+    errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     return RanksReport(
         times=tuple(
-            _time(each, waits, (each.began_ns + shift[name] - first_ns) / _NS)
-            if common
-            else _time(each, waits, None)
-            for name, each in sorted(done.items())
+            _time(
+                each,
+                waits,
+                (begins[name] - first_ns) / _NS
+                if len(begins) == len(through)
+                else None,
+            )
+            for name, each in sorted(through.items())
         ),
         matched=len(waits.latest),
         unmatched=waits.untold,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
-        during=_during(done, slowest),
+        during=_during(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),
-        clock_error_s=max((e for e in errors if e is not None), default=0) / _NS
-        if common
-        else None,
+        clock_error_s=max(errors, default=0) / _NS if len(begins) > 1 else None,
         steps_s=tuple(
-            (name, each.steps_s) for name, each in sorted(done.items()) if each.steps_s
+            (name, each.steps_s)
+            for name, each in sorted(through.items())
+            if each.steps_s
         ),
     )
 
 
+def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
+    """What is added to the clock of each rank to have one for all.
+
+    Ranks of one host have one clock, and so have simulated devices; else clocks are
+    put together by the ends of what ranks did together.
+    """
+    hosts = {each.seat.host for each in done.values()}
+    clocks = {each.clock for each in done.values()}
+    if len(hosts) == 1 or clocks == {"simulated"}:
+        return {name: Offset(0, 0) for name in done}
+    ends: dict[int, dict[Hashable, int]] = {
+        name: {(p.group, p.number): p.ended_ns for p in each.parts if p.number}
+        for name, each in done.items()
+    }
+    return clock_offsets(ends)
+
+
 def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
     share = waits.shares[each.name]
-    waiting, moving = waits.spans_of(each.name)
     return RankTime(
         each.name,
         elapsed_s=(each.ended_ns - each.began_ns) / _NS,
@@ -151,8 +181,8 @@ def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
         began_s=began_s,
-        waits=_since(waiting, each.began_ns),
-        moves=_since(moving, each.began_ns),
+        waits=_since(waits.waiting[each.name], each.began_ns),
+        moves=_since(waits.moving[each.name], each.began_ns),
         flags=each.flags,
     )
 
@@ -162,7 +192,7 @@ def _since(
 ) -> tuple[tuple[float, float], ...]:
     return tuple(
         ((start_ns - began_ns) / _NS, (end_ns - began_ns) / _NS)
-        for start_ns, end_ns in union_spans(spans)
+        for start_ns, end_ns in spans
     )
 
 

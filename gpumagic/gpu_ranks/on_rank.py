@@ -22,6 +22,7 @@ from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,8 +85,18 @@ def group() -> tuple[int | None, int | None, str | None]:
     return (
         distributed.get_rank(),
         distributed.get_world_size(),
-        str(distributed.get_backend()),
+        _backend(distributed),
     )
+
+
+def _backend(distributed: Any) -> str | None:
+    """What moves the data of GPUs, or of the host where nothing else does."""
+    with contextlib.suppress(Exception):  # what each version calls it differs
+        told = distributed.distributed_c10d.get_backend_config()
+        by_device = dict(each.split(":", 1) for each in str(told).split(","))
+        of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
+        return next(iter(of_gpus), None) or by_device.get("cpu")
+    return None
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
@@ -189,13 +200,27 @@ def measuring(*, engine: int | None = None, names: bool = False) -> Iterator[Mea
                 "kind": "done",
                 "seat": seat(engine),
                 "error": error_line(error),
+                "error_line": None if error is None else _line_of(error),
                 "flight": flight(),
                 **_time(timing.report, trace),
                 "memory": _memory(memory.report),
                 "names": _names(memory.report) if names else None,
             }
     if timing.report is not None:
-        measured.said["flags"] = [each.kind.value for each in timing.report.flags]
+        measured.said["flags"] = [each.kind.name for each in timing.report.flags]
+
+
+def _line_of(error: BaseException) -> dict[str, Any] | None:
+    """The innermost line of the user's that an error came through."""
+    torch = sys.modules.get("torch")
+    places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if places.is_users(file):
+            found = line_in(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return None if found is None else found.to_dict()
 
 
 def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
