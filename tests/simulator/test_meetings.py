@@ -119,18 +119,20 @@ def test_two_circles_in_opposite_order_do_not_wait_for_each_other():
     def one():
         first.meet("ab", ab, (0, 1), 5)
         first.compute(1000)
+        first.compute(1000)
         first.meet("cd", cd, (0, 1), 5)
         first.scheduler.wait_for_all()
 
     def other():
         second.meet("cd", cd, (0, 1), 5)
         second.compute(2000)
+        second.compute(2000)
         second.meet("ab", ab, (0, 1), 5)
         second.scheduler.wait_for_all()
 
     together(one, other)
 
-    for name, end_ns in (("ab", 2015), ("cd", 1015)):
+    for name, end_ns in (("ab", 4015), ("cd", 2015)):
         assert {each.met[name].end_ns for each in (first, second)} == {end_ns}
 
 
