@@ -90,7 +90,8 @@ class TraceEvents:
 
         device_names: By device, where the file tells.
 
-        since_1970: Whether the clock of the file counts from then.
+        since_1970: Whether the clock of the file counts from then; a simulated one
+            counts from the beginning of its machine, for all processes alike.
     """
 
     file: FileRead

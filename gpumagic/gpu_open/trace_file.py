@@ -339,6 +339,7 @@ class _Rows:
         if words.is_simulated(values):
             events.simulated = True
             events.device_names = self._simulated_names(values)
+            since_ns = words.simulated_beginning(values)
         if since_ns is not None:
             events.since_1970 = True
             _shift(events, since_ns)

@@ -267,8 +267,8 @@ class RankTrace(Record):
         host_length_s: From the first event of the host to its last; where there is
             no device work, all that is known.
 
-        zero_ns: The moment of second 0, by the clock of the file since 1970; None
-            where that clock began anywhere.
+        zero_ns: The moment of second 0, by the clock of the file since 1970, or of
+            the simulated machine; None where that clock began anywhere.
 
         devices: How many devices the file has work of.
     """

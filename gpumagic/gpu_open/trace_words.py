@@ -145,3 +145,9 @@ def is_simulated(values: dict[str, Any]) -> bool:
     """Whether it is a trace of the simulated GPU: `simulator/tracing.py` writes it."""
     told = values.get("otherData")
     return isinstance(told, dict) and isinstance(told.get("machine"), str)
+
+
+def simulated_beginning(values: dict[str, Any]) -> int | None:
+    """When it began, by the clock that all processes of a simulated machine have."""
+    began_ns = whole(values["otherData"].get("began_ns"))
+    return None if began_ns is None or began_ns < 0 else began_ns

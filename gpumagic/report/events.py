@@ -119,6 +119,29 @@ DEVICE_KINDS = frozenset({SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL})
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlace(Record):
+    """Which collective of a group of processes something is.
+
+    Attributes:
+        group: What torch calls the group.
+
+        number: How many it had called before.
+
+        name: What is done, such as `AllReduce`.
+
+        ranks: Who does it.
+
+        nbytes: What it moves: the tensor that is reduced or sent, or all parts.
+    """
+
+    group: str
+    number: int
+    name: str
+    ranks: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSpan(Record):
     """Something that took time, on the host or on a device.
 
@@ -146,6 +169,8 @@ class TraceSpan(Record):
 
         bound: What it spends its time on, in words, where a model knows: `bandwidth`,
             `too few tiles: 16 for 108 multiprocessors`.
+
+        place: Of a collective, where a model knows it.
     """
 
     name: str
@@ -159,6 +184,7 @@ class TraceSpan(Record):
     launched_s: float | None = None
     forward: int | None = None
     bound: str | None = None
+    place: GroupPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,10 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from gpumagic.report.events import GroupPlace
 
 FULL_SHARE = 1 << 20  # a whole compute engine; integers add up without rounding
 _FOR_EVER = 1 << 62
@@ -75,6 +78,20 @@ class KernelName(str):
         return made
 
     bound: str
+
+
+class CollectiveName(str):
+    """What the kernel of a collective is called, and which of its group's it is."""
+
+    __slots__ = ("place",)
+
+    def __new__(cls, name: str, place: GroupPlace) -> Self:
+        """The name, with its place beside it."""
+        made = super().__new__(cls, name)
+        made.place = place
+        return made
+
+    place: GroupPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
-from gpumagic.simulator.engines import CopyName, Engine, KernelName, Meeting
+from gpumagic.simulator.engines import (
+    CollectiveName,
+    CopyName,
+    Engine,
+    KernelName,
+    Meeting,
+)
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.devices.tracing import Tracing
+    from gpumagic.report.events import GroupPlace
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.engines import Stream, Work
 
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 MOST_IN_A_LANE = 1000
 _MOST_KEPT = 5000
 _OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
+_OF_ALL_PARTS = frozenset({"AllGather", "Gather"})  # bytes of which are of all parts
 _HOST = MOST_GPUS  # a number of a process that no device has
 
 
@@ -129,7 +137,9 @@ class SimulatedTracing:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON for Perfetto and Chrome."""
-        written = as_chrome_trace(self.trace(), self._box.label)
+        written = as_chrome_trace(
+            self.trace(), self._box.label, began_ns=self._began_ns, group=_group()
+        )
         Path(path).write_text(json.dumps(written), encoding="utf-8")
 
     @contextlib.contextmanager
@@ -197,6 +207,9 @@ class SimulatedTracing:
                 stream=stream,
                 nbytes=work.name.nbytes if isinstance(work.name, CopyName) else None,
                 bound=work.name.bound if isinstance(work.name, KernelName) else None,
+                place=(
+                    work.name.place if isinstance(work.name, CollectiveName) else None
+                ),
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
                 forward=self._forward.get(id(work)),
             )
@@ -262,12 +275,46 @@ class _Works(list["Work"]):
             reader.append(work)
 
 
-def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:
-    """Devices become processes, streams and threads of the host become threads."""
+def _group() -> dict[str, Any] | None:
+    """Who this process is among others, as torch's profiler writes it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return None
+    if not distributed.is_initialized():
+        return None
+    return {
+        "backend": "nccl",
+        "rank": distributed.get_rank(),
+        "world_size": distributed.get_world_size(),
+    }
+
+
+def as_chrome_trace(
+    trace: Trace,
+    label: str,
+    *,
+    began_ns: int | None = None,
+    group: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Devices become processes, streams and threads of the host become threads.
+
+    Args:
+        trace: What is to be written.
+
+        label: Of the machine.
+
+        began_ns: When it began, by the machine's clock: all its processes have one.
+
+        group: Who this process is among others.
+    """
     lanes = sorted({_lane(span) for span in trace.spans})
+    told: dict[str, Any] = {"machine": label, "length_us": trace.length_s * 1e6}
+    if began_ns is not None:
+        told["began_ns"] = began_ns
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"machine": label, "length_us": trace.length_s * 1e6},
+        "otherData": told,
+        **({} if group is None else {"distributedInfo": group}),
         "traceEvents": [
             *(_named(label, *lane) for lane in lanes),
             *(
@@ -294,6 +341,8 @@ def _event(span: TraceSpan) -> dict[str, Any]:
         known["bytes"] = span.nbytes
     if span.bound is not None:
         known["bound"] = span.bound
+    if span.place is not None:
+        known |= _as_nccl_tells(span.place)
     return {
         "ph": "X",
         "cat": span.kind.value,
@@ -303,6 +352,20 @@ def _event(span: TraceSpan) -> dict[str, Any]:
         "ts": span.start_s * 1e6,
         "dur": (span.end_s - span.start_s) * 1e6,
         "args": known,
+    }
+
+
+def _as_nccl_tells(place: GroupPlace) -> dict[str, Any]:
+    """In the words of torch's profiler, which counts what one rank puts in."""
+    parts = len(place.ranks) if place.name in _OF_ALL_PARTS else 1
+    return {
+        "Collective name": place.name,
+        "Process Group Name": place.group,
+        "Process Group Ranks": str([*place.ranks]),
+        "Group size": len(place.ranks),
+        "Seq": place.number,
+        "In msg nelems": place.nbytes // parts,
+        "dtype": "Byte",
     }
 
 

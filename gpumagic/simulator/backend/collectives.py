@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
+from gpumagic.report.events import GroupPlace
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.deliveries import Deliveries
 from gpumagic.simulator.backend.handles import work_class
@@ -23,6 +24,7 @@ from gpumagic.simulator.collective_times import (
     Placement,
     collective_time,
 )
+from gpumagic.simulator.engines import CollectiveName
 from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace, real_pause
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -212,8 +214,10 @@ class Collectives:
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
             peers = self._peers(key, members, pair, meeting_name, what, nbytes, told.ns)
+            number = pair[2] if pair else self._called - 1
+            spot = GroupPlace(self._group, number, what.value, members, nbytes)
             meeting = machine.scheduler.meet(
-                stream.queue, peers, told.ns, HOST_NS, name
+                stream.queue, peers, told.ns, HOST_NS, CollectiveName(name, spot)
             )
             self._open.append(meeting)
             races = (
@@ -226,7 +230,6 @@ class Collectives:
             simulation.tell(races)
         calls = simulation.ranks.calls
         if len(calls) < _MOST_CALLS:
-            number = pair[2] if pair else self._called - 1
             calls.append(
                 CollectiveCall(
                     self._group, number, name, nbytes, called_ns, members,

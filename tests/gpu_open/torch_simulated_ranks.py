@@ -1,0 +1,137 @@
+"""Traces of several simulated GPUs, which are opened together: all of it is known.
+
+Each process trains and writes its trace; one GPU is slow from a known moment on.
+`python -m tests.gpu_open.torch_simulated_ranks RANK FOLDER` is one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+RANKS, SLOW, STEPS = 3, 1, 4
+ROOT = Path(__file__).parents[2]
+
+
+def train(rank, folder):
+    """What each process does."""
+    import torch.distributed as dist
+    from torch import nn
+
+    import gpumagic
+    from gpumagic import cuda_sync_time
+
+    box = gpumagic.simulate(f"{RANKS}xh100")
+    torch.sim.set_device(rank)
+    dist.init_process_group(
+        "nccl", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=RANKS
+    )
+    layers = [nn.Linear(512, 512) for _ in range(4)]
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(*layers).to(f"sim:{rank}"), bucket_cap_mb=1
+    )
+    x = torch.randn(256, 512, device=f"sim:{rank}")
+    model(x).sum().backward()
+    torch.sim.synchronize()
+    called = len(box.collectives)
+    with (
+        box.slow(gpu=SLOW, by=3),
+        cuda_sync_time.watch(trace_file=str(folder / f"rank{rank}.json")),
+    ):
+        for _ in range(STEPS):
+            model(x).sum().backward()
+    told = [
+        (each.group, each.number, each.start_ns, each.end_ns)
+        for each in box.collectives[called:]
+    ]
+    dist.destroy_process_group()
+    (folder / f"told{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where each rank has left its trace, and what its machine knows."""
+    folder = tmp_path_factory.mktemp("ranks")
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"):
+        quiet.pop(name, None)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", __name__, str(rank), str(folder)],
+            cwd=ROOT,
+            env=quiet,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        said = [each.communicate(timeout=150)[0] for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    """All traces, opened together."""
+    from gpumagic import gpu_open
+
+    return gpu_open.read(*(folder / f"rank{rank}.json" for rank in range(RANKS)))
+
+
+def told_by(folder, rank):
+    """The collectives of a rank, as its machine has them."""
+    return json.loads((folder / f"told{rank}.json").read_text())
+
+
+def test_each_trace_has_the_collectives_of_its_machine(folder, report):
+    """Group, number, beginning and end are those of `box.collectives`."""
+    for rank, trace in enumerate(report.ranks):
+        assert (trace.rank, trace.world_size) == (rank, RANKS)
+        found = [
+            (
+                each.group,
+                each.number,
+                trace.zero_ns + round(each.start_s * 1e9),
+                trace.zero_ns + round(each.end_s * 1e9),
+            )
+            for each in trace.collectives
+            if each.numbered
+        ]
+        assert found == [tuple(each) for each in told_by(folder, rank)]
+
+
+def test_all_collectives_are_matched_by_number(folder, report):
+    """Every one is found on all ranks, on the one clock that the machines have."""
+    together = report.together
+
+    assert together.matched == len(told_by(folder, 0)) > STEPS
+    assert (together.unmatched, together.by_number) == (0, True)
+    assert together.clock.name == "SHARED"
+
+
+def test_the_slow_gpu_is_named(report):
+    """It waits for nobody; all the waits of the others are for it."""
+    together = report.together
+    others = [each for each in together.ranks if each.rank != SLOW]
+    slow = together.ranks[SLOW]
+
+    assert together.slowest == SLOW
+    assert slow.waits_s == 0
+    assert max(each.waits_s for each in others) == pytest.approx(slow.blamed_s)
+    assert all(each.blamed_s == 0 < each.waits_s for each in others)
+
+
+if __name__ == "__main__":
+    train(int(sys.argv[1]), Path(sys.argv[2]))
