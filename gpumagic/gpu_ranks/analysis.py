@@ -432,7 +432,7 @@ def _waiting_in(ranks: Mapping[int, _At]) -> Waiting | None:
     calls = {
         name: call
         for name, at in ranks.items()
-        for call in (at.under_way, at.last)
+        for call in (at.last, at.under_way)
         if call is not None and call.number == number
     }
     missing = tuple(sorted(n for n, at in ranks.items() if at.reached < number))

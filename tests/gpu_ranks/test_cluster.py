@@ -51,14 +51,15 @@ class Cluster:
             raise error
         return outcome.result
 
-    def rest(self, within_s=30):
+    def busy(self):
+        """Engines that run something."""
+        said = self.client.queue_status()
+        return [each for each in self.client.ids if said.get(each, {}).get("queue")]
+
+    def rest(self, within_s=20):
         """Wait until no engine has anything to do."""
         until_s = time.monotonic() + within_s
-        while any(
-            each["queue"]
-            for each in self.client.queue_status().values()
-            if isinstance(each, dict)
-        ):
+        while self.busy():
             assert time.monotonic() < until_s, self.client.queue_status()
             time.sleep(0.05)
 
@@ -150,6 +151,7 @@ def test_a_group_begins(four):
     """Ranks follow the engines; it is gloo where there is no GPU."""
     report = four.ask("group")
 
+    four.pids = {each.engine: each.pid for each in report.seats}
     assert not report.unfinished
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
     assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
@@ -431,16 +433,21 @@ def test_killed_inside_a_collective(four):
 
 
 def test_a_dead_group_is_begun_anew(four):
-    """Those that are left, and one engine that has joined since, make a group."""
+    """Those that are left, and engines that have joined since, make a group."""
+    for engine, pid in four.pids.items():  # a rank of gloo that waits hears nobody
+        if engine in four.busy():
+            os.kill(pid, signal.SIGKILL)
     four.rest()
-    four.cluster.start_engines_sync(n=1)
+    left = list(four.client.ids)
+    four.cluster.start_engines_sync(n=4 - len(left))
     four.client.wait_for_engines(4, timeout=60)
     report = four.ask("group")
     cell = four.cell("import torch, torch.distributed as dist\ndist.barrier()")
 
     assert not report.unfinished
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
-    assert [each.engine for each in report.seats] == [0, 1, 2, 4]
+    assert [each.engine for each in report.seats] == four.client.ids
+    assert four.client.ids[: len(left)] == left
     assert cell.matched == 1
 
 
@@ -463,7 +470,10 @@ def test_select_gives_each_engine_a_gpu_or_none_any(four):
     four.client[:].execute("import gpumagic; gpumagic.simulate('4xh100')", block=True)
     tried = four.ask("select --dry-run")
     chosen = four.ask("select")
-    four.cell("import torch; y = torch.ones(1 << 20, device='sim')", "--on 1")
+    four.cell(
+        "import torch; y = torch.ones(1 << 20, device='sim')",
+        f"--on {four.client.ids[1]}",
+    )
     too_late = four.ask("select")
 
     assert not tried.chosen
