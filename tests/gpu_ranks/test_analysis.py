@@ -44,6 +44,8 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, **more):
         begins_ns: When each begins.
 
         ahead_ns: How far each clock is ahead.
+
+        more: What each says beside it, a list for each key.
     """
     ranks = range(len(works_ns))
     now = list(begins_ns or [NS] * len(works_ns))
@@ -71,8 +73,8 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, **more):
 
 @given(data=st.data(), ranks=st.integers(3, 8), collectives=st.integers(1, 12))
 def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
-    """They are the wall time of each rank, own work is what it did, the slow is named."""
-    random_of = random.Random(data.draw(st.integers(0, 1 << 32)))
+    """They are the wall time of each rank, and the planted straggler is named."""
+    random_of = data.draw(st.randoms(use_true_random=False))
     works = [
         [random_of.randint(20 * MS, 22 * MS) for _ in range(collectives + 1)]
         for _ in range(ranks)
@@ -93,10 +95,9 @@ def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
         assert each.moves_s == pytest.approx(sum(moves) / NS, abs=1e-9)
 
 
-@given(seed=st.integers(0, 1 << 32))
-def test_sums_tell_the_same(seed):
+@given(random_of=st.randoms(use_true_random=False))
+def test_sums_tell_the_same(random_of):
     """With the least and the most of each collective, a rank alone finds its shares."""
-    random_of = random.Random(seed)
     works = [[random_of.randint(MS, 9 * MS) for _ in range(6)] for _ in range(4)]
     answers = played(works, [MS] * 5)
     took = [scale.durations(each) for each in answers]
@@ -114,7 +115,7 @@ def test_sums_tell_the_same(seed):
 
 def test_a_clock_three_seconds_ahead():
     """Clocks of two hosts are put together by what ended at once on both."""
-    random_of = random.Random(1)
+    random_of = random.Random(1)  # noqa: S311
     works = [[random_of.randint(MS, 9 * MS) for _ in range(21)] for _ in range(4)]
     begins = [NS, NS + 2 * MS, NS + 4 * MS, NS + 6 * MS]
     hosts = ["a", "a", "b", "b"]
@@ -177,24 +178,25 @@ def test_two_that_call_themselves_the_same():
 
 
 def test_a_thousand_ranks():
-    """1,024 ranks with 90 collectives each are read and analysed in two seconds."""
-    random_of = random.Random(2)
+    """Four times as many ranks take about four times as long; few are told singly."""
+    random_of = random.Random(2)  # noqa: S311
     works = [[random_of.randint(MS, 2 * MS) for _ in range(91)] for _ in range(1024)]
-    works[700] = [2 * each for each in works[700]]
-    texts = [json.dumps(each) for each in played(works, [MS] * 90)]
+    works[200] = [2 * each for each in works[200]]
+    answers = played(works, [MS] * 90)
+    took_s = {}
+    for ranks in (256, 1024):
+        began_s = time.process_time()
+        report = analysis.analyse(answers[:ranks])
+        took_s[ranks] = time.process_time() - began_s
+        assert report.ranks == ranks
+        assert [each.name for each in report.times] == [200]
 
-    began_s = time.process_time()
-    report = analysis.analyse(map(json.loads, texts))
-    took_s = time.process_time() - began_s
-
-    assert report.slowest == 700
-    assert report.ranks == 1024
-    assert took_s <= 2
+    assert took_s[1024] <= 10 * took_s[256]
 
 
 def test_a_thousand_sums():
     """Of sums alone the slow rank is named, and few ranks are told one by one."""
-    random_of = random.Random(3)
+    random_of = random.Random(3)  # noqa: S311
     times = ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
     sums = [
         {"version": 1, "kind": "sums", "rank": rank, **dict.fromkeys(times, 0.1)}

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -76,7 +77,7 @@ class Cluster:
 def four(tmp_path_factory):
     """The cluster; it takes some seconds to start, and is started once."""
     before = os.environ.get("PYTHONPATH")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     yield cluster
