@@ -76,7 +76,7 @@ def test_what_torch_learns_late_is_not_open(recorder):
 
 
 def test_what_only_two_have_to_do_with_does_not_count(recorder):
-    """torch's numbers count sends; the calls have numbers that all ranks share."""
+    """A group's numbers count sends; its calls have numbers that all ranks share."""
     recorder.called = 7
     recorder.entries = [call(5), call(5, "send", is_p2p=True)]
 
@@ -84,7 +84,7 @@ def test_what_only_two_have_to_do_with_does_not_count(recorder):
 
 
 def test_what_a_dead_group_has_left(recorder):
-    """Calls of a group of the same name, from before it was begun anew, do not count."""
+    """What a group of that name left open before it was begun anew does not count."""
     recorder.called = 1
     recorder.entries = [call(8), call(9, retired=False), call(1)]
 
