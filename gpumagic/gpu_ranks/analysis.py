@@ -140,6 +140,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         if name in offsets
     }
     first_ns = min(begins.values(), default=0)
+    told = _told_one_by_one(own_s, slowest)
     errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     return RanksReport(
         times=tuple(
@@ -151,6 +152,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
                 else None,
             )
             for name, each in sorted(through.items())
+            if name in told
         ),
         matched=len(waits.latest),
         unmatched=waits.untold,
@@ -219,6 +221,13 @@ def _since(
     )
 
 
+def _told_one_by_one(own_s: Mapping[int, float], slowest: int | None) -> set[int]:
+    """All of few; of very many those that are odd, and the slowest."""
+    if len(own_s) <= MOST_TOLD:
+        return set(own_s)
+    return {*odd_ones(own_s)[:MOST_TOLD], *(() if slowest is None else (slowest,))}
+
+
 def _matters(own_s: Mapping[int, float], slowest: int, clock: str) -> bool:
     """Whether it is more than what a host does beside; a model does nothing."""
     others = median(own for name, own in own_s.items() if name != slowest)
@@ -276,9 +285,7 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
     """Of very many ranks: those that are odd, and what all of them come to."""
     own_s = {name: each.own_s for name, each in sums.items()}
     slowest = slowest_of(own_s, {name: each.blamed_s for name, each in sums.items()})
-    told = sorted(
-        {*odd_ones(own_s)[:MOST_TOLD], *(() if slowest is None else (slowest,))}
-    )
+    told = _told_one_by_one(own_s, slowest)
     return RanksReport(
         times=tuple(
             RankTime(
@@ -290,7 +297,7 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
                 sums[name].blamed_s,
                 sums[name].last,
             )
-            for name in told
+            for name in sorted(told)
         ),
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
@@ -432,7 +439,7 @@ def _waiting_in(ranks: Mapping[int, _At]) -> Waiting | None:
     calls = {
         name: call
         for name, at in ranks.items()
-        for call in (at.under_way, at.last)
+        for call in (at.last, at.under_way)
         if call is not None and call.number == number
     }
     missing = tuple(sorted(n for n, at in ranks.items() if at.reached < number))

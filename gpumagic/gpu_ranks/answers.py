@@ -18,7 +18,7 @@ from gpumagic.report.collectives import Part
 from gpumagic.report.events import CodeLine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 1
@@ -178,14 +178,18 @@ def _read(said: object, place: int) -> Answer:
     if version != VERSION or isinstance(version, bool):
         told = f"version {_cut(version)} of its answers is not {VERSION}"
         raise Garbage(f"{told}: install the same gpumagic everywhere")
-    kinds = {"seat": _seat, "done": _done, "alive": _alive, "sums": _sums}
+    kinds: dict[str, Callable[[_Fields, int], Answer]] = {
+        "seat": _seat,
+        "done": _done,
+        "alive": _alive,
+        "sums": _sums,
+    }
     if not isinstance(kind, str) or kind not in kinds:
         raise Garbage(f"it sent {_cut(kind)!r}")
     nbytes = len(json.dumps(said))
     if nbytes > MOST_BYTES:
         raise Garbage(f"its answer has {nbytes:,} bytes")
-    answer: Answer = kinds[kind](_Fields(said), place)
-    return answer
+    return kinds[kind](_Fields(said), place)
 
 
 def _garbage(place: int, text: str) -> Unfinished:
@@ -417,10 +421,17 @@ def _call(row: object) -> Call:
 def _sums(fields: _Fields, place: int) -> Sums:
     rank = fields.whole("rank", 0)
     name = place if rank is None else rank
-    times = ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
+    elapsed_s, own_s, waits_s, moves_s, blamed_s = (
+        _needed(fields.number(each), each)
+        for each in ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
+    )
     return Sums(
         name,
-        *(_needed(fields.number(each), each) for each in times),
+        elapsed_s,
+        own_s,
+        waits_s,
+        moves_s,
+        blamed_s,
         last=fields.whole("last", 0) or 0,
         memory=_memory(fields, name),
         error=fields.text("error"),

@@ -156,7 +156,7 @@ def _unfinished(name: int, error: BaseException) -> Unfinished:
     if kind in _MISSING and "gpumagic" in text:
         has = "no gpumagic" if "gpumagic." not in text else "an older gpumagic"
         return Unfinished(name, "garbage", f"it has {has}: pip install -U gpumagic")
-    if type(error).__name__ == "EngineError":
+    if "EngineError" in {kind, type(error).__name__}:
         return Unfinished(name, "died", "its engine is gone")
     why = "interrupted" if kind == KeyboardInterrupt.__name__ else "raised"
     return Unfinished(name, why, f"{kind}: {text}")
@@ -212,8 +212,12 @@ class Engines:
         return busy
 
     def _busy(self, targets: Sequence[int]) -> list[int]:
+        """By what the controller says, and what it may not have heard of yet."""
         said = self.client.queue_status(list(targets))
-        return [each for each in targets if said.get(each, {}).get("queue")]
+        sent = getattr(self.client, "_outstanding_dict", {})
+        numbers = getattr(self.client, "_engines", {})
+        own = {numbers.get(uuid) for uuid, messages in dict(sent).items() if messages}
+        return [e for e in targets if said.get(e, {}).get("queue") or e in own]
 
     def ask(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]

@@ -20,7 +20,7 @@ _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _LOOK_S = 0.0005
 _HERE = "127.0.0.1"
 
-_store: Any = None  # of rank 0, until its group has been begun
+_stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
@@ -30,12 +30,17 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
         asked: `gpu`, as nvidia-smi numbers it; `dry_run`; `local_rank`, `engine`.
     """
     from gpumagic import gpu_select
+    from gpumagic.gpu_select.report import Verdict
 
+    fixed = {Verdict.FIXED, Verdict.FIXED_FOR_TORCH, Verdict.LOST}
+    gpu, dry_run = str(asked["gpu"]), asked["dry_run"]
     try:
-        gpu_select.select(str(asked["gpu"]), dry_run=asked["dry_run"])
+        tried = gpu_select.select(gpu, dry_run=True)
+        # Where it is too late a real choice changes nothing, and says so.
+        gpu_select.select(gpu, dry_run=dry_run and tried.verdict not in fixed)
     except GpuMagicError as error:
         return on_rank.seat(asked["engine"]) | {"refused": error.problem}
-    if not asked["dry_run"]:
+    if not dry_run:
         os.environ["LOCAL_RANK"] = str(asked["local_rank"])
     return on_rank.seat(asked["engine"])
 
@@ -50,12 +55,13 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     """
     import torch.distributed as dist
 
-    global _store  # noqa: PLW0603 -- it has to live until `join`
     address = _HERE if asked["one_host"] else socket.gethostname()
-    _store = dist.TCPStore(
+    store = dist.TCPStore(
         address, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE
     )
-    return on_rank.seat(asked["engine"]) | {"address": address, "port": _store.port}
+    _stores.clear()
+    _stores[store.port] = store  # it has to live until `join`
+    return on_rank.seat(asked["engine"]) | {"address": address, "port": store.port}
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +73,6 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     """
     import torch.distributed as dist
 
-    global _store
     variables = {
         "RANK": asked["rank"],
         "WORLD_SIZE": asked["world_size"],
@@ -76,7 +81,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_PORT": asked["port"],
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
-    store, _store = _store if asked["rank"] == 0 else None, None
+    store = _stores.pop(asked["port"], None)  # from here on the group holds it
     try:
         if dist.is_initialized():
             dist.destroy_process_group()

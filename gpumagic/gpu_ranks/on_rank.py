@@ -84,14 +84,13 @@ def seat(engine: int | None = None) -> dict[str, Any]:
     }
 
 
-_seen: tuple[Any, SelectReport] | None = None  # what it depended on, and what it was
+_seen: dict[tuple[Any, ...], SelectReport] = {}  # the last, by what it depended on
 
 
 def _machine() -> SelectReport:
     """Which GPUs this process sees: looked at anew where that may have changed."""
     from gpumagic import gpu_select
 
-    global _seen  # noqa: PLW0603 -- it takes longer than all else that a rank says
     runtime = runtime_now()
     now = (
         *(os.environ.get(variable) for variable in _VISIBILITY),
@@ -100,9 +99,10 @@ def _machine() -> SelectReport:
         runtime.started(),
         id(simulated_box()),
     )
-    if _seen is None or _seen[0] != now:
-        _seen = now, gpu_select.status()
-    return _seen[1]
+    if now not in _seen:  # it takes longer than all else that a rank says
+        _seen.clear()
+        _seen[now] = gpu_select.status()
+    return _seen[now]
 
 
 def group() -> tuple[int | None, int | None, str | None]:
@@ -122,11 +122,15 @@ def group() -> tuple[int | None, int | None, str | None]:
 def _backend(distributed: Any) -> str | None:
     """What moves the data of GPUs, or of the host where nothing else does."""
     with contextlib.suppress(Exception):  # what each version calls it differs
-        told = distributed.distributed_c10d.get_backend_config()
-        by_device = dict(each.split(":", 1) for each in str(told).split(","))
-        of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
-        return next(iter(of_gpus), None) or by_device.get("cpu")
+        return _of_gpus(str(distributed.distributed_c10d.get_backend_config()))
     return None
+
+
+def _of_gpus(told: str) -> str | None:
+    """Of a text such as "cpu:gloo,cuda:nccl"."""
+    by_device = dict(each.split(":", 1) for each in told.split(","))
+    of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
+    return next(iter(of_gpus), None) or by_device.get("cpu")
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:

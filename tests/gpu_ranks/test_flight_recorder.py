@@ -1,0 +1,102 @@
+"""Where a rank is in the order of its collectives, by torch's flight recorder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+
+MODULE = "torch._C._distributed_c10d"
+
+
+def call(number, name="all_reduce", group="0", **more):
+    """An entry as torch writes it."""
+    return {
+        "collective_seq_id": number,
+        "profiling_name": f"gloo:{name}",
+        "process_group": [group, "default_pg"],
+        "input_sizes": [[4]],
+        "is_p2p": False,
+        "retired": True,
+    } | more
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """A recorder that says what a test wants; what was asked of it."""
+    told = SimpleNamespace(called=5, ended=5, entries=[], asked=[])
+
+    def dump(with_calls, _):
+        told.asked.append(with_calls)
+        status = {
+            "last_enqueued_collective": str(told.called),
+            "last_completed_collective": str(told.ended),
+        }
+        said = {"pg_status": {"0": status}}
+        return json.dumps(said | ({"entries": told.entries} if with_calls else {}))
+
+    module = SimpleNamespace(_dump_fr_trace_json=dump)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    return told
+
+
+def test_without_torch(monkeypatch):
+    """Nothing is known where torch has not been imported, and it is not imported."""
+    monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace())
+
+    assert flight() is None
+    assert numbers() is None
+
+
+def test_numbers_alone_are_cheap(recorder):
+    """Unless calls are asked for, the recorder is not asked for all that it has."""
+    assert flight(asks_for_calls=False) == {"under_way": [], "last": [["0", 5, "", ""]]}
+    assert recorder.asked == [False]
+
+
+def test_the_first_call_that_has_not_ended(recorder):
+    """Where a host runs ahead of its device, it is the first one that is open."""
+    recorder.entries = [call(3), call(4, retired=False), call(5, retired=False)]
+
+    found = flight()
+
+    assert found["under_way"] == [["0", 4, "all_reduce", "[[4]]"]]
+    assert found["last"] == [["0", 5, "all_reduce", "[[4]]"]]
+
+
+def test_what_torch_learns_late_is_not_open(recorder):
+    """A call that gloo has let go has ended, whatever the numbers say."""
+    recorder.ended, recorder.entries = 4, [call(4), call(5)]
+
+    assert flight()["under_way"] == []
+
+
+def test_what_only_two_have_to_do_with_does_not_count(recorder):
+    """A group's numbers count sends; its calls have numbers that all ranks share."""
+    recorder.called = 7
+    recorder.entries = [call(5), call(5, "send", is_p2p=True)]
+
+    assert flight()["last"] == [["0", 5, "all_reduce", "[[4]]"]]
+
+
+def test_what_a_dead_group_has_left(recorder):
+    """What a group of that name left open before it was begun anew does not count."""
+    recorder.called = 1
+    recorder.entries = [call(8), call(9, retired=False), call(1)]
+
+    assert flight()["under_way"] == []
+
+
+@pytest.mark.parametrize(
+    "said", ["", "[]", '{"pg_status": 3}', '{"pg_status": {"0": 1}}']
+)
+def test_another_shape(monkeypatch, said):
+    """It is private to torch: whatever it says tomorrow is no error."""
+    module = SimpleNamespace(_dump_fr_trace_json=lambda *_: said)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+    assert flight() in (None, {"under_way": [], "last": []})
