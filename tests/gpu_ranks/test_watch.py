@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +254,75 @@ def test_ranks_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(GpuMagicError, match="4 ranks"), gpu_ranks.watch():
         pass
+
+
+class KernelsProfiled:
+    """Stands in for torch's profiler of devices, which has seen two kernels of NCCL."""
+
+    def __init__(self, activities: list[Any]) -> None:
+        self.activities = activities
+
+    def start(self) -> None:
+        """Take the moment that its clock counts from."""
+        self._zero_ns = time.time_ns()
+
+    def stop(self) -> None:
+        """Nothing is to be stopped."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write them down, as Kineto does."""
+        kernels = [
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
+                "pid": 0,
+                "tid": 20,
+                "ts": 100.0 * number,
+                "dur": 50.0,
+                "args": {"device": 0, "stream": 20, "correlation": number},
+            }
+            for number in (1, 2)
+        ]
+        told = {"baseTimeNanoseconds": self._zero_ns, "traceEvents": kernels}
+        Path(path).write_text(json.dumps(told))
+
+
+def test_nccl_is_told_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where NCCL works, devices alone are profiled, and its kernels are collectives."""
+    import torch
+
+    from gpumagic.devices import torch_profiler
+
+    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
+    monkeypatch.setattr(torch_profiler, "require_startable", lambda _: None)
+    monkeypatch.setattr(
+        torch.profiler,
+        "supported_activities",
+        lambda: {torch.profiler.ProfilerActivity.CUDA},
+    )
+    monkeypatch.setattr(torch.profiler, "profile", KernelsProfiled)
+    with gpu_ranks.watch() as watched:
+        time.sleep(0.001)
+    saved = watched.to_dict()
+    assert saved is not None
+    rows = saved["answers"][0]["collectives"]
+    assert [(row[2], row[5] - row[4]) for row in rows] == [("all_reduce", 50_000)] * 2
+    assert watched.report is not None
+    assert watched.report.times[0].moves_s == pytest.approx(100e-6)
+    assert (watched.report.told_by, watched.report.moves_known) == ("kernels", True)
+
+
+def test_profiler_that_does_not_start_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where kernels cannot be seen the block runs, and nothing is said of waits."""
+    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
+    with gpu_ranks.watch() as watched:
+        ran = True
+    assert ran
+    assert watched.report is not None
+    assert (watched.report.told_by, watched.report.times[0].moves_s) == ("", 0.0)
 
 
 @pytest.mark.parametrize("saved", [{}, {"gpumagic": 2, "kind": "ranks"}])
