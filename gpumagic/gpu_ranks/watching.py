@@ -222,7 +222,7 @@ class _Block:
         """By the flight recorder, which knows when each collective was called."""
         ranks = self._ranks.size
         most = min(MOST_COLLECTIVES, max(_MOST_IN_ALL // ranks, 1))
-        calls = Seen(self._ranks.group_name, most=most)
+        calls = Seen(now_ns(), self._ranks.group_name, most=most)
         self._watched._at_step = calls.step  # noqa: SLF001
         with self._memory(seen):
             gathering.start_together(self._ranks)
