@@ -74,12 +74,15 @@ class Seen:
     """The calls of this rank from now on.
 
     Args:
+        since_ns: When that is, by the clock of the recorder.
+
         without: The name of a group that does not count.
 
         most: How many are kept; what comes later is not known.
     """
 
-    def __init__(self, without: str | None, *, most: int) -> None:
+    def __init__(self, since_ns: int, without: str | None, *, most: int) -> None:
+        self._since_ns = since_ns
         self._without = without
         self._most = most
         self._read_at = ring() // 2
@@ -89,7 +92,7 @@ class Seen:
         self._is_dear = False
         self._from: int | None = None
         self._checked_at = self._called()
-        self._read_to = max(map(_id, _entries()), default=-1)
+        self._read_to: int | None = None
         self.rows: list[Row] = []
         self.from_ns: int | None = None
         self.until_ns: int | None = None
@@ -119,10 +122,14 @@ class Seen:
         """Take what has been called since; what the ring has lost begins it anew."""
         if self.until_ns is not None:
             return
-        entries = [each for each in _entries() if _id(each) > self._read_to]
+        there = _entries()
+        entries = [each for each in there if self._is_new(each)]
         if not entries:
             return
-        lost = _id(entries[0]) > self._read_to + 1
+        if self._read_to is not None:
+            lost = _id(entries[0]) > self._read_to + 1
+        else:  # all that is there is new: so what came before it is gone
+            lost = len(entries) == len(there) and _id(entries[0]) > 0
         if lost:
             self.rows.clear()
             self.from_ns = _created_ns(entries[0])
@@ -131,6 +138,11 @@ class Seen:
         if len(self.rows) > self._most:
             self.until_ns = self.rows[self._most][4]
             del self.rows[self._most :]
+
+    def _is_new(self, entry: Mapping[str, Any]) -> bool:
+        if self._read_to is not None:
+            return _id(entry) > self._read_to
+        return _created_ns(entry) >= self._since_ns
 
     def _row(self, entry: Mapping[str, Any]) -> Row | None:
         group = str((entry.get("process_group") or ["0"])[0])

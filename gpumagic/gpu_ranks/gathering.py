@@ -175,6 +175,7 @@ class Thread:
         self._news = -1
         self._stuck: dict[str, Any] | None = None
         self._told: set[tuple[Any, ...]] = set()
+        self._waiting: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def begin(self) -> None:
@@ -245,9 +246,13 @@ class Thread:
             return
         beats = [self._ranks.heard(_BEAT, each) for each in range(self._ranks.size)]
         there = [each for each in beats if each is not None]
+        before, self._waiting = self._waiting, {}
         for waiting in hanging(there, self._hang_s):
             called = waiting.collective, waiting.number, waiting.missing
-            if called not in self._told:
+            self._waiting[called] = waiting.waiting
+            # Ranks do not say all at once that they wait: not before all have.
+            settled = before.get(called) == waiting.waiting
+            if settled and called not in self._told:
                 self._told.add(called)
                 tell(_text(waiting, there))
         self._hear_of_errors()

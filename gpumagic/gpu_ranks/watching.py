@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import GpuMagicError, error_line
+from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, answers, gathering, on_rank
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import now_ns
@@ -42,6 +42,7 @@ _MOST_IN_ALL = (
     200_000  # collectives times ranks: so much is analysed in a second or two
 )
 _MOST_STEPS = 1_000
+_PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
 
 
 class Watched:
@@ -221,7 +222,7 @@ class _Block:
         """By the flight recorder, which knows when each collective was called."""
         ranks = self._ranks.size
         most = min(MOST_COLLECTIVES, max(_MOST_IN_ALL // ranks, 1))
-        calls = Seen(self._ranks.group_name, most=most)
+        calls = Seen(now_ns(), self._ranks.group_name, most=most)
         self._watched._at_step = calls.step  # noqa: SLF001
         with self._memory(seen):
             gathering.start_together(self._ranks)
@@ -246,21 +247,22 @@ class _Block:
 
         profile = None
         with self._memory(seen):
-            with contextlib.suppress(GpuMagicError):
+            with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
                 torch_profiler.require_startable(torch)
-                activities = [torch.profiler.ProfilerActivity.CUDA]
-                profile = torch.profiler.profile(activities=activities)
+                profile = _of_devices(torch)
                 profile.start()
             gathering.start_together(self._ranks)
             try:
                 yield
             finally:
-                torch.cuda.synchronize()
+                if torch.cuda.is_initialized():
+                    with contextlib.suppress(RuntimeError):  # an error of the block's
+                        torch.cuda.synchronize()
                 seen["ended_ns"] = now_ns()
                 self._told_by = ""
                 if profile is not None:
                     # The user's own profiler may have taken its place meanwhile.
-                    with contextlib.suppress(RuntimeError, OSError, GpuMagicError):
+                    with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
                         torch_profiler.stop(torch, profile)
                         seen |= _read(torch_profiler.exported(profile))
                         self._told_by = KERNELS
@@ -294,6 +296,18 @@ class _Block:
         with gpu_mem.measure(namespace={}) as measured:
             yield
         seen["memory"] = on_rank._memory(measured.report)  # noqa: SLF001
+
+
+def _of_devices(torch: Any) -> Any:
+    """A profiler that sees devices alone: it costs the host no more than a launch does.
+
+    Raises:
+        DeviceError: This torch can see none.
+    """
+    devices = torch.profiler.ProfilerActivity.CUDA
+    if devices not in torch.profiler.supported_activities():
+        raise DeviceError("this torch can trace no GPU", "use a build with CUDA")
+    return torch.profiler.profile(activities=[devices])
 
 
 def _way() -> str:
