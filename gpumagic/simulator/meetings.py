@@ -144,6 +144,7 @@ class Peers:
         self._what = what
         self._took_ns = took_ns
         self._start_ns = 0
+        self._given_up = False
         self._known: dict[int, int] = {}  # when members came
 
     def arrived(self, start_ns: int) -> None:
@@ -158,8 +159,16 @@ class Peers:
         self._circle.store.delete_key(self._key(self._circle.place))
 
     def end(self, bound_ns: int, promise_ns: int) -> tuple[int, bool]:
-        """When the meeting ends, or a later bound; see `engines.Peers`."""
+        """When the meeting ends, or a later bound; see `engines.Peers`.
+
+        Raises:
+            DeviceError: Somebody did not come in time. It is told once; from then on
+                the meeting is over, as NCCL's watchdog ends one, so that the machine
+                can be used again.
+        """
         circle = self._circle
+        if self._given_up:
+            return max(bound_ns, *self._known.values()) + self._took_ns, True
         began_s, pause_s = time.monotonic(), _SHORTEST_S
         while True:
             missing = self._look()
@@ -174,6 +183,7 @@ class Peers:
             if later_ns > bound_ns:
                 return later_ns, False
             if time.monotonic() - began_s > circle.timeout_s:
+                self._given_up = True
                 raise self._nobody_came(missing)
             circle.pause()
             real_pause(pause_s)

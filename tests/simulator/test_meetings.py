@@ -161,6 +161,20 @@ def test_who_does_not_come_is_named():
         alone.scheduler.wait_for_all()
 
 
+def test_a_machine_can_be_used_again_when_it_has_told_who_did_not_come():
+    """It is told once; then what stands behind the collective goes on."""
+    board, paces = Board(), Board()
+    alone = Rank(0, paces, timeout_s=0.05)
+    Pace(paces, 7)
+    alone.meet("a", board, (0, 7), 5)
+    with pytest.raises(DeviceError):
+        alone.scheduler.wait_for_all()
+
+    alone.scheduler.wait_for_all()
+
+    assert alone.met["a"].end_ns is not None
+
+
 def test_different_collectives_in_one_place_are_told():
     """Ranks that call different things at the same place are an error, no hang."""
     board, paces = Board(), Board()
