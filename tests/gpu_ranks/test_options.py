@@ -35,7 +35,7 @@ def test_each_word(word):
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ({"words": ["wher"]}, "no word wher"),
+        ({"words": ["groups"]}, "no word groups"),
         ({"words": ["group", "now"]}, "one word too many"),
         ({"words": ["group"], "above_a_cell": True}, "takes no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
