@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.files import Kind
     from gpumagic.gpu_open.many import Answer
     from gpumagic.gpu_open.trace_records import FileRead
+    from gpumagic.report.record import Report
 
 _TRACE: Kind = "trace"
 _SNAPSHOT: Kind = "snapshot"
 _TWO = 2
+_SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
+_MOST_SAVED_BYTES = 1 << 28
 
 
 def read(  # noqa: PLR0913 -- one for each option
@@ -38,15 +43,15 @@ def read(  # noqa: PLR0913 -- one for each option
     memory_bytes: int | None = None,
     fit_bytes: int | None = None,
     progress: Callable[[float], object] = lambda _: None,
-) -> TraceReport | SnapshotReport:
+) -> TraceReport | SnapshotReport | Report:
     """Tell what recordings hold: traces of torch's profiler, or memory snapshots.
 
     Nothing of a file is run, no GPU is needed, and torch is not imported.
 
     Args:
         paths: One trace, those of many ranks, or two runs of the same rank; or one
-            memory snapshot, or two. Folders and patterns such as `traces/*.json.gz`
-            stand for what is in them.
+            memory snapshot, or two; or what `gpu_ranks.watch()` has saved. Folders
+            and patterns such as `traces/*.json.gz` stand for what is in them.
 
         compare: Whether two traces are two runs of the same code, where their ranks
             differ.
@@ -77,6 +82,8 @@ def read(  # noqa: PLR0913 -- one for each option
     files = _named(paths)
     _check_comparison(len(files), options)
     report: TraceReport | SnapshotReport
+    if (ranks := _saved_ranks(files)) is not None:
+        return ranks
     if _kind_of_all(files, options) == _TRACE:
         report = _of_traces(files, options, progress)
     else:
@@ -88,7 +95,7 @@ def read(  # noqa: PLR0913 -- one for each option
 
 def compare(
     before: str | os.PathLike[str], after: str | os.PathLike[str]
-) -> TraceReport | SnapshotReport:
+) -> TraceReport | SnapshotReport | Report:
     """Tell what has changed between two recordings of the same code.
 
     Args:
@@ -108,6 +115,25 @@ def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             "type %gpu_open trace.json.gz, or %gpu_open traces/*.json.gz",
         )
     return files
+
+
+def _saved_ranks(files: Sequence[Path]) -> Report | None:
+    """What `gpu_ranks.watch()` has saved; None for anything else."""
+    if len(files) != 1 or not files[0].is_file():
+        return None
+    if files[0].stat().st_size > _MOST_SAVED_BYTES:
+        return None
+    data = files[0].read_bytes()
+    if not data.lstrip().startswith(_SAVED):
+        return None
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    # By name: that room stands on this one.
+    room = importlib.import_module("gpumagic.gpu_ranks.watching")
+    report: Report = room.opened(said)
+    return report
 
 
 def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:

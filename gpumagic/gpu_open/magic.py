@@ -18,7 +18,7 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+    from gpumagic.report.record import Report
 
 _ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")
 
@@ -100,7 +100,7 @@ class OpenMagics(GpuMagics):
         paths = [_filled_in(each, self.shell.user_ns) for each in typed]
         return self.show(self._opened(paths, options), options)
 
-    def _opened(self, paths: list[str], options: Any) -> TraceReport | SnapshotReport:
+    def _opened(self, paths: list[str], options: Any) -> Report:
         from gpumagic.gpu_open import api
         from gpumagic.gpu_open.options import options_of
 

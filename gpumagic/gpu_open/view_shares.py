@@ -155,9 +155,29 @@ _COLUMNS = (
 )
 
 
-def table(caption: str, rows: Iterable[Row], *further: Property) -> Table:
-    """What ranks did with their time, in figures."""
-    return Table.of(caption, (*_COLUMNS, *further), rows)
+_MOVES_UNKNOWN = (
+    *_COLUMNS[:2],
+    ranged("Waits at most", lambda each: each.waits_s, seconds_text),
+    *_COLUMNS[4:],
+)
+
+
+def table(
+    caption: str, rows: Iterable[Row], *further: Property, moves_known: bool = True
+) -> Table:
+    """What ranks did with their time, in figures.
+
+    Args:
+        caption: What is told.
+
+        rows: A rank each, or several.
+
+        further: More columns.
+
+        moves_known: Whether it is known how long data moved.
+    """
+    columns = _COLUMNS if moves_known else _MOVES_UNKNOWN
+    return Table.of(caption, (*columns, *further), rows)
 
 
 # ----------------------------------------------------------------------- pictures

@@ -96,9 +96,23 @@ def of_answers(
         ranks=len(read),
         waiting=_open_at_the_end(read) if unfinished else (),
         code=code,
+        peaks_bytes=()
+        if few
+        else tuple(each.peak_bytes for each in memory if each.peak_bytes is not None),
+        names=tuple((name, e.names) for name, e in sorted(done.items()) if e.names),
+        group_died=_group_died(done, unfinished),
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),
     )
+
+
+def _group_died(
+    done: Mapping[int, Done], unfinished: Sequence[Unfinished]
+) -> str | None:
+    """Why a group cannot be used any more: it does without none of its ranks."""
+    died = next((each for each in unfinished if each.why == "died"), None)
+    grouped = any(each.seat.rank is not None for each in done.values())
+    return f"rank {died.name} died" if died is not None and grouped else None
 
 
 def _each_once(read: Sequence[Answer]) -> list[Answer]:
@@ -159,6 +173,12 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         during=_during(through, slowest),
+        every=()
+        if len(through) <= MOST_TOLD
+        else tuple(
+            replace(_time(each, waits, None), waits=None, moves=None)
+            for _, each in sorted(through.items())
+        ),
         differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
         median_own_s=median(own_s.values()),
@@ -286,19 +306,21 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
     own_s = {name: each.own_s for name, each in sums.items()}
     slowest = slowest_of(own_s, {name: each.blamed_s for name, each in sums.items()})
     told = _told_one_by_one(own_s, slowest)
+    every = tuple(
+        RankTime(
+            name,
+            each.elapsed_s,
+            each.own_s,
+            each.waits_s,
+            each.moves_s,
+            each.blamed_s,
+            each.last,
+        )
+        for name, each in sorted(sums.items())
+    )
     return RanksReport(
-        times=tuple(
-            RankTime(
-                name,
-                sums[name].elapsed_s,
-                sums[name].own_s,
-                sums[name].waits_s,
-                sums[name].moves_s,
-                sums[name].blamed_s,
-                sums[name].last,
-            )
-            for name in sorted(told)
-        ),
+        times=tuple(each for each in every if each.name in told),
+        every=every,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         median_own_s=median(own_s.values()),

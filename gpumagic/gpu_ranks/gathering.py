@@ -23,6 +23,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, clocks
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.collectives_seen import numbers
+from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -206,7 +207,8 @@ class Thread:
             self._stuck = None
         elif self._stuck is None and now_s - self._since_s >= self._hang_s:
             # To ask for more than numbers is dear: once, where nothing goes on.
-            self._stuck = self._without_ours(self._where.said())
+            said = self._where.said() | {"flight": flight()}
+            self._stuck = self._without_ours(said)
             self._ranks.store.add(_NEWS, 1)
         self._say()
         if self._ranks.rank == 0:

@@ -252,7 +252,7 @@ def measuring(
         whole = str(file) if _has_torch() and not marks_alone else None
         try:
             with (
-                _counted() as memory,
+                counted() as memory,
                 _begun(together),
                 _marks(file) if marks_alone else contextlib.nullcontext() as marks,
                 cuda_sync_time.watch(trace_file=whole) as timing,
@@ -276,7 +276,7 @@ def measuring(
                     "error_line": None if error is None else _line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
                     **_time(report, seen),
-                    "memory": None if memory is None else _memory(memory),
+                    "memory": None if memory is None else memory_of(memory),
                     "names": _names() if names else None,
                     "flags": _flags(report),
                 }
@@ -292,7 +292,7 @@ def _begun(together: Callable[[], object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[CellRun]:
+def counted() -> Iterator[CellRun]:
     """Counters before and after; names are not looked for, which takes longer."""
     run = CellRun(runtime_now)
     run.begin()
@@ -419,7 +419,7 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
     return min(starts), max(ends)
 
 
-def _memory(run: CellRun) -> dict[str, Any] | None:
+def memory_of(run: CellRun) -> dict[str, Any] | None:
     """The fullest device of this process, and its peak while the block ran."""
     runtime = runtime_now()
     if not runtime.started():

@@ -196,7 +196,8 @@ def _odd_table(report: RanksReport, names: Names) -> Table:
             _every(report), _slow(report), lambda each: names.at(each.name), most
         )
     partial = " (of those that finished)" if report.unfinished else ""
-    return view_shares.table(f"What each did with its time{partial}", rows)
+    caption = f"What each did with its time{partial}"
+    return view_shares.table(caption, rows, moves_known=report.moves_known)
 
 
 # --------------------------------------------------------------------------- picture
@@ -368,7 +369,7 @@ def _every_rank(report: RanksReport, names: Names) -> Iterator[Part]:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(_every(report), key=lambda each: (-each.blamed_s, -each.own_s))
     rows = [Row(names.at(each.name), (each,)) for each in ordered]
-    yield view_shares.table("", rows, *_MORE)
+    yield view_shares.table("", rows, *_MORE, moves_known=report.moves_known)
     shown = report.times if report.bucketed else _in_sight(report)
     others = [each for each in report.times if each not in shown]
     if others and len(others) <= MOST_LANES:
@@ -437,12 +438,18 @@ _PLAIN = (
 _BUCKETED = (
     "There are too many ranks to tell each: they sent sums, with waits to two per cent."
 )
+_MOVES_UNKNOWN = (
+    "How long data moved is not recorded: it is part of own work, and waits are told "
+    "at most."
+)
 
 
 def _how(report: RanksReport, names: Names) -> Details:
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _PLAIN]
     if report.bucketed:
         said.append(_BUCKETED)
+    if not report.moves_known:
+        said.append(_MOVES_UNKNOWN)
     facts = tuple(_facts(report, names))
     return how_measured(Grid("", facts), Paragraph(" ".join(said)))
 
@@ -453,6 +460,10 @@ def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
     if both:
         yield "collectives matched", f"{report.matched:,} of {both:,}"
     yield "clock", _clock(report)
+    if report.told_by:
+        yield "told by", report.told_by
+    if report.told_s is not None:
+        yield "known", f"the last {seconds_text(report.told_s)} of it"
     if report.least_own_s is not None and report.median_own_s is not None:
         least, middle = (
             seconds_text(report.least_own_s),

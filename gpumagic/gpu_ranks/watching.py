@@ -291,11 +291,9 @@ class _Block:
         if not self.with_memory:
             yield
             return
-        from gpumagic import gpu_mem
-
-        with gpu_mem.measure(namespace={}) as measured:
+        with on_rank.counted() as run:
             yield
-        seen["memory"] = on_rank._memory(measured.report)  # noqa: SLF001
+        seen["memory"] = on_rank.memory_of(run)
 
 
 def _of_devices(torch: Any) -> Any:

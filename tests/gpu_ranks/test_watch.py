@@ -502,3 +502,18 @@ def test_drift_is_part_of_the_error() -> None:
     """What clocks drift apart during a block is in the error of their offset."""
     first, last = {"a": Offset(100, 5), "b": Offset(7, 1)}, {"a": Offset(140, 9)}
     assert clocks.between(first, last) == {"a": Offset(120, 29), "b": Offset(7, 1)}
+
+
+def test_what_was_saved_is_opened_as_any_recording(tmp_path):
+    """`%gpu_open` shows a saved run; the report is the one that was there."""
+    from gpumagic import gpu_open
+
+    file = tmp_path / "run.json"
+    with gpu_ranks.watch() as watched:
+        sum(range(1000))
+    watched.save(file)
+
+    report = gpu_open.read(file)
+
+    assert type(report).__name__ == "RanksReport"
+    assert report.to_dict()["times"] == watched.report.to_dict()["times"]
