@@ -6,9 +6,11 @@ import datetime as dt
 import os
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank
 
@@ -18,6 +20,7 @@ _LATER = dt.timedelta(
 )  # with what is asked of the store afterwards, as torch
 _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _LOOK_S = 0.0005
+_NS = 1_000_000_000
 _HERE = "127.0.0.1"
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
@@ -123,6 +126,15 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> None:
     if store_of is None:
         return
     store, until_s = store_of(), time.monotonic() + within_s
+    box = simulated_box()
+    now_ns = 0 if box is None else round(box.time_s * _NS)
+    store.set(f"{key}, clock {distributed.get_rank()}", str(now_ns))
     store.add(key, 1)
-    while store.add(key, 0) < ranks and time.monotonic() < until_s:
-        time.sleep(_LOOK_S)
+    # `time.sleep` would move the clock of a simulated machine.
+    pause = threading.Event()
+    while (came := store.add(key, 0)) < ranks and time.monotonic() < until_s:
+        pause.wait(_LOOK_S)
+    if box is not None and came >= ranks:
+        # Who waits for others lets time pass, also on a clock that is a model's.
+        told = store.multi_get([f"{key}, clock {rank}" for rank in range(ranks)])
+        box.pass_time(max(0, max(map(int, told)) - now_ns) / _NS)
