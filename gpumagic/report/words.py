@@ -228,7 +228,6 @@ WORDS: Final[Mapping[str, Group]] = {
         "start of CUDA": "The first call that uses a GPU; from then on the choice of "
         "GPUs is fixed.",
         "UUID": "The name of one GPU that no other GPU has.",
-        "visible": "A GPU that this process can use.",
     },
 }
 
