@@ -65,6 +65,8 @@ class Notebook:
                 WHERE: self._where,
             }
             report = words[options.word](engines, options)
+        # What failed on an engine is no report that somebody can do without.
+        typed.quiet = typed.quiet and not report.unfinished
         return self._magics.show(report, typed)
 
     def _engines_here(self) -> Engines:
@@ -135,7 +137,7 @@ class Notebook:
                 "port": place["port"],
             },
         )
-        report = _seats_of(asked)
+        report = _seats_of(asked, "raised")
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
         return report
 
@@ -245,11 +247,11 @@ def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
             wait_for(asked, each_moment=lambda: panel.see(asked))
 
 
-def _seats_of(asked: Asked) -> SeatsReport:
-    """A report of the seats, and of who gave none or refused."""
+def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:
+    """A report of the seats, and of who gave none, or did not do what was asked."""
     report = analysis.seats_of(asked.checked())
     refused = tuple(
-        Unfinished(asked.names.get(engine, engine), "refused", str(why)[:300])
+        Unfinished(asked.names.get(engine, engine), why_not, str(why)[:300])
         for engine in asked.results
         if (why := asked.said(engine).get("refused"))
     )
