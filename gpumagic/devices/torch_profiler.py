@@ -102,10 +102,13 @@ def _leaving_out_operators(torch: Any, *, leaves: bool) -> Iterator[None]:
     torch's C++ can do so; its Python does not offer it. Where a version has it
     otherwise, the profiler sees all.
     """
+    if not leaves:
+        yield
+        return
     module = torch.autograd.profiler
     scopes: Any = getattr(getattr(torch._C, "_profiler", None), "RecordScope", None)  # noqa: SLF001
     enable: Any = getattr(module, "_enable_profiler", None)
-    if not leaves or scopes is None or enable is None:
+    if scopes is None or enable is None:
         yield
         return
     wanted = {scopes.USER_SCOPE, scopes.BACKWARD_FUNCTION}

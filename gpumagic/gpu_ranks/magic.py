@@ -39,7 +39,7 @@ class RanksMagics(GpuMagics):
         help="One of the words. Nothing: where ranks sit.",
     )
     @word("select", "Give each engine a GPU of its own, before CUDA starts.")
-    @word("group", "Begin torch.distributed among the engines, or begin it anew.")
+    @word("group", "Begin torch.distributed on the engines, or anew.")
     @word("where", "Who waits for whom in what still runs.")
     @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
     @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")

@@ -22,6 +22,13 @@ _NO_STYLES = [each for each in _WITH_HTML if not each.keeps_styles]
 _TREE = "The whole tree"  # in HTML the one in sight opens
 # Digits in place of colours, and what the ends of their scale are.
 _HEAT = re.compile(r"^ +[-+\d .x^v·]{8,}$|-9 is .*, \+9 is ", re.MULTILINE)
+# Letters in place of layers, as high as they are; the table names each letter.
+_AREAS = re.compile(r"(?<!\S)[A-L=+]*([A-L=+])\1[A-L=+]*(?!\S)")
+# A terminal has less room for pieces than a picture.
+_TOO_FINE = re.compile(
+    r"where\s+pieces\s+are\s+too\s+fine\s+to\s+draw\s+one\s+by\s+one,\s+"
+    r"the\s+height\s+is\s+the\s+share\s+in\s+use"
+)
 _PICTURE = re.compile(r"<img[^>]*>")
 _MORE = re.compile(r"More, by --show or report\.show\(\):.*", re.DOTALL)
 _SIGNS_OF_LETTERS = "~: the element to the left goes on"
@@ -51,7 +58,8 @@ def test_html_says_what_the_text_says():
 
 
 def _for_both(output):
-    text = _HEAT.sub("", _MORE.sub("", output.text))
+    text = _TOO_FINE.sub("", output.text)
+    text = _AREAS.sub("", _HEAT.sub("", _MORE.sub("", text)))
     return text.replace(_SIGNS_OF_LETTERS, "").replace(_TREE, "")
 
 

@@ -68,6 +68,7 @@ class Cluster:
         """No engine is left."""
         from IPython.core.interactiveshell import InteractiveShell
 
+        self.shell.run_line_magic("unload_ext", "gpumagic")
         self.client.close()
         self.cluster.stop_cluster_sync()
         InteractiveShell.clear_instance()

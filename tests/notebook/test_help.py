@@ -18,7 +18,7 @@ from gpumagic.notebook.arguments import (
 )
 
 NAMES = [room.folder for room in ROOMS]
-WITH_WORDS = ["cuda_sync_time", "gpu_doctor", "gpu_mem"]
+WITH_WORDS = ["cuda_sync_time", "gpu_doctor", "gpu_mem", "gpu_ranks"]
 MOST_USUAL = 10
 OF_ALL = "-o|--output|-v r|--variable r|--show how|--all|-q|--quiet|--json"
 SO_FAR = {
