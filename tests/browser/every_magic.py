@@ -110,7 +110,8 @@ WHERE_IT_WENT = (
 WHAT_CAME_HOME = (
     Typed("%cuda_sync_time -q --trace t.json model(x).sum().item()"),
     Typed("%gpu_open t.json", "busy"),
-    Typed("%gpu_open t.json t.json", "the same time"),
+    Typed("import shutil; again = shutil.copy('t.json', 'u.json')"),
+    Typed("%gpu_open t.json u.json", "the same time"),
     Typed("%gpu_open t.jsno", "t.json", fails=True),
 )
 

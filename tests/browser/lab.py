@@ -49,7 +49,11 @@ _OPTIONS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
-    "--ServerApp.jpserver_extensions={'notebook': True, 'notebook_shim': True}",
+    # What ipyparallel adds to the page complains in a dialog without its server's part.
+    (
+        "--ServerApp.jpserver_extensions="
+        "{'notebook': True, 'notebook_shim': True, 'ipyparallel': True}"
+    ),
 )
 
 
