@@ -23,7 +23,7 @@ INSET = ".45em"
 # Prose ends where the widest tables do.
 WIDEST_EM = 72
 
-_LONG_WORD, _SHORT_LABEL = 32, 16
+_LONG_WORD, _LONG_NUMBER, _SHORT_LABEL = 24, 32, 16
 
 # Up to 16 characters, or less where a separator offers itself.
 _PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
@@ -89,7 +89,7 @@ def unbroken(text: str) -> Html:
 
     `white-space: nowrap` would do, were it not 25 bytes for each cell.
     """
-    if len(text) > _LONG_WORD:
+    if len(text) > _LONG_NUMBER:
         return words(text)
     return Html(escape(text).replace(" ", "\N{NO-BREAK SPACE}"))
 
