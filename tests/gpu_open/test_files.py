@@ -31,11 +31,12 @@ def noise(nbytes, seed):
 
 
 def zipped(members, **how):
-    """A zip file of these members."""
+    """A zip file of these members, the same at any time: tests are named after it."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, **how) as archive:
         for name, data in members.items():
-            archive.writestr(name, data)
+            entry = zipfile.ZipInfo(name)
+            archive.writestr(entry, data, compress_type=zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
