@@ -106,12 +106,20 @@ class Idle(Record):
         unknown_s: The rest, such as the way from one kernel to the next.
 
         host_was_in: What the host did while it was late, the longest first.
+
+        unlaunched_s: How much of what is unknown ended with work whose launch is not
+            in the file.
+
+        between_s: How much of what is unknown was gaps of at most 10 us, as there are
+            from each kernel to the next.
     """
 
     host_late_s: float
     other_stream_s: float
     unknown_s: float
     host_was_in: tuple[HostWork, ...] = ()
+    unlaunched_s: float = 0.0
+    between_s: float = 0.0
 
 
 @dataclass(frozen=True)

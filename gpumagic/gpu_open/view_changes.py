@@ -161,7 +161,7 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     if comparison.kernels:
         table = _table("", _KERNELS, _each(comparison.kernels), LONGEST_FULL)
         yield Details("Kernels by their full names", (table,), "names")
-    yield file_details(report.ranks)
+    yield file_details(report)
     meanings = (_PER_STEP, _ONE_EACH) if comparison.per_step else (_ONE_EACH,)
     files = zip(("the first", "the second"), report.ranks, strict=False)
     facts = [(which, file_name(rank)) for which, rank in files]

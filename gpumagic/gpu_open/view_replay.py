@@ -199,7 +199,7 @@ def replay_notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
             "the setting is read when the program starts",
             f"export PYTORCH_CUDA_ALLOC_CONF={best.setting.text}",
         )
-    elif recorded.failed_event is not None and best is not None:
+    elif best is not None and best.failed_event is not None:
         name = place(report.files[-1].name) if report.files else "FILE"
         yield Note(
             "note",

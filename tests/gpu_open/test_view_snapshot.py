@@ -10,10 +10,11 @@ import pytest
 from gpumagic.drawing import Areas, Strips, Table
 from gpumagic.gpu_open.memory_records import LineMemory, SnapshotOfDevice
 from gpumagic.gpu_open.report import SnapshotReport
+from gpumagic.gpu_open.view import draw
 from gpumagic.gpu_open.view_course import areas, half_way, line_name, place
 from gpumagic.gpu_open.view_growth import growing
 from gpumagic.gpu_open.view_replay import best_of
-from gpumagic.gpu_open.view_snapshot import draw, ranked
+from gpumagic.gpu_open.view_snapshot import ranked
 from gpumagic.report.events import CodeLine
 from tests.gpu_open import samples_snapshots as samples
 
