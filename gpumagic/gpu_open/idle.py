@@ -87,8 +87,14 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
             unknown_ns += gap_ns
             between_ns += gap_ns if gap_ns <= _BETWEEN_NS else 0
     was_in = _host_was_in(late, threads)
-    seconds = (ns / 1e9 for ns in (late_ns, other_ns, unknown_ns))
-    return Idle(*seconds, was_in, unlaunched_ns / 1e9, between_ns / 1e9)
+    return Idle(
+        late_ns / 1e9,
+        other_ns / 1e9,
+        unknown_ns / 1e9,
+        was_in,
+        unlaunched_s=unlaunched_ns / 1e9,
+        between_s=between_ns / 1e9,
+    )
 
 
 def _on_others(ended: set[tuple[int | None, int | None]], begins: Work) -> bool:
