@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.trace_records import FileRead
-from gpumagic.report.units import bytes_text, count_text, listed, shortened
+from gpumagic.report.units import bytes_text, count_text, listed, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -339,8 +339,8 @@ class Unpacking:
             )
         if len(members) == 1:
             return members[0]
-        shown = [shortened(each.filename, _MOST_SHOWN) for each in members]
-        inside = listed([_readable(each.encode()) for each in shown], most=3)
+        shown = [printable(each.filename, _MOST_SHOWN) for each in members]
+        inside = listed(shown, most=3)
         raise GpuMagicError(
             f"{self._shown} is a zip file of {count_text(len(members), 'file')}"
             f"{': ' if members else ''}{inside}",
@@ -382,8 +382,7 @@ def _looks_like(start: bytes) -> str:
 
 def _readable(raw: bytes) -> str:
     """Bytes of a file as a few characters that do no harm."""
-    text = raw.decode("utf-8", "replace")
-    return shortened("".join(c if c.isprintable() else "?" for c in text), _MOST_SHOWN)
+    return printable(raw.decode("utf-8", "replace"), _MOST_SHOWN)
 
 
 # ------------------------------------------------------------------------- pieces

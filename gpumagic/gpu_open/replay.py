@@ -113,9 +113,11 @@ def replays(
 def needed_bytes(
     requests: Requests, settings: AllocatorSettings, emptied: set[int]
 ) -> int | None:
-    """The least memory with which nothing fails; with a step less something does.
+    """Memory with which nothing fails; with a step less something does.
 
-    By chance it may not fail with still less, as an emptied cache may help.
+    It is mostly the least, and not always: where memory runs short the cache is
+    emptied, or garbage collected earlier, and what follows lies elsewhere. One history
+    in a hundred goes through with some amount below, or fails with one above.
     """
 
     def fails(total: int | None) -> tuple[bool, int]:

@@ -99,7 +99,7 @@ def replay_headline(replay: ReplayOf) -> str:
 def _help(replay: ReplayOf, best: Replayed) -> str:
     needs = ""
     if replay.needed_bytes is not None:
-        needs = f"; the recorded one needs {bytes_text(replay.needed_bytes)}"
+        needs = f"; the recorded one needs at most {bytes_text(replay.needed_bytes)}"
     if best.failed_event is None:
         peak = bytes_text(best.peak_reserved_bytes)
         return f"{setting_name(best)} would have gone through with {peak}{needs}"
@@ -116,7 +116,7 @@ def _with_memory(replay: ReplayOf, again: Replayed, best: Replayed | None) -> st
     if best is not None and best.failed_event is None:
         return f"{short}, but with {setting_name(best)}"
     if replay.needed_bytes is not None:
-        return f"{short}: it needs {bytes_text(replay.needed_bytes)}"
+        return f"{short}: it needs at most {bytes_text(replay.needed_bytes)}"
     return f"{short}: memory runs out {event_text(again.failed_event)}"
 
 

@@ -132,6 +132,32 @@ def test_the_least_memory_is_the_least(seed, conf, before, short):
     assert less.failed_event is not None
 
 
+@pytest.mark.parametrize(
+    ("conf", "seed", "also"),
+    [
+        *(("", seed, []) for seed in range(4)),
+        *(("expandable_segments:True", seed, []) for seed in range(4)),
+        ("expandable_segments:True", 21, [102]),
+        ("max_split_size_mb:20", 59, [120]),
+    ],
+)
+def test_what_is_needed_is_enough_and_mostly_the_least(conf, seed, also):
+    """Of all amounts below, by chance one may do; so it is told as a bound."""
+    program = Program(seed, conf, 8 * GIB)
+    program.record()
+    program.run(60)
+    snapshot = program.snapshot()
+    needed = replays(snapshot, 0, []).needed_bytes
+    amounts = [AllocatorSetting(conf, each) for each in range(2 * MIB, needed, 2 * MIB)]
+    found = replays(snapshot, 0, [*amounts, AllocatorSetting(conf, needed)])
+    enough = [
+        each.setting.total_bytes // MIB
+        for each in found.replays
+        if not each.recorded and each.failed_event is None
+    ]
+    assert sorted(enough) == [*also, needed // MIB]
+
+
 def _failing():
     """Four of 24 MiB in the holes between others, then one that fits in none."""
     program = Program(0, "", 100 * MIB)

@@ -275,7 +275,7 @@ def test_the_setting_that_goes_through_is_the_answer():
     """Whatever others reserve: what fails later has not helped."""
     assert draw(samples.REPLAY_HELPS).title == (
         "expandable_segments:True would have gone through with 6.52 GiB; "
-        "the recorded one needs 7.40 GiB"
+        "the recorded one needs at most 7.40 GiB"
     )
     assert best_of(samples.REPLAY_HELPS.replays[0]).segments == 2
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text_of(
@@ -288,7 +288,7 @@ def test_where_no_setting_helps_none_is_recommended():
     said = text_of(samples.REPLAY_NO_HELP)
 
     assert "no setting of these would have gone through" in said
-    assert "needs 8.90 GiB" in said
+    assert "needs at most 8.90 GiB" in said
     assert "PYTORCH_CUDA_ALLOC_CONF" not in said
 
 
@@ -316,7 +316,7 @@ def test_another_amount_of_memory_is_answered():
     """The recorded setting with it, and what needs less."""
     assert draw(samples.WITH_24_GIB).title.startswith("24.0 GiB would have been enough")
     assert draw(samples.WITH_4_GIB).title == (
-        "4.00 GiB would not have been enough: it needs 5.70 GiB"
+        "4.00 GiB would not have been enough: it needs at most 5.70 GiB"
     )
     assert "no limit" in text_of(samples.WITH_4_GIB)
 
