@@ -285,7 +285,7 @@ def _what_to_do(
     if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
         text = f"the GPU was idle for {_difference(idle_s)} in the second"
         which = report.ranks[-1 if idle_s > 0 else 0]
-        hint = f"`%gpu_open {file_name(which)}` tells what it waited for"
+        hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
         yield Note("note", text, hint)
     if first is None or not first.count_before or not first.count_after:
         return

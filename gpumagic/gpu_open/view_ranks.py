@@ -191,7 +191,7 @@ def _notes(report: TraceReport, together: Together) -> Iterator[Note]:
         text = f"{together.unmatched:,} of {both:,} collectives tell nothing of waits"
         hint = "open the files of all ranks that talk to each other"
         if here == _TWO and not together.matched:
-            first, second = map(file_name, report.ranks)
+            first, second = (rank.file.typed for rank in report.ranks)
             hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
         yield Note("note", text, hint)
 
@@ -221,7 +221,7 @@ def _compare(report: TraceReport, together: Together) -> str:
     by_own = sorted(together.ranks, key=lambda each: each.own_s)
     usual = by_own[(len(by_own) - 1) // 2].rank
     names = {
-        each.rank: file_name(rank)
+        each.rank: rank.file.typed
         for each, rank in _pairs(report, together)
         if rank is not None
     }

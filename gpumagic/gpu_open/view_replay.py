@@ -11,7 +11,7 @@ from gpumagic.gpu_open.memory_records import (
     REPLAY_FROM_ANEW,
     REPLAY_LIMITS,
 )
-from gpumagic.gpu_open.view_course import device_name, event_text, place
+from gpumagic.gpu_open.view_course import device_name, event_text
 from gpumagic.gpu_open.view_segments import largest_free
 from gpumagic.report.units import bytes_text, change_text
 
@@ -200,7 +200,7 @@ def replay_notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
             f"export PYTORCH_CUDA_ALLOC_CONF={best.setting.text}",
         )
     elif best is not None and best.failed_event is not None:
-        name = place(report.files[-1].name) if report.files else "FILE"
+        name = report.files[-1].typed if report.files else "FILE"
         yield Note(
             "note",
             "the peak itself has to become smaller: smaller batches, or checkpoints",
@@ -277,7 +277,7 @@ def fit_parts(report: SnapshotReport) -> Iterator[Part]:
     by_device = {each.device: each for each in report.devices}
     yield _fit_table(report.would_fit, by_device)
     told = report.would_fit[0]
-    name = report.files[-1].name if report.files else "FILE"
+    name = report.files[-1].typed if report.files else "FILE"
     if told.fits is None:
         yield Note(
             "note",

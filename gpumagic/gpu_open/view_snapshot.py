@@ -305,7 +305,7 @@ def _missing(files: Sequence[FileRead]) -> Iterator[Note]:
 
 def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     """What leads to an action, the most urgent first."""
-    name = place(report.files[-1].name) if report.files else "FILE"
+    name = report.files[-1].typed if report.files else "FILE"
     if of.failure is not None and not report.replays:
         yield _failure_note(of, of.failure, name)
     if not of.fits_together:

@@ -187,6 +187,20 @@ def test_a_folder_of_snapshots_tells_what_is_damaged_as_well(tmp_path):
     assert "left out: later.pickle is empty" in str(gpu_open.read(tmp_path))
 
 
+def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkeypatch):
+    """It can be typed where the first was typed."""
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path / "job", 4, slow=2)
+    write_snapshot(tmp_path / "oom.pickle")
+
+    report = gpu_open.read("job")
+
+    assert "job/rank2.json.gz --compare`" in " ".join(str(report).split())
+    assert gpu_open.read("oom.pickle").files[0].typed == "oom.pickle"
+    (file,) = gpu_open.read(tmp_path / "oom.pickle").files
+    assert file.folder == str(tmp_path)
+
+
 def test_a_file_has_nothing_to_compare_with_itself(tmp_path):
     """However its path is written."""
     file = write_trace(tmp_path / "run.json")
