@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Container, Hashable, Iterable, Iterator
 
 DEVICE_WORK = {
     "kernel": SpanKind.KERNEL,
@@ -246,16 +246,20 @@ def _entered_us(
 
 
 def callers_of(
-    work: Iterable[Hashable], calls: Iterable[tuple[Hashable, float]]
+    work: Iterable[Hashable],
+    calls: Iterable[tuple[Hashable, float]],
+    graphs: Container[Hashable] = (),
 ) -> dict[Hashable, int]:
     """By its correlation, the place of the call that put a piece of work in its queue.
 
-    A call with several pieces of work, a graph's, is nobody's.
+    A call with several pieces of work is nobody's, unless it is known for a graph's.
 
     Args:
         work: The correlation of each piece; None where there is none.
 
         calls: Correlation and end of each call.
+
+        graphs: The correlations of calls that launch several pieces at once.
     """
     entries = Counter(work)
     found: dict[Hashable, tuple[float, int]] = {}
@@ -263,7 +267,7 @@ def callers_of(
         # Where the driver's call is seen within the runtime's, it is more exact.
         if (
             key is not None
-            and entries.get(key) == 1
+            and (entries.get(key) == 1 or key in graphs)
             and (key not in found or end < found[key][0])
         ):
             found[key] = end, place

@@ -184,7 +184,8 @@ def picture_of(segments: Sequence[Segment], name: str, most: int) -> Strips:
     if hidden:
         count = count_text(len(hidden), "more row")
         missing = bytes_text(sum(row.length for row in hidden))
-        remark = f"{remark}; {count} with {missing} are not drawn"
+        verb = "is" if len(hidden) == 1 else "are"
+        remark = f"{remark}; {count} with {missing} {verb} not drawn"
     caption = f"Segments on {name}, by pool and stream, in the order of addresses"
     return Strips(
         caption, tuple(shown), _LEGEND, full, "block", bytes_text, remark=remark

@@ -21,9 +21,9 @@ from gpumagic.gpu_open.trace_records import RankTrace
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.files import Kind
+    from gpumagic.gpu_open.files import Found, Kind
     from gpumagic.gpu_open.many import Answer
     from gpumagic.gpu_open.trace_records import FileRead
     from gpumagic.report.record import Report
@@ -79,7 +79,8 @@ def read(  # noqa: PLR0913 -- one for each option
         fit_bytes=fit_bytes,
     )
     began_s = time.monotonic()
-    files = _named(paths)
+    among = _named(paths)
+    files = among.files
     _check_comparison(len(files), options)
     report: TraceReport | SnapshotReport
     if (ranks := _saved_ranks(files)) is not None:
@@ -90,7 +91,8 @@ def read(  # noqa: PLR0913 -- one for each option
         from gpumagic.gpu_open.snapshots import opened as snapshots_opened
 
         report = snapshots_opened(files, options, progress)
-    return replace(report, read_s=time.monotonic() - began_s)
+    left_out = (*among.left_out, *report.left_out)
+    return replace(report, read_s=time.monotonic() - began_s, left_out=left_out)
 
 
 def compare(
@@ -106,15 +108,21 @@ def compare(
     return read(before, after, compare=True)
 
 
-def _named(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+def _named(paths: Sequence[str | os.PathLike[str]]) -> Found:
     """The files that are meant, each once."""
-    files = list(dict.fromkeys(found(map(Path, paths))))
-    if not files:
+    among = found(map(Path, paths))
+    if not among.files:
         raise GpuMagicError(
             "no file was named",
-            "type %gpu_open trace.json.gz, or %gpu_open traces/*.json.gz",
+            "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
         )
-    return files
+    among.files = list({each.resolve(): each for each in among.files}.values())
+    if len(among.files) == 1 < len(paths):
+        raise GpuMagicError(
+            f"{among.files[0].name} was named {len(paths)} times, and no other file",
+            f"type %gpu_open {among.files[0]}, or name the one to compare it with",
+        )
+    return among
 
 
 def _saved_ranks(files: Sequence[Path]) -> Report | None:
@@ -148,7 +156,7 @@ def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
         raise GpuMagicError(
             f"{options.for_snapshots} is for memory snapshots, and {files[0].name} is "
             "a trace",
-            "leave it out",
+            "leave it out, or name what torch.cuda.memory._dump_snapshot has written",
         )
     return kind
 

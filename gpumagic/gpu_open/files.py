@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import bytes_text, count_text, listed, shortened
+from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.report.units import bytes_text, count_text, listed, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Kind = Literal["trace", "snapshot"]
+ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")  # of recordings
 MOST_BYTES = 8 * 2**30  # a trace of 20 million events
 
 _FIRST_READ = 2**14
@@ -42,6 +44,7 @@ _MOST_SHOWN = 60  # characters of what somebody else has named
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # with the mark that Windows puts before UTF-8
 _GZIP = b"\x1f\x8b"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # the second is empty
+_OLD_CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # before torch 1.6
 _KEYS = re.compile(rb'"(traceEvents|segments|device_traces)"\s*:')
 _KEYS_OF_TRACES = re.compile(
     rb'"(schemaVersion|deviceProperties|distributedInfo|displayTimeUnit)"\s*:'
@@ -50,6 +53,7 @@ _KEYS_OF_SEGMENTS = re.compile(rb'"(segment_type|allocated_size|device_traces)"\
 _PHASE = re.compile(rb'"ph"\s*:')
 _ANY_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 _TITLE = re.compile(rb"<title[^>]*>\s*([^<]*?)\s*<", re.IGNORECASE)
+_ADDRESS = re.compile(r"([a-z][a-z0-9+]+):/+(.*)")  # as a path has it
 _DIGITS = re.compile(r"(\d+)")
 
 _WHAT_CAN_BE_OPENED = (
@@ -68,6 +72,24 @@ _OTHERS = (
     (_ZIP[0], "a zip file within another", "unpack the outer one, and open the inner"),
     (_GZIP, "packed many times over", "type: gzip -d {name}"),
     (b"SQLite format 3", "a database, as Nsight Systems has", _WHAT_CAN_BE_OPENED),
+    (_OLD_CHECKPOINT, "written by torch.save", _WHAT_CAN_BE_OPENED),
+    (b"[[", "perhaps of export_memory_timeline", _WHAT_CAN_BE_OPENED),
+)
+# The same of files that are told by a word within, or by their names.
+_OTHERS_WITHIN = (
+    (b"MemoryViz", "a page of memory_viz", "open the snapshot that it was made from"),
+    (b'"nbformat"', "a notebook", "open what was recorded in it: *.json.gz, *.pickle"),
+    (
+        b"-chakra",
+        "an execution trace of torch, without times",
+        "open what prof.export_chrome_trace('trace.json.gz') has written beside it",
+    ),
+)
+_OTHERS_BY_NAME = (
+    (".nsys-rep", "a report of Nsight Systems", _WHAT_CAN_BE_OPENED),
+    (".qdrep", "a report of Nsight Systems", _WHAT_CAN_BE_OPENED),
+    (".ncu-rep", "a report of Nsight Compute", _WHAT_CAN_BE_OPENED),
+    (".tfevents.", "of TensorBoard", "open the *.pt.trace.json that lies beside it"),
 )
 
 
@@ -178,10 +200,14 @@ class Unpacking:
     def _none_of_ours(self, head: bytes) -> GpuMagicError:
         """The error that says what it is instead, and what to do."""
         start = head.lstrip(_BLANKS)
-        for begins, what, hint in _OTHERS:
-            if start.startswith(begins):
-                problem = f"{self._shown} is {what}, no recording"
-                return GpuMagicError(problem, hint.format(name=self._shown))
+        others = chain(
+            (each for each in _OTHERS if start.startswith(each[0])),
+            (each for each in _OTHERS_WITHIN if each[0] in head),
+            (each for each in _OTHERS_BY_NAME if each[0] in self.name),
+        )
+        for _, what, hint in others:
+            problem = f"{self._shown} is {what}, no recording"
+            return GpuMagicError(problem, hint.format(name=self._shown))
         if not head.strip(b"\0 \t\r\n"):
             if self.missing:
                 problem = f"nothing of {self._shown} could be unpacked: {self.missing}"
@@ -313,8 +339,8 @@ class Unpacking:
             )
         if len(members) == 1:
             return members[0]
-        shown = [shortened(each.filename, _MOST_SHOWN) for each in members]
-        inside = listed([_readable(each.encode()) for each in shown], most=3)
+        shown = [printable(each.filename, _MOST_SHOWN) for each in members]
+        inside = listed(shown, most=3)
         raise GpuMagicError(
             f"{self._shown} is a zip file of {count_text(len(members), 'file')}"
             f"{': ' if members else ''}{inside}",
@@ -324,6 +350,8 @@ class Unpacking:
 
 def _kind(head: bytes) -> Kind | None:
     """What begins like this; None where it does not show."""
+    if head.startswith(_OLD_CHECKPOINT):
+        return None
     if head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}:
         return "snapshot"
     start = _begins(head)
@@ -354,8 +382,7 @@ def _looks_like(start: bytes) -> str:
 
 def _readable(raw: bytes) -> str:
     """Bytes of a file as a few characters that do no harm."""
-    text = raw.decode("utf-8", "replace")
-    return shortened("".join(c if c.isprintable() else "?" for c in text), _MOST_SHOWN)
+    return printable(raw.decode("utf-8", "replace"), _MOST_SHOWN)
 
 
 # ------------------------------------------------------------------------- pieces
@@ -392,25 +419,43 @@ def _up_to_the_fault(member: zlib._Decompress, packed: bytes) -> Iterator[bytes]
 # -------------------------------------------------------------------------- finding
 
 
-def found(names: Iterable[str | Path]) -> list[Path]:
-    """The files that are meant: of a folder the traces in it, of a pattern all it fits.
+@dataclass
+class Found:
+    """What is meant by names.
+
+    Attributes:
+        files: Those that are to be opened.
+
+        left_out: What lies in a folder beside them, is named as recordings are, and
+            cannot be opened with them.
+    """
+
+    files: list[Path]
+    left_out: list[FileRead]
+
+
+def found(names: Iterable[str | Path]) -> Found:
+    """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Those of one folder or pattern are in the order of the numbers in their names; files
     that are named are not looked at.
 
     Raises:
-        GpuMagicError: A pattern fits nothing, or a folder holds no trace.
+        GpuMagicError: A pattern fits nothing, or a folder holds no recording.
     """
     files: dict[Path, None] = {}
+    left_out: dict[Path, FileRead] = {}
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            files.update(dict.fromkeys(_traces_in(path)))
+            inside, others = _recordings_in(path)
+            left_out.update(others)
         elif glob.has_magic(str(path)) and not path.exists():
-            files.update(dict.fromkeys(_fitting(path)))
+            inside = _fitting(path)
         else:
-            files[path] = None
-    return list(files)
+            inside = [path]
+        files.update(dict.fromkeys(inside))
+    return Found(list(files), list(left_out.values()))
 
 
 def _fitting(pattern: Path) -> list[Path]:
@@ -425,27 +470,35 @@ def _fitting(pattern: Path) -> list[Path]:
     return files
 
 
-def _traces_in(folder: Path) -> list[Path]:
-    inside = _listed(folder)
-    files = [path for path in inside if path.is_file() and path.name[0] != "."]
-    traces = [path for path in files if _is_trace(path)]
-    if traces:
-        return sorted(traces, key=_by_numbers)
+def _recordings_in(folder: Path) -> tuple[list[Path], dict[Path, FileRead]]:
+    """Its traces, or its snapshots where it has none; and what is left out, and why."""
+    inside = [path for path in _listed(folder) if path.name[0] != "."]
+    files = sorted((path for path in inside if path.is_file()), key=_by_numbers)
+    kinds: dict[Kind, list[Path]] = {"trace": [], "snapshot": []}
+    left_out: dict[Path, FileRead] = {}
+    for path in files:
+        try:
+            kinds[kind_of(path)].append(path)
+        except GpuMagicError as error:
+            if path.name.endswith(ENDINGS):
+                left_out[path] = FileRead(path.name, 0, 0, error.problem)
+    if kinds["trace"]:
+        for path in kinds["snapshot"]:
+            why = f"{shortened(path.name, _MOST_SHOWN)} is a memory snapshot, no trace"
+            left_out[path] = FileRead(path.name, 0, 0, why)
+        return kinds["trace"], left_out
+    if kinds["snapshot"]:
+        return kinds["snapshot"], left_out
     shown = shortened(str(folder), _MOST_SHOWN)
-    folders = [path.name for path in inside if path.is_dir() and path.name[0] != "."]
+    folders = [path.name for path in inside if path.is_dir()]
     among = f"{count_text(len(files), 'file')} and {count_text(len(folders), 'folder')}"
     hint = "name a file, or the folder with the traces"
     if folders:
         example = folder / min(folders)
         hint = f"name a folder within it, such as {shortened(str(example), 200)}"
-    raise GpuMagicError(f"there is no trace in {shown}: {among} are there", hint)
-
-
-def _is_trace(path: Path) -> bool:
-    try:
-        return kind_of(path) == "trace"
-    except GpuMagicError:
-        return False
+    elif left_out:
+        hint = f"the first of them: {next(iter(left_out.values())).missing}"
+    raise GpuMagicError(f"there is no recording in {shown}: {among} are there", hint)
 
 
 def _by_numbers(path: Path) -> list[tuple[int, str]]:
@@ -481,6 +534,9 @@ def _open(path: Path) -> IO[bytes]:
 
 def _unopened(path: Path, error: Exception) -> GpuMagicError:
     shown = shortened(str(path), 200)
+    if address := _ADDRESS.fullmatch(str(path)):
+        url = shortened(f"{address[1]}://{address[2]}", 200)
+        return GpuMagicError(f"{url} is no file of this machine", "download it first")
     if isinstance(error, FileNotFoundError):
         if not path.parent.is_dir():
             return GpuMagicError(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.trace_events import HostEvent, Work
 
 _MOST_NAMES = 8
+_BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
 
 
 class Gap(NamedTuple):
@@ -67,11 +68,12 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
         threads: What the host was in.
     """
     late: dict[int, Timeline[None]] = defaultdict(list)
-    late_ns = other_ns = unknown_ns = 0
+    late_ns = other_ns = unknown_ns = unlaunched_ns = between_ns = 0
     for start_ns, after, first in gaps(work):
         gap_ns = first.start_ns - start_ns
         if first.call is None:
             unknown_ns += gap_ns
+            unlaunched_ns += gap_ns
             continue
         call = calls[first.call]
         launched_ns = min(call.end_ns, first.start_ns)
@@ -83,8 +85,16 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
             other_ns += gap_ns
         else:
             unknown_ns += gap_ns
+            between_ns += gap_ns if gap_ns <= _BETWEEN_NS else 0
     was_in = _host_was_in(late, threads)
-    return Idle(late_ns / 1e9, other_ns / 1e9, unknown_ns / 1e9, was_in)
+    return Idle(
+        late_ns / 1e9,
+        other_ns / 1e9,
+        unknown_ns / 1e9,
+        was_in,
+        unlaunched_s=unlaunched_ns / 1e9,
+        between_s=between_ns / 1e9,
+    )
 
 
 def _on_others(ended: set[tuple[int | None, int | None]], begins: Work) -> bool:

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from gpumagic.report.record import Report
 
-_ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")
-
 
 def files(_: OpenMagics, begun: str) -> list[str]:
     """Recordings and folders whose path begins like that."""
+    from gpumagic.gpu_open.files import ENDINGS
+
     path = os.path.expanduser(begun)  # noqa: PTH111 -- keeps `./` and the last `/`
     offered = []
     for each in glob.iglob(f"{glob.escape(path)}*"):  # noqa: PTH207 -- likewise
         typed = begun + each[len(path) :]
         if Path(each).is_dir():
             offered.append(f"{typed}/")
-        elif each.endswith(_ENDINGS) and " " not in each:
+        elif each.endswith(ENDINGS) and " " not in each:
             offered.append(typed)
     return offered
 

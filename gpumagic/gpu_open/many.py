@@ -12,7 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,7 +49,13 @@ def rank_in(path: Path, progress: Callable[[float], object] | None = None) -> Ra
         progress: Told now and then how much of it has been read.
     """
     with without_collecting():
-        return rank_of(read(path, progress))
+        rank = rank_of(read(path, progress))
+    return replace(rank, file=replace(rank.file, folder=folder_of(path)))
+
+
+def folder_of(path: Path) -> str:
+    """A file's folder, as it was named; "" is the current one."""
+    return "" if path.parent == Path() else str(path.parent)
 
 
 def ranks_in(

@@ -266,7 +266,8 @@ class ReplayOf(Record):
 
         replays: The recorded setting first.
 
-        needed_bytes: The least memory with which the recorded setting does not fail.
+        needed_bytes: So much is enough under the recorded setting, and 2 MiB less is
+            not. By chance much less may be, as a cache that is emptied may help.
 
         why_not: Why nothing could be replayed; None if it could.
 

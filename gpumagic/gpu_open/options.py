@@ -56,8 +56,8 @@ def options_of(typed: argparse.Namespace) -> Options:
         compare=typed.compare,
         replay=typed.replay or bool(typed.setting),
         settings=tuple("" if each == DEFAULT else each for each in typed.setting or ()),
-        memory_bytes=_size(typed.memory),
-        fit_bytes=_size(typed.fit),
+        memory_bytes=_size("--memory", typed.memory),
+        fit_bytes=_size("--fit", typed.fit),
     )
     if options.compare and options.for_snapshots:
         raise UsageProblem(
@@ -72,5 +72,8 @@ def options_of(typed: argparse.Namespace) -> Options:
     return options
 
 
-def _size(text: str | None) -> int | None:
-    return None if text is None else parse_bytes(text)
+def _size(option: str, text: str | None) -> int | None:
+    nbytes = None if text is None else parse_bytes(text)
+    if nbytes == 0:
+        raise UsageProblem(f"{option} {text} asks for no memory", f"type {option} 3GiB")
+    return nbytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from gpumagic.simulator.allocator_blocks import ALLOCATED, INACTIVE, SHARED
 from gpumagic.simulator.allocator_settings import (
@@ -88,6 +88,18 @@ class Step(NamedTuple):
     address: int = 0
 
 
+Group: TypeAlias = "tuple[int, str, PoolId]"  # a stream, small or large, a pool
+
+
+class Taken(NamedTuple):
+    """What was taken from the driver: the entry's place, where, how much, for whom."""
+
+    at: int
+    address: int
+    nbytes: int
+    group: Group
+
+
 class Returned(NamedTuple):
     """Segments that went back to the driver at once.
 
@@ -139,7 +151,7 @@ class Requests:
 
         held: What was in use then, by address.
 
-        taken: What was taken from the driver: the entry's place, address, and size.
+        taken: What was taken from the driver, in order.
 
         total_bytes: What this process could have, as its last error tells.
 
@@ -154,7 +166,7 @@ class Requests:
     pieces: int = 0
     segments: list[dict[str, Any]] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
-    taken: list[tuple[int, int, int]] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
     total_bytes: int | None = None
     peak_reserved_bytes: int = 0
     notes: list[str] = field(default_factory=list)
@@ -213,7 +225,8 @@ class _Reader:
         self._segments_before: dict[int, Entry] = {}
         self._mapped: set[int] = set()  # pages of 2 MiB, likewise
         self._mapped_before: dict[int, Entry] = {}
-        self._lowest: dict[tuple[int, str, PoolId], int] = {}  # mapped while recorded
+        self._until: dict[Group, int] = {}  # when the last of those had gone
+        self._grown: list[Taken] = []  # what was mapped while recorded
         self._private_from: dict[int, int] = {}  # when their segments were taken
         self._level = 0  # what was taken from the driver since the beginning
 
@@ -314,16 +327,14 @@ class _Reader:
         return piece
 
     def _grow(self, entry: Entry, at: int) -> None:
-        address, size = entry["addr"], entry["size"]
+        address, size, group = entry["addr"], entry["size"], self._group(entry)
         if entry["action"] == "segment_alloc":
             self._segments[address] = size
         else:
             self._mapped.update(_pages(address, size))
-            if not self.found.returned:  # later, addresses may be set aside anew
-                group = self._group(entry)
-                self._lowest[group] = min(address, self._lowest.get(group, address))
+            self._grown.append(Taken(at, address, size, group))
         self._level += size
-        self.found.taken.append((at, address, size))
+        self.found.taken.append(Taken(at, address, size, group))
 
     def _return(self, entries: Sequence[Entry], at: int) -> int:
         """What went back at once, up to the entry at which it ends."""
@@ -339,11 +350,7 @@ class _Reader:
             self._level -= size
             if entry["action"] == "segment_unmap":
                 addresses = None
-                for page in _pages(address, size):
-                    if page in self._mapped:
-                        self._mapped.remove(page)
-                    else:
-                        self._mapped_before.setdefault(page, entry)
+                self._unmap(entry, at)
             elif self._segments.pop(address, None) is None:
                 self._segments_before[address] = entry
             if addresses is not None:
@@ -365,6 +372,13 @@ class _Reader:
         )
         self.found.steps.append(Step(RETURN, begin, -1, -1))
         return at - 1
+
+    def _unmap(self, entry: Entry, at: int) -> None:
+        for page in _pages(entry["addr"], entry["size"]):
+            if page in self._mapped:
+                self._mapped.remove(page)
+            elif self._mapped_before.setdefault(page, entry) is entry:
+                self._until[self._group(entry)] = at
 
     def _fail(self, entry: Entry, at: int, event: int, begin: int) -> None:
         size, stream = entry["size"], entry["stream"]
@@ -524,22 +538,24 @@ class _Reader:
 
     def _expandable_segments(self) -> list[dict[str, Any]]:
         """Runs of pages with memory, and where lower ones were mapped later."""
-        pages: dict[int, tuple[int, str, PoolId]] = {}
+        pages: dict[int, Group] = {}
         for segment in self._final:
             if segment["is_expandable"]:
                 group = segment["stream"], segment["segment_type"], _pool(segment)
                 for page in _pages(segment["address"], segment["total_size"]):
                     if page not in self._mapped:
                         pages[page] = group
+        kept = set(pages.values())
         for page, entry in self._mapped_before.items():
             pages[page] = self._group(entry)
-        first: dict[tuple[int, str, PoolId], int] = {}
+        first: dict[Group, int] = {}
         for page in sorted(pages, reverse=True):
-            first[pages[page]] = page
+            first[pages[page]] = page * SEGMENT_STEP_BYTES
+        lowest = self._lowest(first, kept)
         runs = [
             _segment(address, 0, *group) | {"is_expandable": True, "group": group}
-            for group, address in self._lowest.items()
-            if address // SEGMENT_STEP_BYTES < first.get(group, 0)
+            for group, address in lowest.items()
+            if address < first[group]
         ]
         for page in sorted(pages):
             stream, kind, pool = group = pages[page]
@@ -556,7 +572,19 @@ class _Reader:
                 runs.append(run | {"is_expandable": True, "group": group})
         return runs
 
-    def _group(self, entry: Entry) -> tuple[int, str, PoolId]:
+    def _lowest(self, first: Mapping[Group, int], kept: set[Group]) -> dict[Group, int]:
+        """Where the addresses of each begin, as pages that were mapped later show.
+
+        As long as some pages from before are there, none are set aside anew.
+        """
+        lowest = dict(first)
+        for each in self._grown:
+            group = each.group
+            if group in kept or each.at < self._until.get(group, -1):
+                lowest[group] = min(each.address, lowest[group])
+        return lowest
+
+    def _group(self, entry: Entry) -> Group:
         """To which stream, half and pool pages belong, by their number."""
         is_small = entry["size"] % self._settings.large_segment_bytes
         kind = "small" if is_small else "large"

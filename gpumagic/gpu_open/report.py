@@ -35,7 +35,7 @@ class TraceReport(Report):
 
         read_s: How long reading took.
 
-        left_out: Files that could not be read, among others that could.
+        left_out: Files that could not be read, or are of another kind.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -64,6 +64,8 @@ class SnapshotReport(Report):
         would_fit: Where it was asked.
 
         read_s: How long reading took.
+
+        left_out: Files of the folder that could not be read, or are of another kind.
     """
 
     files: tuple[FileRead, ...]
@@ -73,3 +75,4 @@ class SnapshotReport(Report):
     replays: tuple[ReplayOf, ...] = ()
     would_fit: tuple[WouldFit, ...] = ()
     read_s: float | None = None
+    left_out: tuple[FileRead, ...] = ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open.fit import would_fit
 from gpumagic.gpu_open.growth import grown
+from gpumagic.gpu_open.many import folder_of
 from gpumagic.gpu_open.memory_history import device_of
 from gpumagic.gpu_open.memory_records import AllocatorSetting
 from gpumagic.gpu_open.replay import replays
@@ -50,7 +52,10 @@ def opened(
     last = snapshots[-1]
     devices = tuple(device_of(last, device) for device in last.devices)
     return SnapshotReport(
-        files=tuple(each.file for each in snapshots),
+        files=tuple(
+            replace(each.file, folder=folder_of(file))
+            for each, file in zip(snapshots, files, strict=True)
+        ),
         devices=devices,
         settings=last.settings,
         grown=grown(*snapshots) if len(snapshots) == _MOST else None,

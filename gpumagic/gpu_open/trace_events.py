@@ -37,7 +37,7 @@ class Work(NamedTuple):
         nbytes: How much was copied or sent, where the file tells.
 
         call: The place of the call that launched it in `TraceEvents.calls`; None where
-            none is known, or where one call launched several (a graph).
+            none is known. All that a graph holds has the call that launched it.
 
         args: Of what communicates, all that the file tells; None of the others.
     """

@@ -351,7 +351,9 @@ class _Rows:
         for told in self._told.values():
             told.sort(key=itemgetter(0))
         callers = kineto.callers_of(
-            (row[3] for row in work), ((row[4], row[2]) for row in calls)
+            (row[3] for row in work),
+            ((row[4], row[2]) for row in calls),
+            graphs={row[4] for row in calls if words.launches_a_graph(row[0])},
         )
         rows = []
         for name, start_ns, end_ns, key, nbytes, kind, sends, *where, args in work:

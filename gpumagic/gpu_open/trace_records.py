@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from gpumagic.report.events import CodeLine, OperatorTime
+
+_LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class FileRead(Record):
         missing: What could not be read, in a sentence; None if it is whole.
 
         unknown: Kinds of entries that nobody here knows, and how many there are.
+
+        folder: Where it lies, as it was named; "" is the current one.
     """
 
     name: str
@@ -37,6 +42,13 @@ class FileRead(Record):
     events: int
     missing: str | None = None
     unknown: tuple[tuple[str, int], ...] = ()
+    folder: str = ""
+
+    @property
+    def typed(self) -> str:
+        """What is typed to open it again; of a very long path the name alone."""
+        path = f"{self.folder}/{self.name}" if self.folder else self.name
+        return path if len(path) <= _LONGEST_TYPED else shortened(self.name, 60)
 
 
 @dataclass(frozen=True)
@@ -106,12 +118,20 @@ class Idle(Record):
         unknown_s: The rest, such as the way from one kernel to the next.
 
         host_was_in: What the host did while it was late, the longest first.
+
+        unlaunched_s: How much of what is unknown ended with work whose launch is not
+            in the file.
+
+        between_s: How much of what is unknown was gaps of at most 10 us, as there are
+            from each kernel to the next.
     """
 
     host_late_s: float
     other_stream_s: float
     unknown_s: float
     host_was_in: tuple[HostWork, ...] = ()
+    unlaunched_s: float = 0.0
+    between_s: float = 0.0
 
 
 @dataclass(frozen=True)

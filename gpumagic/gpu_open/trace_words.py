@@ -90,6 +90,11 @@ def launches(call: str) -> bool:
     return kineto.kind_of_call(call) is SpanKind.LAUNCH
 
 
+def launches_a_graph(call: str) -> bool:
+    """Whether a call launches all that a graph holds: all of it has its number."""
+    return "GraphLaunch" in call
+
+
 def whole(value: Any) -> int | None:
     """A number that can be a count; None for anything else."""
     if type(value) is int:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Drawing, Note, one_screen
 from gpumagic.gpu_open import view_changes, view_rank, view_ranks
 from gpumagic.gpu_open.report import SnapshotReport
-from gpumagic.report.units import shortened
+from gpumagic.report.units import listed, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpumagic.gpu_open.report import TraceReport
 
 
@@ -18,8 +20,8 @@ def draw(report: TraceReport | SnapshotReport) -> Drawing:
     if isinstance(report, SnapshotReport):
         from gpumagic.gpu_open import view_snapshot
 
-        drawing: Drawing = view_snapshot.draw(report)
-        return drawing
+        title, parts = view_snapshot.headline(report), view_snapshot.parts(report)
+        return Drawing(title, one_screen((*_left_out(report), *parts)))
     if report.comparison is not None:
         title = view_changes.headline(report.comparison)
         parts = view_changes.parts(report, report.comparison)
@@ -33,16 +35,14 @@ def draw(report: TraceReport | SnapshotReport) -> Drawing:
     return Drawing(title, one_screen((*_left_out(report), *parts)), label)
 
 
-def _left_out(report: TraceReport) -> tuple[Note, ...]:
-    """What is said of files that could not be read."""
+def _left_out(report: TraceReport | SnapshotReport) -> Iterator[Note]:
+    """What is said of files that are not in the report."""
     if not report.left_out:
-        return ()
+        return
     first, count = report.left_out[0], len(report.left_out)
-    files = f"{count} files" if count > 1 else first.name
-    return (
-        Note(
-            "warning",
-            f"{files} could not be read: {shortened(str(first.missing), 80)}",
-            "copy them again, or leave them out",
-        ),
-    )
+    why = shortened(str(first.missing), 120)
+    said, hint = f"left out: {why}", "copy it again, or open it alone"
+    if count > 1:
+        said = f"{count} files were left out: {why}"
+        hint = f"so are {listed([each.name for each in report.left_out[1:]], most=3)}"
+    yield Note("warning", said, hint)

@@ -24,10 +24,10 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.gpu_open.trace_records import HostWork, RankTrace, Step
+    from gpumagic.gpu_open.trace_records import HostWork, Idle, RankTrace, Step
 
 GRAVE = 0.1  # of the time: what takes more is a warning
-_WORTH_A_NOTE = 0.05
+WORTH_A_NOTE = 0.05
 _SHORT_S = 15e-6  # kernels that take no longer than it takes to launch them
 _LONG_S = 2e-4  # for each launch: no launch takes so long
 _ODD = 1.5  # times the median: such a step is told
@@ -73,6 +73,10 @@ _TINY = "try `torch.compile` or CUDA graphs"
 _PYTHON = "`profile(with_stack=True)` records the lines that it was in"
 _WARM_UP = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
 _NO_DEVICE = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_NO_WORK = "another profiler, such as nsys or ncu, may hold the GPU: one can at a time"
+_UNLAUNCHED = "record the whole program: activities=[CPU, CUDA], no filter on the file"
+_BETWEEN = "fuse short kernels by `torch.compile`, or give each more to do"
+_LAUNCHED = "was the file filtered? or `%gpu_select` tells who else uses the GPU"
 _ODD_STEP = "what did it do that others do not: saving, evaluating, gc, recompiling?"
 _FIRST_STEP = (
     "the first steps warm up: `schedule(wait=1, warmup=1, active=3)` skips them"
@@ -98,12 +102,20 @@ def _notes(rank: RankTrace) -> Iterator[_Weighed]:
         hint = "the figures are of what could be read; --show file tells how much"
         yield _Weighed(_FIRST[0], Note("warning", text, hint))
     if not rank.length_s:
-        text = "only the host was recorded"
-        yield _Weighed(_FIRST[1], Note("warning", text, _NO_DEVICE))
+        text, hint = "only the host was recorded", _NO_DEVICE
+        if rank.launches:
+            text = f"launches were recorded ({rank.launches:,}), but not their work"
+            hint = _NO_WORK
+        elif rank.host_length_s is None and (left_out := unknown_entries(rank.file)):
+            kinds = shortened(", ".join(kind for kind, _ in rank.file.unknown), 60)
+            text = f"all {left_out:,} entries are of another program: {kinds}"
+            hint = "open what prof.export_chrome_trace('trace.json.gz') has written"
+        yield _Weighed(_FIRST[1], Note("warning", text, hint))
         return
     yield from _late(rank, rank.length_s)
     yield from _exposed(rank, rank.length_s)
     yield from _other_stream(rank, rank.length_s)
+    yield from _unknown(rank.idle, rank.length_s)
     yield from _odd_steps(rank.steps, rank.length_s)
     if left_out := unknown_entries(rank.file):
         kinds = ", ".join(kind for kind, _ in rank.file.unknown)
@@ -118,7 +130,7 @@ def _weighed(seconds: float, length_s: float, text: str, hint: str) -> _Weighed:
 
 def _late(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
     idle = rank.idle
-    if idle is None or idle.host_late_s < _WORTH_A_NOTE * length_s:
+    if idle is None or idle.host_late_s < WORTH_A_NOTE * length_s:
         return
     first = idle.host_was_in[0] if idle.host_was_in else None
     text = f"the host was late for {seconds_text(idle.host_late_s)}"
@@ -147,7 +159,7 @@ def _what_to_do(rank: RankTrace, first: HostWork | None) -> str:
 
 def _exposed(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
     seconds = exposed_s(rank) or 0.0
-    if seconds < _WORTH_A_NOTE * length_s:
+    if seconds < WORTH_A_NOTE * length_s:
         return
     both_s = seconds_text(seconds), seconds_text(rank.communication_s)
     text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
@@ -169,11 +181,30 @@ def _longest_collective(rank: RankTrace) -> str:
 
 def _other_stream(rank: RankTrace, length_s: float) -> Iterator[_Weighed]:
     seconds = rank.idle.other_stream_s if rank.idle is not None else 0.0
-    if seconds < _WORTH_A_NOTE * length_s:
+    if seconds < WORTH_A_NOTE * length_s:
         return
     text = f"{seconds_text(seconds)} passed between the work of two streams"
     hint = "one waits for the other: --show lanes; start copies and sends earlier"
     yield _weighed(seconds, length_s, text, hint)
+
+
+def _unknown(idle: Idle | None, length_s: float) -> Iterator[_Weighed]:
+    """What the file lacks, for it to tell why nothing ran."""
+    if idle is None:
+        return
+    named = (
+        (idle.unlaunched_s, "before work with no launch recorded", _UNLAUNCHED),
+        (idle.between_s, "from one kernel to the next", _BETWEEN),
+        (
+            idle.unknown_s - idle.unlaunched_s - idle.between_s,
+            "though work was launched in time",
+            _LAUNCHED,
+        ),
+    )
+    for seconds, why, hint in named:
+        if seconds >= GRAVE * length_s:
+            text = f"{seconds_text(seconds)} idle {why}"
+            yield _weighed(seconds, length_s, text, hint)
 
 
 def _odd_steps(steps: Sequence[Step], length_s: float) -> Iterator[_Weighed]:

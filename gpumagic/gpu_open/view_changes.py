@@ -161,7 +161,7 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     if comparison.kernels:
         table = _table("", _KERNELS, _each(comparison.kernels), LONGEST_FULL)
         yield Details("Kernels by their full names", (table,), "names")
-    yield file_details(report.ranks)
+    yield file_details(report)
     meanings = (_PER_STEP, _ONE_EACH) if comparison.per_step else (_ONE_EACH,)
     files = zip(("the first", "the second"), report.ranks, strict=False)
     facts = [(which, file_name(rank)) for which, rank in files]
@@ -285,7 +285,7 @@ def _what_to_do(
     if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
         text = f"the GPU was idle for {_difference(idle_s)} in the second"
         which = report.ranks[-1 if idle_s > 0 else 0]
-        hint = f"`%gpu_open {file_name(which)}` tells what it waited for"
+        hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
         yield Note("note", text, hint)
     if first is None or not first.count_before or not first.count_after:
         return

@@ -17,7 +17,7 @@ from gpumagic.drawing import (
     Table,
 )
 from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
-from gpumagic.gpu_open.view_advice import GRAVE, notes
+from gpumagic.gpu_open.view_advice import GRAVE, WORTH_A_NOTE, notes
 from gpumagic.gpu_open.view_trace import (
     HIDDEN,
     NEGLIGIBLE,
@@ -36,6 +36,7 @@ from gpumagic.gpu_open.view_trace import (
     picture,
     rank_name,
     share,
+    unknown_entries,
 )
 from gpumagic.report.robust import median, quartiles
 from gpumagic.report.units import (
@@ -72,7 +73,7 @@ _EACH_LANE, _EACH_NOTE, _EACH_FOLDED, _EACH_ROW = 33, 22, 21, 28
 _IDLE = (
     "The host was late: the next work was launched only after the GPU ran dry. "
     "Another stream: it was launched in time, and what ran last ran elsewhere. "
-    "The rest is unknown, such as the way from one kernel to the next."
+    "From one kernel to the next: it was launched in time, and began within 10 us."
 )
 
 
@@ -85,6 +86,8 @@ def headline(rank: RankTrace) -> str:
 
 def _answer(rank: RankTrace) -> str:
     if not rank.length_s:
+        if unknown_entries(rank.file) and rank.host_length_s is None:
+            return "nothing of torch's profiler is in this trace"
         ran = "" if rank.host_length_s is None else seconds_text(rank.host_length_s)
         host = f"; the host ran for {ran}" if ran else ""
         return f"no GPU work is in this trace{host}"
@@ -103,24 +106,29 @@ def _answer(rank: RankTrace) -> str:
 def _held_up(idle: Idle | None, length_s: float) -> str:
     if idle is None:
         return ""
-    late_s, other_s = idle.host_late_s, idle.other_stream_s
-    if idle.unknown_s > max(late_s, other_s, GRAVE * length_s):
-        return f"why it was idle for {seconds_text(idle.unknown_s)} is unknown"
-    if max(late_s, other_s) < NEGLIGIBLE * length_s:
-        return ""
-    if late_s >= other_s:
-        return f"the host was late for {seconds_text(late_s)}"
-    return f"{seconds_text(other_s)} idle between two streams"
+    known_s, known = max(
+        (idle.host_late_s, "the host was late for {}"),
+        (idle.other_stream_s, "{} idle between two streams"),
+        (idle.between_s, "{} idle from one kernel to the next"),
+    )
+    unknown_s = idle.unknown_s - idle.between_s
+    unknown = seconds_text(unknown_s)
+    is_large = unknown_s > max(known_s, GRAVE * length_s)
+    if known_s < (WORTH_A_NOTE if is_large else NEGLIGIBLE) * length_s:
+        return f"why it was idle for {unknown} is unknown" if is_large else ""
+    said = known.format(seconds_text(known_s))
+    return f"{said}, {unknown} idle for unknown reasons" if is_large else said
 
 
 def _mostly(rank: RankTrace) -> str:
     if not rank.kernels:
         return ", only with copies"
     kind, name = by_kind(rank.kernels)[0], by_short_name(rank.kernels)[0]
-    first = name if kind.name == _OTHER else kind
     whole_s = sum(each.total_s for each in rank.kernels)
-    of_all = share_text(share(first.total_s, whole_s))
-    return f", mostly {kernel_text(first.name)} ({of_all})"
+    if kind.name == _OTHER:
+        of_all = share_text(share(name.total_s, whole_s))
+        return f", mostly {kernel_text(name.name)} ({of_all})"
+    return f", mostly {kind.name} kernels ({share_text(share(kind.total_s, whole_s))})"
 
 
 def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
@@ -128,6 +136,7 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     shown, lanes = notes(rank), _lanes_in_sight(rank)
     folded = (
         *_folded(rank),
+        file_details(report),
         how(report, _facts(rank), *((HIDDEN,) if rank.communication_s else ())),
     )
     drawn = picture(rank, lanes) if lanes else None
@@ -226,7 +235,6 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
     in_sight = _lanes_in_sight(rank)
     if others := [lane for lane in rank.lanes if lane not in in_sight]:
         yield Details("Other threads and streams", (picture(rank, others),), "lanes")
-    yield file_details((rank,))
 
 
 def _phases(rank: RankTrace) -> Table:
@@ -249,7 +257,15 @@ def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
         (
             ("the host was late", timed(idle.host_late_s)),
             ("another stream", timed(idle.other_stream_s)),
-            ("unknown", timed(idle.unknown_s)),
+            *(
+                (name, timed(seconds))
+                for name, seconds in (
+                    ("from one kernel to the next", idle.between_s),
+                    ("no launch in the file", idle.unlaunched_s),
+                )
+                if seconds
+            ),
+            ("unknown", timed(idle.unknown_s - idle.between_s - idle.unlaunched_s)),
         ),
     )
     if idle.host_was_in:

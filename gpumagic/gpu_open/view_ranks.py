@@ -48,6 +48,7 @@ _LANES = 4  # in sight; fewer where there is much to say
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
+_TWO = 2
 
 
 def headline(together: Together) -> str:
@@ -189,6 +190,9 @@ def _notes(report: TraceReport, together: Together) -> Iterator[Note]:
     if together.unmatched > _GRAVE * both:
         text = f"{together.unmatched:,} of {both:,} collectives tell nothing of waits"
         hint = "open the files of all ranks that talk to each other"
+        if here == _TWO and not together.matched:
+            first, second = (rank.file.typed for rank in report.ranks)
+            hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
         yield Note("note", text, hint)
 
 
@@ -217,7 +221,7 @@ def _compare(report: TraceReport, together: Together) -> str:
     by_own = sorted(together.ranks, key=lambda each: each.own_s)
     usual = by_own[(len(by_own) - 1) // 2].rank
     names = {
-        each.rank: file_name(rank)
+        each.rank: rank.file.typed
         for each, rank in _pairs(report, together)
         if rank is not None
     }
@@ -243,7 +247,7 @@ def _folded(report: TraceReport, together: Together) -> Iterator[Details]:
     others = [pair for pair in _pairs(report, together) if pair[0] not in in_sight]
     if others and len(others) <= MOST_LANES:
         yield Details("The other ranks", (picture(together, others),), "lanes")
-    yield file_details(report.ranks)
+    yield file_details(report)
 
 
 def _by_blame(together: Together) -> list[RankShare]:

@@ -11,7 +11,7 @@ from gpumagic.gpu_open.memory_records import (
     REPLAY_FROM_ANEW,
     REPLAY_LIMITS,
 )
-from gpumagic.gpu_open.view_course import device_name, event_text, place
+from gpumagic.gpu_open.view_course import device_name, event_text
 from gpumagic.gpu_open.view_segments import largest_free
 from gpumagic.report.units import bytes_text, change_text
 
@@ -99,7 +99,7 @@ def replay_headline(replay: ReplayOf) -> str:
 def _help(replay: ReplayOf, best: Replayed) -> str:
     needs = ""
     if replay.needed_bytes is not None:
-        needs = f"; the recorded one needs {bytes_text(replay.needed_bytes)}"
+        needs = f"; the recorded one needs at most {bytes_text(replay.needed_bytes)}"
     if best.failed_event is None:
         peak = bytes_text(best.peak_reserved_bytes)
         return f"{setting_name(best)} would have gone through with {peak}{needs}"
@@ -116,7 +116,7 @@ def _with_memory(replay: ReplayOf, again: Replayed, best: Replayed | None) -> st
     if best is not None and best.failed_event is None:
         return f"{short}, but with {setting_name(best)}"
     if replay.needed_bytes is not None:
-        return f"{short}: it needs {bytes_text(replay.needed_bytes)}"
+        return f"{short}: it needs at most {bytes_text(replay.needed_bytes)}"
     return f"{short}: memory runs out {event_text(again.failed_event)}"
 
 
@@ -199,8 +199,8 @@ def replay_notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
             "the setting is read when the program starts",
             f"export PYTORCH_CUDA_ALLOC_CONF={best.setting.text}",
         )
-    elif recorded.failed_event is not None and best is not None:
-        name = place(report.files[-1].name) if report.files else "FILE"
+    elif best is not None and best.failed_event is not None:
+        name = report.files[-1].typed if report.files else "FILE"
         yield Note(
             "note",
             "the peak itself has to become smaller: smaller batches, or checkpoints",
@@ -277,7 +277,7 @@ def fit_parts(report: SnapshotReport) -> Iterator[Part]:
     by_device = {each.device: each for each in report.devices}
     yield _fit_table(report.would_fit, by_device)
     told = report.would_fit[0]
-    name = report.files[-1].name if report.files else "FILE"
+    name = report.files[-1].typed if report.files else "FILE"
     if told.fits is None:
         yield Note(
             "note",

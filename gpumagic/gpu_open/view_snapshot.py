@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import (
     Areas,
     Details,
-    Drawing,
     Grid,
     Note,
     Paragraph,
     Strips,
     how_measured,
-    one_screen,
 )
 from gpumagic.gpu_open.view_course import (
     areas,
@@ -75,12 +73,8 @@ _MUCH = 0.05  # of the peak
 _RECORD = "torch.cuda.memory._record_memory_history"
 
 
-def draw(report: SnapshotReport) -> Drawing:
-    """One snapshot, what grew between two, what another setting would have given."""
-    return Drawing(_headline(report), one_screen(_parts(report)))
-
-
-def _headline(report: SnapshotReport) -> str:
+def headline(report: SnapshotReport) -> str:
+    """What is asked; else how much there is, or how it failed, and whose it is."""
     if report.would_fit:
         return fit_headline(report)
     if report.replays:
@@ -160,7 +154,7 @@ def _is_peak(of: SnapshotOfDevice, failure: Failure) -> bool:
 # -------------------------------------------------------------------------- parts
 
 
-def _parts(report: SnapshotReport) -> Iterator[Part]:
+def parts(report: SnapshotReport) -> Iterator[Part]:
     """What is in sight, then the same of every report, folded."""
     devices = ranked(report.devices)
     missing = tuple(_missing(report.files))
@@ -173,8 +167,8 @@ def _parts(report: SnapshotReport) -> Iterator[Part]:
         yield from missing
         if devices and (more := tuple(_notes(report, devices[0]))):
             yield Details(count_text(len(more), "more note"), more, "notes")
-        for name, summary, parts in others:
-            yield Details(summary, parts, name)
+        for name, summary, its in others:
+            yield Details(summary, its, name)
         yield from (each for each in in_sight if isinstance(each, Details))
         yield from _folded(devices, around)
     else:
@@ -311,7 +305,7 @@ def _missing(files: Sequence[FileRead]) -> Iterator[Note]:
 
 def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     """What leads to an action, the most urgent first."""
-    name = place(report.files[-1].name) if report.files else "FILE"
+    name = report.files[-1].typed if report.files else "FILE"
     if of.failure is not None and not report.replays:
         yield _failure_note(of, of.failure, name)
     if not of.fits_together:

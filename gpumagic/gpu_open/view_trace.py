@@ -327,21 +327,22 @@ def unknown_entries(file: FileRead) -> int:
     return sum(count for _, count in file.unknown)
 
 
-def file_details(ranks: Sequence[RankTrace]) -> Details:
-    """Each file with how much of it was read."""
+def file_details(report: TraceReport) -> Details:
+    """Each file with how much of it was read; those that are not whole first."""
+    read = [(each.file, _number(each)) for each in report.ranks]
+    files = [*((each, None) for each in report.left_out), *read]
     properties = (
-        Property(Column("File"), lambda each: each.file.name),
-        Property(Column("Rank", number=True), _number),
+        Property(Column("File"), lambda each: each[0].name),
+        Property(Column("Rank", number=True), lambda each: each[1]),
         Property(
-            Column("Unpacked", number=True), lambda each: bytes_text(each.file.nbytes)
+            Column("Unpacked", number=True), lambda each: bytes_text(each[0].nbytes)
         ),
-        Property(Column("Entries", number=True), lambda each: f"{each.file.events:,}"),
-        Property(Column("Missing"), lambda each: each.file.missing or "nothing"),
-        Property(Column("Unknown kinds"), _unknown),
+        Property(Column("Entries", number=True), lambda each: f"{each[0].events:,}"),
+        Property(Column("Missing"), lambda each: each[0].missing or "nothing"),
+        Property(Column("Unknown kinds"), lambda each: _unknown(each[0])),
     )
-    # Those that are not whole first, which others cannot hide.
-    ordered = sorted(ranks, key=lambda each: not each.file.missing)
-    table = Table.of("", properties, ordered[:_MOST_FILES], len(ranks))
+    ordered = sorted(files, key=lambda each: not each[0].missing)
+    table = Table.of("", properties, ordered[:_MOST_FILES], len(files))
     return Details("What was read", (table,), "file")
 
 
@@ -349,8 +350,8 @@ def _number(rank: RankTrace) -> Cell:
     return None if rank.rank is None else str(rank.rank)
 
 
-def _unknown(rank: RankTrace) -> str:
-    kinds = [f"{count:,} {kind}" for kind, count in rank.file.unknown]
+def _unknown(file: FileRead) -> str:
+    kinds = [f"{count:,} {kind}" for kind, count in file.unknown]
     return listed(kinds, most=4) if kinds else "none"
 
 

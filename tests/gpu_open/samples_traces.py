@@ -263,6 +263,16 @@ AMD = RankTrace(
     devices=1,
 )
 
+UNEXPLAINED = replace(
+    HOST_BOUND,
+    idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1], 196 * MS),
+)
+BETWEEN = replace(
+    GPU_BOUND, busy_s=0.4, idle_s=0.12, idle=Idle(0.0, 0.0, 0.12, between_s=0.116)
+)
+OF_ANOTHER_PROGRAM = RankTrace(file=file("chrome.json", unknown=(("devtools", 50),)))
+NOT_RECORDED = replace(NO_DEVICE, launches=1_862)
+
 STEPS = replace(
     GPU_BOUND,
     length_s=1.32,
@@ -623,6 +633,15 @@ IDLER = replace(
 # Steps come one after the other, as they were written.
 assert all(a.start_s <= b.start_s for a, b in pairwise(STEPS.steps))
 
+LEFT_OUT = tuple(
+    FileRead(name, 0, 0, f"{name} {why}")
+    for name, why in (
+        ("rank3.json.gz", "is empty: 0 bytes were found in it"),
+        ("oom.pickle", "is a memory snapshot, no trace"),
+        ("config.json", "is no recording: it is JSON with layers"),
+    )
+)
+
 SAMPLES = (
     ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
     ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
@@ -631,6 +650,10 @@ SAMPLES = (
     ("rank-communicates", TraceReport((COMMUNICATING,))),
     ("rank-no-device", TraceReport((NO_DEVICE,))),
     ("rank-cut", TraceReport((CUT,))),
+    ("rank-unexplained", TraceReport((UNEXPLAINED,))),
+    ("rank-between", TraceReport((BETWEEN,))),
+    ("rank-of-another", TraceReport((OF_ANOTHER_PROGRAM,))),
+    ("rank-not-recorded", TraceReport((NOT_RECORDED,))),
     ("rank-amd", TraceReport((AMD,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-stacks", TraceReport((STACKS,))),
@@ -643,6 +666,7 @@ SAMPLES = (
     ("ranks-clocks-apart", APART),
     ("ranks-all-slower", ALL_SLOWER),
     ("ranks-unmatched", UNMATCHED),
+    ("ranks-left-out", replace(STRAGGLER, left_out=LEFT_OUT)),
     ("runs-slower", SLOWER),
     ("runs-faster", FASTER),
     ("runs-same", SAME),
@@ -658,6 +682,10 @@ HEADINGS = {
     "rank-communicates": "A third of the time goes into communication alone",
     "rank-no-device": "A trace without any work of a GPU",
     "rank-cut": "A file that ends in the middle, with entries of unknown kinds",
+    "rank-unexplained": "What the file cannot explain stands beside what it can",
+    "rank-between": "The GPU waits from each of many short kernels to the next",
+    "rank-of-another": "A trace that another program has written",
+    "rank-not-recorded": "A trace that has the launches, and not what they launched",
     "rank-amd": "A short trace of an AMD GPU",
     "rank-odd-step": "One step took much longer than all others",
     "rank-stacks": "A trace with stacks tells which lines launched what",
@@ -670,6 +698,7 @@ HEADINGS = {
     "ranks-clocks-apart": "Ranks whose clocks cannot be put together",
     "ranks-all-slower": "One rank is slower in all that it does",
     "ranks-unmatched": "Two ranks that did nothing together",
+    "ranks-left-out": "Files of the folder that could not be opened",
     "runs-slower": "Two runs, the second of which is slower",
     "runs-faster": "Two runs, the second of which is faster",
     "runs-same": "Two runs that take the same time",

@@ -163,7 +163,50 @@ def test_one_unreadable_file_among_many_is_left_out_and_told(tmp_path, content):
 
     assert [each.rank for each in report.ranks] == [0, 2]
     assert [each.name for each in report.left_out] == ["rank1.json.gz"]
-    assert "rank1.json.gz could not be read" in str(report)
+    assert "warning: left out: " in str(report)
+
+
+def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
+    """In one line: how many, why the first, which others."""
+    write_job(tmp_path, 3)[1].write_bytes(b"")
+    write_snapshot(tmp_path / "oom.pickle")
+
+    report = gpu_open.read(tmp_path)
+
+    assert [each.rank for each in report.ranks] == [0, 2]
+    text = str(report)
+    assert "2 files were left out: rank1.json.gz is empty: 0 bytes" in text
+    assert "so are oom.pickle" in text
+
+
+def test_a_folder_of_snapshots_tells_what_is_damaged_as_well(tmp_path):
+    """As one of traces does."""
+    write_snapshot(tmp_path / "oom.pickle")
+    (tmp_path / "later.pickle").write_bytes(b"")
+
+    assert "left out: later.pickle is empty" in str(gpu_open.read(tmp_path))
+
+
+def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkeypatch):
+    """It can be typed where the first was typed."""
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path / "job", 4, slow=2)
+    write_snapshot(tmp_path / "oom.pickle")
+
+    report = gpu_open.read("job")
+
+    assert "job/rank2.json.gz --compare`" in " ".join(str(report).split())
+    assert gpu_open.read("oom.pickle").files[0].typed == "oom.pickle"
+    (file,) = gpu_open.read(tmp_path / "oom.pickle").files
+    assert file.folder == str(tmp_path)
+
+
+def test_a_file_has_nothing_to_compare_with_itself(tmp_path):
+    """However its path is written."""
+    file = write_trace(tmp_path / "run.json")
+
+    with pytest.raises(GpuMagicError, match=r"run\.json was named 2 times"):
+        gpu_open.read(file, tmp_path / "." / "run.json", compare=True)
 
 
 def test_where_none_can_be_read_one_error_says_why(tmp_path):

@@ -169,6 +169,15 @@ def test_several_files_in_a_zip_are_named(refused):
         (b"SQLite format 3\0", "Nsight Systems", "export_chrome_trace"),
         (b'{"schema": "1.0.2", "nodes": []}', "schema and nodes", "_dump_snapshot"),
         (b"[]", "begins with '[]'", "export_chrome_trace"),
+        (b'{"cells": [], "nbformat": 4}', "is a notebook", "was recorded in it"),
+        (b"<html><script src='MemoryViz.js'>", "memory_viz", "open the snapshot"),
+        (b'{"schema": "1.0.3-chakra.0.0.4"}', "execution trace", "export_chrome"),
+        (b"[[-1, 1, 37888, 7]]", "export_memory_timeline", "_dump_snapshot"),
+        (
+            b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.",
+            "written by torch.save",
+            "_dump_snapshot",
+        ),
         (b"\x89PNG\r\n\x1a\n\x1b[31m", "begins with", "export_chrome_trace"),
         (zipped({}), "zip file of no files", "unzip"),
         (zipped({"archive/data.pkl": PICKLE}), "torch.save", "_dump_snapshot"),
@@ -184,6 +193,29 @@ def test_whatever_else_it_is_two_lines_say_so(refused, data, found, hint):
         assert found in error.problem
         assert hint in error.hint
         assert error.problem.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "hint"),
+    [
+        ("run.nsys-rep", "Nsight Systems", "export_chrome_trace"),
+        ("run.qdrep", "Nsight Systems", "export_chrome_trace"),
+        ("events.out.tfevents.17.host", "TensorBoard", ".pt.trace.json"),
+    ],
+)
+def test_files_of_other_programs_are_known_by_their_names(refused, name, program, hint):
+    """Their beginnings say nothing to anybody."""
+    error = refused(b"\x9e\x01\x07", name)
+    assert program in error.problem
+    assert hint in error.hint
+
+
+def test_an_address_is_to_be_downloaded_first():
+    """It is told as it was typed, with both of its slashes."""
+    with pytest.raises(GpuMagicError) as refused:
+        kind_of("https://host/trace.json")
+    assert refused.value.problem.startswith("https://host/trace.json is no file")
+    assert "download" in refused.value.hint
 
 
 def test_a_tar_archive_is_to_be_unpacked(refused):
@@ -255,14 +287,31 @@ def test_a_file_of_somebody_else_says_whom_to_ask(write, monkeypatch):
 
 
 def test_a_folder_means_the_traces_in_it_by_their_numbers(tmp_path, write):
-    """Nothing else that lies there, however it is called."""
+    """What else is named as recordings are is told, and why it is left out."""
     for name in ("rank10.json", "rank9.json", "rank0.txt"):
         write(gzip.compress(TRACE), name)
     write(PICKLE, "snapshot.json")
     write(b"# notes", "notes.json")
+    write(b"", "rank3.json.gz")
+    write(b"# notes", "notes.txt")
     write(TRACE, ".hidden.json")
-    names = [path.name for path in found([tmp_path])]
+    among = found([tmp_path, tmp_path])
+    names = [path.name for path in among.files]
     assert names == ["rank0.txt", "rank9.json", "rank10.json"]
+    assert {each.name: each.missing for each in among.left_out} == {
+        "notes.json": "notes.json is no recording: it begins with '# notes'",
+        "rank3.json.gz": "rank3.json.gz is empty: 0 bytes were found in it",
+        "snapshot.json": "snapshot.json is a memory snapshot, no trace",
+    }
+
+
+def test_a_folder_without_traces_means_the_snapshots_in_it(tmp_path, write):
+    """One is opened, of two is told what grew."""
+    write(PICKLE, "oom.pickle")
+    write(b"", "other.pickle")
+    among = found([tmp_path])
+    assert [each.name for each in among.files] == ["oom.pickle"]
+    assert [each.name for each in among.left_out] == ["other.pickle"]
 
 
 def test_patterns_and_names_are_found_once_in_the_order_typed(tmp_path, write):
@@ -270,15 +319,17 @@ def test_patterns_and_names_are_found_once_in_the_order_typed(tmp_path, write):
     for name in ("r2.json", "r10.json", "[a].json"):
         write(TRACE, name)
     typed = [tmp_path / "[a].json", tmp_path / "r*.json", str(tmp_path / "r2.json")]
-    names = [path.name for path in found(typed)]
+    names = [path.name for path in found(typed).files]
     assert names == ["[a].json", "r2.json", "r10.json"]
     with pytest.raises(GpuMagicError, match="no file fits"):
         found([tmp_path / "x*.json"])
 
 
-def test_a_folder_without_traces_says_what_is_there(tmp_path, write):
-    """And names a folder within it."""
-    write(PICKLE)
+def test_a_folder_without_recordings_says_what_is_there(tmp_path, write):
+    """And names a folder within it, or what is wrong with the first."""
+    write(b"", "rank0.json")
+    with pytest.raises(GpuMagicError, match=r"1 file and no folders(.|\n)*is empty"):
+        found([tmp_path])
     (tmp_path / "iteration_10").mkdir()
     with pytest.raises(GpuMagicError, match=r"1 file and 1 folder(.|\n)*iteration_10"):
         found([tmp_path])

@@ -88,7 +88,7 @@ def test_each_moment_counts_once_in_each_sum(pieces):
 
 def why_idle(work, calls):
     """For each nanosecond without work, by the words of the record."""
-    found = {"late": 0, "other": 0, "unknown": 0}
+    found = dict.fromkeys(("late", "other", "unknown", "unlaunched"), 0)
     for at in range(min(w.start_ns for w in work), max(w.end_ns for w in work)):
         if at in cells(work):
             continue
@@ -110,6 +110,7 @@ def why_idle(work, calls):
         else:
             known = launched is not None and elsewhere
             found["other" if known else "unknown"] += 1
+            found["unlaunched"] += launched is None
     return found
 
 
@@ -128,9 +129,21 @@ def test_idle_is_split_as_the_record_says(pieces, times):
         "late": ns(rank.idle.host_late_s),
         "other": ns(rank.idle.other_stream_s),
         "unknown": ns(rank.idle.unknown_s),
+        "unlaunched": ns(rank.idle.unlaunched_s),
     } == why_idle(events.work, calls)
     parts = rank.idle.host_late_s, rank.idle.other_stream_s, rank.idle.unknown_s
     assert sum(map(ns, parts)) == ns(rank.idle_s)
+
+
+def test_short_gaps_between_kernels_of_one_queue_are_told_apart():
+    """From one kernel to the next takes up to 10 us; what takes longer has a reason."""
+    calls = [host("cudaGraphLaunch", 0, 1)]
+    starts_us = 5, 20, 41
+    work = [kernel(at * 1000, at * 1000 + 10_000, call=0) for at in starts_us]
+
+    idle = rank_of(trace(work, calls)).idle
+
+    assert (ns(idle.unknown_s), ns(idle.between_s)) == (16_000, 5_000)
 
 
 def test_what_the_host_was_in_while_it_was_late():

@@ -10,10 +10,11 @@ import pickle
 import zipfile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_open import snapshot_file
 from gpumagic.gpu_open.files import Opened
 from gpumagic.gpu_open.growth import grown
 from gpumagic.gpu_open.memory_history import device_of
@@ -92,6 +93,33 @@ def packed(data):
 
 
 # ----------------------------------------------------------------------- what is read
+
+
+NAMES = st.text('"\\\\{}[]:, af', max_size=6)
+STACKS = st.lists(st.dictionaries(NAMES, NAMES | st.lists(NAMES), max_size=2))
+LIKE_SNAPSHOTS = st.recursive(
+    NAMES | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(NAMES | st.just("frames"), STACKS | inner, max_size=3)
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(LIKE_SNAPSHOTS, st.sampled_from([None, 1]), st.booleans())
+def test_reading_stacks_once_reads_what_is_there(found, indent, marked):
+    """Whatever is in names, and however it is written."""
+    data = json.dumps(found, indent=indent).encode("utf-8-sig" if marked else "utf-8")
+    assert snapshot_file._decoded(data) == found
+
+
+def test_a_stack_that_comes_again_is_read_once():
+    """Most of a snapshot is a few stacks; a name in them may look like an end."""
+    stack = [{"name": "f(auto)::{lambda()#1}] [clone .isra.0]", "filename": "a.py"}]
+    found = snapshot_file._decoded(json.dumps([{"frames": stack}] * 9).encode())
+    assert found == [{"frames": stack}] * 9
+    assert len({id(each["frames"]) for each in found}) == 1
 
 
 @pytest.mark.parametrize("packing", range(3))

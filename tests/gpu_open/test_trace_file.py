@@ -246,7 +246,7 @@ def test_traces_of_the_simulated_gpu_are_read_and_said_to_be_simulated(read):
 # ----------------------------------------------------------- what stands beside them
 
 
-def test_a_call_finds_its_work_unless_it_is_a_graph(read):
+def test_a_call_finds_its_work_and_a_graph_all_that_it_holds(read):
     """Of a call of the runtime and of the driver within it, it is the driver's."""
     events = read(
         [
@@ -257,11 +257,18 @@ def test_a_call_finds_its_work_unless_it_is_a_graph(read):
             kernel("b", 40, 1, correlation=2),
             kernel("c", 42, 1, correlation=2),
             kernel("d", 50, 1, correlation=0),
+            span("cuda_runtime", "cudaLaunchKernel", 51, 1, correlation=3),
+            kernel("e", 60, 1, correlation=3),
+            kernel("f", 62, 1, correlation=3),
             span("cuda_runtime", "cudaStreamIsCapturing", 1, 9, correlation=0),
         ]
     )
     callers = [row.call and events.calls[row.call].name for row in events.work]
-    assert callers == ["cuLaunchKernelEx", None, None, None]
+    assert callers == [
+        "cuLaunchKernelEx",
+        *["cudaGraphLaunch"] * 2,
+        *[None] * 3,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_title_drops_what_is_negligible():
     title = alone(GPU_BOUND).drawing().title
 
     assert "late" not in title
-    assert title.endswith("mostly matrix product (61.8 %)")
+    assert title.endswith("mostly matrix product kernels (61.8 %)")
 
 
 def test_communication_that_nothing_hid_is_told_as_such():
@@ -85,6 +85,35 @@ def test_idle_time_that_nothing_explains_is_not_put_on_the_host():
     title = alone(HOST_BOUND, idle=idle).drawing().title
 
     assert title.endswith("why it was idle for 304 ms is unknown")
+
+
+@pytest.mark.parametrize(
+    ("idle", "said", "hint"),
+    [
+        (
+            Idle(150 * MS, 0.0, 174 * MS),
+            "the host was late for 150 ms, 174 ms idle for unknown reasons",
+            "was the file filtered?",
+        ),
+        (
+            Idle(50 * MS, 90 * MS, 184 * MS, unlaunched_s=184 * MS),
+            "90.0 ms idle between two streams, 184 ms idle for unknown reasons",
+            "activities=[CPU, CUDA]",
+        ),
+        (
+            Idle(50 * MS, 0.0, 274 * MS, between_s=270 * MS),
+            "270 ms idle from one kernel to the next",
+            "torch.compile",
+        ),
+    ],
+    ids=["late", "no launch", "short kernels"],
+)
+def test_what_is_known_of_idle_time_comes_before_what_is_not(idle, said, hint):
+    """Both stand in the title where both are large, and a note tells what to do."""
+    drawing = alone(HOST_BOUND, idle=idle).drawing()
+
+    assert drawing.title.endswith(f"; {said}")
+    assert hint in drawing.text()
 
 
 @pytest.mark.parametrize(

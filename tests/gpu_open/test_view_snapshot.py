@@ -10,10 +10,11 @@ import pytest
 from gpumagic.drawing import Areas, Strips, Table
 from gpumagic.gpu_open.memory_records import LineMemory, SnapshotOfDevice
 from gpumagic.gpu_open.report import SnapshotReport
+from gpumagic.gpu_open.view import draw
 from gpumagic.gpu_open.view_course import areas, half_way, line_name, place
 from gpumagic.gpu_open.view_growth import growing
 from gpumagic.gpu_open.view_replay import best_of
-from gpumagic.gpu_open.view_snapshot import draw, ranked
+from gpumagic.gpu_open.view_snapshot import ranked
 from gpumagic.report.events import CodeLine
 from tests.gpu_open import samples_snapshots as samples
 
@@ -274,7 +275,7 @@ def test_the_setting_that_goes_through_is_the_answer():
     """Whatever others reserve: what fails later has not helped."""
     assert draw(samples.REPLAY_HELPS).title == (
         "expandable_segments:True would have gone through with 6.52 GiB; "
-        "the recorded one needs 7.40 GiB"
+        "the recorded one needs at most 7.40 GiB"
     )
     assert best_of(samples.REPLAY_HELPS.replays[0]).segments == 2
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text_of(
@@ -287,7 +288,7 @@ def test_where_no_setting_helps_none_is_recommended():
     said = text_of(samples.REPLAY_NO_HELP)
 
     assert "no setting of these would have gone through" in said
-    assert "needs 8.90 GiB" in said
+    assert "needs at most 8.90 GiB" in said
     assert "PYTORCH_CUDA_ALLOC_CONF" not in said
 
 
@@ -315,7 +316,7 @@ def test_another_amount_of_memory_is_answered():
     """The recorded setting with it, and what needs less."""
     assert draw(samples.WITH_24_GIB).title.startswith("24.0 GiB would have been enough")
     assert draw(samples.WITH_4_GIB).title == (
-        "4.00 GiB would not have been enough: it needs 5.70 GiB"
+        "4.00 GiB would not have been enough: it needs at most 5.70 GiB"
     )
     assert "no limit" in text_of(samples.WITH_4_GIB)
 
