@@ -23,7 +23,10 @@ INSET = ".45em"
 # Prose ends where the widest tables do.
 WIDEST_EM = 72
 
-_LONG_WORD, _LONG_NUMBER, _SHORT_LABEL = 24, 32, 16
+_LONG_NAME, _LONG_WORD, _SHORT_LABEL = 24, 32, 16
+
+# Part of a number or a version, which two lines would make into two.
+_IN_NUMBER = re.compile(r"\d[.,]\d")
 
 # Up to 16 characters, or less where a separator offers itself.
 _PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
@@ -77,7 +80,8 @@ def _readable(cleaned: str) -> Html:
 
 
 def _breakable(word: str) -> str:
-    if len(word) <= _LONG_WORD:
+    most = _LONG_WORD if _IN_NUMBER.search(word) else _LONG_NAME
+    if len(word) <= most:
         if _OPTION.search(word):
             return element("span", escape(word), style="white-space:nowrap")
         return escape(word)
@@ -89,7 +93,7 @@ def unbroken(text: str) -> Html:
 
     `white-space: nowrap` would do, were it not 25 bytes for each cell.
     """
-    if len(text) > _LONG_NUMBER:
+    if len(text) > _LONG_WORD:
         return words(text)
     return Html(escape(text).replace(" ", "\N{NO-BREAK SPACE}"))
 
