@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.records import (
+    CollectiveSum,
     Misplaced,
     RankMemory,
     RankTime,
@@ -23,6 +24,7 @@ from gpumagic.gpu_ranks.records import (
     Waiting,
 )
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
+from gpumagic.gpu_ranks.scale import NameSum, by_name
 from gpumagic.report.collectives import (
     Attendance,
     Offset,
@@ -89,7 +91,7 @@ def of_answers(
     few = len(memory) <= MOST_TOLD
     return replace(
         _of_sums(sums) if sums else _of_done(done),
-        seats=tuple(each.seat for _, each in sorted(done.items())),
+        seats=_seats_in(done, sums),
         memory=tuple(each for each in memory if few or each.name in named),
         with_memory=with_memory,
         unfinished=unfinished,
@@ -104,6 +106,11 @@ def of_answers(
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),
     )
+
+
+def _seats_in(done: Mapping[int, Done], sums: Mapping[int, Sums]) -> tuple[Seat, ...]:
+    told = {name: each.seat for name, each in {**sums, **done}.items()}
+    return tuple(seat for _, seat in sorted(told.items()) if seat is not None)
 
 
 def _group_died(
@@ -189,7 +196,41 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
             for name, each in sorted(through.items())
             if each.steps_s
         ),
+        collectives=_collectives(
+            {
+                name: by_name(
+                    each,
+                    waits.waited[name],
+                    lambda part, name=name: waits.came_last(name, part),
+                )
+                for name, each in through.items()
+            }
+        ),
     )
+
+
+def _collectives(
+    ranks: Mapping[int, Mapping[str, NameSum]],
+) -> tuple[CollectiveSum, ...]:
+    """What all did together, by name, the longest waits first."""
+    found = []
+    for name in dict.fromkeys(name for its in ranks.values() for name in its):
+        every = {rank: its[name] for rank, its in ranks.items() if name in its}
+        sizes = [each.nbytes for each in every.values() if each.nbytes is not None]
+        waits = [each.waits_ns / _NS for each in every.values()]
+        moves = [each.moves_ns / _NS for each in every.values()]
+        last = max(every, key=lambda rank: every[rank].last)
+        found.append(
+            CollectiveSum(
+                name,
+                count=max(each.count for each in every.values()),
+                nbytes=max(sizes, default=None),
+                waits_s=(min(waits), max(waits)),
+                moves_s=(min(moves), max(moves)),
+                last=last if every[last].last else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda each: -each.waits_s[1]))
 
 
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
@@ -262,7 +303,9 @@ def _ratio(own_s: Mapping[int, float], slowest: int | None) -> float | None:
     return own_s[slowest] / others if others > 0 else None
 
 
-def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
+def _during(
+    done: Mapping[int, Done] | Mapping[int, Sums], slowest: int | None
+) -> str | None:
     """The part of a step in which it spends most of what it spends more."""
     if slowest is None:
         return None
@@ -278,7 +321,9 @@ def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
     return phase
 
 
-def _differently(done: Mapping[int, Done], slowest: int | None) -> tuple[str, ...]:
+def _differently(
+    done: Mapping[int, Done] | Mapping[int, Sums], slowest: int | None
+) -> tuple[str, ...]:
     """What its timing found, and that of fewer than half of the others."""
     if slowest is None:
         return ()
@@ -305,6 +350,8 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
     """Of very many ranks: those that are odd, and what all of them come to."""
     own_s = {name: each.own_s for name, each in sums.items()}
     slowest = slowest_of(own_s, {name: each.blamed_s for name, each in sums.items()})
+    if slowest is not None and not _matters(own_s, slowest, sums[slowest].clock):
+        slowest = None
     told = _told_one_by_one(own_s, slowest)
     every = tuple(
         RankTime(
@@ -315,17 +362,28 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
             each.moves_s,
             each.blamed_s,
             each.last,
+            flags=each.flags,
         )
         for name, each in sorted(sums.items())
     )
     return RanksReport(
         times=tuple(each for each in every if each.name in told),
+        matched=max(each.matched for each in sums.values()),
+        unmatched=max(each.unmatched for each in sums.values()),
         every=every,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
+        during=_during(sums, slowest),
+        differently=_differently(sums, slowest),
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),
         bucketed=True,
+        collectives=_collectives(
+            {
+                name: {row[0]: NameSum(*row[1:]) for row in each.collectives}
+                for name, each in sums.items()
+            }
+        ),
     )
 
 
