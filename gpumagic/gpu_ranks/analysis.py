@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
+from gpumagic.gpu_ranks.flight_recorder import EVERYBODYS
 from gpumagic.gpu_ranks.records import (
     CollectiveSum,
     Misplaced,
@@ -109,8 +110,9 @@ def of_answers(
 
 
 def _seats_in(done: Mapping[int, Done], sums: Mapping[int, Sums]) -> tuple[Seat, ...]:
-    told = {name: each.seat for name, each in {**sums, **done}.items()}
-    return tuple(seat for _, seat in sorted(told.items()) if seat is not None)
+    told = [*(e.seat for e in done.values()), *(e.seat for e in sums.values())]
+    known = [each for each in told if each is not None]
+    return tuple(sorted(known, key=lambda each: each.name))
 
 
 def _group_died(
@@ -197,16 +199,14 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
             if each.steps_s
         ),
         collectives=_collectives(
-            {
-                name: by_name(
-                    each,
-                    waits.waited[name],
-                    lambda part, name=name: waits.came_last(name, part),
-                )
-                for name, each in through.items()
-            }
+            {name: _by_name(each, waits) for name, each in through.items()}
         ),
     )
+
+
+def _by_name(done: Done, waits: Waits[int]) -> dict[str, NameSum]:
+    name = done.name
+    return by_name(done, waits.waited[name], lambda part: waits.came_last(name, part))
 
 
 def _collectives(
@@ -411,7 +411,6 @@ def _doing(alive: Alive) -> str:
 
 # ------------------------------------------------------------------ who is missing
 
-_EVERYBODYS = "0"  # what torch calls the group that all ranks are in
 _ENDED = CodeLine("the end of the cell")
 
 
@@ -504,9 +503,9 @@ def _waiting(states: Mapping[int, _State]) -> tuple[Waiting, ...]:
     for name, state in states.items():
         for group, at in state.items():
             groups[group][name] = at
-    if _EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
-        there = groups[_EVERYBODYS]
-        groups[_EVERYBODYS] = {name: there.get(name, _At(-1)) for name in states}
+    if EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
+        there = groups[EVERYBODYS]
+        groups[EVERYBODYS] = {name: there.get(name, _At(-1)) for name in states}
     found = (_waiting_in(its) for its in groups.values())
     return tuple(each for each in found if each is not None)
 

@@ -47,13 +47,8 @@ Row = list[Any]
 
 def numbers() -> dict[str, int]:
     """The number of the last collective of each group; empty without a recorder."""
-    told = flight_recorder._told(with_calls=False).get("pg_status")  # noqa: SLF001
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(group): flight_recorder._number(said, "enqueued")  # noqa: SLF001
-        for group, said in told.items()
-    }
+    told = flight_recorder.numbers() or {}
+    return {group: its.called for group, its in told.items()}
 
 
 def is_recorded() -> bool:
@@ -122,7 +117,7 @@ class Seen:
         """Take what has been called since; what the ring has lost begins it anew."""
         if self.until_ns is not None:
             return
-        there = _entries()
+        there = flight_recorder.calls()
         entries = [each for each in there if self._is_new(each)]
         if not entries:
             return
@@ -145,8 +140,8 @@ class Seen:
         return _created_ns(entry) >= self._since_ns
 
     def _row(self, entry: Mapping[str, Any]) -> Row | None:
-        group = str((entry.get("process_group") or ["0"])[0])
-        if entry.get("is_p2p") or group == self._without:
+        group = flight_recorder.group_of(entry)
+        if entry.get("is_p2p") or group in {"", self._without}:
             return None
         at_ns = _created_ns(entry)
         name = str(entry.get("profiling_name", "")).rpartition(":")[2]
@@ -155,13 +150,6 @@ class Seen:
 
     def _called(self) -> int:
         return sum(max(number, 0) for number in numbers().values())
-
-
-def _entries() -> list[dict[str, Any]]:
-    """What the ring holds, in order of the calls."""
-    told = flight_recorder._told(with_calls=True).get("entries", ())  # noqa: SLF001
-    found = [each for each in told if isinstance(each, dict) and "record_id" in each]
-    return sorted(found, key=_id)
 
 
 def _id(entry: Mapping[str, Any]) -> int:
@@ -202,20 +190,21 @@ def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         answers: Of kind "done", each with `offset_ns`. Those without `"ends":
             "unknown"` know theirs, and are shifted alone.
     """
-    shifted = [_shifted(each) for each in answers]
-    open_ended = [each for each in shifted if each.get("ends") == UNKNOWN]
+    placed = [shifted(each) for each in answers]
+    open_ended = [each for each in placed if each.get("ends") == UNKNOWN]
     if len(open_ended) > 1 and any(each.get("offset_ns") is None for each in answers):
         for each in open_ended:  # without a common clock calls tell nothing
             each["collectives"], each["told_by"] = [], ""
-        return shifted
+        return placed
     _cut(open_ended)
     latest = _latest(each["collectives"] for each in open_ended)
     for each in open_ended:
-        each["collectives"] = _with_ends(each["collectives"], latest)
-    return shifted
+        each["collectives"] = with_ends(each["collectives"], latest)
+    return placed
 
 
-def _shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
+def shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer by the clock of rank 0, as far as its `offset_ns` says."""
     offset_ns = answer.get("offset_ns") or 0
     changed = dict(answer)
     for key in ("began_ns", "ended_ns", "from_ns", "until_ns"):
@@ -232,21 +221,32 @@ def _cut(answers: Sequence[dict[str, Any]]) -> None:
     """Leave out what is not known of all ranks: recorders keep only so much."""
     begins = [at for each in answers if isinstance(at := each.get("from_ns"), int)]
     ends = [at for each in answers if isinstance(at := each.get("until_ns"), int)]
-    from_ns = max(begins, default=None)
-    until_ns = min(ends, default=None)
     for each in answers:
-        began_ns, ended_ns = each["began_ns"], each["ended_ns"]
-        if from_ns is not None:
-            began_ns = max(began_ns, from_ns)
-        if until_ns is not None:
-            ended_ns = min(ended_ns, until_ns)
-        if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
-            each["collectives"] = []
-            continue
-        each["began_ns"], each["ended_ns"] = began_ns, ended_ns
-        each["collectives"] = [
-            row for row in each["collectives"] if began_ns <= row[4] <= ended_ns
-        ]
+        cut_to(each, max(begins, default=None), min(ends, default=None))
+
+
+def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) -> None:
+    """Leave out what is not known of all ranks.
+
+    Args:
+        answer: Of one.
+
+        from_ns: From when on all are known; None for from the beginning.
+
+        until_ns: Likewise until when.
+    """
+    began_ns, ended_ns = answer["began_ns"], answer["ended_ns"]
+    if from_ns is not None:
+        began_ns = max(began_ns, from_ns)
+    if until_ns is not None:
+        ended_ns = min(ended_ns, until_ns)
+    if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
+        answer["collectives"] = []
+        return
+    answer["began_ns"], answer["ended_ns"] = began_ns, ended_ns
+    answer["collectives"] = [
+        row for row in answer["collectives"] if began_ns <= row[4] <= ended_ns
+    ]
 
 
 def _latest(rows: Iterable[Sequence[Row]]) -> dict[tuple[Any, ...], int]:
@@ -260,7 +260,7 @@ def _latest(rows: Iterable[Sequence[Row]]) -> dict[tuple[Any, ...], int]:
     return {key: max(at) for key, at in came.items() if len(at) == there[key[0]]}
 
 
-def _with_ends(rows: Sequence[Row], latest: Mapping[tuple[Any, ...], int]) -> list[Row]:
+def with_ends(rows: Sequence[Row], latest: Mapping[tuple[Any, ...], int]) -> list[Row]:
     """Each ends with the last call of any rank; whoever calls more meanwhile works.
 
     So of a collective that runs beside other work, as those of DDP do, a rank waits at

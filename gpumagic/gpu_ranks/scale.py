@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
     place: int
     first: int
-    count: int
+    length: int
 
 
 class Layout(NamedTuple):
@@ -59,7 +59,7 @@ class Layout(NamedTuple):
         if group is None or part.number is None:
             return None
         at = number_of(part) - group.first
-        return group.place + at if 0 <= at < group.count else None
+        return group.place + at if 0 <= at < group.length else None
 
 
 class Told(NamedTuple):
@@ -106,13 +106,14 @@ def layout(every: Iterable[Mapping[str, Sequence[int]]]) -> Layout:
     for its in every:
         for group, extent in its.items():
             met[group].append(extent)
-    groups, place = {}, 0
-    for group, its in sorted(met.items()):
-        first = min(each[0] for each in its)
-        count = max(each[1] for each in its) - first + 1
-        if len(its) > 1 and place < MOST_PLACES:
-            groups[group] = Group(place, first, min(count, MOST_PLACES - place))
-            place += groups[group].count
+    groups: dict[str, Group] = {}
+    place = 0
+    for group, extents_of in sorted(met.items()):
+        first = min(each[0] for each in extents_of)
+        length_of = max(each[1] for each in extents_of) - first + 1
+        if len(extents_of) > 1 and place < MOST_PLACES:
+            groups[group] = Group(place, first, min(length_of, MOST_PLACES - place))
+            place += groups[group].length
     return Layout(groups, place)
 
 
@@ -124,35 +125,90 @@ def figures(done: Done, where: Layout) -> list[int]:
 
         where: The order of the collectives.
     """
+
+    def of(part: Part) -> tuple[int, ...]:
+        took_ns = min(part.ended_ns - part.arrived_ns, _LONGEST_NS)
+        ranked = took_ns << _RANK_BITS | done.name
+        return ranked, -took_ns, part.beside_ns - took_ns
+
+    return _row(done, where, of, columns=3)
+
+
+def arrivals(done: Done, where: Layout) -> list[int]:
+    """Likewise when it came to each collective, where nobody knows how long it took.
+
+    Args:
+        done: What it says of a cell, by a clock that all have.
+
+        where: The order of the collectives.
+    """
+    return _row(done, where, lambda part: (-part.arrived_ns,), columns=1)
+
+
+def _row(
+    done: Done,
+    where: Layout,
+    of: Callable[[Part], tuple[int, ...]],
+    *,
+    columns: int,
+) -> list[int]:
+    """Figures of each collective, then whether it was in it at all, and its name."""
     places = where.places
-    row = [NOTHING] * (_COLUMNS * places)
+    row = [NOTHING] * ((columns + _OF_ALL) * places)
     there = extents(done)
     for name, group in where.groups.items():
         if name in there:  # what it was not in nobody knows anything of
-            row[group.place : group.place + group.count] = [_LACKS] * group.count
+            first = columns * places + group.place
+            row[first : first + group.length] = [_LACKS] * group.length
     seen = set()
     for part, (name, _) in zip(done.parts, done.calls, strict=True):
         at = where.place(part)
         if at is None:
             continue
-        took_ns = min(part.ended_ns - part.arrived_ns, _LONGEST_NS)
+        has = _LACKS if at in seen else _HAS  # the same twice tells nothing
         word = zlib.crc32(name.encode())
-        its = (
-            _LACKS if at in seen else _HAS,  # the same twice tells nothing
-            took_ns << _RANK_BITS | done.name,
-            -took_ns,
-            part.beside_ns - took_ns,
-            word,
-            -word,
-        )
         seen.add(at)
-        for column, figure in enumerate(its):
+        for column, figure in enumerate((*of(part), has, word, -word)):
             row[column * places + at] = figure
     return row
 
 
-_COLUMNS = 6
+_OF_ALL = 3  # columns of every row
 _LACKS, _HAS = 0, 1
+
+
+def _whole(row: Sequence[int], where: Layout) -> list[tuple[int, ...] | None]:
+    """The figures of each collective that all of its group were in."""
+    if not where.places:
+        return []
+    places = where.places
+    columns = [row[at : at + places] for at in range(0, len(row), places)]
+    found: list[tuple[int, ...] | None] = []
+    for *figures, has, word, other in zip(*columns, strict=True):
+        called_alike = has == _HAS and figures[0] < NOTHING and word == -other
+        found.append(tuple(figures) if called_alike else None)
+    return found
+
+
+def latest(
+    done: Done, row: Sequence[int], where: Layout
+) -> dict[tuple[str, int, str], int]:
+    """When the last rank came to each collective that all of its group were in.
+
+    Args:
+        done: What this rank says of a cell.
+
+        row: The least of what `arrivals` says over all ranks.
+
+        where: The order of the collectives.
+    """
+    known, found = _whole(row, where), {}
+    for part, (name, _) in zip(done.parts, done.calls, strict=True):
+        at = where.place(part)
+        each = None if at is None else known[at]
+        if each is not None:
+            found[str(part.group), number_of(part), name] = -each[0]
+    return found
 
 
 def told(row: Sequence[int], where: Layout) -> list[Told | None]:
@@ -163,17 +219,10 @@ def told(row: Sequence[int], where: Layout) -> list[Told | None]:
 
         where: The order of the collectives.
     """
-    columns = [
-        row[column * where.places : (column + 1) * where.places]
-        for column in range(_COLUMNS)
-    ]
-    return list(map(_told, zip(*columns, strict=True)))
+    return [None if each is None else _told(*each) for each in _whole(row, where)]
 
 
-def _told(figures: tuple[int, ...]) -> Told | None:
-    has, least, most, longest, word, other = figures
-    if has == _LACKS or least >= NOTHING or word != -other:
-        return None
+def _told(least: int, most: int, longest: int) -> Told:
     least_ns, rank = least >> _RANK_BITS, least & ((1 << _RANK_BITS) - 1)
     return Told(least_ns, max(-longest, least_ns), rank if -most > least_ns else None)
 
@@ -187,7 +236,7 @@ def counted(row: Sequence[int], where: Layout) -> tuple[int, int]:
         where: The order of the collectives.
     """
     known = told(row, where)
-    called = sum(each < NOTHING for each in row[where.places : 2 * where.places])
+    called = sum(each < NOTHING for each in row[: where.places])
     matched = sum(each is not None for each in known)
     return matched, called - matched
 
@@ -297,6 +346,9 @@ def sums_of(
         "matched": matched,
         "unmatched": unmatched,
         "clock": done.clock,
+        "told_by": said.get("told_by"),
+        "ends": said.get("ends"),
+        "told_s": said.get("told_s"),
         **_memory(said.get("memory")),
         "seat": _seat(said.get("seat") or {}),
         "phases": {name: round(s, 6) for name, s in done.phases.items()},
@@ -319,11 +371,11 @@ def _seat(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _most_waited(names: Mapping[str, NameSum]) -> list[list[Any]]:
-    rows = [
+    ordered = sorted(names.items(), key=lambda each: -each[1].waits_ns)
+    return [
         [name[:30], each.count, each.nbytes, each.waits_ns, each.moves_ns, each.last]
-        for name, each in names.items()
+        for name, each in ordered[:_MOST_NAMES]
     ]
-    return sorted(rows, key=lambda row: -row[3])[:_MOST_NAMES]
 
 
 def _fitting(said: dict[str, Any]) -> dict[str, Any]:
