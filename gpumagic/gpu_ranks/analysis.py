@@ -402,7 +402,44 @@ def _unfinished(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             found.append(Unfinished(each.name, why, each.error, line))
-    return tuple(sorted(found, key=lambda each: each.name))
+    at_ns = _failed_at_ns(read)
+    # Of those that raised, the first one first: it may be why the others did.
+    found.sort(key=lambda each: (at_ns.get(each.name, -1), each.name))
+    if all(_has_lost_another(each) for each in found):
+        return tuple(found)
+    return tuple(
+        replace(each, why="lost") if _has_lost_another(each) else each for each in found
+    )
+
+
+# What backends say where it is another rank that is gone, or has not come in time.
+_LOST = (
+    "connection closed by",
+    "connection reset by",
+    "connection refused",
+    "broken pipe",
+    "timed out waiting",
+    "socket timeout",
+    "collective operation timeout",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "ncclremoteerror",
+)
+
+
+def _has_lost_another(unfinished: Unfinished) -> bool:
+    """Whether a rank has failed but for another one that is not there."""
+    text = unfinished.text.lower()
+    return unfinished.why == "raised" and any(each in text for each in _LOST)
+
+
+def _failed_at_ns(read: Iterable[Answer]) -> dict[int, int]:
+    """When ranks raised, where they have one clock."""
+    failed = [e for e in read if isinstance(e, Done) and e.error is not None]
+    one_host = len({each.seat.host for each in failed}) == 1
+    if not all(each.began_ns and (one_host or each.offset_ns) for each in failed):
+        return {}
+    return {each.name: each.ended_ns + (each.offset_ns or 0) for each in failed}
 
 
 def _doing(alive: Alive) -> str:

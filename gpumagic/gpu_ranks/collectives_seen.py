@@ -14,15 +14,22 @@ takes stays unknown, and is part of what a rank does by itself.
 from __future__ import annotations
 
 import os
+import socket
+import sys
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks import flight_recorder
+from gpumagic.gpu_ranks.gloo_marks import Call, Mark, Place, groups_of_threads, placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from gpumagic.gpu_open.trace_events import HostEvent
+    from gpumagic.gpu_open.trace_records import Collective
 
 _RING = 2_000  # calls that the recorder keeps unless one of these says otherwise
 _RING_IN = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -180,6 +187,81 @@ def _count(size: Iterable[int]) -> int:
     return count
 
 
+# ------------------------------------------------------------------ marks of gloo
+
+_FEW = 200  # calls, of which is asked though there is one group alone
+_threads: dict[int, str] = {}  # of gloo: the group of each, as far as it was certain
+_NOWHERE = "unknown group of process"
+
+
+def with_groups(
+    collectives: Sequence[Collective],
+    marks: Sequence[HostEvent],
+    before: Mapping[str, int],
+    since_ns: int,
+) -> list[Collective]:
+    """The same with the group of each, as far as it is known.
+
+    What a rank does not know the group of is in one that no other rank is in: it is
+    told, and compared with nothing.
+
+    Args:
+        collectives: Those of gloo, in order, without groups.
+
+        marks: What tells of them, likewise.
+
+        before: What `numbers` has said when the block began.
+
+        since_ns: When that was.
+    """
+    now = numbers()
+    used = [group for group in now if now[group] != before.get(group, -1)]
+    alone = used[0] if len(used) == 1 else None
+    if not now:  # without a recorder
+        alone = flight_recorder.EVERYBODYS if _groups_here() < 2 else None
+    dear = sum(max(number, 0) for number in now.values()) > _FEW
+    places = [Place(alone)] * len(marks)
+    if now and (alone is None or not dear):
+        seen = [Mark(e.name, e.start_ns, e.end_ns, e.thread) for e in marks]
+        calls, is_whole = _calls_since(since_ns)
+        groups = groups_of_threads(seen, calls, _threads, is_whole=is_whole)
+        _threads.update(groups)
+        told = placed(seen, calls, groups, is_whole=is_whole)
+        places = [its._replace(group=its.group or alone) for its in told]
+    nowhere = f"{_NOWHERE} {os.getpid()} on {socket.gethostname()}"
+    return [
+        replace(
+            each,
+            group=its.group or nowhere,
+            nbytes=its.nbytes,
+            hidden_s=max(each.hidden_s or 0.0, its.beside_ns / 1e9),
+        )
+        for each, its in zip(collectives, places, strict=True)
+    ]
+
+
+def _groups_here() -> int:
+    """How many groups this process is in."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    return len(getattr(getattr(module, "_world", None), "pg_map", ()))
+
+
+def _calls_since(since_ns: int) -> tuple[list[Call], bool]:
+    """What was called, in order; and whether it is all, or some has been lost."""
+    entries = flight_recorder.calls()
+    calls = [
+        Call(
+            str(each.get("profiling_name")),
+            flight_recorder.group_of(each),
+            _created_ns(each),
+            _nbytes(each),
+        )
+        for each in entries
+        if _created_ns(each) >= since_ns and not each.get("is_p2p")
+    ]
+    return calls, len(calls) < len(entries) or not entries or _id(entries[0]) == 0
+
+
 # --------------------------------------------------------------- of all ranks together
 
 
@@ -190,17 +272,17 @@ def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         answers: Of kind "done", each with `offset_ns`. Those without `"ends":
             "unknown"` know theirs, and are shifted alone.
     """
-    placed = [shifted(each) for each in answers]
-    open_ended = [each for each in placed if each.get("ends") == UNKNOWN]
+    on_one = [shifted(each) for each in answers]
+    open_ended = [each for each in on_one if each.get("ends") == UNKNOWN]
     if len(open_ended) > 1 and any(each.get("offset_ns") is None for each in answers):
         for each in open_ended:  # without a common clock calls tell nothing
             each["collectives"], each["told_by"] = [], ""
-        return placed
+        return on_one
     _cut(open_ended)
     latest = _latest(each["collectives"] for each in open_ended)
     for each in open_ended:
         each["collectives"] = with_ends(each["collectives"], latest)
-    return placed
+    return on_one
 
 
 def shifted(answer: Mapping[str, Any]) -> dict[str, Any]:

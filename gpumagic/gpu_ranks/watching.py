@@ -333,7 +333,7 @@ def _read(text: str) -> dict[str, Any]:
         file.write_text(text, encoding="utf-8")
         events = read(file)
     rank = rank_of(events)
-    told = on_rank._time(None, (events, rank))  # noqa: SLF001
+    told = on_rank._time(None, (events, rank), {})  # noqa: SLF001
     kept = ["collectives"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]

@@ -299,6 +299,39 @@ def test_memory_first_to_run_out_and_odd_one():
     assert report.odd_in_memory == (4,)
 
 
+def test_who_raised_first_is_told_from_those_that_lost_it():
+    """One raises, the others' backend fails then: it is the one that is named."""
+    errors = [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+        "ValueError: no such batch",
+        "TypeError: later",
+    ]
+    line = {"where": "train.py, line 31", "source": "raise ValueError(name)"}
+    answers = [
+        done(rank, [], NS, NS + at, error=error, error_line=line)
+        for rank, (error, at) in enumerate(zip(errors, (8, 9, 3, 4), strict=True))
+    ]
+    report = analysis.analyse(answers)
+
+    whys = {each.name: each.why for each in report.unfinished}
+    assert whys == {0: "lost", 1: "lost", 2: "raised", 3: "raised"}
+    told = draw(report).title
+    assert told.startswith(
+        "none of 4 ranks finished; rank 2 raised ValueError: no such"
+    )
+    assert "(train.py, line 31)" in told
+    assert told.endswith("2 others lost it")
+
+
+def test_where_nobody_is_known_to_have_failed_first_none_has_lost_it():
+    """If all say that another is gone, each has raised what it says."""
+    error = "RuntimeError: Connection closed by peer"
+    answers = [done(rank, [], NS, NS + 1, error=error) for rank in range(2)]
+
+    assert {e.why for e in analysis.analyse(answers).unfinished} == {"raised"}
+
+
 def test_two_that_call_themselves_the_same():
     """The first is believed; of the other it is said."""
     answers = played([[MS], [MS]], [])
