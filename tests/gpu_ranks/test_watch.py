@@ -247,6 +247,13 @@ def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:
     assert "rank 1 has left the block: ValueError: no such batch" in job.said
 
 
+def test_who_raised_first_is_not_one_of_those_that_lost_it(job: Job) -> None:
+    """Ranks whose backend gives up after that have lost it, and have not raised."""
+    unfinished = job.report("fails_within")["unfinished"]
+    assert [each["name"] for each in unfinished if each["why"] == "raised"] == [1]
+    assert any(each["why"] == "lost" for each in unfinished)
+
+
 def test_killed_rank_leaves_a_report_of_the_others(job: Job) -> None:
     """Of a rank that was killed it is said that it died, in bounded time."""
     case = job.case("killed")
