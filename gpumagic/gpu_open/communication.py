@@ -105,7 +105,7 @@ def on_the_host(
 
         zero_ns: The moment of second 0.
     """
-    marks = [each for each in events.marks if _ON_HOST.match(each.name)]
+    marks = marks_on_the_host(events)
     called = [each for each in events.operators if each.name.startswith(_CALLED)]
     computing = without(
         merged((each.start_ns, each.end_ns) for each in events.operators),
@@ -129,6 +129,11 @@ def on_the_host(
             )
         )
     return tuple(found)
+
+
+def marks_on_the_host(events: TraceEvents) -> list[HostEvent]:
+    """What gloo's and MPI's threads did, in order."""
+    return [each for each in events.marks if _ON_HOST.match(each.name)]
 
 
 def _began_ns(event: HostEvent) -> int:

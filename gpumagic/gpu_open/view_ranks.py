@@ -145,11 +145,6 @@ def _pairs(
 # ------------------------------------------------------------------ the odd ones
 
 
-def odd_ones(together: Together) -> list[RankShare]:
-    """The ranks that are unlike the others: the slowest, then the most blamed."""
-    return view_shares.odd_ones(together.ranks, _share_of(together, together.slowest))
-
-
 def _in_sight(together: Together, most: int) -> list[RankShare]:
     slow = _share_of(together, together.slowest)
     return view_shares.in_sight(together.ranks, slow, most)

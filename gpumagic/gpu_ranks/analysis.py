@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
+from gpumagic.gpu_ranks.flight_recorder import EVERYBODYS
 from gpumagic.gpu_ranks.records import (
+    CollectiveSum,
     Misplaced,
     RankMemory,
     RankTime,
@@ -23,6 +25,7 @@ from gpumagic.gpu_ranks.records import (
     Waiting,
 )
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
+from gpumagic.gpu_ranks.scale import NameSum, by_name
 from gpumagic.report.collectives import (
     Attendance,
     Offset,
@@ -89,7 +92,7 @@ def of_answers(
     few = len(memory) <= MOST_TOLD
     return replace(
         _of_sums(sums) if sums else _of_done(done),
-        seats=tuple(each.seat for _, each in sorted(done.items())),
+        seats=_seats_in(done, sums),
         memory=tuple(each for each in memory if few or each.name in named),
         with_memory=with_memory,
         unfinished=unfinished,
@@ -104,6 +107,12 @@ def of_answers(
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),
     )
+
+
+def _seats_in(done: Mapping[int, Done], sums: Mapping[int, Sums]) -> tuple[Seat, ...]:
+    told = [*(e.seat for e in done.values()), *(e.seat for e in sums.values())]
+    known = [each for each in told if each is not None]
+    return tuple(sorted(known, key=lambda each: each.name))
 
 
 def _group_died(
@@ -189,7 +198,39 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
             for name, each in sorted(through.items())
             if each.steps_s
         ),
+        collectives=_collectives(
+            {name: _by_name(each, waits) for name, each in through.items()}
+        ),
     )
+
+
+def _by_name(done: Done, waits: Waits[int]) -> dict[str, NameSum]:
+    name = done.name
+    return by_name(done, waits.waited[name], lambda part: waits.came_last(name, part))
+
+
+def _collectives(
+    ranks: Mapping[int, Mapping[str, NameSum]],
+) -> tuple[CollectiveSum, ...]:
+    """What all did together, by name, the longest waits first."""
+    found = []
+    for name in dict.fromkeys(name for its in ranks.values() for name in its):
+        every = {rank: its[name] for rank, its in ranks.items() if name in its}
+        sizes = [each.nbytes for each in every.values() if each.nbytes is not None]
+        waits = [each.waits_ns / _NS for each in every.values()]
+        moves = [each.moves_ns / _NS for each in every.values()]
+        last = max(every, key=lambda rank: every[rank].last)
+        found.append(
+            CollectiveSum(
+                name,
+                count=max(each.count for each in every.values()),
+                nbytes=max(sizes, default=None),
+                waits_s=(min(waits), max(waits)),
+                moves_s=(min(moves), max(moves)),
+                last=last if every[last].last else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda each: -each.waits_s[1]))
 
 
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
@@ -262,7 +303,9 @@ def _ratio(own_s: Mapping[int, float], slowest: int | None) -> float | None:
     return own_s[slowest] / others if others > 0 else None
 
 
-def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
+def _during(
+    done: Mapping[int, Done] | Mapping[int, Sums], slowest: int | None
+) -> str | None:
     """The part of a step in which it spends most of what it spends more."""
     if slowest is None:
         return None
@@ -278,7 +321,9 @@ def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
     return phase
 
 
-def _differently(done: Mapping[int, Done], slowest: int | None) -> tuple[str, ...]:
+def _differently(
+    done: Mapping[int, Done] | Mapping[int, Sums], slowest: int | None
+) -> tuple[str, ...]:
     """What its timing found, and that of fewer than half of the others."""
     if slowest is None:
         return ()
@@ -305,6 +350,8 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
     """Of very many ranks: those that are odd, and what all of them come to."""
     own_s = {name: each.own_s for name, each in sums.items()}
     slowest = slowest_of(own_s, {name: each.blamed_s for name, each in sums.items()})
+    if slowest is not None and not _matters(own_s, slowest, sums[slowest].clock):
+        slowest = None
     told = _told_one_by_one(own_s, slowest)
     every = tuple(
         RankTime(
@@ -315,17 +362,28 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
             each.moves_s,
             each.blamed_s,
             each.last,
+            flags=each.flags,
         )
         for name, each in sorted(sums.items())
     )
     return RanksReport(
         times=tuple(each for each in every if each.name in told),
+        matched=max(each.matched for each in sums.values()),
+        unmatched=max(each.unmatched for each in sums.values()),
         every=every,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
+        during=_during(sums, slowest),
+        differently=_differently(sums, slowest),
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),
         bucketed=True,
+        collectives=_collectives(
+            {
+                name: {row[0]: NameSum(*row[1:]) for row in each.collectives}
+                for name, each in sums.items()
+            }
+        ),
     )
 
 
@@ -344,7 +402,44 @@ def _unfinished(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             found.append(Unfinished(each.name, why, each.error, line))
-    return tuple(sorted(found, key=lambda each: each.name))
+    at_ns = _failed_at_ns(read)
+    # Of those that raised, the first one first: it may be why the others did.
+    found.sort(key=lambda each: (at_ns.get(each.name, -1), each.name))
+    if all(_has_lost_another(each) for each in found):
+        return tuple(found)
+    return tuple(
+        replace(each, why="lost") if _has_lost_another(each) else each for each in found
+    )
+
+
+# What backends say where it is another rank that is gone, or has not come in time.
+_LOST = (
+    "connection closed by",
+    "connection reset by",
+    "connection refused",
+    "broken pipe",
+    "timed out waiting",
+    "socket timeout",
+    "collective operation timeout",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "ncclremoteerror",
+)
+
+
+def _has_lost_another(unfinished: Unfinished) -> bool:
+    """Whether a rank has failed but for another one that is not there."""
+    text = unfinished.text.lower()
+    return unfinished.why == "raised" and any(each in text for each in _LOST)
+
+
+def _failed_at_ns(read: Iterable[Answer]) -> dict[int, int]:
+    """When ranks raised, where they have one clock."""
+    failed = [e for e in read if isinstance(e, Done) and e.error is not None]
+    one_host = len({each.seat.host for each in failed}) == 1
+    if not all(each.began_ns and (one_host or each.offset_ns) for each in failed):
+        return {}
+    return {each.name: each.ended_ns + (each.offset_ns or 0) for each in failed}
 
 
 def _doing(alive: Alive) -> str:
@@ -353,7 +448,6 @@ def _doing(alive: Alive) -> str:
 
 # ------------------------------------------------------------------ who is missing
 
-_EVERYBODYS = "0"  # what torch calls the group that all ranks are in
 _ENDED = CodeLine("the end of the cell")
 
 
@@ -446,9 +540,9 @@ def _waiting(states: Mapping[int, _State]) -> tuple[Waiting, ...]:
     for name, state in states.items():
         for group, at in state.items():
             groups[group][name] = at
-    if _EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
-        there = groups[_EVERYBODYS]
-        groups[_EVERYBODYS] = {name: there.get(name, _At(-1)) for name in states}
+    if EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
+        there = groups[EVERYBODYS]
+        groups[EVERYBODYS] = {name: there.get(name, _At(-1)) for name in states}
     found = (_waiting_in(its) for its in groups.values())
     return tuple(each for each in found if each is not None)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.gpu_ranks.records import RankMemory, Seat, Unfinished
@@ -49,6 +49,8 @@ class Done:
 
         during: For each of these "forward", "backward", ... or "".
 
+        calls: For each of these its name, and what this rank put in; None if unknown.
+
         names: Variables that hold memory, where they were asked for.
     """
 
@@ -64,6 +66,7 @@ class Done:
     error_line: CodeLine | None
     parts: tuple[Part, ...]
     during: tuple[str, ...]
+    calls: tuple[tuple[str, int | None], ...]
     flags: tuple[str, ...]
     memory: RankMemory | None
     phases: Mapping[str, float]
@@ -123,9 +126,20 @@ class Flight:
 
 @dataclass(frozen=True)
 class Sums:
-    """What one of very many ranks says: sums instead of all it did with others."""
+    """What one of very many ranks says: sums instead of all it did with others.
+
+    Attributes:
+        matched: How many collectives were found on all ranks of their groups; the same
+            on all ranks.
+
+        unmatched: How many were not.
+
+        collectives: By name how often, bytes, waits and moves in nanoseconds, and how
+            often it came last.
+    """
 
     name: int
+    seat: Seat | None
     elapsed_s: float
     own_s: float
     waits_s: float
@@ -134,6 +148,12 @@ class Sums:
     last: int
     memory: RankMemory | None
     error: str | None
+    clock: str = "host"
+    matched: int = 0
+    unmatched: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    collectives: tuple[tuple[str, int, int | None, int, int, int], ...] = ()
 
 
 Answer: TypeAlias = "Done | Alive | Sums | Seat | Unfinished"
@@ -323,14 +343,12 @@ def _done(fields: _Fields, place: int) -> Done:
         offset_error_ns=fields.whole("offset_error_ns", 0),
         error=fields.text("error"),
         error_line=_line(fields.inner("error_line")),
-        parts=tuple(part for part, _ in parts),
-        during=tuple(during for _, during in parts),
-        flags=tuple(_cut(each) for each in fields.listed("flags", _MOST_FLAGS)),
+        parts=tuple(part for part, _, _ in parts),
+        during=tuple(during for _, during, _ in parts),
+        calls=tuple(call for _, _, call in parts),
+        flags=_flags(fields),
         memory=_memory(fields.inner("memory"), seat.name),
-        phases={
-            _cut(name): _number(each, "phases")
-            for name, each in fields.pairs("phases", 10)
-        },
+        phases=_phases(fields),
         steps_s=tuple(
             _number(each, "steps") for each in fields.listed("steps_s", _MOST_STEPS)
         ),
@@ -339,18 +357,29 @@ def _done(fields: _Fields, place: int) -> Done:
     )
 
 
-def _part(row: object) -> tuple[Part, str]:
+def _flags(fields: _Fields) -> tuple[str, ...]:
+    return tuple(_cut(each) for each in fields.listed("flags", _MOST_FLAGS))
+
+
+def _phases(fields: _Fields) -> dict[str, float]:
+    return {
+        _cut(name): _number(each, "phases") for name, each in fields.pairs("phases", 10)
+    }
+
+
+def _part(row: object) -> tuple[Part, str, tuple[str, int | None]]:
     """A collective: group, number, name, bytes, arrived, ended, during, beside."""
     if not isinstance(row, list) or len(row) not in (7, 8):
         raise Garbage("one of its collectives is none")
-    group, number, name, _, arrived, ended, during, *beside = row
+    group, number, told, nbytes, arrived, ended, during, *beside = row
+    name, size = _cut(told, 60), None if nbytes is None else _whole(nbytes, "bytes", 0)
     arrived_ns, ended_ns = _whole(arrived, "arrival"), _whole(ended, "end")
     if ended_ns < arrived_ns:
         raise Garbage("one of its collectives ended before it began")
-    key = None if number is None else (_cut(name, 60), _whole(number, "number"))
+    key = None if number is None else (name, _whole(number, "number"))
     beside_ns = min(_whole((*beside, 0)[0], "overlap", 0), ended_ns - arrived_ns)
     part = Part(_cut(group, 60), key, arrived_ns, ended_ns, beside_ns)
-    return part, _cut(during or "")
+    return part, _cut(during or ""), (name, size)
 
 
 def _memory(fields: _Fields | None, name: int) -> RankMemory | None:
@@ -425,8 +454,10 @@ def _sums(fields: _Fields, place: int) -> Sums:
         _needed(fields.number(each), each)
         for each in ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
     )
+    seat = fields.inner("seat")
     return Sums(
         name,
+        None if seat is None else _seat(seat, name),
         elapsed_s,
         own_s,
         waits_s,
@@ -435,4 +466,22 @@ def _sums(fields: _Fields, place: int) -> Sums:
         last=fields.whole("last", 0) or 0,
         memory=_memory(fields, name),
         error=fields.text("error"),
+        clock=fields.text("clock") or "host",
+        matched=fields.whole("matched", 0) or 0,
+        unmatched=fields.whole("unmatched", 0) or 0,
+        phases=_phases(fields),
+        flags=_flags(fields),
+        collectives=tuple(
+            _of_a_name(each) for each in fields.listed("collectives", _MOST_NAMES)
+        ),
     )
+
+
+def _of_a_name(row: object) -> tuple[str, int, int | None, int, int, int]:
+    """What a rank did under one name."""
+    if not isinstance(row, list) or len(row) != 6:
+        raise Garbage("one of its collectives is none")
+    name, count, nbytes, *rest = row
+    size = None if nbytes is None else _whole(nbytes, "bytes", 0)
+    waits, moves, last = (_whole(each, "collectives", 0) for each in rest)
+    return _cut(name, 60), _whole(count, "collectives", 0), size, waits, moves, last

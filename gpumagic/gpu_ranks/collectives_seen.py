@@ -14,15 +14,22 @@ takes stays unknown, and is part of what a rank does by itself.
 from __future__ import annotations
 
 import os
+import socket
+import sys
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks import flight_recorder
+from gpumagic.gpu_ranks.gloo_marks import Call, Mark, Place, groups_of_threads, placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from gpumagic.gpu_open.trace_events import HostEvent
+    from gpumagic.gpu_open.trace_records import Collective
 
 _RING = 2_000  # calls that the recorder keeps unless one of these says otherwise
 _RING_IN = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -47,13 +54,8 @@ Row = list[Any]
 
 def numbers() -> dict[str, int]:
     """The number of the last collective of each group; empty without a recorder."""
-    told = flight_recorder._told(with_calls=False).get("pg_status")  # noqa: SLF001
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(group): flight_recorder._number(said, "enqueued")  # noqa: SLF001
-        for group, said in told.items()
-    }
+    told = flight_recorder.numbers() or {}
+    return {group: its.called for group, its in told.items()}
 
 
 def is_recorded() -> bool:
@@ -122,7 +124,7 @@ class Seen:
         """Take what has been called since; what the ring has lost begins it anew."""
         if self.until_ns is not None:
             return
-        there = _entries()
+        there = flight_recorder.calls()
         entries = [each for each in there if self._is_new(each)]
         if not entries:
             return
@@ -145,8 +147,8 @@ class Seen:
         return _created_ns(entry) >= self._since_ns
 
     def _row(self, entry: Mapping[str, Any]) -> Row | None:
-        group = str((entry.get("process_group") or ["0"])[0])
-        if entry.get("is_p2p") or group == self._without:
+        group = flight_recorder.group_of(entry)
+        if entry.get("is_p2p") or group in {"", self._without}:
             return None
         at_ns = _created_ns(entry)
         name = str(entry.get("profiling_name", "")).rpartition(":")[2]
@@ -155,13 +157,6 @@ class Seen:
 
     def _called(self) -> int:
         return sum(max(number, 0) for number in numbers().values())
-
-
-def _entries() -> list[dict[str, Any]]:
-    """What the ring holds, in order of the calls."""
-    told = flight_recorder._told(with_calls=True).get("entries", ())  # noqa: SLF001
-    found = [each for each in told if isinstance(each, dict) and "record_id" in each]
-    return sorted(found, key=_id)
 
 
 def _id(entry: Mapping[str, Any]) -> int:
@@ -192,6 +187,81 @@ def _count(size: Iterable[int]) -> int:
     return count
 
 
+# ------------------------------------------------------------------ marks of gloo
+
+_FEW = 200  # calls, of which is asked though there is one group alone
+_threads: dict[int, str] = {}  # of gloo: the group of each, as far as it was certain
+_NOWHERE = "unknown group of process"
+
+
+def with_groups(
+    collectives: Sequence[Collective],
+    marks: Sequence[HostEvent],
+    before: Mapping[str, int],
+    since_ns: int,
+) -> list[Collective]:
+    """The same with the group of each, as far as it is known.
+
+    What a rank does not know the group of is in one that no other rank is in: it is
+    told, and compared with nothing.
+
+    Args:
+        collectives: Those of gloo, in order, without groups.
+
+        marks: What tells of them, likewise.
+
+        before: What `numbers` has said when the block began.
+
+        since_ns: When that was.
+    """
+    now = numbers()
+    used = [group for group in now if now[group] != before.get(group, -1)]
+    alone = used[0] if len(used) == 1 else None
+    if not now:  # without a recorder
+        alone = flight_recorder.EVERYBODYS if _groups_here() < 2 else None
+    dear = sum(max(number, 0) for number in now.values()) > _FEW
+    places = [Place(alone)] * len(marks)
+    if now and (alone is None or not dear):
+        seen = [Mark(e.name, e.start_ns, e.end_ns, e.thread) for e in marks]
+        calls, is_whole = _calls_since(since_ns)
+        groups = groups_of_threads(seen, calls, _threads, is_whole=is_whole)
+        _threads.update(groups)
+        told = placed(seen, calls, groups, is_whole=is_whole)
+        places = [its._replace(group=its.group or alone) for its in told]
+    nowhere = f"{_NOWHERE} {os.getpid()} on {socket.gethostname()}"
+    return [
+        replace(
+            each,
+            group=its.group or nowhere,
+            nbytes=its.nbytes,
+            hidden_s=max(each.hidden_s or 0.0, its.beside_ns / 1e9),
+        )
+        for each, its in zip(collectives, places, strict=True)
+    ]
+
+
+def _groups_here() -> int:
+    """How many groups this process is in."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    return len(getattr(getattr(module, "_world", None), "pg_map", ()))
+
+
+def _calls_since(since_ns: int) -> tuple[list[Call], bool]:
+    """What was called, in order; and whether it is all, or some has been lost."""
+    entries = flight_recorder.calls()
+    calls = [
+        Call(
+            str(each.get("profiling_name")),
+            flight_recorder.group_of(each),
+            _created_ns(each),
+            _nbytes(each),
+        )
+        for each in entries
+        if _created_ns(each) >= since_ns and not each.get("is_p2p")
+    ]
+    return calls, len(calls) < len(entries) or not entries or _id(entries[0]) == 0
+
+
 # --------------------------------------------------------------- of all ranks together
 
 
@@ -202,20 +272,21 @@ def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         answers: Of kind "done", each with `offset_ns`. Those without `"ends":
             "unknown"` know theirs, and are shifted alone.
     """
-    shifted = [_shifted(each) for each in answers]
-    open_ended = [each for each in shifted if each.get("ends") == UNKNOWN]
+    on_one = [shifted(each) for each in answers]
+    open_ended = [each for each in on_one if each.get("ends") == UNKNOWN]
     if len(open_ended) > 1 and any(each.get("offset_ns") is None for each in answers):
         for each in open_ended:  # without a common clock calls tell nothing
             each["collectives"], each["told_by"] = [], ""
-        return shifted
+        return on_one
     _cut(open_ended)
     latest = _latest(each["collectives"] for each in open_ended)
     for each in open_ended:
-        each["collectives"] = _with_ends(each["collectives"], latest)
-    return shifted
+        each["collectives"] = with_ends(each["collectives"], latest)
+    return on_one
 
 
-def _shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
+def shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer by the clock of rank 0, as far as its `offset_ns` says."""
     offset_ns = answer.get("offset_ns") or 0
     changed = dict(answer)
     for key in ("began_ns", "ended_ns", "from_ns", "until_ns"):
@@ -232,21 +303,32 @@ def _cut(answers: Sequence[dict[str, Any]]) -> None:
     """Leave out what is not known of all ranks: recorders keep only so much."""
     begins = [at for each in answers if isinstance(at := each.get("from_ns"), int)]
     ends = [at for each in answers if isinstance(at := each.get("until_ns"), int)]
-    from_ns = max(begins, default=None)
-    until_ns = min(ends, default=None)
     for each in answers:
-        began_ns, ended_ns = each["began_ns"], each["ended_ns"]
-        if from_ns is not None:
-            began_ns = max(began_ns, from_ns)
-        if until_ns is not None:
-            ended_ns = min(ended_ns, until_ns)
-        if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
-            each["collectives"] = []
-            continue
-        each["began_ns"], each["ended_ns"] = began_ns, ended_ns
-        each["collectives"] = [
-            row for row in each["collectives"] if began_ns <= row[4] <= ended_ns
-        ]
+        cut_to(each, max(begins, default=None), min(ends, default=None))
+
+
+def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) -> None:
+    """Leave out what is not known of all ranks.
+
+    Args:
+        answer: Of one.
+
+        from_ns: From when on all are known; None for from the beginning.
+
+        until_ns: Likewise until when.
+    """
+    began_ns, ended_ns = answer["began_ns"], answer["ended_ns"]
+    if from_ns is not None:
+        began_ns = max(began_ns, from_ns)
+    if until_ns is not None:
+        ended_ns = min(ended_ns, until_ns)
+    if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
+        answer["collectives"] = []
+        return
+    answer["began_ns"], answer["ended_ns"] = began_ns, ended_ns
+    answer["collectives"] = [
+        row for row in answer["collectives"] if began_ns <= row[4] <= ended_ns
+    ]
 
 
 def _latest(rows: Iterable[Sequence[Row]]) -> dict[tuple[Any, ...], int]:
@@ -260,7 +342,7 @@ def _latest(rows: Iterable[Sequence[Row]]) -> dict[tuple[Any, ...], int]:
     return {key: max(at) for key, at in came.items() if len(at) == there[key[0]]}
 
 
-def _with_ends(rows: Sequence[Row], latest: Mapping[tuple[Any, ...], int]) -> list[Row]:
+def with_ends(rows: Sequence[Row], latest: Mapping[tuple[Any, ...], int]) -> list[Row]:
     """Each ends with the last call of any rank; whoever calls more meanwhile works.
 
     So of a collective that runs beside other work, as those of DDP do, a rank waits at

@@ -4,17 +4,21 @@ The recorder is on by default, also on gloo and without a GPU. Its way out is pr
 torch and differs by version, so it is looked for; without it, stacks have to do. To ask
 for the numbers alone takes some ten microseconds; names come with all that it has
 recorded, which takes a tenth of a second, and is asked for only where one is open.
+
+Numbers come by what this process alone calls its groups: 0, 1, ... in the order in
+which it has entered them. Calls have that beside the name that all ranks know.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
@@ -29,16 +33,21 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     Args:
         asks_for_calls: Whether to find out what is open; else nothing is said to be.
     """
-    groups = numbers()
-    if groups is None:
+    status = _status()
+    if status is None:
         return None
-    last, under_way = _calls(groups) if asks_for_calls else ({}, {})
+    last, under_way = _calls(status) if asks_for_calls else ({}, {})
+    named = _named(status)
     return {
-        "under_way": [_row(group, call) for group, call in under_way.items()],
+        "under_way": [
+            _row(name, under_way[its])
+            for name, its in named.items()
+            if its in under_way
+        ],
         "last": [
-            _row(group, last[group]) if group in last else [group, its.called, "", ""]
-            for group, its in groups.items()
-            if its.called >= 0
+            _row(name, last[its]) if its in last else [name, status[its].called, "", ""]
+            for name, its in named.items()
+            if status[its].called >= 0
         ],
     }
 
@@ -58,6 +67,27 @@ class Numbers(NamedTuple):
 
 def numbers() -> dict[str, Numbers] | None:
     """How far this rank is in the order of each group; None if unknown."""
+    status = _status()
+    if status is None:
+        return None
+    return {name: status[its] for name, its in _named(status).items()}
+
+
+def calls() -> list[dict[str, Any]]:
+    """All that the recorder holds, in order of the calls; it is dear."""
+    told = _told(with_calls=True).get("entries", ())
+    found = [each for each in told if isinstance(each, dict) and "record_id" in each]
+    _learn(found)
+    return sorted(found, key=lambda each: int(each["record_id"]))
+
+
+def group_of(call: Mapping[str, Any]) -> str:
+    """The name of a call's group, the same on all ranks; "" for one of our own."""
+    return str((call.get("process_group") or [EVERYBODYS])[0])
+
+
+def _status() -> dict[str, Numbers] | None:
+    """How far it is, by what this process calls its groups."""
     said = _told(with_calls=False).get("pg_status")
     if not isinstance(said, dict):
         return None
@@ -67,6 +97,44 @@ def numbers() -> dict[str, Numbers] | None:
     }
 
 
+EVERYBODYS = "0"  # what torch calls the group that all ranks are in
+_names = {"0": EVERYBODYS}  # by what this process calls a group
+_asked_at: dict[str, int] = {}  # how far it was when its name was not to be found
+
+
+def _named(status: Mapping[str, Numbers]) -> dict[str, str]:
+    """What this process calls each group, by name; of several the newest.
+
+    A group that nobody has seen a call of is one that no other rank knows.
+    """
+    unknown = {group: its.called for group, its in status.items() if its.called >= 0}
+    unknown = {
+        group: called
+        for group, called in unknown.items()
+        if group not in _names and called >= 2 * _asked_at.get(group, 0)
+    }
+    if unknown:
+        _learn(_told(with_calls=True).get("entries", ()))
+        _asked_at.update({group: max(1, called) for group, called in unknown.items()})
+    found = {}
+    for group in sorted(status, key=lambda each: (len(each), each)):
+        name = _names.get(group, f"{group} of process {os.getpid()}")
+        if name:
+            found[name] = group
+    return found
+
+
+def _learn(entries: Iterable[Any]) -> None:
+    for each in entries:
+        if isinstance(each, dict):
+            _names[_own_word(each)] = group_of(each)
+
+
+def _own_word(call: Mapping[str, Any]) -> str:
+    """What this process calls the group of a call."""
+    return str(call.get("pg_id", group_of(call)))
+
+
 def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
     name = str(call.get("profiling_name", "")).rpartition(_BACKEND)[2]
     sizes = call.get("input_sizes")
@@ -74,7 +142,7 @@ def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
 
 
 def _calls(
-    groups: Mapping[str, Numbers],
+    status: Mapping[str, Numbers],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """By group: its last call, and its first one that has not ended.
 
@@ -83,9 +151,11 @@ def _calls(
     """
     last: dict[str, dict[str, Any]] = {}
     under_way: dict[str, dict[str, Any]] = {}
-    least = {group: its.called + 1 for group, its in groups.items()}
-    for each in reversed(_told(with_calls=True).get("entries", [])):
-        group = str((each.get("process_group") or ["0"])[0])
+    least = {group: its.called + 1 for group, its in status.items()}
+    entries = _told(with_calls=True).get("entries", [])
+    _learn(entries)
+    for each in reversed(entries):
+        group = _own_word(each)
         number = each.get(_NUMBER, -1)
         if each.get("is_p2p") or group not in least:
             continue

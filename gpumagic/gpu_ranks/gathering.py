@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import analysis, clocks
+from gpumagic.gpu_ranks import analysis, clocks, reducing
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.collectives_seen import numbers
 from gpumagic.gpu_ranks.flight_recorder import flight
@@ -65,6 +65,16 @@ class Ranks:
     group: Any = None
     clocks: Sequence[str] = ()
     offsets: Mapping[str, Offset] | None = None
+
+    @property
+    def beside(self) -> str | None:
+        """Whether there is a group to reduce in."""
+        return None if self.group is None else "watch"
+
+    def group_beside(self, word: str) -> Any:
+        """That group; all ranks have made it at the beginning of the block."""
+        del word
+        return self.group
 
     @property
     def group_name(self) -> str | None:
@@ -353,6 +363,43 @@ def hand_in(ranks: Ranks, answer: dict[str, Any], patience_s: float) -> None:
             clocks.compare(ranks.clocks, ranks.group, ranks.rank)
 
 
+def summed(
+    ranks: Ranks, said: dict[str, Any], patience_s: float
+) -> dict[str, Any] | None:
+    """The sums of what this rank of very many did; None where all is to be sent.
+
+    Args:
+        ranks: With whom it is compared.
+
+        said: The whole answer.
+
+        patience_s: How long a rank that calls nothing more is waited for.
+    """
+    if ranks.store is None:
+        return None
+    lives = {rank: _Life() for rank in range(1, ranks.size)}
+
+    def is_hopeless() -> bool:
+        if ranks.rank != 0:
+            return False
+        for rank, life in lives.items():
+            life.see(ranks.heard(_BEAT, rank))
+        # Who has left the block says nothing more, and is there.
+        return any(
+            life.is_over(patience_s) and not life.has_left for life in lives.values()
+        )
+
+    def offsets() -> dict[str, int]:
+        last = clocks.compare(ranks.clocks, ranks.group, ranks.rank)
+        told = clocks.between(dict(ranks.offsets or {}), last)
+        return {clock: each.ns for clock, each in told.items()}
+
+    with contextlib.suppress(Exception):
+        others = reducing.Others(patience_s, is_hopeless, offsets)
+        return reducing.summed(said, ranks, others)
+    return None
+
+
 def collect(
     ranks: Ranks, own: dict[str, Any], patience_s: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -420,6 +467,11 @@ class _Life:
         now_s = time.monotonic()
         self._gone = now_s - self._seen_s > min(_DEAD_S, patience_s)
         return self._gone or now_s - self._went_on_s > patience_s
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has come to the end of the block."""
+        return bool((self.said or {}).get("left"))
 
     def absence(self, rank: int) -> dict[str, Any]:
         """What is said of it in place of an answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
-from gpumagic.gpu_ranks import on_rank
+from gpumagic.gpu_ranks import on_rank, reducing
 
 _PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
 _LATER = dt.timedelta(
@@ -72,7 +73,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         asked: `rank`, `world_size`, `local_rank`, `address`, `port`, `backend`,
-            `engine`.
+            `engine`, `most_whole`.
     """
     import torch.distributed as dist
 
@@ -99,6 +100,9 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         on_rank.warm_up()
         meet_all("gpumagic: joined", asked["world_size"], within_s=60.0)
         dist.barrier()  # the first one connects all with all
+        if asked["world_size"] > asked["most_whole"]:
+            with contextlib.suppress(Exception):  # then each cell tries it anew
+                reducing.connect(f"port {asked['port']}")
         store.set_timeout(_LATER)
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}

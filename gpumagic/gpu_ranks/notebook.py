@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ class Notebook:
         self._last: Asked | None = None  # a cell, or what was not waited for
         self._warm: set[int] = set()
         self._cells = 0
+        self._began_ns = time.time_ns()  # engines may have heard of other notebooks
+        self._most_whole = analysis.MOST_TOLD  # ranks; of more each sends its sums
 
     def answer(self, typed: argparse.Namespace, cell: str | None) -> Any:
         """Do what one line asks for.
@@ -135,6 +138,7 @@ class Notebook:
                 "backend": options.backend,
                 "address": place["address"],
                 "port": place["port"],
+                "most_whole": self._most_whole,
             },
         )
         report = _seats_of(asked, "raised")
@@ -174,8 +178,9 @@ class Notebook:
             lambda _: {
                 "cell": cell,
                 "names": options.names,
-                "key": f"gpumagic: cell {self._cells} of {id(self)}",
+                "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),
+                "most_whole": self._most_whole,
             },
             hang_s=options.hang_s,
         )

@@ -27,12 +27,14 @@ from gpumagic.devices.tracing import trace
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
+from gpumagic.gpu_open.communication import marks_on_the_host
 from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
+from gpumagic.gpu_ranks.collectives_seen import numbers, with_groups
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.cuda_sync_time.api import Watched
     from gpumagic.cuda_sync_time.report import TimingReport
@@ -242,7 +244,7 @@ def measuring(
     """
     from gpumagic import cuda_sync_time
 
-    measured = Measured()
+    measured, called = Measured(), dict[str, int]()
     memory: CellRun | None = None
     timing: Watched | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -259,6 +261,7 @@ def measuring(
             ):
                 if marks is not None:
                     marks.begin()
+                called = numbers()
                 yield measured
         except BaseException as raised:
             measured.error = raised
@@ -275,7 +278,7 @@ def measuring(
                     "error": error_line(error),
                     "error_line": None if error is None else _line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
-                    **_time(report, seen),
+                    **_time(report, seen, called),
                     "memory": None if memory is None else memory_of(memory),
                     "names": _names() if names else None,
                     "flags": _flags(report),
@@ -363,7 +366,9 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
 
 
 def _time(
-    timing: TimingReport | None, trace: tuple[TraceEvents, RankTrace] | None
+    timing: TimingReport | None,
+    trace: tuple[TraceEvents, RankTrace] | None,
+    called: Mapping[str, int],
 ) -> dict[str, Any]:
     elapsed_s = None if timing is None else timing.run.elapsed_s
     clock = "host" if simulated_box() is None else "simulated"
@@ -372,6 +377,10 @@ def _time(
         return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace
     began_ns, ended_ns = _window(events, elapsed_s)
+    marks = marks_on_the_host(events)
+    if marks and len(marks) == len(rank.collectives):
+        seen = with_groups(rank.collectives, marks, called, began_ns)
+        rank = replace(rank, collectives=tuple(seen))
     return said | {
         "began_ns": began_ns,
         "ended_ns": ended_ns,

@@ -104,7 +104,8 @@ class Unfinished(Record):
     Attributes:
         name: Which one.
 
-        why: "raised", "died", "silent", "interrupted", "refused" or "garbage".
+        why: "raised", "died", "silent", "interrupted", "refused" or "garbage"; "lost"
+            where it raised only because another of these was gone.
 
         text: What it said last, in a line.
 

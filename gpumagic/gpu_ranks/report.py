@@ -91,8 +91,7 @@ class RanksReport(Report):
         told_s: The part of the time of which collectives are known, which all times
             then belong to; None for all of it.
 
-        bucketed: Whether figures of single ranks are known only to two per cent, as
-            there are too many.
+        bucketed: Whether only sums are known of each rank, as there are too many.
 
         waiting: Where a collective was still open at the end.
 

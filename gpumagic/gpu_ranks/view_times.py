@@ -100,8 +100,8 @@ def _of_times(report: RanksReport, names: Names) -> str:
     slow = _slow(report)
     if _count(report) == 1:
         return f" on one {names.noun}"
-    if not report.matched and not report.bucketed:
-        return f" on {count_text(len(report.times), names.noun)}; {_unmatched(report)}"
+    if not report.matched and (report.unmatched or not report.bucketed):
+        return f" on {count_text(_count(report), names.noun)}; {_unmatched(report)}"
     if slow is None:
         return f"; {_none_stands_out(report, names)}"
     than = "as long as the other" if _count(report) == 2 else "the median"
@@ -436,7 +436,7 @@ _PLAIN = (
     "No common clock is needed for waits; lanes stand on one."
 )
 _BUCKETED = (
-    "There are too many ranks to tell each: they sent sums, with waits to two per cent."
+    "There are too many ranks to tell each: they compared what they did, and sent sums."
 )
 _MOVES_UNKNOWN = (
     "How long data moved is not recorded: it is part of own work, and waits are told "

@@ -186,16 +186,24 @@ def unfinished_headline(
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     """Who gave no answer and why, the first kind of them; and how many more."""
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[Unfinished]] = defaultdict(list)
     for each in unfinished:
-        alike[each.why, each.text].append(each.name)
-    (why, text), first = max(alike.items(), key=lambda each: _GRAVITY.index(each[0][0]))
+        alike[each.why, each.text].append(each)
+    (why, text), gravest = max(
+        alike.items(), key=lambda each: _GRAVITY.index(each[0][0])
+    )
+    first = [each.name for each in gravest]
     said = f"{names.several(first)} {_why(why, text, one=is_one(first))}"
-    more = len({each.name for each in unfinished} - {*first})
-    return f"{said}; {count_text(more, 'other')} did not finish" if more else said
+    lost = {each.name for each in unfinished if each.why == "lost"} - {*first}
+    line = gravest[0].line
+    if lost and line is not None and is_one(first):
+        said = f"{said} ({line.where})"
+    more = len({each.name for each in unfinished} - {*first} - lost)
+    said = f"{said}; {count_text(more, 'other')} did not finish" if more else said
+    return f"{said}; {count_text(len(lost), 'other')} lost it" if lost else said
 
 
-_GRAVITY = ("silent", "interrupted", "refused", "garbage", "raised", "died")
+_GRAVITY = ("lost", "silent", "interrupted", "refused", "garbage", "raised", "died")
 
 
 def _why(why: str, text: str, *, one: bool) -> str:
@@ -203,8 +211,9 @@ def _why(why: str, text: str, *, one: bool) -> str:
     match why:
         case "raised":
             return f"raised {text}" if text else "raised an error"
-        case "died":
-            return f"died: {text}" if text else "died"
+        case "died" | "lost":
+            why = "lost another" if why == "lost" else why
+            return f"{why}: {text}" if text else why
         case "interrupted":
             return "was interrupted" if one else "were interrupted"
         case "refused":
@@ -235,7 +244,7 @@ def unfinished_notes(
         told: What has been told of ranks that others wait for.
     """
     known = {name for each in told for name, _ in each.lines}
-    at = [each for each in unfinished if each.line is not None]
+    at = [each for each in unfinished if each.line is not None and each.why != "lost"]
     for each in [each for each in at if each.name not in known][:2]:
         kind: NoteKind = "problem" if each.why == "raised" else "warning"
         line = "" if each.line is None else line_text(each.line)

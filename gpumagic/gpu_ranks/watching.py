@@ -41,6 +41,7 @@ _NS = 1_000_000_000
 _MOST_IN_ALL = (
     200_000  # collectives times ranks: so much is analysed in a second or two
 )
+_MOST_WHOLE = analysis.MOST_TOLD  # ranks; of more each sends its sums
 _MOST_STEPS = 1_000
 _PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
 
@@ -135,10 +136,13 @@ def watch(
 def _hand_over(
     watched: Watched, ranks: gathering.Ranks, block: _Block, patience_s: float
 ) -> None:
+    said = block.said
+    if ranks.size > _MOST_WHOLE:
+        said = gathering.summed(ranks, said, patience_s) or said
     if ranks.rank != 0:
-        gathering.hand_in(ranks, block.said, patience_s)
+        gathering.hand_in(ranks, said, patience_s)
         return
-    came, absent = gathering.collect(ranks, block.said, patience_s)
+    came, absent = gathering.collect(ranks, said, patience_s)
     watched._saved = {  # noqa: SLF001 -- of this file
         "gpumagic": SAVED,
         "kind": KIND,
@@ -329,7 +333,7 @@ def _read(text: str) -> dict[str, Any]:
         file.write_text(text, encoding="utf-8")
         events = read(file)
     rank = rank_of(events)
-    told = on_rank._time(None, (events, rank))  # noqa: SLF001
+    told = on_rank._time(None, (events, rank), {})  # noqa: SLF001
     kept = ["collectives"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]
@@ -361,6 +365,7 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
         [each for each, is_fit in zip(said, fit, strict=True) if is_fit]
     )
     unfit = [each for each, is_fit in zip(said, fit, strict=True) if not is_fit]
+    told = placed + [each for each in unfit if isinstance(each, dict)]
     report = analysis.of_answers(
         [
             *(answers.read(each, place) for place, each in enumerate(placed + unfit)),
@@ -371,14 +376,15 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
     known = {each.name: each for each in map(_absence, absent)}
     errors = [each.get("offset_error_ns") for each in placed]
     stretch = [(e["ended_ns"] - e["began_ns"]) / _NS for e in placed if _is_cut(e)]
+    stretch += [s for e in told if isinstance(s := e.get("told_s"), float)]
     return replace(
         report,
         unfinished=tuple(known.get(each.name, each) for each in report.unfinished),
         clock_error_s=None
         if len(placed) < 2 or None in errors
         else max(map(int, filter(None, errors)), default=0) / _NS,
-        told_by=next((str(e["told_by"])[:30] for e in placed if e.get("told_by")), ""),
-        moves_known=all(each.get("ends") != UNKNOWN for each in placed),
+        told_by=next((str(e["told_by"])[:30] for e in told if e.get("told_by")), ""),
+        moves_known=all(each.get("ends") != UNKNOWN for each in told),
         told_s=max(stretch, default=None),
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from gpumagic.report.events import merged, without
+from gpumagic.report.events import length, length_within, merged, without
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -120,6 +120,8 @@ class Waits(Generic[_R]):
             order.
 
         moving: Likewise when data moved and it waited for nobody.
+
+        waited: When each rank waited in which collective, by group and number.
     """
 
     shares: dict[_R, Share]
@@ -127,6 +129,14 @@ class Waits(Generic[_R]):
     untold: int
     waiting: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
     moving: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
+    waited: dict[_R, dict[tuple[Hashable, Hashable], tuple[int, int]]] = field(
+        default_factory=dict
+    )
+
+    def came_last(self, rank: _R, part: Part) -> bool:
+        """Whether a rank did, to one of its collectives."""
+        key = part.group, part.number
+        return key in self.latest and self.latest[key].rank == rank
 
 
 def waits_of(
@@ -149,10 +159,11 @@ def waits_of(
     """
     met, untold = _met(ranks, members or {})
     tell = _by_arrival if common_clock else _by_duration
-    waiting: dict[_R, list[tuple[int, int]]] = {rank: [] for rank in ranks}
+    waited: dict[_R, dict[tuple[Hashable, Hashable], tuple[int, int]]] = {
+        rank: {} for rank in ranks
+    }
     leaving: dict[_R, list[int]] = {rank: [] for rank in ranks}
     blamed: dict[_R, list[tuple[int, int]]] = {rank: [] for rank in ranks}
-    last: dict[_R, int] = dict.fromkeys(ranks, 0)
     latest = {}
     for key, each in met.items():
         latest[key], untils_ns = tell(each)
@@ -161,36 +172,60 @@ def waits_of(
             leaving[rank].append(part.ended_ns)
             from_ns = part.arrived_ns + part.beside_ns
             if until_ns > from_ns:
-                waiting[rank].append((from_ns, until_ns))
+                waited[rank][key] = from_ns, until_ns
                 if until_ns - from_ns > longest[0] - longest[1]:
                     longest = part.ended_ns - from_ns, part.ended_ns - until_ns
         if (who := latest[key].rank) is not None:
             left_ns = each[who].ended_ns
             blamed[who].append((left_ns - longest[0], left_ns - longest[1]))
-            last[who] += 1
-    shares, moving = {}, {}
-    for rank, (began_ns, ended_ns, parts) in ranks.items():
-        every = [(part.arrived_ns + part.beside_ns, part.ended_ns) for part in parts]
-        together_ns = union_ns(every, began_ns, ended_ns)
-        waits_ns = union_ns(waiting[rank], began_ns, ended_ns)
-        waiting[rank] = merged(waiting[rank])
-        moving[rank] = without(merged(every), waiting[rank])
-        ends = leaving[rank] or [began_ns]
-        from_ns, until_ns = min(ends), max(ends)
-        shares[rank] = Share(
-            own_ns=ended_ns - began_ns - together_ns,
-            waits_ns=waits_ns,
-            moves_ns=together_ns - waits_ns,
-            blamed_ns=union_ns(blamed[rank], *_around(blamed[rank])),
-            last=last[rank],
-            between_ns=until_ns - from_ns,
-            own_between_ns=until_ns - from_ns - union_ns(every, from_ns, until_ns),
-        )
-    return Waits(shares, latest, untold, waiting, moving)
+    shares, waiting, moving = {}, {}, {}
+    for rank, attendance in ranks.items():
+        waiting[rank] = merged(waited[rank].values())
+        moving[rank] = without(merged(together(attendance.parts)), waiting[rank])
+        shares[rank] = share_of(attendance, waiting[rank], blamed[rank], leaving[rank])
+    return Waits(shares, latest, untold, waiting, moving, waited)
 
 
-def _around(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0)
+def together(parts: Iterable[Part]) -> list[tuple[int, int]]:
+    """When a rank was in what it did with others, and did nothing else meanwhile."""
+    return [
+        (part.arrived_ns + part.beside_ns, part.ended_ns)
+        for part in parts
+        if part.arrived_ns + part.beside_ns < part.ended_ns
+    ]
+
+
+def share_of(
+    rank: Attendance,
+    waiting: Iterable[tuple[int, int]],
+    blamed: Sequence[tuple[int, int]],
+    leaving: Sequence[int],
+) -> Share:
+    """What one rank did with its time, once it is known when it waited.
+
+    Args:
+        rank: What it did.
+
+        waiting: When it waited in one collective or another.
+
+        blamed: When others waited for it, of each collective that it came to last.
+
+        leaving: When those collectives ended that tell of waits.
+    """
+    began_ns, ended_ns, parts = rank
+    every = merged(together(parts))
+    together_ns = length_within(every, began_ns, ended_ns)
+    waits_ns = length_within(merged(waiting), began_ns, ended_ns)
+    from_ns, until_ns = min(leaving, default=began_ns), max(leaving, default=began_ns)
+    return Share(
+        own_ns=ended_ns - began_ns - together_ns,
+        waits_ns=waits_ns,
+        moves_ns=together_ns - waits_ns,
+        blamed_ns=length(merged(blamed)),
+        last=len(blamed),
+        between_ns=until_ns - from_ns,
+        own_between_ns=until_ns - from_ns - length_within(every, from_ns, until_ns),
+    )
 
 
 def _met(
@@ -234,17 +269,6 @@ def _by_arrival(each: Mapping[_R, Part]) -> tuple[Latest[_R], list[int]]:
     rank = list(each)[came_ns.index(last_ns)] if last_ns > first_ns else None
     untils_ns = [min(last_ns, part.ended_ns) for part in each.values()]
     return Latest(rank, last_ns - first_ns), untils_ns
-
-
-def union_ns(spans: Iterable[tuple[int, int]], from_ns: int, until_ns: int) -> int:
-    """How much of a stretch of time at least one of the spans covers."""
-    covered, done_ns = 0, from_ns
-    for start_ns, end_ns in sorted(spans):
-        since_ns, to_ns = max(start_ns, done_ns), min(end_ns, until_ns)
-        if to_ns > since_ns:
-            covered += to_ns - since_ns
-            done_ns = to_ns
-    return covered
 
 
 # ------------------------------------------------------------------------ clocks

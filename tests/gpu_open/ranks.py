@@ -26,7 +26,7 @@ from gpumagic.gpu_open.trace_records import (
     RankTrace,
     Step,
 )
-from gpumagic.report.collectives import union_ns
+from gpumagic.report.events import length_within, merged
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
@@ -187,7 +187,7 @@ def _trace(  # noqa: PLR0913 -- see above
     first_ns, last_ns = rank.work[0][1], rank.work[-1][2]
     work = [span[1:] for span in rank.work]
     moves = [span[2:] for span in rank.parts]
-    took = lambda spans: union_ns(spans, first_ns, last_ns) / 1e9  # noqa: E731
+    took = lambda spans: length_within(merged(spans), first_ns, last_ns) / 1e9  # noqa: E731
     length_s = (last_ns - first_ns) / 1e9
     late_s = took([span[1:] for span in rank.stalls])
     idle_s = length_s - took(work + moves)
@@ -259,7 +259,7 @@ def _trace(  # noqa: PLR0913 -- see above
                 nbytes=(bucket + 1) << 20,
                 called_s=seconds(ready),
                 during="backward",
-                hidden_s=union_ns(_near(work, came), came, end) / 1e9,
+                hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
             )
             for place, (bucket, ready, came, end) in enumerate(rank.parts)
         ),

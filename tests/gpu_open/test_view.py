@@ -10,7 +10,7 @@ import pytest
 from gpumagic.drawing import Details, Span, Table
 from gpumagic.gpu_open.report import TraceReport
 from gpumagic.gpu_open.trace_records import Clock, Difference, HostWork, Idle
-from gpumagic.gpu_open.view_ranks import odd_ones
+from gpumagic.gpu_open.view_shares import odd_ones
 from gpumagic.gpu_open.view_trace import drawn_lane, host_name, picture
 from tests.gpu_open.samples_traces import (
     ADD,
@@ -357,9 +357,8 @@ def test_odd_ranks_of_128_are_shown_and_the_rest_is_a_range():
 def test_most_ranks_are_never_odd():
     """Where half of them are fast and half slow, the median lies between."""
     shares = tuple(place(rank, 100 + 300 * (rank % 2), 0) for rank in range(8))
-    together = replace(EQUAL.together, ranks=shares)
 
-    assert len(odd_ones(together)) <= 1
+    assert len(odd_ones(shares, None)) <= 1
 
 
 def test_waiting_is_drawn_where_nothing_was_worked():

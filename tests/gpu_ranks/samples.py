@@ -218,10 +218,29 @@ _RAISED = _unfinished(
 _DIED = _unfinished(
     4,
     Unfinished(2, "died", "its engine is gone"),
-    Unfinished(0, "raised", "RuntimeError: Connection closed by peer"),
-    Unfinished(1, "raised", "RuntimeError: Connection closed by peer"),
+    Unfinished(0, "lost", "RuntimeError: Connection closed by peer"),
+    Unfinished(1, "lost", "RuntimeError: Connection closed by peer"),
     Unfinished(3, "interrupted", ""),
     group_died="rank 2 has died in all_reduce",
+)
+_LOST = _unfinished(
+    4,
+    Unfinished(
+        2,
+        "raised",
+        "ValueError: no such batch",
+        CodeLine("train.py, line 31", "raise ValueError(name)"),
+    ),
+    *(
+        Unfinished(
+            name,
+            "lost",
+            "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+            "[10.0.0.3]:41234",
+            CodeLine("train.py, line 33", "dist.all_reduce(loss)"),
+        )
+        for name in (0, 1, 3)
+    ),
 )
 _SILENT = _unfinished(
     4,
@@ -261,7 +280,15 @@ _THOUSAND = RanksReport(
     bucketed=True,
 )
 _THOUSAND = replace(
-    _THOUSAND, every=(*_MANY[:123], _THOUSAND.times[0], *_MANY[124:]), matched=0
+    _THOUSAND,
+    every=(*_MANY[:123], _THOUSAND.times[0], *_MANY[124:]),
+    matched=90,
+    collectives=(
+        CollectiveSum(
+            "all_reduce", 60, 60 * 350 * 2**20, (0, 0.121), (0.02, 0.02), 123
+        ),
+        CollectiveSum("all_gather", 30, 30 * 2**20, (0, 0.013), (0.01, 0.01), 123),
+    ),
 )
 _THOUSAND_MEMORY = replace(
     _THOUSAND,
@@ -488,6 +515,7 @@ SAMPLES = (
     ),
     ("times-raised", _RAISED),
     ("times-died", _DIED),
+    ("times-lost", _LOST),
     ("times-silent", _SILENT),
     (
         "times-none-finished",

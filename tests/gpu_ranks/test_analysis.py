@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.gpu_ranks import analysis, scale
+from gpumagic.gpu_ranks import answers as answers_of_ranks
 from gpumagic.gpu_ranks.records import Misplaced
+from gpumagic.gpu_ranks.view import draw
+from gpumagic.report.events import length, merged
 
 NS = 1_000_000_000
 MS = 1_000_000
@@ -95,22 +99,154 @@ def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
         assert each.moves_s == pytest.approx(sum(moves) / NS, abs=1e-9)
 
 
+def summed(answers):
+    """What goes out of each rank once its figures have been compared with the others'.
+
+    The least over all ranks is what a reduction among them gives.
+    """
+    checked = [answers_of_ranks.read(each, at) for at, each in enumerate(answers)]
+    where = scale.layout(map(scale.extents, checked))
+    rows = [scale.figures(each, where) for each in checked]
+    least = [min(each) for each in zip(*rows, strict=True)]
+    return [
+        scale.sums_of(said, done, least, where)
+        for said, done in zip(answers, checked, strict=True)
+    ]
+
+
+def crowd(random_of, ranks, collectives):
+    """Ranks in groups of their own: what they say, and what they did in truth.
+
+    Everybody is in the first group. Each rank works, comes to the next collective of
+    its groups, waits there for the last one, and leaves with all others. What two ranks
+    alone do tells nothing of waits: it is moving.
+    """
+    groups = {"0": list(range(ranks))}
+    for name in ("1", "2", "3"):
+        groups[name] = sorted(random_of.sample(range(ranks), random_of.randint(2, 3)))
+    ahead = [random_of.randint(0, 3) * NS for _ in range(ranks)]
+    began = [random_of.randint(NS, NS + 5 * MS) for _ in range(ranks)]
+    now, rows = list(began), [[] for _ in range(ranks)]
+    slow = random_of.randrange(ranks)
+    truth = [dict.fromkeys(("own", "waits", "moves", "blamed"), 0) for _ in now]
+    numbers, waited_for = Counter(), [[] for _ in range(ranks)]
+    for _ in range(collectives):
+        group = random_of.choice(list(groups))
+        kind = random_of.choice(["all_reduce", "broadcast"])
+        works = {
+            rank: random_of.randint(20 * MS, 22 * MS) * (3 if rank == slow else 1)
+            for rank in groups[group]
+        }
+        came = {rank: now[rank] + work for rank, work in works.items()}
+        moves = random_of.randint(MS, 9 * MS)
+        left = max(came.values()) + moves
+        for rank, at in came.items():
+            span = at + ahead[rank], left + ahead[rank]
+            rows[rank].append([group, numbers[group], kind, 8, *span, ""])
+            truth[rank]["own"] += works[rank]
+            truth[rank]["waits"] += max(came.values()) - at
+            truth[rank]["moves"] += moves
+            now[rank] = left
+        if len(set(came.values())) > 1:
+            last = max(came, key=lambda rank: (came[rank], -rank))
+            waited_for[last].append((min(came.values()), max(came.values())))
+        numbers[group] += 1
+    said = []
+    for rank in range(ranks):
+        rest = 20 * MS * (3 if rank == slow else 1)
+        truth[rank]["own"] += rest
+        # Two groups may wait for one rank at the same time.
+        truth[rank]["blamed"] = length(merged(waited_for[rank]))
+        ended = now[rank] + rest + ahead[rank]
+        said.append(done(rank, rows[rank], began[rank] + ahead[rank], ended))
+    return said, truth
+
+
+@given(
+    random_of=st.randoms(use_true_random=False),
+    ranks=st.integers(3, 7),
+    collectives=st.integers(1, 25),
+)
+def test_groups_within_the_group(random_of, ranks, collectives):
+    """Own work, waits, moves and blame are the truth, by all that was done and by sums.
+
+    They add up to the time of each rank.
+    """
+    said, truth = crowd(random_of, ranks, collectives)
+    whole = analysis.analyse(said)
+    of_sums = analysis.analyse(json.loads(json.dumps(summed(said))))
+
+    for report in (whole, of_sums):
+        for each in report.every or report.times:
+            for what, true_ns in truth[each.name].items():
+                assert getattr(each, f"{what}_s") * NS == pytest.approx(true_ns, abs=1)
+            parts = each.own_s + each.waits_s + each.moves_s
+            assert parts == pytest.approx(each.elapsed_s, abs=1e-9)
+    assert (of_sums.matched, of_sums.unmatched) == (whole.matched, whole.unmatched)
+    assert of_sums.slowest == whole.slowest
+    assert of_sums.collectives == whole.collectives
+
+
 @given(random_of=st.randoms(use_true_random=False))
-def test_sums_tell_the_same(random_of):
-    """With the least and the most of each collective, a rank alone finds its shares."""
-    works = [[random_of.randint(MS, 9 * MS) for _ in range(6)] for _ in range(4)]
-    answers = played(works, [MS] * 5)
-    took = [scale.durations(each) for each in answers]
-    least = [min(each) for each in zip(*took, strict=True)]
-    most = [max(each) for each in zip(*took, strict=True)]
+def test_overlapping_sums_tell_the_same(random_of):
+    """Collectives beside work and beside each other, missing and misnamed ones too."""
+    said = []
+    for rank in range(4):
+        rows = []
+        for number in range(6):
+            came = NS + number * 10 * MS + random_of.randint(0, 9 * MS)
+            ended = NS + (number + 2) * 10 * MS
+            beside = random_of.choice([0, 0, random_of.randint(0, 15 * MS)])
+            name = random_of.choice(["all_reduce"] * 9 + ["broadcast"])
+            row = ["0", number, name, None, came, ended, "", beside]
+            rows += random_of.choice([[row]] * 9 + [[], [row, row]])
+        said.append(done(rank, rows, NS, NS + 100 * MS))
+    whole = analysis.analyse(said).times
+    of_sums = analysis.analyse(summed(said)).every
 
-    of_sums = [scale.sums_of(each, least, most) for each in answers]
+    for one, other in zip(whole, of_sums, strict=True):
+        for what in ("own_s", "waits_s", "moves_s", "blamed_s", "last"):
+            assert getattr(one, what) == pytest.approx(getattr(other, what), abs=1e-9)
 
-    for said, each in zip(of_sums, analysis.analyse(answers).times, strict=True):
-        for what in ("own_s", "waits_s", "moves_s", "elapsed_s"):
-            assert said[what] == pytest.approx(getattr(each, what), abs=1e-9)
-        assert said["last"] == each.last
-        assert len(json.dumps(said)) <= 1000
+
+def test_what_was_done_together_by_name():
+    """How often, how much, how long waited and moved, and who came last most often."""
+    works = [[20 * MS] * 4, [20 * MS] * 4, [50 * MS] * 4]
+    said = played(works, [MS] * 3)
+    for each in said:
+        each["collectives"][2][2:4] = "barrier", None
+
+    reduces, barriers = analysis.analyse(said).collectives
+
+    assert (reduces.name, reduces.count, reduces.nbytes) == ("all_reduce", 2, 16)
+    assert reduces.waits_s == pytest.approx((0.0, 0.06))
+    assert reduces.moves_s == pytest.approx((0.002, 0.002))
+    assert (barriers.name, barriers.nbytes, barriers.last) == ("barrier", None, 2)
+
+
+def test_a_sum_fits_into_a_kilobyte():
+    """However much a rank has to say: what can be missed is left out, sums never."""
+    rows = [
+        [str(at % 3), at, f"collective_of_kind_{at}", 1 << 40, NS + at, 2 * NS, ""]
+        for at in range(40)
+    ]
+    seat = {"rank": 1, "host": "h" * 200, "pid": 1, "gpu": {"uuid": "G" * 200}}
+    more = {"phases": {"p" * 30: 0.1}, "flags": ["F" * 30] * 20}
+    said = [done(0, rows, NS, 3 * NS), done(1, rows, NS, 3 * NS, **more)]
+    said[1]["seat"] = seat
+
+    short = summed(said)
+
+    assert all(len(json.dumps(each)) <= 1000 for each in short)
+    assert [each.elapsed_s for each in analysis.analyse(short).every] == [2.0, 2.0]
+
+
+def test_groups_that_are_too_long_are_told_as_far_as_they_fit():
+    """A rank whose numbers are beyond all measure takes no memory for it."""
+    rows = [["0", at, "all_reduce", 8, NS, NS + 1, ""] for at in (0, 1, 10**12)]
+    short = summed([done(rank, rows, NS, 2 * NS) for rank in range(2)])
+
+    assert [each["matched"] for each in short] == [2, 2]
 
 
 def test_a_clock_three_seconds_ahead():
@@ -163,6 +299,39 @@ def test_memory_first_to_run_out_and_odd_one():
     assert report.odd_in_memory == (4,)
 
 
+def test_who_raised_first_is_told_from_those_that_lost_it():
+    """One raises, the others' backend fails then: it is the one that is named."""
+    errors = [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+        "ValueError: no such batch",
+        "TypeError: later",
+    ]
+    line = {"where": "train.py, line 31", "source": "raise ValueError(name)"}
+    answers = [
+        done(rank, [], NS, NS + at, error=error, error_line=line)
+        for rank, (error, at) in enumerate(zip(errors, (8, 9, 3, 4), strict=True))
+    ]
+    report = analysis.analyse(answers)
+
+    whys = {each.name: each.why for each in report.unfinished}
+    assert whys == {0: "lost", 1: "lost", 2: "raised", 3: "raised"}
+    told = draw(report).title
+    assert told.startswith(
+        "none of 4 ranks finished; rank 2 raised ValueError: no such"
+    )
+    assert "(train.py, line 31)" in told
+    assert told.endswith("2 others lost it")
+
+
+def test_where_nobody_is_known_to_have_failed_first_none_has_lost_it():
+    """If all say that another is gone, each has raised what it says."""
+    error = "RuntimeError: Connection closed by peer"
+    answers = [done(rank, [], NS, NS + 1, error=error) for rank in range(2)]
+
+    assert {e.why for e in analysis.analyse(answers).unfinished} == {"raised"}
+
+
 def test_two_that_call_themselves_the_same():
     """The first is believed; of the other it is said."""
     answers = played([[MS], [MS]], [])
@@ -195,23 +364,28 @@ def test_a_thousand_ranks():
 
 
 def test_a_thousand_sums():
-    """Of sums alone the slow rank is named, and few ranks are told one by one."""
+    """A kilobyte a rank says the same as all that they did, in a dozen lines."""
     random_of = random.Random(3)  # noqa: S311
-    times = ("elapsed_s", "own_s", "waits_s", "moves_s", "blamed_s")
-    sums = [
-        {"version": 1, "kind": "sums", "rank": rank, **dict.fromkeys(times, 0.1)}
-        for rank in range(1024)
-    ]
-    for each in sums:
-        each["own_s"] = 0.1 + random_of.random() / 1000
-    sums[33]["own_s"] = 0.3
+    works = [[random_of.randint(MS, 2 * MS) for _ in range(91)] for _ in range(1024)]
+    works[200] = [2 * each for each in works[200]]
+    answers = played(works, [MS] * 90)
+    short = summed(answers)
+    sent = [json.dumps(each) for each in short]
+    report = analysis.analyse(map(json.loads, sent))
+    drawn = draw(report).text(80)
+    whole = analysis.analyse(answers)
 
-    report = analysis.analyse(sums)
-
+    assert max(map(len, sent)) <= 1000
     assert report.bucketed
-    assert report.slowest == 33
-    assert 33 in [each.name for each in report.times]
-    assert len(report.times) <= 65
+    assert (report.slowest, report.matched) == (200, 90)
+    assert [each.name for each in report.times] == [200]
+    in_sight = [line for line in drawn.splitlines() if line.strip()]
+    assert len(in_sight) <= 14  # two are of the picture
+    assert report.ratio == pytest.approx(whole.ratio)
+    assert report.collectives == whole.collectives
+    for one, other in zip(report.every, whole.every, strict=True):
+        assert one.waits_s == pytest.approx(other.waits_s, abs=1e-9)
+        assert one.blamed_s == pytest.approx(other.blamed_s, abs=1e-9)
 
 
 # ------------------------------------------------------------------ who is missing

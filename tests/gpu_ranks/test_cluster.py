@@ -214,6 +214,74 @@ def test_slow_inside_backward(four):
     assert max(walls) < 1.5 * min(walls)
 
 
+def test_groups_within_the_group_are_told_apart(four):
+    """Collectives of two pairs, of which one has twice as many, find each other."""
+    four.cell(
+        "pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]\n"
+        "mine = pairs[dist.get_rank() // 2]\n"
+        "dist.all_reduce(x, group=mine)\n"
+    )
+    report = four.cell(
+        "for step in range(6):\n"
+        "    if dist.get_rank() == 2: time.sleep(0.1)\n"
+        "    dist.all_reduce(x)\n"
+        "    for _ in range(1 + dist.get_rank() // 2): dist.all_reduce(x, group=mine)\n"
+    )
+
+    # 6 of all, 6 of the first pair, 12 of the second.
+    assert (report.matched, report.unmatched) == (24, 0)
+    assert report.slowest == 2
+    waits = {each.name: each.waits_s for each in report.times}
+    assert min(waits[name] for name in (0, 1, 3)) > 0.4 > waits[2]
+    (reduces,) = report.collectives
+    assert (reduces.count, reduces.last) == (18, 2)
+
+
+@pytest.fixture
+def most_whole(four):
+    """As though two ranks were very many."""
+    from gpumagic.gpu_ranks.magic import RanksMagics
+
+    magics = four.shell.magics_manager.registry[RanksMagics.__name__]
+    notebook = magics._notebook_here()
+    before, notebook._most_whole = notebook._most_whole, 2
+    yield
+    notebook._most_whole = before
+
+
+@pytest.mark.usefixtures("most_whole")
+def test_very_many_send_sums(four):
+    """Above the limit ranks compare among themselves, again and again in one group."""
+    for _ in range(2):
+        report = four.cell(
+            "for step in range(6):\n"
+            "    if dist.get_rank() == 2: time.sleep(0.1)\n"
+            "    dist.all_reduce(x)\n"
+            "    for _ in range(1 + dist.get_rank() // 2):\n"
+            "        dist.all_reduce(x, group=mine)\n"
+        )
+
+        assert report.bucketed
+        assert (report.matched, report.unmatched) == (24, 0)
+        assert report.slowest == 2
+        assert [each.last for each in report.every][2] >= 6
+        assert report.collectives[0].last == 2
+
+
+@pytest.mark.usefixtures("most_whole")
+def test_very_many_of_whom_one_fails_send_all(four):
+    """Nobody waits long for a rank that raises, or for one that is late."""
+    failed = four.cell("if dist.get_rank() == 1: raise ValueError('planted')")
+    late = four.cell("if dist.get_rank() == 3: time.sleep(5)")
+    again = four.cell("dist.all_reduce(x)")
+
+    assert not failed.bucketed
+    assert whys(failed) == {1: "raised"}
+    assert [each.name for each in late.times] == [0, 1, 2, 3]
+    assert not late.bucketed
+    assert again.bucketed
+
+
 def test_the_last_value_and_displays_are_shown(four, capsys):
     """The value of the last line is shown of each engine, as under %%px."""
     four.cell("dist.get_rank() + 40")

@@ -100,3 +100,22 @@ def test_another_shape(monkeypatch, said):
     monkeypatch.setitem(sys.modules, MODULE, module)
 
     assert flight() in (None, {"under_way": [], "last": []})
+
+
+def test_groups_are_told_by_the_names_that_all_ranks_know(monkeypatch):
+    """What one process calls its second group is another's third."""
+    status = {
+        "last_enqueued_collective": "4",
+        "last_completed_collective": "4",
+    }
+    calls = [
+        call(4, pg_id=0),
+        call(4, group="2", pg_id=71),
+        call(4, group="", pg_id=72),
+    ]
+    said = {"pg_status": {"0": status, "71": status, "72": status}, "entries": calls}
+    module = SimpleNamespace(_dump_fr_trace_json=lambda *_: json.dumps(said))
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+    assert set(numbers()) == {"0", "2"}
+    assert [row[0] for row in flight()["last"]] == ["0", "2"]

@@ -63,7 +63,7 @@ def _environment(**more: str) -> dict[str, str]:
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Started by torchrun, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
-    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded"
+    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded,summed,summed_ahead"
     cases = f"{healthy},raises,hangs,fails_within,killed"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ran = subprocess.run(
@@ -105,7 +105,9 @@ def test_nobody_is_named_where_all_are_alike(job: Job) -> None:
     assert job.report("even")["matched"] == job.report("slow")["matched"] == 16
 
 
-@pytest.mark.parametrize("case", ["slow", "slow_ddp", "ahead", "unrecorded"])
+@pytest.mark.parametrize(
+    "case", ["slow", "slow_ddp", "ahead", "summed_ahead", "unrecorded"]
+)
 def test_straggler_is_named(job: Job, case: str) -> None:
     """The rank that is slow in each step is the one named, and is waited for."""
     report, late = job.report(case), 1 if case == "slow_ddp" else 2
@@ -139,6 +141,38 @@ def test_says_what_it_does_not_know(job: Job) -> None:
     recorded, profiled = job.report("slow"), job.report("unrecorded")
     assert (recorded["told_by"], recorded["moves_known"]) == ("flight recorder", False)
     assert (profiled["told_by"], profiled["moves_known"]) == ("profiler", True)
+
+
+def test_sums_of_a_job_are_what_all_of_it_comes_to(job: Job) -> None:
+    """Above the limit ranks send sums, which name the same one, groups in the group."""
+    whole, summed = job.report("whole"), job.report("summed")
+
+    assert job.case("summed")["kinds"] == ["sums"] * RANKS
+    assert job.case("whole")["kinds"] == ["done"] * RANKS
+    assert summed["bucketed"]
+    assert not whole["bucketed"]
+    # 8 of all, 8 of the first pair, and twice as many of the second.
+    assert (whole["matched"], whole["unmatched"]) == (32, 0)
+    assert (summed["matched"], summed["unmatched"]) == (32, 0)
+    assert whole["slowest"] == summed["slowest"] == 2
+    assert summed["told_by"] == "flight recorder"
+    assert not summed["moves_known"]
+    (reduces,) = summed["collectives"]
+    assert reduces["name"] == "all_reduce"
+    assert reduces["count"] == 24
+    assert reduces["nbytes"] == 24 * 4000
+    assert reduces["last"] == 2
+    for each in summed["every"]:
+        parts_s = each["own_s"] + each["waits_s"] + each["moves_s"]
+        assert parts_s == pytest.approx(each["elapsed_s"])
+
+
+def test_where_a_rank_fails_all_is_sent(job: Job) -> None:
+    """Then nothing is compared, nobody waits for it, and what is known is told."""
+    report = job.report("summed_raises")
+
+    assert not report["bucketed"]
+    assert [each["name"] for each in report["unfinished"]] == [2]
 
 
 def test_own_group_goes(job: Job) -> None:
@@ -211,6 +245,13 @@ def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:
     assert why[1] == "ValueError: no such batch"
     assert job.case("fails_within", 1)["error"] == "ValueError"
     assert "rank 1 has left the block: ValueError: no such batch" in job.said
+
+
+def test_who_raised_first_is_not_one_of_those_that_lost_it(job: Job) -> None:
+    """Ranks whose backend gives up after that have lost it, and have not raised."""
+    unfinished = job.report("fails_within")["unfinished"]
+    assert [each["name"] for each in unfinished if each["why"] == "raised"] == [1]
+    assert any(each["why"] == "lost" for each in unfinished)
 
 
 def test_killed_rank_leaves_a_report_of_the_others(job: Job) -> None:

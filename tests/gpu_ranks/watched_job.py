@@ -109,7 +109,33 @@ def many(rank: int) -> None:
         note(case, watched)
 
 
-def raises(rank: int) -> None:
+def summed(rank: int) -> None:
+    """As many ranks as send sums alone, in groups of two of which one is busier."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = pairs[rank // 2]
+    dist.all_reduce(_TENSOR, group=mine)
+    for case, most in (("whole", 64), ("summed", 2)):
+        watching._MOST_WHOLE = most
+        with watch() as watched:
+            for _ in steps(calls=1):
+                if rank == 2:
+                    time.sleep(SLOW_S)
+                for _ in range(1 + rank // 2):
+                    dist.all_reduce(_TENSOR, group=mine)
+        answers = (watched.to_dict() or {"answers": []})["answers"]
+        note(case, watched, kinds=[each["kind"] for each in answers])
+    watching._MOST_WHOLE = 64
+
+
+def summed_ahead(rank: int) -> None:
+    """The same where one rank's clock is ahead, and where one raises."""
+    watching._MOST_WHOLE = 2
+    ahead(rank, "summed_ahead")
+    raises(rank, "summed_raises")
+    watching._MOST_WHOLE = 64
+
+
+def raises(rank: int, case: str = "raises") -> None:
     """One rank raises."""
     seen = None
     watched = None
@@ -120,10 +146,10 @@ def raises(rank: int) -> None:
                 fail()
     except ValueError as error:
         seen = str(error)
-    note("raises", watched, seen=seen)
+    note(case, watched, seen=seen)
 
 
-def ahead(rank: int) -> None:
+def ahead(rank: int, case: str = "ahead") -> None:
     """One rank's clock is three seconds ahead, and on another machine."""
     real_now, real_created = clocks.now_ns, collectives_seen._created_ns
     real_clock = clocks.own_clock
@@ -137,9 +163,10 @@ def ahead(rank: int) -> None:
             if rank == 2:
                 time.sleep(SLOW_S)
     offsets = [
-        each["offset_ns"] for each in (watched.to_dict() or {"answers": []})["answers"]
+        each.get("offset_ns")
+        for each in (watched.to_dict() or {"answers": []})["answers"]
     ]
-    note("ahead", watched, offsets=offsets)
+    note(case, watched, offsets=offsets)
     clocks.now_ns = watching.now_ns = real_now
     collectives_seen._created_ns, clocks.own_clock = real_created, real_clock
 

@@ -17,14 +17,10 @@ from gpumagic.report.collectives import (
     clock_offsets,
     odd_ones,
     slowest_of,
-    union_ns,
     waits_of,
 )
 
 modest = settings(deadline=None, max_examples=100)
-SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
-    lambda pairs: [(start, start + length) for start, length in pairs]
-)
 
 
 @st.composite
@@ -49,16 +45,6 @@ def schedules(draw, *, overlap=True):
         rank: Attendance(0, free[rank] + draw(st.integers(0, 5)), parts[rank])
         for rank in range(count)
     }
-
-
-@modest
-@given(SPANS, st.integers(0, 20), st.integers(0, 30))
-def test_union_counts_each_moment_once(spans, start, length):
-    """What spans cover of a stretch is the number of moments in one of them."""
-    until = start + length
-    moments = sum(any(a <= at < b for a, b in spans) for at in range(start, until))
-
-    assert union_ns(spans, start, until) == moments
 
 
 @modest

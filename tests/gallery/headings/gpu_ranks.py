@@ -25,6 +25,7 @@ HEADINGS = {
     "times-apart": "Four ranks that did nothing together",
     "times-raised": "One rank raised an error",
     "times-died": "One engine died, and the group with it",
+    "times-lost": "One rank raised, and the others lost the connection to it",
     "times-silent": "One rank was still asleep when nobody waited any longer",
     "times-none-finished": "The same error on all ranks",
     "times-1024": "1,024 ranks, one of which is slow",
