@@ -26,7 +26,7 @@ WIDEST_EM = 72
 _LONG_NAME, _LONG_WORD, _SHORT_LABEL = 24, 32, 16
 
 # Part of a number or a version, which two lines would make into two.
-_IN_NUMBER = re.compile(r"\d[.,]\d")
+_IN_NUMBER = re.compile(r"\d[.,]\d|\d{6}")
 
 # Up to 16 characters, or less where a separator offers itself.
 _PIECE = re.compile(r".{1,15}?[._/:,-]+|.{1,16}")
