@@ -124,6 +124,7 @@ class Notebook:
                 f"engine {first} cannot begin a group: {getattr(why, 'text', '')}",
                 "pip install gpumagic[torch] where the engines are, or --on others",
             )
+        address = self._reached(engines, targets, place)
         asked = self._asked(
             engines,
             "join",
@@ -133,13 +134,36 @@ class Notebook:
                 "world_size": len(targets),
                 "local_rank": local[engine],
                 "backend": options.backend,
-                "address": place["address"],
+                "address": address,
                 "port": place["port"],
             },
         )
         report = _seats_of(asked, "raised")
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
         return report
+
+    def _reached(
+        self, engines: Engines, targets: Sequence[int], place: Mapping[str, Any]
+    ) -> str:
+        """The first address of rank 0 that all get through to."""
+        addresses, port = place["addresses"], place["port"]
+        if len(addresses) == 1:
+            return str(addresses[0])
+        others = targets[1:]
+        tried = self._asked(
+            engines, "reach", others, lambda _: {"addresses": addresses, "port": port}
+        )
+        got = {each: tried.said(each).get("reached") or () for each in others}
+        for address in addresses:
+            if all(address in its for its in got.values()):
+                return str(address)
+        worst = min(others, key=lambda each: len(got[each]))
+        host = tried.said(worst).get("host")
+        raise GpuMagicError(
+            f"engine {worst} ({host}) gets through to no address that all reach of "
+            f"{place['host']}: tried {listed(addresses)}, port {port}",
+            "let the hosts reach each other's TCP ports (firewall), or --on others",
+        )
 
     def _local_ranks(
         self, engines: Engines, targets: Sequence[int]

@@ -28,6 +28,7 @@ from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
+from gpumagic.gpu_ranks.clocks import own_clock
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.report.places import Places, line_in
 
@@ -72,6 +73,7 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "world_size": world_size,
         "engine": engine,
         "host": os.environ.get(HOST_VARIABLE) or socket.gethostname(),
+        "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
         "gpu": None if row is None else _gpu(row),
