@@ -34,6 +34,18 @@ _REACH_S = 2.0  # in which an address answers, or leads nowhere
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
 
 
+def choices(asked: dict[str, Any]) -> dict[str, Any]:
+    """Which GPUs this process may be given, and who has started it.
+
+    Args:
+        asked: `engine`.
+    """
+    return on_rank.seat(asked["engine"]) | {
+        "choices": on_rank.choices(),
+        "launcher": on_rank.launcher(),
+    }
+
+
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
     """Let this process see one GPU alone, unless CUDA has started.
 

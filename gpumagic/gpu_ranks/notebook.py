@@ -8,8 +8,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import analysis
+from gpumagic.gpu_ranks import analysis, choosing
 from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
@@ -94,13 +95,29 @@ class Notebook:
         """All or nothing: each engine is asked whether it could before any does."""
         targets = self._free(engines, options)
         local = self._local_ranks(engines, targets)
+        asked = self._asked(engines, "choices", targets)
+        askers = {engine: _asker(asked, engine) for engine in targets}
+        box = simulated_box()
+        if box is not None and not any(each.choices for each in askers.values()):
+            raise GpuMagicError(
+                "the engines have no GPU: it is this notebook alone that simulates one",
+                f"%px import gpumagic; {box.call()}",
+            )
+        if choosing.are_given(askers):
+            by = choosing.given_by(askers)
+            return replace(_seats_of(asked), already=True, given_by=by)
+        names = choosing.names_of(askers)
 
         def choose(*, dry_run: bool) -> SeatsReport:
             asked = self._asked(
                 engines,
                 "choose",
                 targets,
-                lambda e: {"gpu": local[e], "local_rank": local[e], "dry_run": dry_run},
+                lambda e: {
+                    "gpu": names[e],
+                    "local_rank": local[e],
+                    "dry_run": dry_run,
+                },
             )
             return _seats_of(asked)
 
@@ -169,7 +186,7 @@ class Notebook:
         self, engines: Engines, targets: Sequence[int]
     ) -> Mapping[int, int]:
         """The place of each engine on its host."""
-        met: Counter[str] = Counter()
+        met: Counter[tuple[str, str | None]] = Counter()
         local = {}
         asked = self._asked(engines, "seat", targets)
         for engine, seat in zip(targets, asked.checked(), strict=True):
@@ -178,8 +195,8 @@ class Notebook:
                     f"engine {engine} does not answer: {getattr(seat, 'text', '')}",
                     "type %gpu_ranks to see who does, and --on to name them",
                 )
-            local[engine] = met[seat.host]
-            met[seat.host] += 1
+            local[engine] = met[seat.host, seat.machine]
+            met[seat.host, seat.machine] += 1
         return local
 
     # ------------------------------------------------------------------- cells
@@ -269,6 +286,20 @@ def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
         panel.interrupted(asked.running)
         with contextlib.suppress(KeyboardInterrupt):
             wait_for(asked, each_moment=lambda: panel.see(asked))
+
+
+def _asker(asked: Asked, engine: int) -> choosing.Asker:
+    """What an engine has said of the GPUs that it may have; nothing where it failed."""
+    said = asked.said(engine)
+    rows = said.get("choices") or ()
+    host, machine = str(said.get("host")), said.get("machine")
+    return choosing.Asker(
+        host,
+        (host, machine),
+        tuple(choosing.Choice(*row) for row in rows),
+        (said.get("gpu") or {}).get("uuid"),
+        said.get("launcher"),
+    )
 
 
 def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:

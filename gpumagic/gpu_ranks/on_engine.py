@@ -30,6 +30,7 @@ def answer(request: str) -> None:
         "meet": lambda asked: _say(joining.meet(asked)),
         "reach": lambda asked: _say(joining.reach(asked)),
         "join": lambda asked: _say(joining.join(asked)),
+        "choices": lambda asked: _say(joining.choices(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
     kinds[asked["kind"]](asked)

@@ -48,6 +48,16 @@ _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _MOST_NAMES = 10
 _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
+_MOST_CHOICES = 64
+_LAUNCHERS = (  # what each sets for every task
+    ("SLURM_PROCID", "Slurm"),
+    ("OMPI_COMM_WORLD_RANK", "Open MPI"),
+    ("PALS_RANKID", "PALS"),
+    ("FLUX_TASK_RANK", "Flux"),
+    ("PMI_RANK", "MPI"),
+    ("PMIX_RANK", "MPI"),
+    ("TORCHELASTIC_RUN_ID", "torchrun"),
+)
 _OF_TWO = frozenset({"send", "recv", "send_recv"})
 _PCI = Path("/sys/bus/pci/devices")
 _NETWORK_CARDS = Path("/sys/class/infiniband")
@@ -84,6 +94,27 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "simulated": told.simulated,
         "backend": backend,
     }
+
+
+def choices() -> list[list[Any]]:
+    """What this process may be given: number and UUID of each, in the order of CUDA.
+
+    That is what it was started with: whoever has started it, a batch system or a user,
+    may have left the others to somebody else.
+    """
+    from gpumagic.gpu_select.machine import places
+    from gpumagic.gpu_select.situation import allowed_places, look
+
+    situation = look(open_driver())
+    allowed = allowed_places(situation)
+    found = places(situation.inventory) if allowed is None else allowed
+    return [[each.gpu.index, each.uuid] for each in found][:_MOST_CHOICES]
+
+
+def launcher() -> str | None:
+    """Who has started this process as one task of many; None if nobody is known."""
+    found = (name for variable, name in _LAUNCHERS if variable in os.environ)
+    return next(found, None)
 
 
 _seen: dict[tuple[Any, ...], SelectReport] = {}  # the last, by what it depended on
@@ -171,7 +202,9 @@ def _network_far(pci_address: str | None) -> bool | None:
     """Whether no network card is on the GPU's socket; None where none is known."""
     if pci_address is None:
         return None
-    at = _socket_of(_PCI / pci_address.lower().removeprefix("0000")[-12:])
+    domain, _, place = pci_address.lower().partition(":")
+    # NVML writes the domain with eight digits, Linux with four.
+    at = _socket_of(_PCI / f"{domain[-4:]:0>4}:{place}")
     cards = {_socket_of(card / "device") for card in _each(_NETWORK_CARDS)} - {None}
     return None if at is None or not cards else at not in cards
 
