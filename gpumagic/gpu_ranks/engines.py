@@ -9,6 +9,7 @@ line has ended, and while it still runs.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import signal
 import sys
@@ -40,6 +41,11 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
         namespace: The names.
     """
     package = sys.modules.get("ipyparallel")
+    if package is None and not _is_installed():
+        raise MissingPackage(
+            "there is no cluster here: ipyparallel is not installed",
+            "pip install 'gpumagic[ranks]', then start one; %gpu_ranks? has the lines",
+        )
     if package is None:
         raise MissingPackage(
             "there is no cluster here: ipyparallel has not been imported",
@@ -53,6 +59,12 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
             "rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
     return found[-1]
+
+
+def _is_installed() -> bool:
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec("ipyparallel") is not None
+    return False
 
 
 def _client_of(value: Any, package: Any) -> Any | None:
@@ -261,7 +273,10 @@ class Engines:
 def _range(part: str, there: Sequence[int]) -> list[int]:
     first, dash, last = part.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise GpuMagicError(f"{part!r} names no engines", "write --on 0,2 or --on 0-3")
+        raise GpuMagicError(
+            f"{part!r} names no engines: they have numbers",
+            "write --on 0,2 or --on 0-3; %gpu_ranks tells which is on which host",
+        )
     ends = int(first), int(last if dash else first)
     for number in ends:
         if number not in there:
