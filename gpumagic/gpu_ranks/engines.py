@@ -13,6 +13,7 @@ import importlib.util
 import json
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ _CODE = "__import__('gpumagic.gpu_ranks.on_engine', fromlist=['answer']).answer(
 _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
 _ENDS_S = 0.2
+_ANSWERS_S = 10.0  # the controller, of itself
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 _MISSING = ("ModuleNotFoundError", "ImportError")
 
@@ -225,11 +227,28 @@ class Engines:
 
     def _busy(self, targets: Sequence[int]) -> list[int]:
         """By what the controller says, and what it may not have heard of yet."""
-        said = self.client.queue_status(list(targets))
+        said = self._queues(targets)
         sent = getattr(self.client, "_outstanding_dict", {})
         numbers = getattr(self.client, "_engines", {})
         own = {numbers.get(uuid) for uuid, messages in dict(sent).items() if messages}
         return [e for e in targets if said.get(e, {}).get("queue") or e in own]
+
+    def _queues(self, targets: Sequence[int]) -> dict[Any, Any]:
+        """What the controller says; ipyparallel would wait for it without an end."""
+        said: list[dict[Any, Any]] = []
+
+        def ask() -> None:
+            said.append(self.client.queue_status(list(targets)))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_ANSWERS_S)
+        if not said:
+            raise GpuMagicError(
+                "the cluster does not answer: it was stopped, or its controller is gone",
+                "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
+            )
+        return said[0]
 
     def ask(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
