@@ -245,7 +245,7 @@ class Engines:
         asking.join(_ANSWERS_S)
         if not said:
             raise GpuMagicError(
-                "the cluster does not answer: it was stopped, or its controller is gone",
+                "the cluster does not answer: it was stopped, or its host is gone",
                 "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
             )
         return said[0]

@@ -93,11 +93,10 @@ def reach(asked: dict[str, Any]) -> dict[str, Any]:
     Args:
         asked: `addresses`, `port`, `engine`.
     """
-    with ThreadPoolExecutor(max_workers=len(asked["addresses"]) or 1) as tries:
-        got = tries.map(lambda each: _answers(each, asked["port"]), asked["addresses"])
-        reached = [
-            each for each, is_it in zip(asked["addresses"], got, strict=True) if is_it
-        ]
+    addresses = asked["addresses"]
+    with ThreadPoolExecutor(max_workers=len(addresses) or 1) as tries:
+        got = list(tries.map(lambda each: _answers(each, asked["port"]), addresses))
+    reached = [each for each, is_it in zip(addresses, got, strict=True) if is_it]
     return on_rank.seat(asked["engine"]) | {"reached": reached}
 
 
@@ -135,17 +134,21 @@ def _is_local(address: str) -> bool:
 
 def _interface(address: str) -> str | None:
     """The network by which this process gets to an address."""
+    own = ""
     with contextlib.suppress(OSError):
-        family, kind, _, _, place = socket.getaddrinfo(
-            address, 1, type=socket.SOCK_DGRAM
-        )[0]
+        found = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)
+        family, kind, _, _, place = found[0]
         with socket.socket(family, kind) as way:
             way.connect(place)  # which sends nothing
             own = way.getsockname()[0]
-        for name, its in psutil.net_if_addrs().items():
-            if own in {each.address for each in its}:
-                return name
-    return None
+    return next(
+        (
+            str(name)
+            for name, its in psutil.net_if_addrs().items()
+            if own in {each.address for each in its}
+        ),
+        None,
+    )
 
 
 def _name_network(address: str) -> None:

@@ -80,7 +80,7 @@ class Tasks(Notebook):
                     stderr=subprocess.DEVNULL,
                 )
             )
-        client.wait_for_engines(len(TASKS), timeout=60)
+        client.wait_for_engines(len(TASKS), timeout=120)
         super().__init__(client)
         ask = "int(__import__('os').environ['SLURM_PROCID'])"
         tasks = client[:].apply_sync(eval, ask)

@@ -32,7 +32,7 @@ class Engines(Notebook):
             for _ in range(2):
                 self.start_engine(host)
             # The first host's engines come first, as a batch system numbers tasks.
-            client.wait_for_engines(2 * (at + 1), timeout=20)
+            client.wait_for_engines(2 * (at + 1), timeout=120)
         super().__init__(client)
 
     def start_engine(self, host):
