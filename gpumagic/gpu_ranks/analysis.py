@@ -239,7 +239,7 @@ def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     Ranks of one host have one clock, or have told how theirs stands to that of rank 0;
     else clocks are put together by the ends of what ranks did together.
     """
-    hosts = {each.seat.host for each in done.values()}
+    hosts = {(each.seat.host, each.seat.machine) for each in done.values()}
     if len(hosts) == 1 and all(each.clock == "host" for each in done.values()):
         return {name: Offset(0, 0) for name in done}
     told = {
@@ -253,7 +253,11 @@ def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
         name: {(p.group, p.number): p.ended_ns for p in each.parts if p.number}
         for name, each in done.items()
     }
-    return clock_offsets(ends)
+    found = clock_offsets(ends)
+    by_hosts = any(each.clock == "host" for each in done.values())
+    if by_hosts and any(each.error_ns is None for each in found.values()):
+        return {}  # one moment that they share says nothing of how far they are off
+    return found
 
 
 def _time(each: Done, waits: Waits[int], began_s: float | None) -> RankTime:

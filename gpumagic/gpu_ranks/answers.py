@@ -321,6 +321,7 @@ def _seat(fields: _Fields, place: int) -> Seat:
         simulated=fields.flag("simulated") or False,
         world_size=fields.whole("world_size", 0),
         backend=fields.text("backend"),
+        machine=fields.text("machine"),
     )
 
 

@@ -8,6 +8,8 @@ end is part of the error.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import socket
 import time
 from pathlib import Path
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROUNDS = 20
+_IN_ALL, _FEWEST = 320, 4  # of rounds, where there are many clocks
+_ANSWERS = dt.timedelta(seconds=1)
+_DRIFT_NS = 100_000  # a second: two clocks of quartz that nobody sets
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -75,8 +80,7 @@ def _ask(rank: int, group: Any, rounds: int) -> Offset:
         dist.send(slot, rank, group=group)
         dist.recv(slot, rank, group=group)
         answered_ns = now_ns()
-        middle_ns = (asked_ns + answered_ns) // 2
-        this = answered_ns - asked_ns, middle_ns - int(slot.item())
+        this = _round(asked_ns, int(slot.item()), answered_ns)
         best = this if best is None else min(best, this)
     return Offset(0, None) if best is None else Offset(best[1], best[0] // 2 + 1)
 
@@ -90,6 +94,99 @@ def _answer(group: Any, rounds: int) -> None:
         dist.recv(slot, 0, group=group)
         slot[0] = now_ns()
         dist.send(slot, 0, group=group)
+
+
+class ByStore:
+    """The clocks of one group's hosts, compared over the store by which it has met.
+
+    No collective is called: one that a rank does not come to would hang, and would
+    count among those of the user. One rank of each clock answers for all that have it.
+
+    Args:
+        store: Of torch.
+
+        key: For each occasion another one.
+
+        rank: This one.
+    """
+
+    def __init__(self, store: Any, key: str, rank: int) -> None:
+        self._store, self._key, self._rank = store, f"{key}, clocks", rank
+        self._own = own_clock()
+        self._place: int | None = None  # among the clocks, of who answers for one
+
+    def tell(self) -> None:
+        """Say which clock this is, before all have met."""
+        if self._rank == 0:
+            self._store.set(f"{self._key}: of rank 0", self._own)
+        if self._store.add(f"{self._key}: {self._own}", 1) == 1:
+            self._place = self._store.add(f"{self._key}: how many", 1)
+            self._store.set(f"{self._key}: {self._place}", self._own)
+
+    def compare(self) -> bool:
+        """Ask each other clock, or answer for one; once all have told theirs.
+
+        Returns:
+            Whether there is more than one, so that some have been kept busy.
+        """
+        clocks = self._store.add(f"{self._key}: how many", 0)
+        if clocks < 2:
+            return False
+        rounds = max(_FEWEST, min(ROUNDS, _IN_ALL // clocks))
+        is_other = self._own != self._store.get(f"{self._key}: of rank 0").decode()
+        with contextlib.suppress(RuntimeError):  # whoever does not answer has gone
+            if self._rank == 0:
+                for place in range(1, clocks + 1):
+                    self._ask(place, rounds)
+            elif self._place is not None and is_other:
+                for turn in range(rounds):
+                    self._heard(f"{self._place}, asked {turn}")
+                    self._say(f"{self._place}, answered {turn}", str(now_ns()))
+        return True
+
+    def _ask(self, place: int, rounds: int) -> None:
+        clock = self._store.get(f"{self._key}: {place}").decode()
+        if clock == self._own:
+            return
+        found = []
+        for turn in range(rounds):
+            asked_ns = now_ns()
+            self._say(f"{place}, asked {turn}", "")
+            said_ns = int(self._heard(f"{place}, answered {turn}"))
+            found.append(_round(asked_ns, said_ns, now_ns()))
+        took_ns, offset_ns = min(found)
+        self._store.set(
+            f"{self._key}: offset of {clock}", f"{offset_ns} {took_ns // 2 + 1}"
+        )
+
+    def _say(self, what: str, text: str) -> None:
+        self._store.set(f"{self._key}: {what}", text)
+
+    def _heard(self, what: str) -> str:
+        key = f"{self._key}: {what}"
+        self._store.wait([key], _ANSWERS)
+        said: bytes = self._store.get(key)
+        self._store.delete_key(key)
+        return said.decode()
+
+    def offset(self, *, since_s: float) -> Offset | None:
+        """What is added to this clock to have that of rank 0; None if it is not known.
+
+        Args:
+            since_s: How long ago they were compared.
+        """
+        if self._own == self._store.get(f"{self._key}: of rank 0").decode():
+            return Offset(0, 0)
+        key = f"{self._key}: offset of {self._own}"
+        if not self._store.check([key]):
+            return None
+        offset_ns, error_ns = map(int, self._store.get(key).split())
+        return Offset(offset_ns, error_ns + round(since_s * _DRIFT_NS))
+
+
+def _round(asked_ns: int, said_ns: int, heard_ns: int) -> tuple[int, int]:
+    """How long a question took, and how far the clocks are then apart."""
+    return heard_ns - asked_ns, (asked_ns + heard_ns) // 2 - said_ns
 
 
 def between(

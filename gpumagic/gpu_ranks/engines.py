@@ -9,9 +9,11 @@ line has ended, and while it still runs.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ _CODE = "__import__('gpumagic.gpu_ranks.on_engine', fromlist=['answer']).answer(
 _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
 _ENDS_S = 0.2
+_ANSWERS_S = 10.0  # the controller, of itself
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 _MISSING = ("ModuleNotFoundError", "ImportError")
 
@@ -40,6 +43,11 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
         namespace: The names.
     """
     package = sys.modules.get("ipyparallel")
+    if package is None and not _is_installed():
+        raise MissingPackage(
+            "there is no cluster here: ipyparallel is not installed",
+            "pip install 'gpumagic[ranks]', then start one; %gpu_ranks? has the lines",
+        )
     if package is None:
         raise MissingPackage(
             "there is no cluster here: ipyparallel has not been imported",
@@ -53,6 +61,12 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
             "rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
     return found[-1]
+
+
+def _is_installed() -> bool:
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec("ipyparallel") is not None
+    return False
 
 
 def _client_of(value: Any, package: Any) -> Any | None:
@@ -213,11 +227,28 @@ class Engines:
 
     def _busy(self, targets: Sequence[int]) -> list[int]:
         """By what the controller says, and what it may not have heard of yet."""
-        said = self.client.queue_status(list(targets))
+        said = self._queues(targets)
         sent = getattr(self.client, "_outstanding_dict", {})
         numbers = getattr(self.client, "_engines", {})
         own = {numbers.get(uuid) for uuid, messages in dict(sent).items() if messages}
         return [e for e in targets if said.get(e, {}).get("queue") or e in own]
+
+    def _queues(self, targets: Sequence[int]) -> dict[Any, Any]:
+        """What the controller says; ipyparallel would wait for it without an end."""
+        said: list[dict[Any, Any]] = []
+
+        def ask() -> None:
+            said.append(self.client.queue_status(list(targets)))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_ANSWERS_S)
+        if not said:
+            raise GpuMagicError(
+                "the cluster does not answer: it was stopped, or its host is gone",
+                "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
+            )
+        return said[0]
 
     def ask(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
@@ -261,7 +292,10 @@ class Engines:
 def _range(part: str, there: Sequence[int]) -> list[int]:
     first, dash, last = part.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise GpuMagicError(f"{part!r} names no engines", "write --on 0,2 or --on 0-3")
+        raise GpuMagicError(
+            f"{part!r} names no engines: they have numbers",
+            "write --on 0,2 or --on 0-3; %gpu_ranks tells which is on which host",
+        )
     ends = int(first), int(last if dash else first)
     for number in ends:
         if number not in there:

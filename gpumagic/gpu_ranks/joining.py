@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import ipaddress
 import os
 import socket
 import sys
 import threading
 import time
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import psutil
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank, reducing
+from gpumagic.gpu_ranks.clocks import ByStore
 
 _PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
 _LATER = dt.timedelta(
@@ -23,8 +28,22 @@ _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _LOOK_S = 0.0005
 _NS = 1_000_000_000
 _HERE = "127.0.0.1"
+_NETWORK = "GLOO_SOCKET_IFNAME"
+_REACH_S = 2.0  # in which an address answers, or leads nowhere
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
+
+
+def choices(asked: dict[str, Any]) -> dict[str, Any]:
+    """Which GPUs this process may be given, and who has started it.
+
+    Args:
+        asked: `engine`.
+    """
+    return on_rank.seat(asked["engine"]) | {
+        "choices": on_rank.choices(),
+        "launcher": on_rank.launcher(),
+    }
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
@@ -59,13 +78,87 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     """
     import torch.distributed as dist
 
-    address = _HERE if asked["one_host"] else socket.gethostname()
     store = dist.TCPStore(
-        address, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE
+        _HERE, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE
     )
     _stores.clear()
     _stores[store.port] = store  # it has to live until `join`
-    return on_rank.seat(asked["engine"]) | {"address": address, "port": store.port}
+    addresses = [_HERE] if asked["one_host"] else _own_addresses()
+    return on_rank.seat(asked["engine"]) | {"addresses": addresses, "port": store.port}
+
+
+def reach(asked: dict[str, Any]) -> dict[str, Any]:
+    """Which addresses of rank 0 this process gets through to.
+
+    Args:
+        asked: `addresses`, `port`, `engine`.
+    """
+    addresses = asked["addresses"]
+    with ThreadPoolExecutor(max_workers=len(addresses) or 1) as tries:
+        got = list(tries.map(lambda each: _answers(each, asked["port"]), addresses))
+    reached = [each for each, is_it in zip(addresses, got, strict=True) if is_it]
+    return on_rank.seat(asked["engine"]) | {"reached": reached}
+
+
+def _answers(address: str, port: int) -> bool:
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address, port), timeout=_REACH_S),
+    ):
+        return True
+    return False
+
+
+def _own_addresses() -> list[str]:
+    """All that others may reach this host by; those that its name stands for first."""
+    own = [
+        each.address
+        for its in psutil.net_if_addrs().values()
+        for each in its
+        if each.family in {socket.AF_INET, socket.AF_INET6}
+    ]
+    named: list[str] = []
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(socket.gethostname(), None)
+        named = [str(each[4][0]) for each in found]
+    every = sorted(own, key=lambda each: (each not in named, ":" in each))
+    # What is a host's own to itself would be taken for this one on others as well.
+    usable = (each for each in every if not _is_local(each))
+    return [*dict.fromkeys(usable), socket.gethostname()]
+
+
+def _is_local(address: str) -> bool:
+    told = ipaddress.ip_address(address.partition("%")[0])
+    return told.is_loopback or told.is_link_local
+
+
+def _interface(address: str) -> str | None:
+    """The network by which this process gets to an address."""
+    own = ""
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)
+        family, kind, _, _, place = found[0]
+        with socket.socket(family, kind) as way:
+            way.connect(place)  # which sends nothing
+            own = way.getsockname()[0]
+    return next(
+        (
+            str(name)
+            for name, its in psutil.net_if_addrs().items()
+            if own in {each.address for each in its}
+        ),
+        None,
+    )
+
+
+def _name_network(address: str) -> None:
+    """Let gloo use the network by which the ranks have met.
+
+    Else it takes the one that the host's name stands for, which may lead nowhere.
+    """
+    name = None if address == _HERE else _interface(address)
+    if name is not None:
+        os.environ.setdefault(_NETWORK, name)
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +178,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_PORT": asked["port"],
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
+    _name_network(asked["address"])
     store = _stores.pop(asked["port"], None)  # from here on the group holds it
     try:
         if dist.is_initialized():
@@ -109,7 +203,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     return on_rank.seat(asked["engine"])
 
 
-def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> None:
+def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks | None:
     """Wait for the other ranks of the group, if all of them are to come.
 
     It goes through the group's store, since a collective is the user's: one that a rank
@@ -121,24 +215,64 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> None:
         ranks: How many are to come.
 
         within_s: How long to wait.
+
+    Returns:
+        How the clocks of their hosts stand to each other; None without others, and
+        where time is a model's.
     """
     distributed = sys.modules.get("torch.distributed")
-    _, world_size, _ = on_rank.group()
-    if distributed is None or world_size != ranks or ranks < 2:
-        return
+    rank, world_size, _ = on_rank.group()
+    if distributed is None or rank is None or world_size != ranks or ranks < 2:
+        return None
     store_of = getattr(distributed.distributed_c10d, "_get_default_store", None)
     if store_of is None:
-        return
-    store, until_s = store_of(), time.monotonic() + within_s
-    box = simulated_box()
-    now_ns = 0 if box is None else round(box.time_s * _NS)
-    store.set(f"{key}, clock {distributed.get_rank()}", str(now_ns))
+        return None
+    store, box = store_of(), simulated_box()
+    if box is not None:
+        _let_pass(store, box, key, ranks, within_s)
+        return None
+    clocks = ByStore(store, key, rank)
+    clocks.tell()
+    if not _all_came(store, key, ranks, within_s):
+        return None
+    compared_s = time.monotonic()
+    if clocks.compare():  # who has had no part in it would begin before the others
+        _all_came(store, f"{key}, compared", ranks, within_s)
+    return Clocks(clocks, compared_s)
+
+
+def _all_came(store: Any, key: str, ranks: int, within_s: float) -> bool:
+    """Wait until as many have said under a key that they are there."""
+    until_s = time.monotonic() + within_s
     store.add(key, 1)
     # `time.sleep` would move the clock of a simulated machine.
     pause = threading.Event()
     while (came := store.add(key, 0)) < ranks and time.monotonic() < until_s:
         pause.wait(_LOOK_S)
-    if box is not None and came >= ranks:
-        # Who waits for others lets time pass, also on a clock that is a model's.
-        told = store.multi_get([f"{key}, clock {rank}" for rank in range(ranks)])
+    return bool(came >= ranks)
+
+
+def _let_pass(store: Any, box: Any, key: str, ranks: int, within_s: float) -> None:
+    """Who waits for others lets time pass, also on a clock that is a model's."""
+    now_ns = round(box.time_s * _NS)
+    rank, _, _ = on_rank.group()
+    store.set(f"{key}, clock {rank}", str(now_ns))
+    if _all_came(store, key, ranks, within_s):
+        told = store.multi_get([f"{key}, clock {each}" for each in range(ranks)])
         box.pass_time(max(0, max(map(int, told)) - now_ns) / _NS)
+
+
+class Clocks(NamedTuple):
+    """Those of the hosts of one group, and when they were compared."""
+
+    compared: ByStore
+    at_s: float
+
+    def told(self) -> dict[str, int | None]:
+        """What is added to this one to have that of rank 0, as it goes out."""
+        offset = None
+        with contextlib.suppress(RuntimeError):  # the group has died meanwhile
+            offset = self.compared.offset(since_s=time.monotonic() - self.at_s)
+        if offset is None:
+            return {}
+        return {"offset_ns": offset.ns, "offset_error_ns": offset.error_ns}

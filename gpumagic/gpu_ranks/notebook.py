@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import analysis
+from gpumagic.gpu_ranks import analysis, choosing
 from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
@@ -97,13 +98,29 @@ class Notebook:
         """All or nothing: each engine is asked whether it could before any does."""
         targets = self._free(engines, options)
         local = self._local_ranks(engines, targets)
+        asked = self._asked(engines, "choices", targets)
+        askers = {engine: _asker(asked, engine) for engine in targets}
+        box = simulated_box()
+        if box is not None and not any(each.choices for each in askers.values()):
+            raise GpuMagicError(
+                "the engines have no GPU: it is this notebook alone that simulates one",
+                f"%px import gpumagic; {box.call()}",
+            )
+        if choosing.are_given(askers):
+            by = choosing.given_by(askers)
+            return replace(_seats_of(asked), already=True, given_by=by)
+        names = choosing.names_of(askers)
 
         def choose(*, dry_run: bool) -> SeatsReport:
             asked = self._asked(
                 engines,
                 "choose",
                 targets,
-                lambda e: {"gpu": local[e], "local_rank": local[e], "dry_run": dry_run},
+                lambda e: {
+                    "gpu": names[e],
+                    "local_rank": local[e],
+                    "dry_run": dry_run,
+                },
             )
             return _seats_of(asked)
 
@@ -127,6 +144,7 @@ class Notebook:
                 f"engine {first} cannot begin a group: {getattr(why, 'text', '')}",
                 "pip install gpumagic[torch] where the engines are, or --on others",
             )
+        address = self._reached(engines, targets, place)
         asked = self._asked(
             engines,
             "join",
@@ -136,7 +154,7 @@ class Notebook:
                 "world_size": len(targets),
                 "local_rank": local[engine],
                 "backend": options.backend,
-                "address": place["address"],
+                "address": address,
                 "port": place["port"],
                 "most_whole": self._most_whole,
             },
@@ -145,11 +163,34 @@ class Notebook:
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
         return report
 
+    def _reached(
+        self, engines: Engines, targets: Sequence[int], place: Mapping[str, Any]
+    ) -> str:
+        """The first address of rank 0 that all get through to."""
+        addresses, port = place["addresses"], place["port"]
+        if len(addresses) == 1:
+            return str(addresses[0])
+        others = targets[1:]
+        tried = self._asked(
+            engines, "reach", others, lambda _: {"addresses": addresses, "port": port}
+        )
+        got = {each: tried.said(each).get("reached") or () for each in others}
+        for address in addresses:
+            if all(address in its for its in got.values()):
+                return str(address)
+        worst = min(others, key=lambda each: len(got[each]))
+        host = tried.said(worst).get("host")
+        raise GpuMagicError(
+            f"engine {worst} ({host}) gets through to no address that all reach of "
+            f"{place['host']}: tried {listed(addresses)}, port {port}",
+            "let the hosts reach each other's TCP ports (firewall), or --on others",
+        )
+
     def _local_ranks(
         self, engines: Engines, targets: Sequence[int]
     ) -> Mapping[int, int]:
         """The place of each engine on its host."""
-        met: Counter[str] = Counter()
+        met: Counter[tuple[str, str | None]] = Counter()
         local = {}
         asked = self._asked(engines, "seat", targets)
         for engine, seat in zip(targets, asked.checked(), strict=True):
@@ -158,8 +199,8 @@ class Notebook:
                     f"engine {engine} does not answer: {getattr(seat, 'text', '')}",
                     "type %gpu_ranks to see who does, and --on to name them",
                 )
-            local[engine] = met[seat.host]
-            met[seat.host] += 1
+            local[engine] = met[seat.host, seat.machine]
+            met[seat.host, seat.machine] += 1
         return local
 
     # ------------------------------------------------------------------- cells
@@ -250,6 +291,20 @@ def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
         panel.interrupted(asked.running)
         with contextlib.suppress(KeyboardInterrupt):
             wait_for(asked, each_moment=lambda: panel.see(asked))
+
+
+def _asker(asked: Asked, engine: int) -> choosing.Asker:
+    """What an engine has said of the GPUs that it may have; nothing where it failed."""
+    said = asked.said(engine)
+    rows = said.get("choices") or ()
+    host, machine = str(said.get("host")), said.get("machine")
+    return choosing.Asker(
+        host,
+        (host, machine),
+        tuple(choosing.Choice(*row) for row in rows),
+        (said.get("gpu") or {}).get("uuid"),
+        said.get("launcher"),
+    )
 
 
 def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:

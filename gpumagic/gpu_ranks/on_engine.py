@@ -28,7 +28,9 @@ def answer(request: str) -> None:
         "warm": _warm_up,
         "run": _run,
         "meet": lambda asked: _say(joining.meet(asked)),
+        "reach": lambda asked: _say(joining.reach(asked)),
         "join": lambda asked: _say(joining.join(asked)),
+        "choices": lambda asked: _say(joining.choices(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
     kinds[asked["kind"]](asked)
@@ -49,13 +51,19 @@ def _run(asked: dict[str, Any]) -> None:
     shell, engine = get_ipython(), asked["engine"]
     rank, _, _ = on_rank.group()
     measured = on_rank.Measured()
+    clocks: joining.Clocks | None = None
+
+    def together() -> None:
+        nonlocal clocks
+        clocks = joining.meet_all(asked["key"], asked["ranks"])
+
     try:
         with (
             Lookout(_say, rank=rank, engine=engine, driver=open_driver),
             on_rank.measuring(
                 engine=engine,
                 names=asked["names"],
-                together=lambda: joining.meet_all(asked["key"], asked["ranks"]),
+                together=together,
             ) as measured,
         ):
             outcome = shell.run_cell(asked["cell"], store_history=False)
@@ -66,7 +74,8 @@ def _run(asked: dict[str, Any]) -> None:
     finally:
         if measured.said is not None:
             on_rank.warm_up()  # where this cell was the one that has imported torch
-            _say(_fitting(measured.said, asked))
+            clocked = measured.said | (clocks.told() if clocks is not None else {})
+            _say(_fitting(clocked, asked))
 
 
 def _fitting(said: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_open.communication import marks_on_the_host
 from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
+from gpumagic.gpu_ranks.clocks import own_clock
 from gpumagic.gpu_ranks.collectives_seen import numbers, with_groups
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.report.places import Places, line_in
@@ -49,6 +50,16 @@ _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _MOST_NAMES = 10
 _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
+_MOST_CHOICES = 64
+_LAUNCHERS = (  # what each sets for every task
+    ("SLURM_PROCID", "Slurm"),
+    ("OMPI_COMM_WORLD_RANK", "Open MPI"),
+    ("PALS_RANKID", "PALS"),
+    ("FLUX_TASK_RANK", "Flux"),
+    ("PMI_RANK", "MPI"),
+    ("PMIX_RANK", "MPI"),
+    ("TORCHELASTIC_RUN_ID", "torchrun"),
+)
 _OF_TWO = frozenset({"send", "recv", "send_recv"})
 _PCI = Path("/sys/bus/pci/devices")
 _NETWORK_CARDS = Path("/sys/class/infiniband")
@@ -74,6 +85,7 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "world_size": world_size,
         "engine": engine,
         "host": os.environ.get(HOST_VARIABLE) or socket.gethostname(),
+        "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
         "gpu": None if row is None else _gpu(row),
@@ -84,6 +96,27 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "simulated": told.simulated,
         "backend": backend,
     }
+
+
+def choices() -> list[list[Any]]:
+    """What this process may be given: number and UUID of each, in the order of CUDA.
+
+    That is what it was started with: whoever has started it, a batch system or a user,
+    may have left the others to somebody else.
+    """
+    from gpumagic.gpu_select.machine import places
+    from gpumagic.gpu_select.situation import allowed_places, look
+
+    situation = look(open_driver())
+    allowed = allowed_places(situation)
+    found = places(situation.inventory) if allowed is None else allowed
+    return [[each.gpu.index, each.uuid] for each in found][:_MOST_CHOICES]
+
+
+def launcher() -> str | None:
+    """Who has started this process as one task of many; None if nobody is known."""
+    found = (name for variable, name in _LAUNCHERS if variable in os.environ)
+    return next(found, None)
 
 
 _seen: dict[tuple[Any, ...], SelectReport] = {}  # the last, by what it depended on
@@ -171,7 +204,9 @@ def _network_far(pci_address: str | None) -> bool | None:
     """Whether no network card is on the GPU's socket; None where none is known."""
     if pci_address is None:
         return None
-    at = _socket_of(_PCI / pci_address.lower().removeprefix("0000")[-12:])
+    domain, _, place = pci_address.lower().partition(":")
+    # NVML writes the domain with eight digits, Linux with four.
+    at = _socket_of(_PCI / f"{domain[-4:]:0>4}:{place}")
     cards = {_socket_of(card / "device") for card in _each(_NETWORK_CARDS)} - {None}
     return None if at is None or not cards else at not in cards
 

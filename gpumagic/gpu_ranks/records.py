@@ -56,6 +56,8 @@ class Seat(Record):
         world_size: How many ranks its group has; None without one.
 
         backend: Of its group, "nccl" or "gloo"; None without one.
+
+        machine: What tells apart machines that have one name; None if unknown.
     """
 
     name: int
@@ -75,6 +77,7 @@ class Seat(Record):
     simulated: bool = False
     world_size: int | None = None
     backend: str | None = None
+    machine: str | None = None
 
 
 class Misplaced(enum.Enum):

@@ -35,6 +35,11 @@ class SeatsReport(Report):
         group_died: Whether the group cannot be used any more, and why.
 
         chosen: Whether these seats have just been chosen.
+
+        already: Whether they were to be chosen, and each had a GPU of its own from its
+            start on, so that nothing was changed.
+
+        given_by: Who has given it, "Slurm"; None if nobody is known.
     """
 
     seats: tuple[Seat, ...]
@@ -43,6 +48,8 @@ class SeatsReport(Report):
     backend: str | None = None
     group_died: str | None = None
     chosen: bool = False
+    already: bool = False
+    given_by: str | None = None
 
 
 @dataclass(frozen=True)

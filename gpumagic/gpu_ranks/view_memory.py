@@ -17,7 +17,12 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_ranks.view_where import Names, unfinished_headline, unfinished_notes
+from gpumagic.gpu_ranks.view_where import (
+    Names,
+    is_in_script,
+    unfinished_headline,
+    unfinished_notes,
+)
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
     bytes_text,
@@ -267,7 +272,12 @@ def _every_name(report: RanksReport, names: Names) -> Table:
 
 def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.unfinished:
-        yield from unfinished_notes(report.unfinished, names, died=report.group_died)
+        yield from unfinished_notes(
+            report.unfinished,
+            names,
+            died=report.group_died,
+            in_script=bool(report.told_by) or is_in_script(report.seats),
+        )
         if report.memory:
             text = f"of those that finished: {memory_text(report, names)}"
             yield Note("note", text)

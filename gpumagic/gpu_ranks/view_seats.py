@@ -128,6 +128,9 @@ def _whole(report: SeatsReport, names: Names) -> str:
     if not any(each.gpu for each in seats):
         return f"{said}, without a GPU"
     as_numbered = all(each.local_rank == each.gpu_number for each in seats)
+    if report.already:
+        by = report.given_by or "its launcher"
+        return f"{said}: {by} has given each a GPU of its own; nothing was changed"
     if len(seats) == 1:
         text = f"{said}, on GPU {seats[0].gpu_number}"
     elif report.chosen and as_numbered:

@@ -33,6 +33,7 @@ from gpumagic.gpu_open.view_shares import Row, joined
 from gpumagic.gpu_ranks import view_memory, view_seats
 from gpumagic.gpu_ranks.view_where import (
     Names,
+    is_in_script,
     unfinished_headline,
     unfinished_notes,
     unfinished_table,
@@ -266,7 +267,11 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
         yield Note("problem", waiting_text(each, names))
     if report.unfinished:
         yield from unfinished_notes(
-            report.unfinished, names, died=report.group_died, told=report.waiting
+            report.unfinished,
+            names,
+            died=report.group_died,
+            told=report.waiting,
+            in_script=bool(report.told_by) or is_in_script(report.seats),
         )
         slow = _slow(report)
         if slow is not None:

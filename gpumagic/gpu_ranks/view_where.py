@@ -31,6 +31,9 @@ _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
 _WORKS, _SILENT = "works", "does not answer"
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
+_RESTART_JOB = (
+    "start the job anew from what it saved last: `torchrun --max-restarts=3` does so"
+)
 
 _TOLD_BY = {
     "flight recorder": "torch's flight recorder: which collectives each rank has "
@@ -231,6 +234,7 @@ def unfinished_notes(
     *,
     died: str | None = None,
     told: Iterable[Waiting] = (),
+    in_script: bool = False,
 ) -> Iterator[Note]:
     """What is not in the first line: where they were, and how to go on.
 
@@ -242,6 +246,8 @@ def unfinished_notes(
         died: Why the group cannot be used any more.
 
         told: What has been told of ranks that others wait for.
+
+        in_script: Whether a launcher has started them, so that there are no engines.
     """
     known = {name for each in told for name, _ in each.lines}
     at = [each for each in unfinished if each.line is not None and each.why != "lost"]
@@ -251,11 +257,18 @@ def unfinished_notes(
         yield Note(kind, f"{names.one(each.name)} was at {line}")
     gone = [each for each in unfinished if each.why == "died"]
     if died is not None or gone:
+        anew = _RESTART_JOB if in_script else _REBUILD
         why = _clean(died or "one of its ranks is gone")
-        yield Note("problem", f"the group cannot be used any more: {why}", _REBUILD)
+        yield Note("problem", f"the group cannot be used any more: {why}", anew)
     if any(each.why == "interrupted" for each in unfinished) and died is None:
         text = "ranks that were interrupted may disagree on what comes next"
-        yield Note("warning", text, "`%gpu_ranks group` lets all begin anew")
+        again = _RESTART_JOB if in_script else "`%gpu_ranks group` lets all begin anew"
+        yield Note("warning", text, again)
+
+
+def is_in_script(seats: Sequence[Seat]) -> bool:
+    """Whether a launcher has started these ranks, and not a cluster of engines."""
+    return bool(seats) and all(each.engine is None for each in seats)
 
 
 def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Details]:

@@ -152,6 +152,10 @@ class Box:
     ) -> None:
         self._take_out()
 
+    def call(self) -> str:
+        """What to type for the same machine in another process."""
+        return dataclasses.replace(self._request, as_cuda=self.as_cuda).call()
+
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
 

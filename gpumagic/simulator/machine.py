@@ -260,7 +260,7 @@ class MachineRequest(Record):
             or self.allocator is not None
             or (self.host, self.rank) != (None, None)
         ):  # the magic has no options for these
-            return f"{self._call()}, then %gpu_select {request}"
+            return f"{self.call()}, then %gpu_select {request}"
         memory = "".join(str(self.memory).split())
         options = [
             *(["--as-cuda"] if self.as_cuda else []),
@@ -269,7 +269,8 @@ class MachineRequest(Record):
         ]
         return " ".join([f"%gpu_select {request} --simulate {self.machine}", *options])
 
-    def _call(self) -> str:
+    def call(self) -> str:
+        """What to type for the same machine in another process."""
         named = {
             "as_cuda": (self.as_cuda, False),
             "memory": (self.memory, None),

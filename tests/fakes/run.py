@@ -165,14 +165,16 @@ def run_module(module: str, *arguments: str, **options: Any) -> FakeRun:
 
 
 def machine_environment(
-    folder: Path, scenario: str = "four_gpus", install: tuple[str, ...] = tuple(SONAMES)
+    folder: Path,
+    scenario: str | Path = "four_gpus",
+    install: tuple[str, ...] = tuple(SONAMES),
 ) -> dict[str, str]:
     """The environment of any process that is to run on a fake machine.
 
     Args:
         folder: Where its log of cuInit is written, as "log".
 
-        scenario: A file in scenarios/ by its name.
+        scenario: A file in scenarios/ by its name, or any other file by its path.
 
         install: Which libraries can be found there.
     """

@@ -377,6 +377,19 @@ SAMPLES = (
         ),
     ),
     (
+        "seats-given",
+        SeatsReport(
+            tuple(
+                replace(each, gpu_number=0, local_rank=None)  # each sees its own alone
+                for each in seats(
+                    8, rank=False, confirmed=False, torch=None, driver=None
+                )
+            ),
+            already=True,
+            given_by="Slurm",
+        ),
+    ),
+    (
         "seats-shared",
         SeatsReport(
             (

@@ -5,14 +5,13 @@ The tests follow each other: a group is begun, used, hung, killed and begun anew
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
 
 pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
@@ -23,55 +22,19 @@ pytestmark = [
 ]
 
 
-class Cluster:
+class Cluster(Notebook):
     """Four engines, and a shell in this process that has their client as `rc`."""
 
     def __init__(self, folder):
         import ipyparallel as ipp
-        from IPython.core.interactiveshell import InteractiveShell
 
         self.cluster = ipp.Cluster(n=4, log_level=40, profile_dir=str(folder / "four"))
-        self.client = self.cluster.start_and_connect_sync(activate=False)
-        InteractiveShell.clear_instance()
-        self.shell = InteractiveShell.instance(colors="nocolor")
-        self.shell.user_ns["rc"] = self.client
-        self.shell.run_line_magic("load_ext", "gpumagic")
-
-    def ask(self, line=""):
-        """The report of a line; an error that is expected is raised."""
-        return self._run(f"%gpu_ranks {line} -o -q")
-
-    def cell(self, body, line=""):
-        """The report of a cell."""
-        return self._run(f"%%gpu_ranks {line} -o -q\n{body}")
-
-    def _run(self, source):
-        outcome = self.shell.run_cell(source)
-        error = outcome.error_before_exec or outcome.error_in_exec
-        if error is not None:
-            raise error
-        return outcome.result
-
-    def busy(self):
-        """Engines that run something."""
-        said = self.client.queue_status()
-        return [each for each in self.client.ids if said.get(each, {}).get("queue")]
-
-    def rest(self, within_s=20):
-        """Wait until no engine has anything to do."""
-        until_s = time.monotonic() + within_s
-        while self.busy():
-            assert time.monotonic() < until_s, self.client.queue_status()
-            time.sleep(0.05)
+        super().__init__(self.cluster.start_and_connect_sync(activate=False))
 
     def end(self):
         """No engine is left."""
-        from IPython.core.interactiveshell import InteractiveShell
-
-        self.shell.run_line_magic("unload_ext", "gpumagic")
-        self.client.close()
+        super().end()
         self.cluster.stop_cluster_sync()
-        InteractiveShell.clear_instance()
 
 
 @pytest.fixture(scope="module")
@@ -87,25 +50,6 @@ def four(tmp_path_factory):
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
-
-
-@contextlib.contextmanager
-def ctrl_c(*after_s):
-    """Press Ctrl-C in this process, so many seconds from now, while the block runs."""
-    interrupt = (os.getpid(), signal.SIGINT)
-    timers = [threading.Timer(seconds, os.kill, interrupt) for seconds in after_s]
-    for timer in timers:
-        timer.start()
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-
-
-def whys(report):
-    """What has become of ranks that gave no whole answer."""
-    return {each.name: each.why for each in report.unfinished}
 
 
 # --------------------------------------------------------------- before a group

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.errors import UsageProblem
+from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.gpu_ranks.options import options_of
 
 NOTHING = {
@@ -59,3 +60,15 @@ def test_names_are_of_the_memory():
 
     assert found.memory
     assert (found.hang_s, found.on) == (2.0, "0-3")
+
+
+def test_a_cluster_that_was_stopped(monkeypatch):
+    """Its controller never answers: that is said, where ipyparallel waits for ever."""
+    from gpumagic.gpu_ranks import engines
+
+    for_ever = threading.Event()
+    client = SimpleNamespace(queue_status=lambda _: for_ever.wait())
+    monkeypatch.setattr(engines, "_ANSWERS_S", 0.01)
+    with pytest.raises(GpuMagicError, match="was stopped"):
+        engines.Engines(client).busy([0, 1])
+    for_ever.set()

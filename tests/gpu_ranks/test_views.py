@@ -223,6 +223,15 @@ def test_after_a_dead_group_the_line_that_rebuilds_it():
     assert "`%gpu_ranks group` begins it anew" in text(lone)
 
 
+def test_outside_a_notebook_the_line_that_helps_there():
+    """A job that a launcher has started has no magic to type."""
+    died = Unfinished(1, "died", "it was killed")
+    told = text(RanksReport((), unfinished=(died,), told_by="flight recorder"))
+
+    assert "torchrun --max-restarts" in told
+    assert "%gpu_ranks group" not in told
+
+
 def test_each_of_many_failures_can_be_looked_up():
     """The first line names the gravest; all are folded."""
     shown = str(REPORTS["times-died"].show("unfinished"))

@@ -1,0 +1,137 @@
+"""Shares the GPUs of each host out among its engines, or says why that cannot be. Pure.
+
+What an engine may be given is what it was started with. A batch system that gives each
+task one GPU has shared out already, and one that gives a job some of the GPUs of a host
+has left the others to somebody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.report.units import count_text, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+_DOCTOR = "`%px %gpu_doctor` tells what is missing on each"
+
+
+class Choice(NamedTuple):
+    """A GPU that an engine may be given."""
+
+    number: int  # as nvidia-smi counts those that it lists for this engine
+    uuid: str | None
+
+
+@dataclass(frozen=True)
+class Asker:
+    """An engine that is to have a GPU.
+
+    Attributes:
+        host: What its host is called.
+
+        machine: What tells its host apart from others.
+
+        choices: What it may be given, in the order of CUDA.
+
+        gpu: The UUID of its current device; None for none.
+
+        given_by: Who has started it as one of many tasks; None if nobody is known.
+    """
+
+    host: str
+    machine: Hashable
+    choices: tuple[Choice, ...]
+    gpu: str | None
+    given_by: str | None = None
+
+
+def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
+    """What each engine is given, as `gpu_select` takes it.
+
+    Who may have one GPU alone keeps it, and all others take the first that is left.
+
+    Args:
+        askers: By engine, in the order in which they take.
+
+    Raises:
+        GpuMagicError: There is none for one of them.
+    """
+    without = [engine for engine, asker in askers.items() if not asker.choices]
+    if without:
+        sees = "sees" if len(without) == 1 else "see"
+        raise GpuMagicError(
+            f"nothing was changed: {_engines(without)} {sees} no GPU", _DOCTOR
+        )
+    taken: dict[tuple[Hashable, Choice], int] = {}
+    found = {}
+    for engine, asker in sorted(
+        askers.items(), key=lambda each: len(each[1].choices) > 1
+    ):
+        free = [e for e in asker.choices if (asker.machine, e) not in taken]
+        if not free:
+            raise _none_left(askers, engine, taken)
+        taken[asker.machine, free[0]] = engine
+        found[engine] = _name(free[0], asker.choices)
+    return found
+
+
+def _name(choice: Choice, among: Sequence[Choice]) -> str:
+    """Its number, but of slices of one GPU the UUID."""
+    numbers = [each.number for each in among]
+    is_slice = numbers.count(choice.number) > 1 and choice.uuid is not None
+    return str(choice.uuid if is_slice else choice.number)
+
+
+def _none_left(
+    askers: Mapping[int, Asker],
+    engine: int,
+    taken: Mapping[tuple[Hashable, Choice], int],
+) -> GpuMagicError:
+    asker = askers[engine]
+    by = asker.given_by or "whoever started them"
+    if len(asker.choices) == 1:
+        other = taken[asker.machine, asker.choices[0]]
+        hint = (
+            "ask for one each: srun --gpus-per-task=1"
+            if asker.given_by == "Slurm"
+            else "let each see a GPU of its own (CUDA_VISIBLE_DEVICES)"
+        )
+        return GpuMagicError(
+            f"nothing was changed: {by} has given {_engines(sorted([other, engine]))} "
+            f"of {asker.host} the same GPU, and no other",
+            f"{hint}; or use one of them: --on",
+        )
+    here = [e for e, each in askers.items() if each.machine == asker.machine]
+    gpus = len({choice for e in here for choice in askers[e].choices})
+    first = [e for e in askers if e not in here or e in here[:gpus]]
+    return GpuMagicError(
+        f"nothing was changed: {asker.host} has {count_text(gpus, 'GPU')} for "
+        f"{count_text(len(here), 'engine')}",
+        f"start as many engines as GPUs, or `%gpu_ranks select --on "
+        f"{','.join(map(str, first))}`",
+    )
+
+
+def _engines(engines: Sequence[int]) -> str:
+    word = "engine" if len(engines) == 1 else "engines"
+    return f"{word} {listed([str(each) for each in engines])}"
+
+
+def are_given(askers: Mapping[int, Asker]) -> bool:
+    """Whether each sees one GPU alone, which is no other's, from its start on."""
+    mine = {
+        (asker.machine, asker.choices[0])
+        for asker in askers.values()
+        if len(asker.choices) == 1 and asker.gpu == asker.choices[0].uuid
+    }
+    return len(mine) == len(askers)
+
+
+def given_by(askers: Mapping[int, Asker]) -> str | None:
+    """Who has started them all, where it is one."""
+    by = {asker.given_by for asker in askers.values()}
+    return by.pop() if len(by) == 1 else None

@@ -1,0 +1,80 @@
+"""How the GPUs of a host are shared out among its engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_ranks.choosing import Asker, Choice, are_given, given_by, names_of
+
+_EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
+
+
+def asker(*choices, host="node0", gpu=None, by=None):
+    """An engine that may be given these."""
+    return Asker(host, host, choices, gpu, by)
+
+
+def test_local_rank_k_takes_the_kth():
+    """Where all see all, engines take them in order, on each host anew."""
+    names = names_of(
+        {e: asker(*_EIGHT, host=f"node{e // 2}") for e in range(4)},
+    )
+
+    assert names == {0: "0", 1: "1", 2: "0", 3: "1"}
+
+
+def test_only_what_the_job_was_given():
+    """A job that was given GPUs 4 to 7 takes none of the others'."""
+    names = names_of({e: asker(*_EIGHT[4:]) for e in range(4)})
+
+    assert names == {0: "4", 1: "5", 2: "6", 3: "7"}
+
+
+def test_who_may_have_one_alone_keeps_it():
+    """Others take what is left."""
+    names = names_of({0: asker(*_EIGHT), 1: asker(_EIGHT[0]), 2: asker(*_EIGHT)})
+
+    assert names == {0: "1", 1: "0", 2: "2"}
+
+
+def test_slices_are_named_by_their_uuids():
+    """Two slices of one GPU have one number."""
+    slices = Choice(0, "MIG-a"), Choice(0, "MIG-b")
+
+    assert names_of({0: asker(*slices), 1: asker(*slices)}) == {0: "MIG-a", 1: "MIG-b"}
+
+
+def test_more_engines_than_gpus():
+    """It is said how many there are, and which engines could do with them."""
+    with pytest.raises(GpuMagicError, match="node0 has 2 GPUs for 3 engines") as raised:
+        names_of({e: asker(*_EIGHT[:2]) for e in range(3)})
+
+    assert "--on 0,1" in raised.value.hint
+
+
+def test_one_gpu_given_to_two():
+    """The batch system has done so, and the hint says how it does otherwise."""
+    both = {e: asker(_EIGHT[3], gpu="GPU-3", by="Slurm") for e in (4, 5)}
+    with pytest.raises(GpuMagicError, match="engines 4 and 5") as raised:
+        names_of(both)
+
+    assert "--gpus-per-task=1" in raised.value.hint
+    assert not are_given(both)
+
+
+def test_an_engine_without_any():
+    """It is named, and none of the others is given one."""
+    with pytest.raises(GpuMagicError, match="engine 1 sees no GPU"):
+        names_of({0: asker(*_EIGHT), 1: asker()})
+
+
+def test_given_by_the_batch_system():
+    """Each task sees its own as number 0, and UUIDs tell that they are different."""
+    tasks = {
+        e: asker(Choice(0, f"GPU-{e}"), gpu=f"GPU-{e}", by="Slurm") for e in (0, 1)
+    }
+
+    assert are_given(tasks)
+    assert given_by(tasks) == "Slurm"
+    assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})

@@ -1,0 +1,179 @@
+"""What `%gpu_ranks` says of engines on two hosts, which `test_hosts` runs by itself.
+
+The tests follow each other: GPUs are chosen, a group is begun, used and killed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_ranks import hosts
+from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
+
+pytestmark = pytest.mark.filterwarnings("default")  # ipyparallel's own
+
+
+class Engines(Notebook):
+    """A controller beside this process, and two engines on each of two hosts."""
+
+    def __init__(self, machines, folder):
+        import ipyparallel as ipp
+
+        self.hosts = machines
+        self.cluster = ipp.Cluster(
+            n=0, controller_ip="*", log_level=40, profile_dir=str(folder / "two")
+        )
+        self.cluster.start_controller_sync()
+        self.client = client = self.cluster.connect_client_sync()
+        self.processes = []
+        for at, host in enumerate(machines.values()):
+            for _ in range(2):
+                self.start_engine(host)
+            # The first host's engines come first, as a batch system numbers tasks.
+            client.wait_for_engines(2 * (at + 1), timeout=120)
+        super().__init__(client)
+
+    def start_engine(self, host):
+        """Start one, as a task of a batch system would."""
+        security = Path(self.cluster.profile_dir) / "security"
+        (file,) = security.glob("*-engine.json")
+        self.processes.append(host.python("-m", "ipyparallel.engine", f"--file={file}"))
+
+    def end(self):
+        """No process is left."""
+        super().end()
+        self.cluster.stop_cluster_sync()
+        for process in self.processes:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The cluster; it is started once."""
+    if not hosts.is_inside():
+        pytest.skip("it needs a network of its own: see test_hosts.py")
+    folder = tmp_path_factory.mktemp("hosts")
+    with hosts.made(["node0", "node1"], folder) as machines:
+        cluster = Engines(machines, folder)
+        yield cluster
+        cluster.end()
+
+
+def test_hosts_are_told_apart(two):
+    """Each engine says its host; processes of two hosts may have one number."""
+    report = two.ask()
+
+    assert [each.host for each in report.seats] == ["node0"] * 2 + ["node1"] * 2
+    assert not report.findings
+    assert "2 hosts" in str(report)
+
+
+def test_a_group_over_two_hosts(two):
+    """They meet at an address that both hosts reach, though names mislead."""
+    report = two.ask("group")
+    told = two.client[:].apply_sync(lambda: __import__("os").environ["MASTER_ADDR"])
+
+    assert not report.unfinished, report
+    assert [each.rank for each in report.seats] == [0, 1, 2, 3]
+    assert [each.local_rank for each in report.seats] == [0, 1, 0, 1]
+    assert set(told) == {"10.99.0.10"}
+
+
+def test_a_straggler_on_the_other_host(two):
+    """It is named with its host; lanes have one clock, and its error."""
+    report = two.cell(
+        "import time, torch, torch.distributed as dist\n"
+        "x = torch.ones(8)\n"
+        "for step in range(5):\n"
+        "    if dist.get_rank() == 3: time.sleep(0.1)\n"
+        "    dist.all_reduce(x)\n"
+    )
+
+    assert not report.unfinished, report
+    assert report.slowest == 3
+    assert report.matched == 5
+    assert "rank 3 (node1)" in str(report)
+    assert 0 < report.clock_error_s < 0.005
+
+
+@pytest.mark.parametrize("ahead_s", [0, 3])
+def test_a_clock_that_is_ahead(two, ahead_s):
+    """A host whose clock is set three seconds ahead has its lanes where they belong."""
+    ahead = (
+        "import time\n"
+        "from gpumagic.gpu_ranks import clocks as _c, on_rank as _o\n"
+        "_was_time, _was_now = _o._time, _c.now_ns\n"
+        f"_more = {ahead_s * 1_000_000_000}\n"
+        "_c.now_ns = lambda: _was_now() + _more\n"
+        "def _time(*given):\n"
+        "    said = _was_time(*given)\n"
+        "    moved = [[*r[:4], r[4] + _more, r[5] + _more, *r[6:]]"
+        " for r in said['collectives']]\n"
+        "    return said | {'collectives': moved, 'began_ns': said['began_ns'] + _more,"
+        " 'ended_ns': said['ended_ns'] + _more}\n"
+        "_o._time = _time\n"
+    )
+    two.on([2, 3], ahead)
+    report = two.cell("time.sleep(0.2); dist.all_reduce(x)")
+    two.on([2, 3], "_o._time, _c.now_ns = _was_time, _was_now")
+
+    ends = [each.began_s + each.elapsed_s for each in report.times]
+    assert max(ends) - min(ends) < 0.1
+    assert 0 < report.clock_error_s < 0.005
+
+
+def test_without_a_group_lanes_have_no_common_clock(two):
+    """Nothing has compared the clocks of two hosts then, and nothing is made up."""
+    two.on(two.client.ids, "dist.destroy_process_group()")
+    report = two.cell("time.sleep(0.01)")
+
+    assert report.clock_error_s is None
+    assert {each.began_s for each in report.times} == {None}
+
+
+def test_select_on_each_host(two):
+    """Local rank k of each host takes GPU k; by UUID these are four."""
+    for engine in range(4):
+        two.on(
+            engine,
+            "import gpumagic, os; os.environ.pop('RANK', None)\n"
+            f"gpumagic.simulate('2x4xh100', host={engine // 2})",
+        )
+    report = two.ask("select")
+
+    assert report.chosen
+    assert [each.gpu_number for each in report.seats] == [0, 1, 0, 1]
+    assert len({each.gpu for each in report.seats}) == 4
+    assert not report.findings
+
+
+def test_a_straggler_on_simulated_gpus_of_two_hosts(two):
+    """The clock is a model's there; the straggler is named with its host."""
+    group = two.ask("group")
+    report = two.cell(
+        "import torch\n"
+        "x = torch.ones(1 << 20, device='sim')\n"
+        "for step in range(3):\n"
+        "    for _ in range(1 + 40 * (dist.get_rank() == 2)): x * 2\n"
+        "    dist.all_reduce(x)\n"
+    )
+
+    assert [each.local_rank for each in group.seats] == [0, 1, 0, 1]
+    assert report.slowest == 2
+    assert report.matched == 3
+    assert "rank 2 (node1)" in str(report)
+
+
+def test_killed_on_the_other_host(two):
+    """Who is killed there is named, and where the others are."""
+    with ctrl_c(4, 4.5):  # one that waits for another than the dead waits on
+        report = two.cell(
+            "import os, signal\n"
+            "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "dist.all_reduce(torch.ones(8))\n"
+        )
+
+    assert whys(report)[3] == "died"
+    assert not report.times
