@@ -355,6 +355,7 @@ def _doing(alive: Alive) -> str:
 
 _EVERYBODYS = "0"  # what torch calls the group that all ranks are in
 _ENDED = CodeLine("the end of the cell")
+_RECORDER = "flight recorder"
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -375,7 +376,8 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     read = _each_once(read)
     alive = {each.name: each for each in read if isinstance(each, Alive)}
     gone = {each.name: each for each in read if not isinstance(each, Alive)}
-    recorded = any(each.flight is not None for each in alive.values())
+    recorders = {e.flight.by for e in alive.values() if e.flight is not None}
+    recorded = bool(recorders)
     waiting = _waiting(_states(read)) if recorded else _by_stacks(alive, gone)
     lines = {name: _line(each) for name, each in sorted((alive | gone).items())}
     told = {name: line for name, line in lines.items() if line is not None}
@@ -384,7 +386,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         lines=tuple((name, line.where) for name, line in told.items()),
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
-        told_by="flight recorder" if recorded else "stacks" if alive else "",
+        told_by=max(recorders) or _RECORDER if recorded else "stacks" if alive else "",
     )
 
 

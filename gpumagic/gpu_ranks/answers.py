@@ -115,10 +115,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Flight:
-    """Where a rank is in the order of its collectives, by torch's flight recorder."""
+    """Where a rank is in the order of its collectives.
+
+    Attributes:
+        by: Who has told; "" for torch's flight recorder.
+    """
 
     under_way: tuple[Call, ...]
     last: tuple[Call, ...]
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -407,7 +412,7 @@ def _flight(fields: _Fields | None) -> Flight | None:
     under_way, last = (
         tuple(map(_call, fields.listed(key, 20))) for key in ("under_way", "last")
     )
-    return Flight(under_way, last)
+    return Flight(under_way, last, fields.text("by") or "")
 
 
 def _call(row: object) -> Call:

@@ -47,13 +47,8 @@ Row = list[Any]
 
 def numbers() -> dict[str, int]:
     """The number of the last collective of each group; empty without a recorder."""
-    told = flight_recorder._told(with_calls=False).get("pg_status")  # noqa: SLF001
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(group): flight_recorder._number(said, "enqueued")  # noqa: SLF001
-        for group, said in told.items()
-    }
+    found = flight_recorder.numbers() or {}
+    return {group: its.called for group, its in found.items()}
 
 
 def is_recorded() -> bool:
@@ -159,7 +154,7 @@ class Seen:
 
 def _entries() -> list[dict[str, Any]]:
     """What the ring holds, in order of the calls."""
-    told = flight_recorder._told(with_calls=True).get("entries", ())  # noqa: SLF001
+    told = flight_recorder.recorded(with_calls=True).get("entries", ())
     found = [each for each in told if isinstance(each, dict) and "record_id" in each]
     return sorted(found, key=_id)
 

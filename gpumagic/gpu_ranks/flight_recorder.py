@@ -4,6 +4,9 @@ The recorder is on by default, also on gloo and without a GPU. Its way out is pr
 torch and differs by version, so it is looked for; without it, stacks have to do. To ask
 for the numbers alone takes some ten microseconds; names come with all that it has
 recorded, which takes a tenth of a second, and is asked for only where one is open.
+
+Groups of simulated GPUs keep a record of their own, which is read in its place: what
+the recorder sees of them is how gloo moves their data.
 """
 
 from __future__ import annotations
@@ -11,11 +14,16 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+SIMULATED = "simulated GPUs"  # who has told, where it was not the recorder
 _NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
 _BACKEND = ":"  # what stands behind it is the collective: gloo:all_reduce
@@ -29,11 +37,13 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     Args:
         asks_for_calls: Whether to find out what is open; else nothing is said to be.
     """
-    groups = numbers()
-    if groups is None:
+    roll, groups = _roll(), _recorded_numbers()
+    if roll is None and groups is None:
         return None
-    last, under_way = _calls(groups) if asks_for_calls else ({}, {})
-    return {
+    ours = {} if roll is None else roll.last
+    groups = {name: its for name, its in (groups or {}).items() if name not in ours}
+    last, under_way = _calls(groups) if asks_for_calls and groups else ({}, {})
+    told: dict[str, Any] = {
         "under_way": [_row(group, call) for group, call in under_way.items()],
         "last": [
             _row(group, last[group]) if group in last else [group, its.called, "", ""]
@@ -41,6 +51,30 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
             if its.called >= 0
         ],
     }
+    if roll is not None:
+        wait, broken_off = roll.wait, roll.broken_off
+        is_open = broken_off if wait is None else wait.call
+        told["under_way"] += [] if is_open is None else [_row_of(is_open)]
+        told["last"] += [_row_of(call) for call in tuple(ours.values())]
+        told["by"] = SIMULATED
+    return told
+
+
+def simulated_wait_s() -> float | None:
+    """How long the host has been waiting in a collective of simulated GPUs."""
+    roll = _roll()
+    wait = None if roll is None else roll.wait
+    return None if wait is None else time.monotonic() - wait.since_s
+
+
+def _roll() -> Any:
+    """What groups of simulated GPUs have written down; None where there are none."""
+    roll = getattr(simulated_box(), "roll", None)
+    return roll if roll is not None and (roll.last or roll.wait) else None
+
+
+def _row_of(call: Any) -> list[Any]:
+    return [call.group, call.number, call.name, bytes_text(call.nbytes)]
 
 
 class Numbers(NamedTuple):
@@ -58,7 +92,19 @@ class Numbers(NamedTuple):
 
 def numbers() -> dict[str, Numbers] | None:
     """How far this rank is in the order of each group; None if unknown."""
-    said = _told(with_calls=False).get("pg_status")
+    roll, groups = _roll(), _recorded_numbers()
+    if roll is None:
+        return groups
+    wait = roll.wait
+    waits_in = {} if wait is None else {wait.call.group: wait.call.number}
+    return (groups or {}) | {
+        name: Numbers(call.number, waits_in.get(name, call.number + 1) - 1)
+        for name, call in tuple(roll.last.items())
+    }
+
+
+def _recorded_numbers() -> dict[str, Numbers] | None:
+    said = recorded(with_calls=False).get("pg_status")
     if not isinstance(said, dict):
         return None
     return {
@@ -84,7 +130,7 @@ def _calls(
     last: dict[str, dict[str, Any]] = {}
     under_way: dict[str, dict[str, Any]] = {}
     least = {group: its.called + 1 for group, its in groups.items()}
-    for each in reversed(_told(with_calls=True).get("entries", [])):
+    for each in reversed(recorded(with_calls=True).get("entries", [])):
         group = str((each.get("process_group") or ["0"])[0])
         number = each.get(_NUMBER, -1)
         if each.get("is_p2p") or group not in least:
@@ -105,7 +151,7 @@ def _number(said: object, what: str) -> int:
     return -1
 
 
-def _told(*, with_calls: bool) -> dict[str, Any]:
+def recorded(*, with_calls: bool) -> dict[str, Any]:
     """What the recorder says; empty where there is none, or it has another shape."""
     dump = _way_out()
     if dump is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+from gpumagic.gpu_ranks.flight_recorder import flight, numbers, simulated_wait_s
 from gpumagic.report.places import Places, name_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Lookout:
         self._before: Any = None  # what did not move, if nothing moves
         self._since_s = 0.0
         self._flight: dict[str, Any] | None = None
+        self._at: Any = None  # where the thread stood when that was asked
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def __enter__(self) -> Self:
@@ -105,18 +106,21 @@ class Lookout:
         in the same function of torch.distributed, is thought to be in the same call.
 
         To ask for calls takes long: it is done where nothing has been called since the
-        last look, and as long as one is open.
+        last look, and again only once the thread has computed: one that has not cannot
+        have come out of what it was in.
         """
-        groups = numbers()
-        at = groups or (inside and (inside, _computed_ms(self._main)))
+        if (waited_s := simulated_wait_s()) is not None:
+            return flight(asks_for_calls=False), waited_s
+        groups, stands = numbers(), (inside, _computed_ms(self._main))
+        at = groups or (inside and stands)
         now_s = time.monotonic()
         if not at or at != self._before:
             self._before, self._since_s, self._flight = at, now_s, None
             return flight(asks_for_calls=False), None
         if groups is None:
             return None, now_s - self._since_s
-        if self._flight is None or self._flight["under_way"]:
-            self._flight = flight()
+        if self._flight is None or (self._flight["under_way"] and stands != self._at):
+            self._flight, self._at = flight(), stands
         is_open = bool(self._flight and self._flight["under_way"])
         return self._flight, now_s - self._since_s if is_open else None
 

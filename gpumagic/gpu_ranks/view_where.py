@@ -29,15 +29,21 @@ _ROW = 4  # ranks in a row from which on the first and the last are named
 _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
-_WORKS, _SILENT = "works", "does not answer"
+_WORKS = "works"
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 
 _TOLD_BY = {
     "flight recorder": "torch's flight recorder: which collectives each rank has "
     "called, in their order",
+    "simulated GPUs": "the record of the simulated GPUs: which collectives each rank "
+    "has called, and which one its host waits in",
     "stacks": "stacks alone: the function of torch.distributed that each rank is in",
 }
-_BY = {"flight recorder": "torch's flight recorder", "stacks": "their stacks"}
+_BY = {
+    "flight recorder": "torch's flight recorder",
+    "simulated GPUs": "the record of the simulated GPUs",
+    "stacks": "their stacks",
+}
 _BLIND = (
     "Ranks told it while they ran; nothing was stopped. A rank can be silent while one "
     "long call keeps Python's lock."
@@ -304,7 +310,7 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
         yield Note("problem", waiting_text(each, names))
     if report.waiting and report.unfinished:
         yield Note("warning", unfinished_text(report.unfinished, names))
-    if not report.told_by:
+    if not report.told_by and not report.unfinished:
         hint = "`%%gpu_ranks` above a cell runs it on all"
         yield Note("note", "only what was begun by `%%gpu_ranks` can be asked", hint)
 
@@ -326,9 +332,9 @@ def _table(report: WhereReport) -> Table:
     for each in report.waiting:
         states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
-    silent = dict.fromkeys((each.name for each in report.unfinished), _SILENT)
+    ended = {each.name: _why(each.why, "", one=True) for each in report.unfinished}
     by = f", by {_BY[report.told_by]}" if report.told_by in _BY else ""
-    return _of_places(f"Where ranks are{by}", states | silent, places)
+    return _of_places(f"Where ranks are{by}", states | ended, places)
 
 
 def _of_places(

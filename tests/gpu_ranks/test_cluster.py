@@ -503,3 +503,56 @@ def test_memory_of_each_rank(four):
     assert [each.name for each in report.memory] == list(range(last + 1))
     assert report.memory[last].peak_bytes >= (1 + last) << 22
     assert report.runs_out_first == last
+
+
+def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys):
+    """Who waits for whom is said while it lasts; one Ctrl-C brings all ranks back."""
+    four.ask("group")
+    ranks = range(len(four.client.ids))
+    capsys.readouterr()
+    with ctrl_c(6):
+        began_s = time.monotonic()
+        report = four.cell(
+            "x = torch.ones(64, device='sim')\n"
+            "if dist.get_rank() == 1:\n"
+            "    time.sleep(60)\n"
+            "dist.all_reduce(x)\n"
+            "print(x[0].item())\n",
+            "--hang 2s",
+        )
+        took_s = time.monotonic() - began_s
+    told = capsys.readouterr().out
+
+    waiting = [each for each in ranks if each != 1]
+    assert "rank 1 has not called it: In [" in told
+    assert "line 3, time.sleep(60)" in told
+    assert took_s < 20
+    assert whys(report) == dict.fromkeys(ranks, "interrupted")
+    (open_call,) = report.waiting
+    assert (open_call.collective, open_call.missing) == ("all_reduce", (1,))
+    assert open_call.waiting == tuple(waiting)
+
+
+def test_the_group_of_simulated_gpus_begins_anew_after_ctrl_c(four):
+    """What was broken off holds nobody up: a new group works at once."""
+    report = four.ask("group")
+    cell = four.cell("x = torch.ones(4, device='sim')\ndist.all_reduce(x); x[0].item()")
+
+    assert not report.unfinished
+    assert not cell.unfinished
+    assert cell.matched == 1
+
+
+def test_different_collectives_of_simulated_gpus(four):
+    """Who calls another one is told what the others call, and nobody is killed."""
+    with ctrl_c(5):
+        report = four.cell(
+            "x = torch.ones(4 if dist.get_rank() else 8, device='sim')\n"
+            "dist.all_reduce(x); x[0].item()\n"
+        )
+    four.ask("group")
+
+    assert set(whys(report).values()) <= {"raised", "interrupted"}
+    errors = [each.text for each in report.unfinished if each.why == "raised"]
+    assert any("as the same collective" in each for each in errors)
+    assert any("sends" in (each.mismatch or "") for each in report.waiting)
