@@ -32,6 +32,7 @@ from gpumagic.report.collectives import (
     waits_of,
 )
 from gpumagic.report.events import CodeLine
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -338,13 +339,24 @@ def _unfinished(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
         if isinstance(each, Unfinished):
             found.append(each)
         elif isinstance(each, Alive):
-            found.append(Unfinished(each.name, "silent", _doing(each), each.line))
+            why, said = (
+                ("deaf", until_text(each)) if each.deaf else ("silent", _doing(each))
+            )
+            found.append(Unfinished(each.name, why, said, each.line))
         elif isinstance(each, Done | Sums) and each.error is not None:
             line = each.error_line if isinstance(each, Done) else None
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             found.append(Unfinished(each.name, why, each.error, line))
     return tuple(sorted(found, key=lambda each: each.name))
+
+
+def until_text(alive: Alive) -> str:
+    """Until when one that does not hear may wait, where a group ends that."""
+    if not alive.stuck_s or not alive.timeout_s:
+        return ""
+    left_s = max(alive.timeout_s - alive.stuck_s, 0.0)
+    return f"its group's timeout comes in {seconds_text(left_s)}"
 
 
 def _doing(alive: Alive) -> str:

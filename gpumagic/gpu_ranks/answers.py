@@ -87,6 +87,10 @@ class Alive:
         progress: Steps done, and how many there are.
 
         working: Whether it works rather than waits; None if it cannot tell.
+
+        timeout_s: After how long its group lets nobody wait any more.
+
+        deaf: Whether it has been sent Ctrl-C, and has not come back; not its own word.
     """
 
     name: int
@@ -97,6 +101,8 @@ class Alive:
     progress: tuple[int, int | None] | None
     working: bool | None
     stuck_s: float | None = None
+    timeout_s: float | None = None
+    deaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -396,6 +402,7 @@ def _alive(fields: _Fields, place: int) -> Alive:
         progress=_progress(progress) if progress else None,
         working=fields.flag("working"),
         stuck_s=fields.number("stuck_s"),
+        timeout_s=fields.number("timeout_s"),
     )
 
 

@@ -67,6 +67,30 @@ def simulated_wait_s() -> float | None:
     return None if wait is None else time.monotonic() - wait.since_s
 
 
+def without_group(told: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """The same without what belongs to one group.
+
+    Args:
+        told: What `flight` said.
+
+        name: Of the group.
+    """
+    rows = {key: told[key] for key in ("under_way", "last")}
+    kept = {key: [row for row in its if row[0] != name] for key, its in rows.items()}
+    return told | kept
+
+
+def group_timeout_s() -> float | None:
+    """How long the group of all ranks lets one wait; None if unknown."""
+    groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    with contextlib.suppress(Exception):  # private to torch as well
+        group = groups._get_default_group()  # noqa: SLF001
+        kinds = {device.type: device for device in group._device_types}  # noqa: SLF001
+        backend = group._get_backend(kinds.get("cuda") or kinds["cpu"])  # noqa: SLF001
+        return float(backend.options._timeout.total_seconds())  # noqa: SLF001
+    return None
+
+
 def _roll() -> Any:
     """What groups of simulated GPUs have written down; None where there are none."""
     roll = getattr(simulated_box(), "roll", None)

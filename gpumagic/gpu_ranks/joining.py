@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import gc
 import os
 import socket
 import sys
@@ -102,6 +104,25 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         store.set_timeout(_LATER)
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
+    return on_rank.seat(asked["engine"])
+
+
+def leave(asked: dict[str, Any]) -> dict[str, Any]:
+    """Leave the group of this process, if there is one: nobody waits for it any more.
+
+    Gloo closes its connections then, and who waits for this rank in C++ is told. A
+    model under DDP that still has a name keeps them open.
+
+    Args:
+        asked: `engine`.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        with contextlib.suppress(
+            Exception
+        ):  # it may be broken: it is left all the same
+            distributed.destroy_process_group()
+        gc.collect()
     return on_rank.seat(asked["engine"])
 
 

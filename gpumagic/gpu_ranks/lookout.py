@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import flight, numbers, simulated_wait_s
+from gpumagic.gpu_ranks.flight_recorder import (
+    flight,
+    group_timeout_s,
+    numbers,
+    simulated_wait_s,
+)
 from gpumagic.report.places import Places, name_of
 
 if TYPE_CHECKING:
@@ -95,6 +100,7 @@ class Lookout:
             "line": _users_line(frame),
             "inside": inside,
             "stuck_s": stuck_s,
+            "timeout_s": group_timeout_s() if stuck_s else None,
             "progress": [loops[0].done, loops[0].total] if loops else None,
             "working": None if inside is None and recorded is None else not stuck_s,
         }

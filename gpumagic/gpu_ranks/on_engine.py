@@ -29,6 +29,7 @@ def answer(request: str) -> None:
         "run": _run,
         "meet": lambda asked: _say(joining.meet(asked)),
         "join": lambda asked: _say(joining.join(asked)),
+        "leave": lambda asked: _say(joining.leave(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
     kinds[asked["kind"]](asked)

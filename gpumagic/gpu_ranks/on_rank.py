@@ -273,9 +273,9 @@ def measuring(
                     "kind": "done",
                     "seat": seat(engine),
                     "error": error_line(error),
-                    "error_line": None if error is None else _line_of(error),
+                    "error_line": None if error is None else line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
-                    **_time(report, seen),
+                    **times_of(report, seen),
                     "memory": None if memory is None else memory_of(memory),
                     "names": _names() if names else None,
                     "flags": _flags(report),
@@ -335,7 +335,7 @@ def _fitting(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _line_of(error: BaseException) -> dict[str, Any] | None:
+def line_of(error: BaseException) -> dict[str, Any] | None:
     """The innermost line of the user's that an error came through."""
     torch = sys.modules.get("torch")
     places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
@@ -362,9 +362,10 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
-def _time(
+def times_of(
     timing: TimingReport | None, trace: tuple[TraceEvents, RankTrace] | None
 ) -> dict[str, Any]:
+    """What a block took, and what was done with others meanwhile, as it travels."""
     elapsed_s = None if timing is None else timing.run.elapsed_s
     clock = "host" if simulated_box() is None else "simulated"
     said: dict[str, Any] = {"elapsed_s": elapsed_s, "clock": clock}

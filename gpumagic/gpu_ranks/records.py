@@ -104,7 +104,8 @@ class Unfinished(Record):
     Attributes:
         name: Which one.
 
-        why: "raised", "died", "silent", "interrupted", "refused" or "garbage".
+        why: "raised", "died", "silent", "interrupted", "refused" or "garbage"; "deaf"
+            where it was sent Ctrl-C and has not come back.
 
         text: What it said last, in a line.
 

@@ -30,6 +30,9 @@ _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
 _WORKS = "works"
+_LEAVE = (
+    "`%gpu_ranks group`: the others leave the group, which frees them; all begin anew"
+)
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 
 _TOLD_BY = {
@@ -184,10 +187,51 @@ def unfinished_headline(
 
         names: What they are called.
     """
+    if deaf := [each for each in unfinished if each.why == "deaf"]:
+        return _deaf_text(deaf, unfinished, ranks, names)
     finished = ranks - len({each.name for each in unfinished})
     here = f"{finished:,}" if finished > 0 else "none"
     said = f"{here} of {count_text(ranks, names.noun)} finished"
     return f"{said}; {unfinished_text(unfinished, names)}"
+
+
+def _deaf_text(
+    deaf: Sequence[Unfinished],
+    unfinished: Sequence[Unfinished],
+    ranks: int,
+    names: Names,
+) -> str:
+    """Who came back after Ctrl-C, and who cannot hear it, and until when."""
+    away = {each.name for each in deaf}
+    back = sorted({each.name for each in unfinished} - away)
+    finished = ranks - len(back) - len(away)
+    came = f"{names.several(back)} came back; " if back else ""
+    if finished:
+        came = f"{finished:,} of {count_text(ranks, names.noun)} finished; {came}"
+    verb = "does" if is_one([*away]) else "do"
+    return f"{came}{names.several(away)} {verb} not hear Ctrl-C{_until(deaf)}"
+
+
+def _until(deaf: Sequence[Unfinished]) -> str:
+    until = next((each.text for each in deaf if each.text), "")
+    return f": {_clean(until)}" if until else ""
+
+
+def interrupted_text(running: Sequence[int], back: Sequence[int], until: str) -> str:
+    """While it is waited for after Ctrl-C: who has come back, and who has not.
+
+    Args:
+        running: Ranks that have not.
+
+        back: Ranks that have.
+
+        until: When those that have not will; "" if unknown.
+    """
+    names = Names()
+    came = f"{names.several(back)} came back; " if back else ""
+    verb = "does" if is_one(running) else "do"
+    said = f"{came}{names.several(running)} {verb} not hear Ctrl-C"
+    return f"{said}{f' ({until})' if until else ''}: press it again to stop waiting"
 
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
@@ -201,18 +245,24 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     return f"{said}; {count_text(more, 'other')} did not finish" if more else said
 
 
-_GRAVITY = ("silent", "interrupted", "refused", "garbage", "raised", "died")
+_GRAVITY = ("silent", "interrupted", "deaf", "refused", "garbage", "raised", "died")
+
+
+_OF_ONE_AND_MORE = {
+    "deaf": ("does not hear Ctrl-C", "do not hear Ctrl-C"),
+    "interrupted": ("was interrupted", "were interrupted"),
+}
 
 
 def _why(why: str, text: str, *, one: bool) -> str:
     text = _clean(text, _MOST_OF_AN_ERROR)
+    if why in _OF_ONE_AND_MORE:
+        return _OF_ONE_AND_MORE[why][0 if one else 1]
     match why:
         case "raised":
             return f"raised {text}" if text else "raised an error"
         case "died":
             return f"died: {text}" if text else "died"
-        case "interrupted":
-            return "was interrupted" if one else "were interrupted"
         case "refused":
             return f"{'refuses' if one else 'refuse'}{': ' if text else ''}{text}"
         case "garbage":
@@ -250,7 +300,12 @@ def unfinished_notes(
     if died is not None or gone:
         why = _clean(died or "one of its ranks is gone")
         yield Note("problem", f"the group cannot be used any more: {why}", _REBUILD)
-    if any(each.why == "interrupted" for each in unfinished) and died is None:
+    if any(each.why == "deaf" for each in unfinished):
+        text = (
+            "they wait in C++, where Python's Ctrl-C arrives only once that has ended"
+        )
+        yield Note("problem", text, _LEAVE)
+    elif any(each.why == "interrupted" for each in unfinished) and died is None:
         text = "ranks that were interrupted may disagree on what comes next"
         yield Note("warning", text, "`%gpu_ranks group` lets all begin anew")
 

@@ -278,15 +278,39 @@ def test_garbage(four):
 
 def test_slow_is_no_hang(four, capsys):
     """A cell that computes for long says nothing of ranks that wait."""
-    four.cell(
-        "end = time.monotonic() + 3\nwhile time.monotonic() < end: torch.ones(64) @ "
-        "torch.ones(64)",
-        "--hang 1s",
-    )
+    four.cell(SLOW, "--hang 1s")
 
     told = capsys.readouterr().out
     assert "engines run since" in told
     assert "have waited" not in told
+
+
+SLOW = """end = time.monotonic() + 3
+while time.monotonic() < end:
+    torch.ones(64) @ torch.ones(64)
+"""
+
+
+def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
+    four, monkeypatch
+):
+    """A front end gets one output, which at last is the report, and no more updates."""
+    sent = []
+
+    def publish(data, *_, transient=None, update=False, **__):
+        sent.append((data, (transient or {}).get("display_id"), update))
+
+    monkeypatch.setattr(four.shell.display_pub, "publish", publish)
+    began_s = time.monotonic()
+    four._run(f"%%gpu_ranks\n{SLOW}")
+    took_s = time.monotonic() - began_s
+
+    (place,) = {display_id for _, display_id, _ in sent}
+    assert [update for *_, update in sent] == [False, *[True] * (len(sent) - 1)]
+    assert 3 < len(sent) <= 4 * took_s + 2
+    assert "engines run since" in sent[-2][0]["text/plain"]
+    assert "on 4 ranks" in sent[-1][0]["text/plain"]
+    assert place
 
 
 def test_a_straggler_is_no_hang(four, capsys):
@@ -383,6 +407,25 @@ def test_by_stacks_where_nothing_is_recorded(four):
     assert waiting.collective == "all_reduce"
     assert waiting.waited_s > 1
     assert dict(waiting.lines)[3].source.startswith("for _ in range(80)")
+
+
+def test_ranks_that_do_not_hear_ctrl_c_are_named_and_freed(four, capsys):
+    """Who waits in gloo does not hear it, until when; a new group frees it at once."""
+    with ctrl_c(4, 7):
+        report = four.cell(
+            "if dist.get_rank() != 2: dist.all_reduce(x)\nelse: time.sleep(60)"
+        )
+    told = capsys.readouterr().out
+    began_s = time.monotonic()
+    group = four.ask("group")
+
+    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C (its group's" in told
+    assert "29 min" in told
+    assert whys(report) == {2: "interrupted", **dict.fromkeys((0, 1, 3), "deaf")}
+    assert "29 min" in report.unfinished[0].text
+    assert not group.unfinished
+    assert time.monotonic() - began_s < 60
+    assert four.cell("import torch\nx = torch.ones(8)\ndist.all_reduce(x)").matched == 1
 
 
 # ------------------------------------------------------- engines that come and go
