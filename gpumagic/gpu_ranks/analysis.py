@@ -356,7 +356,7 @@ def until_text(alive: Alive) -> str:
     if not alive.stuck_s or not alive.timeout_s:
         return ""
     left_s = max(alive.timeout_s - alive.stuck_s, 0.0)
-    return f"its group's timeout comes in {seconds_text(left_s)}"
+    return f"the group's timeout comes in {seconds_text(left_s)}"
 
 
 def _doing(alive: Alive) -> str:

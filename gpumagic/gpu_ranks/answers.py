@@ -90,6 +90,8 @@ class Alive:
 
         timeout_s: After how long its group lets nobody wait any more.
 
+        memory: Bytes in use on its GPU, by whomever, and how many that has.
+
         deaf: Whether it has been sent Ctrl-C, and has not come back; not its own word.
     """
 
@@ -102,6 +104,7 @@ class Alive:
     working: bool | None
     stuck_s: float | None = None
     timeout_s: float | None = None
+    memory: tuple[int, int] | None = None
     deaf: bool = False
 
 
@@ -403,7 +406,16 @@ def _alive(fields: _Fields, place: int) -> Alive:
         working=fields.flag("working"),
         stuck_s=fields.number("stuck_s"),
         timeout_s=fields.number("timeout_s"),
+        memory=_filled(fields.listed("memory", 2)),
     )
+
+
+def _filled(row: Sequence[object]) -> tuple[int, int] | None:
+    if not row:
+        return None
+    if len(row) != 2:
+        raise Garbage("its memory is none")
+    return _whole(row[0], "memory", 0), _whole(row[1], "memory", 1)
 
 
 def _progress(row: Sequence[object]) -> tuple[int, int | None]:

@@ -90,6 +90,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if dist.is_initialized():
             dist.destroy_process_group()
+        on_rank.warm_up()  # a group that there is by then would be held for ever
         if store is None:
             store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
         dist.init_process_group(
@@ -98,7 +99,6 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
             rank=asked["rank"],
             world_size=asked["world_size"],
         )
-        on_rank.warm_up()
         meet_all("gpumagic: joined", asked["world_size"], within_s=60.0)
         dist.barrier()  # the first one connects all with all
         store.set_timeout(_LATER)

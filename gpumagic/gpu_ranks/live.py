@@ -11,7 +11,7 @@ from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.gpu_ranks.view_where import interrupted_text, waiting_text
-from gpumagic.report.units import count_text, listed, seconds_text
+from gpumagic.report.units import count_text, listed, part_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
+_NEARLY_FULL = 0.9
 _HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 
 
@@ -100,12 +101,22 @@ def _has_died(answer: Answer) -> bool:
 
 
 def _table(answers: Sequence[Answer]) -> Table:
-    rows = sorted(answers, key=lambda each: each.name)
-    return Table(
-        "Where ranks are",
-        (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")),
-        tuple((str(each.name), *_row(each)) for each in rows[:_MOST_ROWS]),
-    )
+    """Where they are; those whose memory is nearly full come first, and say so."""
+    rows = sorted(answers, key=lambda each: (not _full(each), each.name))[:_MOST_ROWS]
+    columns = (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps"))
+    cells = [(str(each.name), *_row(each)) for each in rows]
+    if any(full := [_full(each) for each in rows]):
+        columns += (Column("Memory nearly full"),)
+        cells = [(*row, text) for row, text in zip(cells, full, strict=True)]
+    return Table("Where ranks are", columns, tuple(cells))
+
+
+def _full(answer: Answer) -> str:
+    """What is in use, with what torch keeps for later, where little is left."""
+    memory = answer.memory if isinstance(answer, Alive) else None
+    if memory is None or memory[0] < _NEARLY_FULL * memory[1]:
+        return ""
+    return str(part_text(*memory))
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:

@@ -45,10 +45,12 @@ class Lookout:
 
         every_s: How long it is quiet in between.
 
-        driver: The machine's, to find loops that count themselves.
+        driver: The machine's, to find loops that count themselves, and memory.
+
+        device: The number of its GPU; None for none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- one for each thing it tells
         self,
         tell: Callable[[dict[str, Any]], object],
         *,
@@ -56,11 +58,12 @@ class Lookout:
         engine: int | None = None,
         every_s: float = EVERY_S,
         driver: Callable[[], Driver],
+        device: int | None = None,
     ) -> None:
         self._tell = tell
         self._rank, self._engine = rank, engine
         self._every_s = every_s
-        self._looking = Looking(driver)
+        self._looking, self._device = Looking(driver), device
         self._ended = threading.Event()
         self._main = threading.get_ident()
         self._began_s = time.monotonic()
@@ -100,6 +103,7 @@ class Lookout:
             "line": _users_line(frame),
             "inside": inside,
             "stuck_s": stuck_s,
+            "memory": self._looking.filled(self._device),
             "timeout_s": group_timeout_s() if stuck_s else None,
             "progress": [loops[0].done, loops[0].total] if loops else None,
             "working": None if inside is None and recorded is None else not stuck_s,

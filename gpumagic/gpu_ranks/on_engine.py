@@ -52,7 +52,13 @@ def _run(asked: dict[str, Any]) -> None:
     measured = on_rank.Measured()
     try:
         with (
-            Lookout(_say, rank=rank, engine=engine, driver=open_driver),
+            Lookout(
+                _say,
+                rank=rank,
+                engine=engine,
+                driver=open_driver,
+                device=on_rank.current_device(),
+            ),
             on_rank.measuring(
                 engine=engine,
                 names=asked["names"],

@@ -133,6 +133,14 @@ def _of_gpus(told: str) -> str | None:
     return next(iter(of_gpus), None) or by_device.get("cpu")
 
 
+def current_device() -> int | None:
+    """The number of the GPU that is, or is to be, this process's; None for none."""
+    row = _current(_machine(), _number_in("LOCAL_RANK"))
+    if row is None:
+        return None
+    return row.predicted if row.actual is None else row.actual
+
+
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     """The GPU that is, or is to be, the current device of this process."""
     runtime = runtime_now()

@@ -419,7 +419,7 @@ def test_ranks_that_do_not_hear_ctrl_c_are_named_and_freed(four, capsys):
     began_s = time.monotonic()
     group = four.ask("group")
 
-    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C (its group's" in told
+    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C (the group's" in told
     assert "29 min" in told
     assert whys(report) == {2: "interrupted", **dict.fromkeys((0, 1, 3), "deaf")}
     assert "29 min" in report.unfinished[0].text
