@@ -122,8 +122,19 @@ def leave(asked: dict[str, Any]) -> dict[str, Any]:
             Exception
         ):  # it may be broken: it is left all the same
             distributed.destroy_process_group()
+        _let_go_of_errors(distributed.__name__.replace(".", os.sep))
         gc.collect()
     return on_rank.seat(asked["engine"])
+
+
+def _let_go_of_errors(folder: str) -> None:
+    """Clear what the last error has kept of torch's frames: the group is among it."""
+    trace = getattr(sys, "last_traceback", None)
+    while trace is not None:
+        if folder in trace.tb_frame.f_code.co_filename:
+            with contextlib.suppress(RuntimeError):  # it still runs
+                trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> None:

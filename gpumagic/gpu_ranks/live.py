@@ -103,12 +103,12 @@ def _has_died(answer: Answer) -> bool:
 def _table(answers: Sequence[Answer]) -> Table:
     """Where they are; those whose memory is nearly full come first, and say so."""
     rows = sorted(answers, key=lambda each: (not _full(each), each.name))[:_MOST_ROWS]
-    columns = (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps"))
-    cells = [(str(each.name), *_row(each)) for each in rows]
+    columns = [Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")]
+    cells = [[str(each.name), *_row(each)] for each in rows]
     if any(full := [_full(each) for each in rows]):
-        columns += (Column("Memory nearly full"),)
-        cells = [(*row, text) for row, text in zip(cells, full, strict=True)]
-    return Table("Where ranks are", columns, tuple(cells))
+        columns.append(Column("Memory nearly full"))
+        cells = [[*row, text] for row, text in zip(cells, full, strict=True)]
+    return Table("Where ranks are", tuple(columns), tuple(map(tuple, cells)))
 
 
 def _full(answer: Answer) -> str:

@@ -134,6 +134,7 @@ class Notebook:
             if free:
                 self._asked(engines, "leave", free)
                 gone.update(free)
+                until_s = time.monotonic() + _LEAVING_S
             time.sleep(_PAUSE_S)
         if stuck.running:
             left = listed(list(map(str, stuck.running)))
