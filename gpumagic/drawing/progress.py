@@ -35,6 +35,9 @@ class Place(Protocol):
     def clear(self) -> None:
         """Take away what was there."""
 
+    def become(self, answer: object) -> bool:
+        """Put an answer in its place; False where it has none, and is gone."""
+
 
 class Progress:
     """Counts steps, and draws them in one place, four times a second at most.

@@ -35,6 +35,7 @@ from gpumagic.report.collectives import (
     waits_of,
 )
 from gpumagic.report.events import CodeLine
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -400,7 +401,10 @@ def _unfinished(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
         if isinstance(each, Unfinished):
             found.append(each)
         elif isinstance(each, Alive):
-            found.append(Unfinished(each.name, "silent", _doing(each), each.line))
+            why, said = (
+                ("deaf", until_text(each)) if each.deaf else ("silent", _doing(each))
+            )
+            found.append(Unfinished(each.name, why, said, each.line))
         elif isinstance(each, Done | Sums) and each.error is not None:
             line = each.error_line if isinstance(each, Done) else None
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
@@ -446,6 +450,14 @@ def _failed_at_ns(read: Iterable[Answer]) -> dict[int, int]:
     return {each.name: each.ended_ns + (each.offset_ns or 0) for each in failed}
 
 
+def until_text(alive: Alive) -> str:
+    """Until when one that does not hear may wait, where a group ends that."""
+    if not alive.stuck_s or not alive.timeout_s:
+        return ""
+    left_s = max(alive.timeout_s - alive.stuck_s, 0.0)
+    return f"the group's timeout comes in {seconds_text(left_s)}"
+
+
 def _doing(alive: Alive) -> str:
     return f"it is still in {alive.inside}" if alive.inside else "it still runs"
 
@@ -453,6 +465,7 @@ def _doing(alive: Alive) -> str:
 # ------------------------------------------------------------------ who is missing
 
 _ENDED = CodeLine("the end of the cell")
+_RECORDER = "flight recorder"
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -473,7 +486,8 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     read = _each_once(read)
     alive = {each.name: each for each in read if isinstance(each, Alive)}
     gone = {each.name: each for each in read if not isinstance(each, Alive)}
-    recorded = any(each.flight is not None for each in alive.values())
+    recorders = {e.flight.by for e in alive.values() if e.flight is not None}
+    recorded = bool(recorders)
     waiting = _waiting(_states(read)) if recorded else _by_stacks(alive, gone)
     lines = {name: _line(each) for name, each in sorted((alive | gone).items())}
     told = {name: line for name, line in lines.items() if line is not None}
@@ -482,7 +496,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         lines=tuple((name, line.where) for name, line in told.items()),
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
-        told_by="flight recorder" if recorded else "stacks" if alive else "",
+        told_by=max(recorders) or _RECORDER if recorded else "stacks" if alive else "",
     )
 
 

@@ -90,6 +90,12 @@ class Alive:
         progress: Steps done, and how many there are.
 
         working: Whether it works rather than waits; None if it cannot tell.
+
+        timeout_s: After how long its group lets nobody wait any more.
+
+        memory: Bytes in use on its GPU, by whomever, and how many that has.
+
+        deaf: Whether it has been sent Ctrl-C, and has not come back; not its own word.
     """
 
     name: int
@@ -100,6 +106,9 @@ class Alive:
     progress: tuple[int, int | None] | None
     working: bool | None
     stuck_s: float | None = None
+    timeout_s: float | None = None
+    memory: tuple[int, int] | None = None
+    deaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,10 +127,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Flight:
-    """Where a rank is in the order of its collectives, by torch's flight recorder."""
+    """Where a rank is in the order of its collectives.
+
+    Attributes:
+        by: Who has told; "" for torch's flight recorder.
+    """
 
     under_way: tuple[Call, ...]
     last: tuple[Call, ...]
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -421,7 +435,17 @@ def _alive(fields: _Fields, place: int) -> Alive:
         progress=_progress(progress) if progress else None,
         working=fields.flag("working"),
         stuck_s=fields.number("stuck_s"),
+        timeout_s=fields.number("timeout_s"),
+        memory=_filled(fields.listed("memory", 2)),
     )
+
+
+def _filled(row: Sequence[object]) -> tuple[int, int] | None:
+    if not row:
+        return None
+    if len(row) != 2:
+        raise Garbage("its memory is none")
+    return _whole(row[0], "memory", 0), _whole(row[1], "memory", 1)
 
 
 def _progress(row: Sequence[object]) -> tuple[int, int | None]:
@@ -437,7 +461,7 @@ def _flight(fields: _Fields | None) -> Flight | None:
     under_way, last = (
         tuple(map(_call, fields.listed(key, 20))) for key in ("under_way", "last")
     )
-    return Flight(under_way, last)
+    return Flight(under_way, last, fields.text("by") or "")
 
 
 def _call(row: object) -> Call:

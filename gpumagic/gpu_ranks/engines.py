@@ -87,11 +87,14 @@ class Asked:
         names: The rank of each engine, as far as any has ever told; it is kept up.
 
         began_s: When they were asked.
+
+        interrupted: Whether Ctrl-C was sent to those that were running.
     """
 
     results: dict[int, Any]
     names: dict[int, int] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -158,6 +161,8 @@ class Asked:
             if isinstance(last_word, Alive):
                 return replace(unfinished, line=last_word.line)
             return unfinished
+        if isinstance(last_word, Alive):
+            return replace(last_word, deaf=self.interrupted)
         if last_word is not None:
             return last_word
         ended = "it ended without an answer" if result.ready() else "no answer yet"
@@ -277,9 +282,10 @@ class Engines:
         }
         return Asked(results, self.names)
 
-    def interrupt(self, targets: Sequence[int]) -> None:
-        """Send them Ctrl-C."""
-        if targets:
+    def interrupt(self, asked: Asked) -> None:
+        """Send Ctrl-C to those that still run."""
+        if targets := asked.running:
+            asked.interrupted = True
             self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
 
     def forget(self, asked: Asked) -> None:

@@ -7,6 +7,9 @@ recorded, which takes a tenth of a second, and is asked for only where one is op
 
 Numbers come by what this process alone calls its groups: 0, 1, ... in the order in
 which it has entered them. Calls have that beside the name that all ranks know.
+
+Groups of simulated GPUs keep a record of their own, which is read in its place: what
+the recorder sees of them is how gloo moves their data.
 """
 
 from __future__ import annotations
@@ -15,11 +18,16 @@ import contextlib
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+SIMULATED = "simulated GPUs"  # who has told, where it was not the recorder
 _NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
 _BACKEND = ":"  # what stands behind it is the collective: gloo:all_reduce
@@ -33,12 +41,15 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     Args:
         asks_for_calls: Whether to find out what is open; else nothing is said to be.
     """
-    status = _status()
-    if status is None:
+    roll, status = _roll(), _status()
+    if roll is None and status is None:
         return None
-    last, under_way = _calls(status) if asks_for_calls else ({}, {})
-    named = _named(status)
-    return {
+    ours = {} if roll is None else roll.last
+    status = status or {}
+    named = {name: its for name, its in _named(status).items() if name not in ours}
+    asked = {its: status[its] for its in named.values()} if asks_for_calls else {}
+    last, under_way = _calls(asked) if asked else ({}, {})
+    told: dict[str, Any] = {
         "under_way": [
             _row(name, under_way[its])
             for name, its in named.items()
@@ -50,6 +61,54 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
             if status[its].called >= 0
         ],
     }
+    if roll is not None:
+        wait, broken_off = roll.wait, roll.broken_off
+        is_open = broken_off if wait is None else wait.call
+        told["under_way"] += [] if is_open is None else [_row_of(is_open)]
+        told["last"] += [_row_of(call) for call in tuple(ours.values())]
+        told["by"] = SIMULATED
+    return told
+
+
+def simulated_wait_s() -> float | None:
+    """How long the host has been waiting in a collective of simulated GPUs."""
+    roll = _roll()
+    wait = None if roll is None else roll.wait
+    return None if wait is None else time.monotonic() - wait.since_s
+
+
+def without_group(told: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """The same without what belongs to one group.
+
+    Args:
+        told: What `flight` said.
+
+        name: Of the group.
+    """
+    rows = {key: told[key] for key in ("under_way", "last")}
+    kept = {key: [row for row in its if row[0] != name] for key, its in rows.items()}
+    return told | kept
+
+
+def group_timeout_s() -> float | None:
+    """How long the group of all ranks lets one wait; None if unknown."""
+    groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    with contextlib.suppress(Exception):  # private to torch as well
+        group = groups._get_default_group()  # noqa: SLF001
+        kinds = {device.type: device for device in group._device_types}  # noqa: SLF001
+        backend = group._get_backend(kinds.get("cuda") or kinds["cpu"])  # noqa: SLF001
+        return float(backend.options._timeout.total_seconds())  # noqa: SLF001
+    return None
+
+
+def _roll() -> Any:
+    """What groups of simulated GPUs have written down; None where there are none."""
+    roll = getattr(simulated_box(), "roll", None)
+    return roll if roll is not None and (roll.last or roll.wait) else None
+
+
+def _row_of(call: Any) -> list[Any]:
+    return [call.group, call.number, call.name, bytes_text(call.nbytes)]
 
 
 class Numbers(NamedTuple):
@@ -67,10 +126,20 @@ class Numbers(NamedTuple):
 
 def numbers() -> dict[str, Numbers] | None:
     """How far this rank is in the order of each group; None if unknown."""
-    status = _status()
-    if status is None:
-        return None
-    return {name: status[its] for name, its in _named(status).items()}
+    roll, status = _roll(), _status()
+    told = (
+        None
+        if status is None
+        else {name: status[its] for name, its in _named(status).items()}
+    )
+    if roll is None:
+        return told
+    wait = roll.wait
+    waits_in = {} if wait is None else {wait.call.group: wait.call.number}
+    return (told or {}) | {
+        name: Numbers(call.number, waits_in.get(name, call.number + 1) - 1)
+        for name, call in tuple(roll.last.items())
+    }
 
 
 def calls() -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, clocks, reducing
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.collectives_seen import numbers
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, simulated_wait_s, without_group
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Thread:
         if called != self._numbers:
             self._numbers, self._since_s = called, now_s
             self._stuck = None
-        elif self._stuck is None and now_s - self._since_s >= self._hang_s:
+        elif now_s - self._since_s >= self._hang_s and self._has_more_to_say():
             # To ask for more than numbers is dear: once, where nothing goes on.
             said = self._where.said() | {"flight": flight()}
             self._stuck = self._without_ours(said)
@@ -223,6 +223,12 @@ class Thread:
         self._say()
         if self._ranks.rank == 0:
             self._hear()
+
+    def _has_more_to_say(self) -> bool:
+        """Nothing has been said yet; or a host that ran ahead has begun to wait."""
+        if self._stuck is None:
+            return True
+        return not self._stuck["flight"]["under_way"] and bool(simulated_wait_s())
 
     def _say(self, *, left: bool = False) -> None:
         self._beats += 1
@@ -244,12 +250,8 @@ class Thread:
         self._ranks.say(_BEAT, said | beat)
 
     def _without_ours(self, said: dict[str, Any]) -> dict[str, Any]:
-        flight = said.get("flight") or {"under_way": [], "last": []}
-        ours = self._ranks.group_name
-        kept = {
-            key: [row for row in rows if row[0] != ours] for key, rows in flight.items()
-        }
-        return said | {"flight": kept}
+        told = said.get("flight") or {"under_way": [], "last": []}
+        return said | {"flight": without_group(told, self._ranks.group_name)}
 
     def _hear(self) -> None:
         """On rank 0: who waits for whom, once somebody has called nothing for long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import ipaddress
 import os
 import socket
@@ -183,6 +184,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if dist.is_initialized():
             dist.destroy_process_group()
+        on_rank.warm_up()  # a group that there is by then would be held for ever
         if store is None:
             store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
         dist.init_process_group(
@@ -191,7 +193,6 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
             rank=asked["rank"],
             world_size=asked["world_size"],
         )
-        on_rank.warm_up()
         meet_all("gpumagic: joined", asked["world_size"], within_s=60.0)
         dist.barrier()  # the first one connects all with all
         if asked["world_size"] > asked["most_whole"]:
@@ -201,6 +202,34 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
     return on_rank.seat(asked["engine"])
+
+
+def leave(asked: dict[str, Any]) -> dict[str, Any]:
+    """Leave the group of this process, if there is one: nobody waits for it any more.
+
+    Gloo closes its connections then, and who waits for this rank in C++ is told. A
+    model under DDP that still has a name keeps them open.
+
+    Args:
+        asked: `engine`.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        with contextlib.suppress(Exception):  # broken ones are left all the same
+            distributed.destroy_process_group()
+        _let_go_of_errors(distributed.__name__.replace(".", os.sep))
+        gc.collect()
+    return on_rank.seat(asked["engine"])
+
+
+def _let_go_of_errors(folder: str) -> None:
+    """Clear what the last error has kept of torch's frames: the group is among it."""
+    trace = getattr(sys, "last_traceback", None)
+    while trace is not None:
+        if folder in trace.tb_frame.f_code.co_filename:
+            with contextlib.suppress(RuntimeError):  # it still runs
+                trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks | None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Drawing, Table
 from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.records import Unfinished
-from gpumagic.gpu_ranks.view_where import waiting_text
-from gpumagic.notebook.live import place_in
-from gpumagic.report.units import count_text, listed, seconds_text
+from gpumagic.gpu_ranks.view_where import interrupted_text, waiting_text
+from gpumagic.report.units import count_text, listed, part_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
+    from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.gpu_ranks.records import Waiting
@@ -25,48 +24,37 @@ if TYPE_CHECKING:
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
+_NEARLY_FULL = 0.9
+_HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 
 
 class Panel:
-    """Draws what ranks say until the cell has ended, and is gone then.
+    """Draws what ranks say, once that takes long.
 
     Args:
-        shell: Where it is drawn.
+        place: Where it is drawn; who has that takes it away.
 
         hang_s: How long the same collective is open until it is told.
     """
 
-    def __init__(self, shell: Any, *, hang_s: float) -> None:
-        self._place = place_in(shell)
+    def __init__(self, place: Place, *, hang_s: float) -> None:
+        self._place = place
         self._hang_s = hang_s
         self._began_s = self._drawn_s = time.monotonic()
-        self._interrupted = ""
+        self._interrupted_s: float | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._place.clear()
-
-    def interrupted(self, running: Sequence[int]) -> None:
-        """Say that Ctrl-C was sent on, and what a second one does."""
-        told = count_text(len(running), "engine")
-        self._interrupted = (
-            f"Ctrl-C was sent to {told}. Waiting in a collective, a rank may not hear "
-            "it: Ctrl-C again stops waiting."
-        )
+    def interrupted(self) -> None:
+        """Say that Ctrl-C was sent on, and soon who does not hear it."""
+        self._interrupted_s = time.monotonic()
         self._drawn_s = -math.inf
 
     def see(self, asked: Asked) -> None:
         """Draw how things stand, four times a second at most."""
         now_s = time.monotonic()
-        early = now_s - self._began_s < _BEGINS_AFTER_S and not self._interrupted
-        if early or now_s - self._drawn_s < _FEWEST_S_BETWEEN:
+        early = now_s - self._began_s < _BEGINS_AFTER_S
+        if (
+            early and self._interrupted_s is None
+        ) or now_s - self._drawn_s < _FEWEST_S_BETWEEN:
             return
         self._drawn_s = now_s
         self._place.show(self._drawing(asked, now_s))
@@ -80,7 +68,11 @@ class Panel:
             title = f"Engine of rank {listed(gone)} is gone; {title}"
         if waiting := self._hanging(answers):
             title = waiting_text(waiting)
-        return Drawing(self._interrupted or title, (_table(answers),))
+        if self._interrupted_s is not None:
+            title = _after_ctrl_c(
+                answers, has_time=now_s - self._interrupted_s > _HEARS_S
+            )
+        return Drawing(title, (_table(answers),))
 
     def _hanging(self, answers: Sequence[Answer]) -> Waiting | None:
         """The collective that has long been open, as a rank has not called it."""
@@ -94,17 +86,37 @@ class Panel:
         )
 
 
+def _after_ctrl_c(answers: Sequence[Answer], *, has_time: bool) -> str:
+    """Who has come back, and who does not hear it, once there was time to."""
+    running = [each.name for each in answers if isinstance(each, Alive)]
+    if not has_time or not running:
+        return f"Ctrl-C was sent to {count_text(len(answers), 'engine')}"
+    back = [each.name for each in answers if each.name not in running]
+    until = (analysis.until_text(e) for e in answers if isinstance(e, Alive))
+    return interrupted_text(running, back, next(filter(None, until), ""))
+
+
 def _has_died(answer: Answer) -> bool:
     return isinstance(answer, Unfinished) and answer.why == "died"
 
 
 def _table(answers: Sequence[Answer]) -> Table:
-    rows = sorted(answers, key=lambda each: each.name)
-    return Table(
-        "Where ranks are",
-        (Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")),
-        tuple((str(each.name), *_row(each)) for each in rows[:_MOST_ROWS]),
-    )
+    """Where they are; those whose memory is nearly full come first, and say so."""
+    rows = sorted(answers, key=lambda each: (not _full(each), each.name))[:_MOST_ROWS]
+    columns = [Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")]
+    cells = [[str(each.name), *_row(each)] for each in rows]
+    if any(full := [_full(each) for each in rows]):
+        columns.append(Column("Memory nearly full"))
+        cells = [[*row, text] for row, text in zip(cells, full, strict=True)]
+    return Table("Where ranks are", tuple(columns), tuple(map(tuple, cells)))
+
+
+def _full(answer: Answer) -> str:
+    """What is in use, with what torch keeps for later, where little is left."""
+    memory = answer.memory if isinstance(answer, Alive) else None
+    if memory is None or memory[0] < _NEARLY_FULL * memory[1]:
+        return ""
+    return str(part_text(*memory))
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:

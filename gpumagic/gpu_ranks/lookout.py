@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+from gpumagic.gpu_ranks.flight_recorder import (
+    flight,
+    group_timeout_s,
+    numbers,
+    simulated_wait_s,
+)
 from gpumagic.report.places import Places, name_of
 
 if TYPE_CHECKING:
@@ -40,10 +45,12 @@ class Lookout:
 
         every_s: How long it is quiet in between.
 
-        driver: The machine's, to find loops that count themselves.
+        driver: The machine's, to find loops that count themselves, and memory.
+
+        device: The number of its GPU; None for none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- one for each thing it tells
         self,
         tell: Callable[[dict[str, Any]], object],
         *,
@@ -51,17 +58,19 @@ class Lookout:
         engine: int | None = None,
         every_s: float = EVERY_S,
         driver: Callable[[], Driver],
+        device: int | None = None,
     ) -> None:
         self._tell = tell
         self._rank, self._engine = rank, engine
         self._every_s = every_s
-        self._looking = Looking(driver)
+        self._looking, self._device = Looking(driver), device
         self._ended = threading.Event()
         self._main = threading.get_ident()
         self._began_s = time.monotonic()
         self._before: Any = None  # what did not move, if nothing moves
         self._since_s = 0.0
         self._flight: dict[str, Any] | None = None
+        self._at: Any = None  # where the thread stood when that was asked
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def __enter__(self) -> Self:
@@ -94,6 +103,8 @@ class Lookout:
             "line": _users_line(frame),
             "inside": inside,
             "stuck_s": stuck_s,
+            "memory": self._looking.filled(self._device),
+            "timeout_s": group_timeout_s() if stuck_s else None,
             "progress": [loops[0].done, loops[0].total] if loops else None,
             "working": None if inside is None and recorded is None else not stuck_s,
         }
@@ -105,18 +116,21 @@ class Lookout:
         in the same function of torch.distributed, is thought to be in the same call.
 
         To ask for calls takes long: it is done where nothing has been called since the
-        last look, and as long as one is open.
+        last look, and again only once the thread has computed: one that has not cannot
+        have come out of what it was in.
         """
-        groups = numbers()
-        at = groups or (inside and (inside, _computed_ms(self._main)))
+        if (waited_s := simulated_wait_s()) is not None:
+            return flight(asks_for_calls=False), waited_s
+        groups, stands = numbers(), (inside, _computed_ms(self._main))
+        at = groups or (inside and stands)
         now_s = time.monotonic()
         if not at or at != self._before:
             self._before, self._since_s, self._flight = at, now_s, None
             return flight(asks_for_calls=False), None
         if groups is None:
             return None, now_s - self._since_s
-        if self._flight is None or self._flight["under_way"]:
-            self._flight = flight()
+        if self._flight is None or (self._flight["under_way"] and stands != self._at):
+            self._flight, self._at = flight(), stands
         is_open = bool(self._flight and self._flight["under_way"])
         return self._flight, now_s - self._since_s if is_open else None
 

@@ -17,6 +17,7 @@ from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
 from gpumagic.gpu_ranks.outputs import show_outputs
 from gpumagic.gpu_ranks.records import Seat, Unfinished
+from gpumagic.notebook.live import place_in
 from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
     from gpumagic.notebook.magics import GpuMagics
 
+_LEAVING_S, _PAUSE_S = 10.0, 0.05
 _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
 
@@ -41,6 +43,7 @@ class Notebook:
     def __init__(self, magics: GpuMagics) -> None:
         self._magics = magics
         self._shell = magics.shell
+        self._place = place_in(self._shell)  # of one line; the next has another
         self._engines: Engines | None = None
         self._last: Asked | None = None  # a cell, or what was not waited for
         self._warm: set[int] = set()
@@ -58,20 +61,29 @@ class Notebook:
         """
         __tracebackhide__ = True
         options = options_of(typed, above_a_cell=cell is not None)
-        engines = self._engines_here()
-        if cell is not None:
-            report: Any = self._run(engines, options, cell)
-        else:
-            words: dict[str, Callable[[Engines, Options], Any]] = {
-                "": self._seats,
-                SELECT: self._select,
-                GROUP: self._group,
-                WHERE: self._where,
-            }
-            report = words[options.word](engines, options)
+        self._place = place_in(self._shell)
+        try:
+            report = self._report(options, cell)
+        except BaseException:
+            self._place.clear()
+            raise
         # What failed on an engine is no report that somebody can do without.
         typed.quiet = typed.quiet and not report.unfinished
-        return self._magics.show(report, typed)
+        if typed.quiet or typed.json:
+            self._place.clear()
+        return self._magics.show(report, typed, self._place)
+
+    def _report(self, options: Options, cell: str | None) -> Any:
+        engines = self._engines_here()
+        if cell is not None:
+            return self._run(engines, options, cell)
+        words: dict[str, Callable[[Engines, Options], Any]] = {
+            "": self._seats,
+            SELECT: self._select,
+            GROUP: self._group,
+            WHERE: self._where,
+        }
+        return words[options.word](engines, options)
 
     def _engines_here(self) -> Engines:
         """Those of the newest client; what was known of another is forgotten."""
@@ -129,7 +141,30 @@ class Notebook:
             return tried
         return replace(choose(dry_run=False), chosen=True)
 
+    def _leave(self, engines: Engines, stuck: Asked) -> None:
+        """Let all that can leave a group in which ranks wait that do not hear Ctrl-C.
+
+        Those are told of it, one after another, and can leave as well.
+        """
+        until_s, gone = time.monotonic() + _LEAVING_S, set[int]()
+        while stuck.running and time.monotonic() < until_s:
+            here = {*stuck.results} - {*stuck.running} - gone
+            free = sorted(here - {*engines.busy(sorted(here))}) if here else []
+            if free:
+                self._asked(engines, "leave", free)
+                gone.update(free)
+                until_s = time.monotonic() + _LEAVING_S
+            time.sleep(_PAUSE_S)
+        if stuck.running:
+            left = listed(list(map(str, stuck.running)))
+            raise GpuMagicError(
+                f"engines that wait in the group cannot be freed: {left}",
+                "another rank still holds it, as a model under DDP does: restart these",
+            )
+
     def _group(self, engines: Engines, options: Options) -> SeatsReport:
+        if self._last is not None and self._last.interrupted:
+            self._leave(engines, self._last)
         targets = self._free(engines, options)
         local = self._local_ranks(engines, targets)
         first = targets[0]
@@ -274,8 +309,7 @@ class Notebook:
         """Ask and wait; a first Ctrl-C is sent on, a second one ends the waiting."""
         asked = engines.ask(kind, targets, each)
         try:
-            with Panel(self._shell, hang_s=hang_s) as panel:
-                _wait(engines, asked, panel)
+            _wait(engines, asked, Panel(self._place, hang_s=hang_s))
         finally:
             if asked.running:
                 self._last = asked
@@ -287,8 +321,8 @@ def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
     try:
         wait_for(asked, each_moment=lambda: panel.see(asked))
     except KeyboardInterrupt:
-        engines.interrupt(asked.running)
-        panel.interrupted(asked.running)
+        engines.interrupt(asked)
+        panel.interrupted()
         with contextlib.suppress(KeyboardInterrupt):
             wait_for(asked, each_moment=lambda: panel.see(asked))
 

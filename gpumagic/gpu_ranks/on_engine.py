@@ -31,6 +31,7 @@ def answer(request: str) -> None:
         "reach": lambda asked: _say(joining.reach(asked)),
         "join": lambda asked: _say(joining.join(asked)),
         "choices": lambda asked: _say(joining.choices(asked)),
+        "leave": lambda asked: _say(joining.leave(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
     kinds[asked["kind"]](asked)
@@ -59,7 +60,13 @@ def _run(asked: dict[str, Any]) -> None:
 
     try:
         with (
-            Lookout(_say, rank=rank, engine=engine, driver=open_driver),
+            Lookout(
+                _say,
+                rank=rank,
+                engine=engine,
+                driver=open_driver,
+                device=on_rank.current_device(),
+            ),
             on_rank.measuring(
                 engine=engine,
                 names=asked["names"],

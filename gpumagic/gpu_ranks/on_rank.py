@@ -168,6 +168,14 @@ def _of_gpus(told: str) -> str | None:
     return next(iter(of_gpus), None) or by_device.get("cpu")
 
 
+def current_device() -> int | None:
+    """The number of the GPU that is, or is to be, this process's; None for none."""
+    row = _current(_machine(), _number_in("LOCAL_RANK"))
+    if row is None:
+        return None
+    return row.predicted if row.actual is None else row.actual
+
+
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     """The GPU that is, or is to be, the current device of this process."""
     runtime = runtime_now()
@@ -311,9 +319,9 @@ def measuring(
                     "kind": "done",
                     "seat": seat(engine),
                     "error": error_line(error),
-                    "error_line": None if error is None else _line_of(error),
+                    "error_line": None if error is None else line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
-                    **_time(report, seen, called),
+                    **times_of(report, seen, called),
                     "memory": None if memory is None else memory_of(memory),
                     "names": _names() if names else None,
                     "flags": _flags(report),
@@ -373,7 +381,7 @@ def _fitting(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _line_of(error: BaseException) -> dict[str, Any] | None:
+def line_of(error: BaseException) -> dict[str, Any] | None:
     """The innermost line of the user's that an error came through."""
     torch = sys.modules.get("torch")
     places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
@@ -400,11 +408,12 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
-def _time(
+def times_of(
     timing: TimingReport | None,
     trace: tuple[TraceEvents, RankTrace] | None,
     called: Mapping[str, int],
 ) -> dict[str, Any]:
+    """What a block took, and what was done with others meanwhile, as it travels."""
     elapsed_s = None if timing is None else timing.run.elapsed_s
     clock = "host" if simulated_box() is None else "simulated"
     said: dict[str, Any] = {"elapsed_s": elapsed_s, "clock": clock}

@@ -108,7 +108,8 @@ class Unfinished(Record):
         name: Which one.
 
         why: "raised", "died", "silent", "interrupted", "refused" or "garbage"; "lost"
-            where it raised only because another of these was gone.
+            where it raised only because another of these was gone; "deaf" where it
+            was sent Ctrl-C and has not come back.
 
         text: What it said last, in a line.
 

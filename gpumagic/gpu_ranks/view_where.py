@@ -29,7 +29,10 @@ _ROW = 4  # ranks in a row from which on the first and the last are named
 _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
-_WORKS, _SILENT = "works", "does not answer"
+_WORKS = "works"
+_LEAVE = (
+    "`%gpu_ranks group` lets the others leave it, which may free them; or restart them"
+)
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 _RESTART_JOB = (
     "start the job anew from what it saved last: `torchrun --max-restarts=3` does so"
@@ -38,9 +41,15 @@ _RESTART_JOB = (
 _TOLD_BY = {
     "flight recorder": "torch's flight recorder: which collectives each rank has "
     "called, in their order",
+    "simulated GPUs": "the record of the simulated GPUs: which collectives each rank "
+    "has called, and which one its host waits in",
     "stacks": "stacks alone: the function of torch.distributed that each rank is in",
 }
-_BY = {"flight recorder": "torch's flight recorder", "stacks": "their stacks"}
+_BY = {
+    "flight recorder": "torch's flight recorder",
+    "simulated GPUs": "the record of the simulated GPUs",
+    "stacks": "their stacks",
+}
 _BLIND = (
     "Ranks told it while they ran; nothing was stopped. A rank can be silent while one "
     "long call keeps Python's lock."
@@ -181,10 +190,51 @@ def unfinished_headline(
 
         names: What they are called.
     """
+    if deaf := [each for each in unfinished if each.why == "deaf"]:
+        return _deaf_text(deaf, unfinished, ranks, names)
     finished = ranks - len({each.name for each in unfinished})
     here = f"{finished:,}" if finished > 0 else "none"
     said = f"{here} of {count_text(ranks, names.noun)} finished"
     return f"{said}; {unfinished_text(unfinished, names)}"
+
+
+def _deaf_text(
+    deaf: Sequence[Unfinished],
+    unfinished: Sequence[Unfinished],
+    ranks: int,
+    names: Names,
+) -> str:
+    """Who came back after Ctrl-C, and who cannot hear it, and until when."""
+    away = {each.name for each in deaf}
+    back = sorted({each.name for each in unfinished} - away)
+    finished = ranks - len(back) - len(away)
+    came = f"{names.several(back)} came back; " if back else ""
+    if finished:
+        came = f"{finished:,} of {count_text(ranks, names.noun)} finished; {came}"
+    verb = "does" if is_one([*away]) else "do"
+    return f"{came}{names.several(away)} {verb} not hear Ctrl-C{_until(deaf)}"
+
+
+def _until(deaf: Sequence[Unfinished]) -> str:
+    until = next((each.text for each in deaf if each.text), "")
+    return f": {_clean(until)}" if until else ""
+
+
+def interrupted_text(running: Sequence[int], back: Sequence[int], until: str) -> str:
+    """While it is waited for after Ctrl-C: who has come back, and who has not.
+
+    Args:
+        running: Ranks that have not.
+
+        back: Ranks that have.
+
+        until: When those that have not will; "" if unknown.
+    """
+    names = Names()
+    came = f"{names.several(back)} came back; " if back else ""
+    verb = "does" if is_one(running) else "do"
+    said = f"{came}{names.several(running)} {verb} not hear Ctrl-C"
+    return f"{said}{f' ({until})' if until else ''}: press it again to stop waiting"
 
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
@@ -206,19 +256,32 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     return f"{said}; {count_text(len(lost), 'other')} lost it" if lost else said
 
 
-_GRAVITY = ("lost", "silent", "interrupted", "refused", "garbage", "raised", "died")
+_GRAVITY = (
+    "lost",
+    "silent",
+    "interrupted",
+    "deaf",
+    "refused",
+    "garbage",
+    "raised",
+    "died",
+)
+_OF_ONE_AND_MORE = {
+    "deaf": ("does not hear Ctrl-C", "do not hear Ctrl-C"),
+    "interrupted": ("was interrupted", "were interrupted"),
+}
 
 
 def _why(why: str, text: str, *, one: bool) -> str:
     text = _clean(text, _MOST_OF_AN_ERROR)
+    if why in _OF_ONE_AND_MORE:
+        return _OF_ONE_AND_MORE[why][0 if one else 1]
     match why:
         case "raised":
             return f"raised {text}" if text else "raised an error"
         case "died" | "lost":
             why = "lost another" if why == "lost" else why
             return f"{why}: {text}" if text else why
-        case "interrupted":
-            return "was interrupted" if one else "were interrupted"
         case "refused":
             return f"{'refuses' if one else 'refuse'}{': ' if text else ''}{text}"
         case "garbage":
@@ -260,7 +323,12 @@ def unfinished_notes(
         anew = _RESTART_JOB if in_script else _REBUILD
         why = _clean(died or "one of its ranks is gone")
         yield Note("problem", f"the group cannot be used any more: {why}", anew)
-    if any(each.why == "interrupted" for each in unfinished) and died is None:
+    if any(each.why == "deaf" for each in unfinished):
+        text = (
+            "they wait in C++, where Python's Ctrl-C arrives only once that has ended"
+        )
+        yield Note("problem", text, _LEAVE)
+    elif any(each.why == "interrupted" for each in unfinished) and died is None:
         text = "ranks that were interrupted may disagree on what comes next"
         again = _RESTART_JOB if in_script else "`%gpu_ranks group` lets all begin anew"
         yield Note("warning", text, again)
@@ -326,7 +394,7 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
         yield Note("problem", waiting_text(each, names))
     if report.waiting and report.unfinished:
         yield Note("warning", unfinished_text(report.unfinished, names))
-    if not report.told_by:
+    if not report.told_by and not report.unfinished:
         hint = "`%%gpu_ranks` above a cell runs it on all"
         yield Note("note", "only what was begun by `%%gpu_ranks` can be asked", hint)
 
@@ -348,9 +416,9 @@ def _table(report: WhereReport) -> Table:
     for each in report.waiting:
         states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
-    silent = dict.fromkeys((each.name for each in report.unfinished), _SILENT)
+    ended = {each.name: _why(each.why, "", one=True) for each in report.unfinished}
     by = f", by {_BY[report.told_by]}" if report.told_by in _BY else ""
-    return _of_places(f"Where ranks are{by}", states | silent, places)
+    return _of_places(f"Where ranks are{by}", states | ended, places)
 
 
 def _of_places(

@@ -24,7 +24,7 @@ from gpumagic.gpu_ranks import analysis, answers, gathering, on_rank
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import now_ns
 from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, Seen, is_recorded, on_one_clock
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, without_group
 from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.report.events import CodeLine
 
@@ -206,7 +206,7 @@ class _Block:
                 "began_ns": began_ns,
                 "ended_ns": ended_ns,
                 "error": error_line(error),
-                "error_line": None if error is None else on_rank._line_of(error),  # noqa: SLF001
+                "error_line": None if error is None else on_rank.line_of(error),
                 "collectives": [],
                 "flight": self._flight(error),
                 **seen,
@@ -216,10 +216,7 @@ class _Block:
     def _flight(self, error: BaseException | None) -> dict[str, Any] | None:
         """Where it was left, where it did not come to the end."""
         told = flight() if error is not None else None
-        ours = self._ranks.group_name
-        return told and {
-            key: [row for row in rows if row[0] != ours] for key, rows in told.items()
-        }
+        return told and without_group(told, self._ranks.group_name)
 
     @contextlib.contextmanager
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -333,7 +330,7 @@ def _read(text: str) -> dict[str, Any]:
         file.write_text(text, encoding="utf-8")
         events = read(file)
     rank = rank_of(events)
-    told = on_rank._time(None, (events, rank), {})  # noqa: SLF001
+    told = on_rank.times_of(None, (events, rank), {})
     kept = ["collectives"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]

@@ -91,6 +91,12 @@ class _Output:
         if self._handle is not None:
             self._put(_NOTHING)
 
+    def become(self, answer: object) -> bool:
+        if self._handle is None:
+            return False
+        self._handle.update(answer)
+        return True
+
     def _put(self, shown: dict[str, str]) -> None:
         if self._handle is None:
             self._handle = DisplayHandle()
@@ -117,6 +123,11 @@ class _Line:
         if sys.stdout.isatty():
             sys.stdout.write(_BACK_AND_CLEAR)
             sys.stdout.flush()
+
+    def become(self, answer: object) -> bool:
+        del answer
+        self.clear()
+        return False
 
 
 # ------------------------------------------------------------------ a cell that runs

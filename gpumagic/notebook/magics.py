@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager, ExitStack
 
-    from gpumagic.drawing.progress import Progress
+    from gpumagic.drawing.progress import Place, Progress
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.session import Session
     from gpumagic.report.record import Report
@@ -57,15 +57,27 @@ class GpuMagics(Magics):
         """The options of a line without code."""
         return arguments.parse(method.parser, typed_name(method, cell), line)
 
-    def show(self, report: Report, options: argparse.Namespace) -> Report | None:
-        """Display and store a report as the options ask; return it where `-o` asks."""
+    def show(
+        self, report: Report, options: argparse.Namespace, place: Place | None = None
+    ) -> Report | None:
+        """Display and store a report as the options ask; return it where `-o` asks.
+
+        Args:
+            report: The answer.
+
+            options: The line.
+
+            place: Where progress was drawn until now; the report takes its place.
+        """
         self.session.keep_last(type(report).__module__, report)
         if options.variable:
             self.shell.user_ns[options.variable] = report
         if options.json and not options.quiet:
             show_text(json.dumps(report.to_dict(), indent=2))
         elif not options.quiet:
-            display(report.as_asked(options.show or (), whole=options.all))
+            asked = report.as_asked(options.show or (), whole=options.all)
+            if place is None or not place.become(asked):
+                display(asked)
             if options.output:
                 self.session.remember_shown(report, self.shell.execution_count)
         return report if options.output else None

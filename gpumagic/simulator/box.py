@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
-    from gpumagic.simulator.meetings import CollectiveCall
+    from gpumagic.simulator.meetings import CollectiveCall, Roll
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
@@ -230,6 +230,14 @@ class Box:
         host called it, and when it started and ended on the machine's clock.
         """
         return tuple(self._simulation.ranks.calls) if self._simulation else ()
+
+    @property
+    def roll(self) -> Roll | None:
+        """Which collectives this process has called, and which its host waits in.
+
+        To be looked at from any thread: it is never waited for.
+        """
+        return self._simulation.ranks.roll if self._simulation else None
 
     @property
     def races(self) -> RacesReport:

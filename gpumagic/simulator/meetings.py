@@ -12,15 +12,16 @@ own clock has come as well, and the others may go on as far as that allows.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.engines import Meeting
 
@@ -44,8 +45,92 @@ class Store(Protocol):
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """The values, once there are all."""
 
+    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+        """Write a value down where there is the expected one; what is there then."""
+
     def delete_key(self, key: str) -> bool:
         """Forget a value."""
+
+
+class GroupCall(NamedTuple):
+    """A collective that this process has called.
+
+    Attributes:
+        group: What torch calls the group.
+
+        number: How many the group had called before, and this one.
+
+        name: As torch's function is called.
+
+        nbytes: What it moves.
+    """
+
+    group: str
+    number: int
+    name: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.nbytes} bytes"
+
+
+class Wait(NamedTuple):
+    """What the host waits in, and since when by `time.monotonic`."""
+
+    call: GroupCall
+    since_s: float
+
+
+class Roll:
+    """Which collectives this process has called, and which its host waits in.
+
+    Other threads look at it while the host waits, and with the books held: so nothing
+    here locks, and whatever is looked at was put there at once.
+
+    Attributes:
+        last: The last call, by group.
+
+        wait: The collective that the host waits in just now; None for none.
+
+        broken_off: What it has last waited in, if that has ended by Ctrl-C, and nothing
+            has been called since.
+
+        interrupted: How often such a wait has ended by Ctrl-C. What had been called by
+            then is not waited for any more: work that stands behind it could not even
+            be measured else, nor could the group be left.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, GroupCall] = {}
+        self.wait: Wait | None = None
+        self.broken_off: GroupCall | None = None
+        self.interrupted = 0
+        self._before: Wait | None = None
+
+    def called(self, call: GroupCall) -> None:
+        """A collective is called; all members do so in the same order."""
+        self.last[call.group] = call
+        self.broken_off = None
+
+    @contextlib.contextmanager
+    def waiting(self, call: GroupCall | None) -> Iterator[None]:
+        """The host waits in a collective during the block; None for what is none.
+
+        One that it comes back to was waited for all the time: nothing else went on.
+        """
+        outer, before = self.wait, self._before
+        if call is not None:
+            again = before is not None and before.call == call
+            self.wait = before if again else Wait(call, time.monotonic())
+            self._before = self.wait
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted += 1
+            self.broken_off = call
+            raise
+        finally:
+            self.wait = outer
 
 
 @dataclass
@@ -92,6 +177,8 @@ class Circle:
         timeout_s: How long one is waited for, in real time.
 
         pause: Called while it waits; may raise.
+
+        roll: Where it is written down what this process waits in.
     """
 
     store: Store
@@ -100,9 +187,30 @@ class Circle:
     pace: Pace
     timeout_s: float
     pause: Callable[[], object]
+    roll: Roll = field(default_factory=Roll)
+
+    def agree(self, name: str, what: str) -> None:
+        """Make sure that all mean the same by a name; who says it first decides.
+
+        To be called before anything is sent to the others: what has the wrong size
+        ends gloo, and its process.
+
+        Raises:
+            DeviceError: Somebody else has said something else.
+        """
+        own = self.members[self.place]
+        first = self.store.compare_set(f"{name}/what", "", f"{own} {what}")
+        rank, _, said = bytes(first).decode().partition(" ")
+        if said != what:
+            raise _not_the_same(f"rank {rank}", said, what)
 
     def next_meeting(
-        self, name: str, what: str, took_ns: int, previous: Peers | None = None
+        self,
+        name: str,
+        what: str,
+        took_ns: int,
+        previous: Peers | None = None,
+        call: GroupCall | None = None,
     ) -> Peers:
         """The others at the next meeting.
 
@@ -114,8 +222,10 @@ class Circle:
             took_ns: How long it takes once all have come.
 
             previous: The one before it, of which nobody asks once all are here.
+
+            call: What it is to this process's roll.
         """
-        return Peers(self, name, what, took_ns, previous)
+        return Peers(self, name, what, took_ns, previous, call)
 
     def agree_on_latest(self, name: str, moment_ns: int) -> int:
         """The latest of a moment of each member; all of them wait for all."""
@@ -130,21 +240,24 @@ class Circle:
 class Peers:
     """The others at one meeting, for the engine."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 -- what a meeting has
         self,
         circle: Circle,
         name: str,
         what: str,
         took_ns: int,
         previous: Peers | None = None,
+        call: GroupCall | None = None,
     ) -> None:
         self._previous = previous
+        self._call = call
         self._circle = circle
         self._name = name
         self._what = what
         self._took_ns = took_ns
         self._start_ns = 0
         self._given_up = False
+        self._interrupted = circle.roll.interrupted
         self._known: dict[int, int] = {}  # when members came
 
     def arrived(self, start_ns: int) -> None:
@@ -156,7 +269,10 @@ class Peers:
 
     def forget(self) -> None:
         """All have come to a later meeting: nobody will ask for this one."""
-        self._circle.store.delete_key(self._key(self._circle.place))
+        circle = self._circle
+        circle.store.delete_key(self._key(circle.place))
+        if circle.place == 0:
+            circle.store.delete_key(f"{self._name}/what")
 
     def end(self, bound_ns: int, promise_ns: int) -> tuple[int, bool]:
         """When the meeting ends, or a later bound; see `engines.Peers`.
@@ -164,32 +280,46 @@ class Peers:
         Raises:
             DeviceError: Somebody did not come in time. It is told once; from then on
                 the meeting is over, as NCCL's watchdog ends one, so that the machine
-                can be used again.
+                can be used again. So it is after Ctrl-C, which is not told.
         """
-        circle = self._circle
+        roll = self._circle.roll
+        missing = [] if self._given_up else self._look()
+        if missing and self._interrupted < roll.interrupted:
+            self._given_up = True
         if self._given_up:
             return max(bound_ns, *self._known.values()) + self._took_ns, True
+        if missing:
+            with roll.waiting(self._call):
+                later_ns = self._later(missing, bound_ns, promise_ns)
+            if later_ns is not None:
+                return later_ns, False
+        if self._previous is not None:
+            self._previous.forget()
+            self._previous = None
+        return max(self._known.values()) + self._took_ns, True
+
+    # ---------------------------------------------------------------- its parts
+
+    def _later(
+        self, missing: Sequence[int], bound_ns: int, promise_ns: int
+    ) -> int | None:
+        """Wait for a later bound; None once nobody is missing any more."""
+        circle = self._circle
         began_s, pause_s = time.monotonic(), _SHORTEST_S
-        while True:
-            missing = self._look()
-            if not missing:
-                if self._previous is not None:
-                    self._previous.forget()
-                    self._previous = None
-                return max(self._known.values()) + self._took_ns, True
+        while missing:
             circle.pace.promise(promise_ns)
             so_far = [*self._known.values(), *circle.pace.of(missing)]
             later_ns = max(so_far) + self._took_ns
             if later_ns > bound_ns:
-                return later_ns, False
+                return later_ns
             if time.monotonic() - began_s > circle.timeout_s:
                 self._given_up = True
                 raise self._nobody_came(missing)
             circle.pause()
             real_pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_S)
-
-    # ---------------------------------------------------------------- its parts
+            missing = self._look()
+        return None
 
     def _key(self, place: int) -> str:
         return f"{self._name}/{place}"
@@ -213,15 +343,9 @@ class Peers:
         for (_, rank), value in zip(here, values, strict=True):
             start, _, what = bytes(value).decode().partition(" ")
             if what != self._what:
-                raise self._not_the_same(rank, what)
+                raise _not_the_same(f"rank {rank}", what, self._what)
             self._known[rank] = int(start)
         return [rank for _, rank in away_now]
-
-    def _not_the_same(self, rank: int, what: str) -> DeviceError:
-        return DeviceError(
-            f"rank {rank} calls {what}, this rank {self._what}, as the same collective",
-            "all ranks of a group have to call the same ones in the same order",
-        )
 
     def _nobody_came(self, missing: Sequence[int]) -> DeviceError:
         listed = ", ".join(map(str, missing))
@@ -230,6 +354,13 @@ class Peers:
             f"{self._circle.timeout_s:g} s",
             "all ranks of the group have to call it; timeout= of init_process_group",
         )
+
+
+def _not_the_same(who: str, calls: str, this_one: str) -> DeviceError:
+    return DeviceError(
+        f"{who} calls {calls}, this rank {this_one}, as the same collective",
+        "all ranks of a group have to call the same ones in the same order",
+    )
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ class Place(list):
         """Note what is shown."""
         self.append(f"{drawing.title}{', and stays' if is_last else ''}")
 
+    def become(self, answer):
+        """Nothing is put here."""
+
     def clear(self):
         """Note that nothing is."""
         self.append("gone")

@@ -344,6 +344,20 @@ _OOM = replace(
 )
 
 _LINE = CodeLine("In [5], line 3", "time.sleep(12)")
+_DEAF = replace(
+    _SILENT,
+    times=(),
+    collectives=(),
+    matched=0,
+    waiting=(Waiting("all_reduce", 2, (0, 1, 3), 60.0, (2,), ((2, _LINE),)),),
+    unfinished=(
+        Unfinished(2, "interrupted", "KeyboardInterrupt", _LINE),
+        *(
+            Unfinished(name, "deaf", "the group's timeout comes in 29 min")
+            for name in (0, 1, 3)
+        ),
+    ),
+)
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
     lines=tuple(
@@ -530,6 +544,7 @@ SAMPLES = (
     ("times-died", _DIED),
     ("times-lost", _LOST),
     ("times-silent", _SILENT),
+    ("times-deaf", _DEAF),
     (
         "times-none-finished",
         replace(
@@ -580,6 +595,7 @@ SAMPLES = (
             told_by="stacks",
         ),
     ),
+    ("where-simulated", replace(_HANG, told_by="simulated GPUs")),
     ("where-working", replace(_HANG, waiting=())),
     ("where-nothing", WhereReport((), told_by="")),
     (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -290,15 +291,39 @@ def test_garbage(four):
 
 def test_slow_is_no_hang(four, capsys):
     """A cell that computes for long says nothing of ranks that wait."""
-    four.cell(
-        "end = time.monotonic() + 3\nwhile time.monotonic() < end: torch.ones(64) @ "
-        "torch.ones(64)",
-        "--hang 1s",
-    )
+    four.cell(SLOW, "--hang 1s")
 
     told = capsys.readouterr().out
     assert "engines run since" in told
     assert "have waited" not in told
+
+
+SLOW = """end = time.monotonic() + 3
+while time.monotonic() < end:
+    torch.ones(64) @ torch.ones(64)
+"""
+
+
+def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
+    four, monkeypatch
+):
+    """A front end gets one output, which at last is the report, and no more updates."""
+    sent = []
+
+    def publish(data, *_, transient=None, update=False, **__):
+        sent.append((data, (transient or {}).get("display_id"), update))
+
+    monkeypatch.setattr(four.shell.display_pub, "publish", publish)
+    began_s = time.monotonic()
+    four._run(f"%%gpu_ranks\n{SLOW}")
+    took_s = time.monotonic() - began_s
+
+    (place,) = {display_id for _, display_id, _ in sent}
+    assert [update for *_, update in sent] == [False, *[True] * (len(sent) - 1)]
+    assert 3 < len(sent) <= 4 * took_s + 2
+    assert "engines run since" in sent[-2][0]["text/plain"]
+    assert "on 4 ranks" in sent[-1][0]["text/plain"]
+    assert place
 
 
 def test_a_straggler_is_no_hang(four, capsys):
@@ -395,6 +420,22 @@ def test_by_stacks_where_nothing_is_recorded(four):
     assert waiting.collective == "all_reduce"
     assert waiting.waited_s > 1
     assert dict(waiting.lines)[3].source.startswith("for _ in range(80)")
+
+
+def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys):
+    """Who waits in gloo does not hear it, and it is said who came back."""
+    with ctrl_c(4, 7):
+        report = four.cell(
+            "if dist.get_rank() != 2: dist.all_reduce(x)\nelse: time.sleep(60)"
+        )
+    told = capsys.readouterr().out
+    four.cell("dist.all_reduce(x)", "--on 2")  # which sets the others free
+    four.rest()
+
+    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C (the group's" in told
+    assert "29 min" in told
+    assert whys(report) == {2: "interrupted", **dict.fromkeys((0, 1, 3), "deaf")}
+    assert "29 min" in report.unfinished[0].text
 
 
 # ------------------------------------------------------- engines that come and go
@@ -515,3 +556,56 @@ def test_memory_of_each_rank(four):
     assert [each.name for each in report.memory] == list(range(last + 1))
     assert report.memory[last].peak_bytes >= (1 + last) << 22
     assert report.runs_out_first == last
+
+
+def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys):
+    """Who waits for whom is said while it lasts; one Ctrl-C brings all ranks back."""
+    four.ask("group")
+    ranks = range(len(four.client.ids))
+    capsys.readouterr()
+    with ctrl_c(6):
+        began_s = time.monotonic()
+        report = four.cell(
+            "x = torch.ones(64, device='sim')\n"
+            "if dist.get_rank() == 1:\n"
+            "    time.sleep(60)\n"
+            "dist.all_reduce(x)\n"
+            "print(x[0].item())\n",
+            "--hang 2s",
+        )
+        took_s = time.monotonic() - began_s
+    told = capsys.readouterr().out
+
+    waiting = [each for each in ranks if each != 1]
+    assert "rank 1 has not called it: In [" in told
+    assert "line 3, time.sleep(60)" in told
+    assert took_s < 20
+    assert whys(report) == dict.fromkeys(ranks, "interrupted")
+    (open_call,) = report.waiting
+    assert (open_call.collective, open_call.missing) == ("all_reduce", (1,))
+    assert open_call.waiting == tuple(waiting)
+
+
+def test_the_group_of_simulated_gpus_begins_anew_after_ctrl_c(four):
+    """What was broken off holds nobody up: a new group works at once."""
+    report = four.ask("group")
+    cell = four.cell("x = torch.ones(4, device='sim')\ndist.all_reduce(x); x[0].item()")
+
+    assert not report.unfinished
+    assert not cell.unfinished
+    assert cell.matched == 1
+
+
+def test_different_collectives_of_simulated_gpus(four):
+    """Who calls another one is told what the others call, and nobody is killed."""
+    with ctrl_c(5):
+        report = four.cell(
+            "x = torch.ones(4 if dist.get_rank() else 8, device='sim')\n"
+            "dist.all_reduce(x); x[0].item()\n"
+        )
+    four.ask("group")
+
+    assert set(whys(report).values()) <= {"raised", "interrupted"}
+    errors = [each.text for each in report.unfinished if each.why == "raised"]
+    assert any("as the same collective" in each for each in errors)
+    assert any("sends" in (each.mismatch or "") for each in report.waiting)

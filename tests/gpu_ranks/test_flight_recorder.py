@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpumagic.gpu_ranks import flight_recorder
 from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+from gpumagic.simulator.meetings import GroupCall, Roll
 
 MODULE = "torch._C._distributed_c10d"
 
@@ -119,3 +121,37 @@ def test_groups_are_told_by_the_names_that_all_ranks_know(monkeypatch):
 
     assert set(numbers()) == {"0", "2"}
     assert [row[0] for row in flight()["last"]] == ["0", "2"]
+
+
+def test_groups_of_simulated_gpus_tell_themselves(recorder, monkeypatch):
+    """What the recorder sees of their data is not told: their own record is."""
+    roll = Roll()
+    box = SimpleNamespace(roll=roll)
+    monkeypatch.setattr(flight_recorder, "simulated_box", lambda: box)
+    roll.called(first := GroupCall("0", 3, "all_reduce", 4096))
+    roll.called(GroupCall("0", 4, "broadcast", 8))
+
+    assert numbers() == {"0": (4, 4)}
+    with roll.waiting(first):
+        assert flight() == {
+            "under_way": [["0", 3, "all_reduce", "4.00 KiB"]],
+            "last": [["0", 4, "broadcast", "8 B"]],
+            "by": "simulated GPUs",
+        }
+        assert numbers() == {"0": (4, 2)}
+    assert flight()["under_way"] == []
+    assert True not in recorder.asked  # what costs much
+
+
+def test_what_ctrl_c_has_broken_off_is_told_until_the_next_call(monkeypatch):
+    """An interrupted rank still tells what it waited in."""
+    roll = Roll()
+    box = SimpleNamespace(roll=roll)
+    monkeypatch.setattr(flight_recorder, "simulated_box", lambda: box)
+    roll.called(call := GroupCall("0", 3, "all_reduce", 4096))
+    with pytest.raises(KeyboardInterrupt), roll.waiting(call):
+        raise KeyboardInterrupt
+
+    assert flight()["under_way"] == [["0", 3, "all_reduce", "4.00 KiB"]]
+    roll.called(GroupCall("0", 4, "all_reduce", 4096))
+    assert flight()["under_way"] == []

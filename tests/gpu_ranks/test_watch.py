@@ -64,10 +64,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Started by torchrun, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
     healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded,summed,summed_ahead"
-    cases = f"{healthy},raises,hangs,fails_within,killed"
+    return _ran(f"{healthy},raises,hangs,fails_within,killed", RANKS, folder)
+
+
+def _ran(cases: str, ranks: int, folder: Path) -> Job:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ran = subprocess.run(
-        [*torchrun, "--nproc-per-node", str(RANKS), str(JOB), cases, str(folder)],
+        [*torchrun, "--nproc-per-node", str(ranks), str(JOB), cases, str(folder)],
         env=_environment(TORCH_FR_BUFFER_SIZE="300"),
         capture_output=True,
         text=True,
@@ -236,6 +239,17 @@ def test_hang_is_told_once_while_it_lasts(job: Job) -> None:
     assert "rank 2 has not called it: watched_job.py" in told[0]
     assert sum("rank 2 has not" in each for each in told) == 1
     assert job.report("hangs")["unfinished"] == []
+
+
+def test_hang_of_simulated_gpus_is_told(tmp_path: Path) -> None:
+    """Rank 0 waits for numbers of simulated GPUs: it says for whom, and since when."""
+    job = _ran("simulated_hang", 2, tmp_path)
+    told = [each for each in job.said.splitlines() if "has not called it" in each]
+
+    assert len(told) == 1, job.said[-4000:]
+    assert "rank 0 has waited" in told[0]
+    assert "in all_reduce no. 0; rank 1 has not called it" in told[0]
+    assert "time.sleep(4)" in told[0]
 
 
 def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:

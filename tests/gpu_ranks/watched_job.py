@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import gpumagic
 from gpumagic.gpu_ranks import clocks, collectives_seen, watch, watching
 
 OUT = Path(sys.argv[2])
@@ -207,6 +208,17 @@ def fails_within(rank: int) -> None:
     note("fails_within", watched, error=error)
 
 
+def simulated_hang(rank: int) -> None:
+    """One of the simulated GPUs does not come to a collective for long."""
+    x = torch.ones(8, device="sim")
+    with watch(hang_s=1.0) as watched:
+        if rank == 1:
+            time.sleep(4)
+        dist.all_reduce(x)
+        x[0].item()
+    note("simulated_hang", watched)
+
+
 def killed(rank: int) -> None:
     """One rank is killed; the launcher tells the others to end, too early."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -224,8 +236,13 @@ def killed(rank: int) -> None:
 
 def main() -> None:
     """Run the cases that are named on the command line."""
-    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
-    for case in sys.argv[1].split(","):
+    cases = sys.argv[1].split(",")
+    simulated = cases[0].startswith("simulated")
+    if simulated:
+        gpumagic.simulate("4xh100")
+    backend = "nccl" if simulated else "gloo"
+    dist.init_process_group(backend, timeout=dt.timedelta(seconds=60))
+    for case in cases:
         globals()[case](dist.get_rank())
 
 

@@ -35,6 +35,12 @@ class Board:
             time.sleep(1e-4)
         return [self.values[key] for key in keys]
 
+    def compare_set(self, key, expected, wanted):
+        """Write it down where there is the expected one."""
+        if self.values.get(key, b"").decode() == expected:
+            self.set(key, wanted)
+        return self.values[key]
+
     def delete_key(self, key):
         """Forget it."""
         return self.values.pop(key, None) is not None
@@ -195,3 +201,36 @@ def test_different_collectives_in_one_place_are_told():
     assert len(raised) == 2
     assert "AllReduce" in str(raised[0])
     assert "Broadcast" in str(raised[0])
+
+
+def test_ctrl_c_ends_the_wait_for_all_that_was_called():
+    """Who is interrupted waits for nobody any more, in what was called before."""
+    paces, board = Board(), Board()
+    rank = Rank(0, paces)
+    Pace(paces, 1)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    circle = Circle(board, (0, 1), 0, rank.pace, 20, interrupted)
+    called = [circle.next_meeting(name, "it", 5) for name in ("a", "b")]
+    for each in called:
+        each.arrived(100)
+    with pytest.raises(KeyboardInterrupt):
+        called[0].end(105, 105)
+
+    assert [each.end(105, 105) for each in called] == [(110, True)] * 2
+    later = circle.next_meeting("c", "it", 5)
+    later.arrived(200)
+    with pytest.raises(KeyboardInterrupt):
+        later.end(205, 205)
+
+
+def test_who_says_another_size_is_refused_before_anything_is_sent():
+    """The first who calls decides; the second is told whom it disagrees with."""
+    paces, board = Board(), Board()
+    one, other = (Circle(board, (4, 7), i, Pace(paces, i), 20, int) for i in range(2))
+
+    other.agree("all 3", "all_reduce of 8 bytes")
+    with pytest.raises(DeviceError, match="rank 7 calls all_reduce of 8 bytes"):
+        one.agree("all 3", "all_reduce of 16 bytes")

@@ -10,6 +10,7 @@ import atexit
 import collections
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
@@ -25,7 +26,14 @@ from gpumagic.simulator.collective_times import (
     collective_time,
 )
 from gpumagic.simulator.engines import CollectiveName
-from gpumagic.simulator.meetings import Circle, CollectiveCall, Pace, real_pause
+from gpumagic.simulator.meetings import (
+    Circle,
+    CollectiveCall,
+    GroupCall,
+    Pace,
+    Roll,
+    real_pause,
+)
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 _LONGEST_PAUSE_S = 2e-3
 _FAREWELL_S = 10.0
 _MOST_CALLS = 100_000
+_BARRIER_BYTES = 4
 _MOST_OPEN = 64  # of which nobody may have been told
 _Key = tuple[int, ...]  # of a stream: the GPU, and for pairs who sends to whom
 
@@ -75,6 +84,7 @@ class Collectives:
             shared.pace,
             given.timeout.total_seconds(),
             simulation.interrupts.raise_asked,
+            shared.roll,
         )
         self._streams: dict[_Key, SimulatedStream] = {}
         self._last: dict[_Key, Peers] = {}
@@ -142,15 +152,16 @@ class Collectives:
         simulation = self._simulation
         gpu = simulation.tensors.claimed((*inputs, *outputs)[0]).gpu
         self._gpu = self._gpu or gpu
+        call = self._called_now(what.name.lower(), nbytes, pair)
         twins = [simulation.tensors.twin_of(each).detach() for each in inputs]
         contiguous = simulation.torch.contiguous_format
         moved = move([each.clone(memory_format=contiguous) for each in twins])
         reads = [self._operand(each) for each in inputs]
         writes = [self._operand(each) for each in outputs]
-        work = self._begin(what, gpu, nbytes, word, pair, reads, writes)
+        work = self._begin(what, gpu, call, word, pair, reads, writes)
         work.keep = (moved.works, inputs, outputs)
         work.outputs = [*outputs]
-        self._deliveries.add(moved, outputs, work.come_to)
+        self._deliveries.add(moved, outputs, work.come_to, call)
         if self._works is not None:
             self._works.append(work)
         return work
@@ -162,10 +173,28 @@ class Collectives:
             visible = len(self._simulation.latch.visible())
             here = self._members[self._place] % visible
             gpu = self._simulation.gpu(here if index is None else index)
-        nbytes, word = 4, "Sum_f32"
-        work = self._begin(Collective.ALL_REDUCE, gpu, nbytes, word, None, [], [])
+        call = self._called_now("barrier", _BARRIER_BYTES, None)
+        work = self._begin(Collective.ALL_REDUCE, gpu, call, "Sum_f32", None, [], [])
         work.host_waits = "dist.barrier()"
         return work
+
+    def _called_now(
+        self, name: str, nbytes: int, pair: tuple[int, int, int] | None
+    ) -> GroupCall:
+        """Enter a call in the roll, if the others mean the same by its number.
+
+        Raises:
+            DeviceError: They do not.
+        """
+        if not isinstance(self._machine.scheduler, Scheduler):
+            raise not_simulated("collectives in a graph", "capture what is around them")
+        number = self._called if pair is None else pair[2]
+        call = GroupCall(self._group, number, name, nbytes)
+        if pair is None:  # what only two have to do with has no place in the order
+            self._called += 1
+            self._simulation.ranks.roll.called(call)
+        self._circle.agree(_meeting_name(call, pair), str(call))
+        return call
 
     def _operand(self, tensor: Any) -> Operand:
         operand, _ = operand_of(tensor, self._simulation.tensors.claimed(tensor))
@@ -175,26 +204,20 @@ class Collectives:
         self,
         what: Collective,
         gpu: SimulatedGpu,
-        nbytes: int,
+        call: GroupCall,
         word: str,
         pair: tuple[int, int, int] | None,
         reads: Sequence[Operand],
         writes: Sequence[Operand],
     ) -> Any:
         simulation, machine = self._simulation, self._machine
-        if not isinstance(machine.scheduler, Scheduler):
-            raise not_simulated("collectives in a graph", "capture what is around them")
         current, place = simulation.stream(gpu), simulation.places.here()
         key: _Key = (gpu.number, *(pair[:2] if pair else ()))
         members, hosts = self._members, self._hosts
-        meeting_name = f"all {self._called}"
         if pair is not None:
             members = tuple(members[each] for each in pair[:2])
             hosts = [hosts[each] for each in pair[:2]]
-            meeting_name = f"{pair[0]} to {pair[1]}, {pair[2]}"
-        else:
-            self._called += 1
-        told = collective_time(what, nbytes, _placement(gpu, hosts))
+        told = collective_time(what, call.nbytes, _placement(gpu, hosts))
         name = "_".join(
             each
             for each in (
@@ -213,9 +236,10 @@ class Collectives:
                 stream = self._streams[key] = gpu.own_stream()
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
-            peers = self._peers(key, members, pair, meeting_name, what, nbytes, told.ns)
-            number = pair[2] if pair else self._called - 1
-            spot = GroupPlace(self._group, number, what.value, members, nbytes)
+            peers = self._peers(key, members, pair, call, told.ns)
+            spot = GroupPlace(
+                self._group, call.number, what.value, members, call.nbytes
+            )
             meeting = machine.scheduler.meet(
                 stream.queue, peers, told.ns, HOST_NS, CollectiveName(name, spot)
             )
@@ -232,7 +256,7 @@ class Collectives:
         if len(calls) < _MOST_CALLS:
             calls.append(
                 CollectiveCall(
-                    self._group, number, name, nbytes, called_ns, members,
+                    self._group, call.number, name, call.nbytes, called_ns, members,
                     told.algorithm, meeting,
                 )
             )  # fmt: skip
@@ -243,24 +267,15 @@ class Collectives:
         key: _Key,
         members: tuple[int, ...],
         pair: tuple[int, int, int] | None,
-        name: str,
-        what: Collective,
-        nbytes: int,
+        call: GroupCall,
         took_ns: int,
     ) -> Peers:
         circle = self._circle
         if pair is not None:
             place = pair[:2].index(self._place)
-            circle = Circle(
-                circle.store,
-                members,
-                place,
-                circle.pace,
-                circle.timeout_s,
-                circle.pause,
-            )
-        said = f"{what.value} of {nbytes} bytes"
-        peers = circle.next_meeting(name, said, took_ns, self._last.get(key))
+            circle = replace(circle, members=members, place=place)
+        name, before = _meeting_name(call, pair), self._last.get(key)
+        peers = circle.next_meeting(name, str(call), took_ns, before, call)
         self._last[key] = peers
         return peers
 
@@ -363,6 +378,8 @@ class Ranks:
 
         calls: The collectives so far.
 
+        roll: Which have been called, and which one is waited for.
+
         deliveries: What gloo brings.
 
         host: Which node this process is on.
@@ -372,8 +389,15 @@ class Ranks:
         self.pace: Pace | None = None
         self.groups: list[Collectives] = []
         self.calls: list[CollectiveCall] = []
-        self.deliveries = Deliveries(simulation)
+        self.roll = Roll()
+        self.deliveries = Deliveries(simulation, self.roll)
         self.host = 0
+
+
+def _meeting_name(call: GroupCall, pair: tuple[int, int, int] | None) -> str:
+    if pair is None:
+        return f"all {call.number}"
+    return f"{pair[0]} to {pair[1]}, {pair[2]}"
 
 
 def _placement(gpu: SimulatedGpu, hosts: Sequence[bytes]) -> Placement:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.meetings import GroupCall, Roll
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 
@@ -64,14 +65,16 @@ class Sent:
 class Delivery:
     """What gloo brings for some tensors."""
 
-    __slots__ = ("come_to", "done", "moved", "targets")
+    __slots__ = ("call", "come_to", "done", "moved", "targets")
 
     def __init__(
         self,
         moved: Moved,
         targets: list[tuple[Memory, Any]],
         come_to: Callable[[], object],
+        call: GroupCall,
     ) -> None:
+        self.call = call
         self.moved = moved
         self.come_to = come_to  # lets the others know when this process comes
         self.targets = targets  # whose memory, and what of its twin
@@ -85,8 +88,9 @@ class Deliveries:
     twin is there once that has come: looking at any other memory costs nothing more.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, roll: Roll) -> None:
         self._simulation = simulation
+        self._roll = roll
         self._expected: dict[int, list[Delivery]] = {}  # by the identity of the memory
         self._twin: Any = vars(Memory)["twin"]
         twin = property(self._bring_all, self._twin.__set__)
@@ -95,7 +99,11 @@ class Deliveries:
         )
 
     def add(
-        self, moved: Moved, outputs: Sequence[Any], come_to: Callable[[], object]
+        self,
+        moved: Moved,
+        outputs: Sequence[Any],
+        come_to: Callable[[], object],
+        call: GroupCall,
     ) -> None:
         """Something is on its way to these tensors."""
         targets = []
@@ -104,7 +112,7 @@ class Deliveries:
             whole = self._twin.__get__(memory)
             view = self._simulation.tensors.view_of_twin(each, whole)
             targets.append((memory, view.detach()))
-        delivery = Delivery(moved, targets, come_to)
+        delivery = Delivery(moved, targets, come_to, call)
         for memory, _ in targets:
             expected = self._expected.setdefault(id(memory), [])
             if delivery not in expected:
@@ -120,8 +128,9 @@ class Deliveries:
                 if each is delivery:
                     break
                 self.bring(each)
-        for work in delivery.moved.works:
-            self._wait(work)
+        with self._roll.waiting(delivery.call):
+            for work in delivery.moved.works:
+                self._wait(work)
         delivery.done = True
         made = delivery.moved.made()
         with self._simulation.torch.no_grad():
