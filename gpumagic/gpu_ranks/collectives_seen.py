@@ -93,7 +93,9 @@ class Seen:
         self._from: int | None = None
         self._checked_at = self._called()
         self._read_to: int | None = None
+        self._last: dict[str, int] = {}  # by group, what of its calls came last
         self.rows: list[Row] = []
+        self.sends = 0  # at least: of these only those between two collectives show
         self.from_ns: int | None = None
         self.until_ns: int | None = None
 
@@ -148,6 +150,10 @@ class Seen:
         group = str((entry.get("process_group") or ["0"])[0])
         if entry.get("is_p2p") or group == self._without:
             return None
+        # Gloo counts what only two have to do with, and records it not.
+        call = int(entry.get("op_id", 0))
+        self.sends += max(call - self._last.get(group, call) - 1, 0)
+        self._last[group] = call
         at_ns = _created_ns(entry)
         name = str(entry.get("profiling_name", "")).rpartition(":")[2]
         number = int(entry.get("collective_seq_id", 0))
