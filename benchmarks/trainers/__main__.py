@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from benchmarks.trainers.planted import RANKS, SLOW_RANK, SLOW_S, STEPS
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-_LIMIT_S = 180
+_LIMIT_S = 300
 _PYTHON = [sys.executable]
 _TORCHRUN = [
     *(*_PYTHON, "-m", "torch.distributed.run", "--standalone"),
@@ -107,21 +108,26 @@ def _run(command: list[str], *, watch: bool) -> dict[str, Any]:
             "PLANTED_OUT": folder,
         }
         began_s = time.monotonic()
-        ran = subprocess.run(
+        with subprocess.Popen(
             command,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=_LIMIT_S,
-        )
+            start_new_session=True,
+        ) as job:
+            try:
+                said = job.communicate(timeout=_LIMIT_S)[1]
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
+                said = f"ended after {_LIMIT_S} s"
         files = sorted(Path(folder).glob("?.json"))
         return {
-            "exit": ran.returncode,
+            "exit": job.returncode,
             "took_s": time.monotonic() - began_s,
             "ranks": [json.loads(each.read_text()) for each in files],
             "left": _alive(folder),
-            "said": ran.stderr[-2000:],
+            "said": said[-2000:],
         }
 
 
