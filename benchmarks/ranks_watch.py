@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RANKS, STEPS, CALLS = 2, 150, 2  # so many steps that a sign of life falls in each block
 STEP_S, LIMIT = 0.01, 0.01
 BARE, WATCHED, PROFILED = "bare loop", "gpu_ranks.watch()", "torch.profiler"
-_PROFILED_EACH = 8  # rounds
+_PROFILED_EACH, _PROFILED_STEPS = 8, 20  # it takes long to write a profile down
 _READS = 1_000
 
 
@@ -95,7 +95,7 @@ class _Block(NamedTuple):
 def _told(samples: dict[str, list[_Block]]) -> dict[str, Any]:
     """What watching adds to a step, each block held to the bare one beside it."""
     pairs = [*zip(samples[BARE], samples[WATCHED], strict=True)]
-    processor = [(w.processor_s - b.processor_s) / b.wall_s for b, w in pairs]
+    processor = [w.processor_s / b.processor_s - 1 for b, w in pairs]
     wall = [w.wall_s / b.wall_s - 1 for b, w in pairs]
     return {
         "time of a step, s": statistics.median(each.wall_s for each in samples[BARE]),
@@ -152,17 +152,19 @@ def _profiled(step: Callable[[], None]) -> _Block:
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        return _timed(step, lambda: None)
+        return _timed(step, lambda: None, _PROFILED_STEPS)
 
 
-def _timed(step: Callable[[], None], marked: Callable[[], None]) -> _Block:
+def _timed(
+    step: Callable[[], None], marked: Callable[[], None], steps: int = STEPS
+) -> _Block:
     walls_s, began_s = [], time.process_time()
-    for _ in range(STEPS):
+    for _ in range(steps):
         step_s = time.perf_counter()
         step()
         marked()
         walls_s.append(time.perf_counter() - step_s)
-    processor_s = (time.process_time() - began_s) / STEPS
+    processor_s = (time.process_time() - began_s) / steps
     return _Block(processor_s, statistics.mean(walls_s))
 
 
