@@ -18,6 +18,7 @@ BENCHMARKS = (
     "prefetching",  # what copying ahead costs the host, beside a plain loop
     "reading_traces",  # what %gpu_open costs, beside HolisticTraceAnalysis
     "ranks_watch",  # what watch() costs a training on several ranks
+    "ranks_cell",  # what a cell on engines costs, beside %%px
     "simulator_overhead",  # what operations on the simulated GPU cost this machine
 )
 

@@ -15,13 +15,14 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gpumagic
 from gpumagic.devices.nvml import read_inventory
+from gpumagic.report.robust import honest_interval
 from gpumagic.report.units import seconds_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,6 +111,29 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
     }
+
+
+def verdict(
+    differences: Sequence[float], limit: float, text: Callable[[float], str]
+) -> str:
+    """Whether a difference stays below a limit, as far as the noise lets that be told.
+
+    Args:
+        differences: One for each pair of neighbours in time.
+
+        limit: What the difference is to stay below.
+
+        text: How one is written.
+    """
+    middle, sure = statistics.median(differences), honest_interval(differences)
+    if sure is None:
+        return f"unknown: {len(differences)} pairs tell too little"
+    found = f"{text(middle)} (95 %: {text(sure.low)} to {text(sure.high)})"
+    if sure.high <= limit:
+        return f"at most {text(limit)}: {found}"
+    if sure.low > limit:
+        return f"more than {text(limit)}: {found}"
+    return f"unknown within the noise whether at most {text(limit)}: {found}"
 
 
 def table(comparison: Comparison) -> str:

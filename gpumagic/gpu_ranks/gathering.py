@@ -179,6 +179,7 @@ class Thread:
         self._ranks, self._hang_s = ranks, hang_s
         self._where = Lookout(lambda _: None, rank=ranks.rank, driver=driver)
         self._ended = threading.Event()
+        self._pid = os.getpid()
         self._every_s = min(_BEAT_S, hang_s / 4)
         self._numbers: dict[str, int] = {}
         self._since_s = time.monotonic()
@@ -197,6 +198,8 @@ class Thread:
 
     def end(self) -> None:
         """Stop, with a last word on where this rank is."""
+        if os.getpid() != self._pid:  # a child of this rank shares its connection
+            return
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(Exception):
@@ -479,7 +482,7 @@ class _Life:
         """What is said of it in place of an answer."""
         line = (self.said or {}).get("line")
         if self.said is None:
-            return {"name": rank, "why": "silent", "text": "it did not call watch()"}
+            return {"name": rank, "why": "silent", "text": "no watch() there"}
         text = "it lives, and has called nothing for long"
         if self._gone:
             text = "no sign of life any more"
@@ -522,6 +525,7 @@ def require_group() -> None:
     size = os.environ.get("WORLD_SIZE", "")
     if size.isdecimal() and int(size) > 1 and _group() is None:
         raise GpuMagicError(
-            f"{size} ranks have been started, and they have not met yet",
-            "call watch() after torch.distributed.init_process_group()",
+            f"{size} ranks have been started, and they have no group to meet in",
+            "call watch() after init_process_group(); where a trainer does that, in a "
+            "callback of its",
         )

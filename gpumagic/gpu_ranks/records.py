@@ -15,6 +15,8 @@ from gpumagic.report.record import Record
 if TYPE_CHECKING:
     from gpumagic.report.events import CodeLine
 
+RECORDER = "flight recorder"  # what tells of collectives without any profile
+
 
 @dataclass(frozen=True)
 class Seat(Record):

@@ -95,6 +95,9 @@ class RanksReport(Report):
         moves_known: Whether it is known how long data moved; else that is part of what
             a rank did by itself, and it waited at most for what is told.
 
+        sends: How often ranks were seen to send to, or receive from, one other rank, of
+            which nothing tells how long it took.
+
         told_s: The part of the time of which collectives are known, which all times
             then belong to; None for all of it.
 
@@ -144,6 +147,7 @@ class RanksReport(Report):
     clock_error_s: float | None = None
     told_by: str = ""
     moves_known: bool = True
+    sends: int = 0
     told_s: float | None = None
     bucketed: bool = False
     waiting: tuple[Waiting, ...] = ()

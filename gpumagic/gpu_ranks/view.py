@@ -17,7 +17,7 @@ def draw(report: SeatsReport | RanksReport | WhereReport) -> Drawing:
     if isinstance(report, SeatsReport):
         title, parts = view_seats.headline(report), view_seats.parts(report)
     elif isinstance(report, RanksReport):
-        if report.with_memory:
+        if report.with_memory and (report.memory or not report.times):
             title = view_memory.headline(report)
             parts = view_memory.parts(report, view_times.folded)
         else:

@@ -31,6 +31,7 @@ from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_open.view_shares import Row, joined
 from gpumagic.gpu_ranks import view_memory, view_seats
+from gpumagic.gpu_ranks.records import RECORDER
 from gpumagic.gpu_ranks.view_where import (
     Names,
     is_in_script,
@@ -67,6 +68,7 @@ _ODD_STEP = 1.5  # times the median of all steps
 _MOST_CODE = 60
 
 _PROFILE = "`%%px`, then `%%cuda_sync_time --profile`, tells the kernels of each rank"
+_SENDS = "`watch(profile=True)` tells how long each rank was in it"
 _NOT_OF_RANKS = frozenset({FlagKind.PROFILED, FlagKind.WATCHED})
 _FLAG_HINTS = {
     FlagKind.LIMITED: "`nvidia-smi -q -d PERFORMANCE` on its host names the reason",
@@ -101,7 +103,8 @@ def _of_times(report: RanksReport, names: Names) -> str:
     slow = _slow(report)
     if _count(report) == 1:
         return f" on one {names.noun}"
-    if not report.matched and (report.unmatched or not report.bucketed):
+    untold = report.unmatched or not report.bucketed
+    if slow is None and not report.matched and untold:
         return f" on {count_text(_count(report), names.noun)}; {_unmatched(report)}"
     if slow is None:
         return f"; {_none_stands_out(report, names)}"
@@ -118,6 +121,8 @@ def _of_times(report: RanksReport, names: Names) -> str:
 def _unmatched(report: RanksReport) -> str:
     if report.unmatched:
         return "nothing they did together could be matched"
+    if report.told_by == RECORDER or any(each.moves_s for each in report.times):
+        return "they called no collective, so nothing tells who waited"
     return "they did nothing together, so none waited"
 
 
@@ -279,10 +284,15 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             yield Note("note", f"of those that finished: {said}")
     yield from _advice(report, names)
     yield from _odd_step(report, names)
+    if report.with_memory and report.times:
+        yield Note("note", view_memory.memory_text(report, names))
     both = report.matched + report.unmatched
     if report.matched and report.unmatched > both / 10 and not report.unfinished:
         text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
+    silent = report.sends or (not report.matched and _count(report) > 1)
+    if report.told_by == RECORDER and silent:
+        yield Note("note", "what one rank sends another is not recorded", _SENDS)
 
 
 def _advice(report: RanksReport, names: Names) -> Iterator[Note]:

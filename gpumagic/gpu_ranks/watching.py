@@ -1,49 +1,43 @@
 """Watches a block of code on all ranks of a job, without a notebook.
 
 Whatever has started the ranks, each of them runs the block, and rank 0 has the report.
-It costs a training next to nothing, since what is known anyway is read: torch's flight
-recorder knows when each collective was called, CUDA how long the kernels of NCCL took,
-and the simulated GPU both. Only where there is no recorder the block is profiled whole.
+What is measured on each is in `watched_block`, how it comes to rank 0 in `gathering`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
-import tempfile
+import math
+import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import DeviceError, GpuMagicError, error_line
-from gpumagic.gpu_ranks import analysis, answers, gathering, on_rank
-from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
-from gpumagic.gpu_ranks.clocks import now_ns
-from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, Seen, is_recorded, on_one_clock
-from gpumagic.gpu_ranks.flight_recorder import flight, without_group
+from gpumagic.errors import GpuMagicError, error_line
+from gpumagic.gpu_ranks import analysis, answers, gathering
+from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, on_one_clock
 from gpumagic.gpu_ranks.records import Unfinished
+from gpumagic.gpu_ranks.watched_block import Measured
 from gpumagic.report.events import CodeLine
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from gpumagic.gpu_ranks.report import RanksReport
 
 SAVED, KIND = 1, "ranks"  # of the file: its version, and what is in it
-RECORDER, KERNELS = "flight recorder", "kernels"
-PROFILER, SIMULATOR = "profiler", "simulator"
 _NS = 1_000_000_000
-_MOST_IN_ALL = (
-    200_000  # collectives times ranks: so much is analysed in a second or two
-)
 _MOST_WHOLE = analysis.MOST_TOLD  # ranks; of more each sends its sums
 _MOST_STEPS = 1_000
-_PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
+_LONGEST_S = 7 * 86_400.0
 
 
 class Watched:
@@ -57,12 +51,13 @@ class Watched:
         self.report: RanksReport | None = None
         self._saved: dict[str, Any] | None = None
         self._steps: list[int] = []
-        self._at_step: Callable[[], None] = _nothing
+        self._at_step: Callable[[], None] | None = None
 
     def step(self) -> None:
         """Say that a step has ended; all ranks do so alike."""
         self._steps.append(time.perf_counter_ns())
-        self._at_step()
+        if self._at_step is not None:
+            self._at_step()
 
     def to_dict(self) -> dict[str, Any] | None:
         """What `opened` makes the report of, as plain values; None but on rank 0."""
@@ -83,17 +78,13 @@ class Watched:
         return [(b - a) / _NS for a, b in itertools.pairwise(marks)]
 
 
-def _nothing() -> None:
-    """What a step means where nothing has to be read in time."""
-
-
-@contextlib.contextmanager
 def watch(
     *,
     memory: bool = False,
+    profile: bool = False,
     hang_s: float = 10.0,
     patience_s: float = 30.0,
-) -> Iterator[Watched]:
+) -> AbstractContextManager[Watched]:
     """Watch a block on all ranks of a job; an error of the block goes through.
 
         with gpumagic.gpu_ranks.watch() as watched:
@@ -101,10 +92,15 @@ def watch(
         if watched.report:
             print(watched.report)
 
-    All ranks call it, once their group has begun; without one it is one rank.
+    All ranks call it, once their group has begun; without one it is one rank. A block
+    that nothing ends, as in a callback that is not called, ends with the process: then
+    rank 0 says the report on its stderr.
 
     Args:
         memory: Whether the memory of each rank is what is asked.
+
+        profile: Whether the block is profiled whole, which costs more: then it is known
+            how long data moved, also from one rank to one other.
 
         hang_s: After how long without a call of any collective rank 0 says on its
             stderr who waits for whom.
@@ -113,37 +109,130 @@ def watch(
             of the block.
 
     Raises:
-        GpuMagicError: A launcher has started several ranks, and they have not met.
+        GpuMagicError: A launcher has started several ranks, and they have not met; a
+            time is no time; on entering: a block of this process is watched already.
     """
-    gathering.require_group()
-    watched = Watched()
-    ranks = gathering.meet(patience_s)
-    block = _Block(watched, ranks, with_memory=memory)
+    asked = _Asked(
+        memory, profile, _time("hang_s", hang_s), _time("patience_s", patience_s)
+    )
+    return _Block(asked)
+
+
+class _Asked(NamedTuple):
+    """What is wanted of a block."""
+
+    memory: bool
+    profile: bool
+    hang_s: float
+    patience_s: float
+
+
+def _time(name: str, seconds: object) -> float:
+    """Seconds that can be waited.
+
+    Raises:
+        GpuMagicError: They are none.
+    """
+    if not isinstance(seconds, int | float) or math.isnan(seconds) or seconds <= 0:
+        raise GpuMagicError(
+            f"{name} is {repr(seconds)[:40]}, which is no time",
+            f"give it in seconds, such as {name}=20",
+        )
+    return min(float(seconds), _LONGEST_S)
+
+
+class _Block:
+    """A block of code that is watched from its beginning to its end, once.
+
+    Args:
+        asked: What is wanted of it.
+    """
+
+    _now: ClassVar[_Block | None] = None  # kept alive: nothing else may hold it
+
+    def __init__(self, asked: _Asked) -> None:
+        self._asked = asked
+        self._pid = os.getpid()
+        self._watched: Watched | None = None
+        self._ending = contextlib.ExitStack()
+
+    def __enter__(self) -> Watched:
+        if self._watched is not None:
+            raise GpuMagicError(
+                "this block has been watched", "call watch() again for the next one"
+            )
+        if _Block._now is not None and _Block._now.is_its_own():
+            raise GpuMagicError(
+                "a block of this process is being watched already",
+                "one watch() around both; `watched.step()` tells its steps",
+            )
+        gathering.require_group()
+        self._pid = os.getpid()
+        watched = self._ending.enter_context(_watched(self._asked))
+        self._watched, _Block._now = watched, self
+        atexit.register(self._at_exit)
+        return watched
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.is_its_own():
+            return
+        atexit.unregister(self._at_exit)
+        _Block._now = None
+        self._ending.__exit__(kind, error, trace)
+
+    def is_its_own(self) -> bool:
+        """Whether this process has begun it, and is not a child of the one that has."""
+        return os.getpid() == self._pid
+
+    def _at_exit(self) -> None:
+        """Nobody has ended it: a report that is late is better than none."""
+        if self._watched is None or not self.is_its_own():
+            return
+        error = getattr(sys, "last_value", None)  # by which the process ends
+        with contextlib.suppress(BaseException):
+            self.__exit__(type(error) if error else None, error, None)
+        if self._watched.report is not None:
+            text = "nothing ended the block of watch(), so it ended with the process"
+            gathering.tell(f"{text}\n{self._watched.report}")
+
+
+@contextlib.contextmanager
+def _watched(asked: _Asked) -> Iterator[Watched]:
+    watched, pid = Watched(), os.getpid()
+    ranks = gathering.meet(asked.patience_s)
+    block = Measured(ranks, memory=asked.memory, profile=asked.profile)
+    watched._at_step = block.step  # noqa: SLF001 -- of this file
     try:
         with (
-            gathering.telling(ranks, hang_s=hang_s, driver=open_driver),
+            gathering.telling(ranks, hang_s=asked.hang_s, driver=open_driver),
             block.measuring(),
         ):
             yield watched
     finally:
-        try:
-            _hand_over(watched, ranks, block, patience_s)
-        except Exception as error:  # noqa: BLE001 -- a training must not end by it
-            gathering.tell(f"there is no report: {error_line(error)}")
-        gathering.part(ranks)
+        if os.getpid() == pid:
+            try:
+                _hand_over(watched, ranks, block, asked.patience_s)
+            except Exception as error:  # noqa: BLE001 -- a training must not end by it
+                gathering.tell(f"there is no report: {error_line(error)}")
+            gathering.part(ranks)
 
 
 def _hand_over(
-    watched: Watched, ranks: gathering.Ranks, block: _Block, patience_s: float
+    watched: Watched, ranks: gathering.Ranks, block: Measured, patience_s: float
 ) -> None:
-    said = block.said
+    said = block.said | {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
     if ranks.size > _MOST_WHOLE:
         said = gathering.summed(ranks, said, patience_s) or said
     if ranks.rank != 0:
         gathering.hand_in(ranks, said, patience_s)
         return
     came, absent = gathering.collect(ranks, said, patience_s)
-    watched._saved = {  # noqa: SLF001 -- of this file
+    watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
         "with_memory": block.with_memory,
@@ -151,190 +240,6 @@ def _hand_over(
         "absent": absent,
     }
     watched.report = opened(watched._saved)  # noqa: SLF001
-
-
-# ------------------------------------------------------------------ on one rank
-
-
-class _Block:
-    """The measurement of a block on this rank.
-
-    Args:
-        watched: Whose steps are told.
-
-        ranks: With whom it is measured.
-
-        with_memory: Whether memory is asked.
-    """
-
-    def __init__(
-        self, watched: Watched, ranks: gathering.Ranks, *, with_memory: bool
-    ) -> None:
-        self._watched, self._ranks = watched, ranks
-        self.with_memory = with_memory
-        self.said: dict[str, Any] = {}
-        self._told_by = _way()
-
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Measure; what came of it is in `said`, however the block ends."""
-        ways = {RECORDER: self._recorded, KERNELS: self._kernels}
-        way = ways.get(self._told_by, self._profiled)
-        error: BaseException | None = None
-        seen: dict[str, Any] = {}
-        seat = on_rank.seat() | {"rank": self._ranks.rank}
-        began_ns = ended_ns = now_ns()
-        try:
-            with way(seen):
-                began_ns = now_ns()
-                try:
-                    yield
-                finally:
-                    ended_ns = now_ns()
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            ended_ns = max(ended_ns, began_ns)
-            self.said = {
-                "version": VERSION,
-                "kind": "done",
-                "seat": seat,
-                "told_by": self._told_by,
-                "elapsed_s": (ended_ns - began_ns) / _NS,
-                "clock": "host",
-                "began_ns": began_ns,
-                "ended_ns": ended_ns,
-                "error": error_line(error),
-                "error_line": None if error is None else on_rank.line_of(error),
-                "collectives": [],
-                "flight": self._flight(error),
-                **seen,
-                "steps_s": self._watched._steps_s(),  # noqa: SLF001
-            }
-
-    def _flight(self, error: BaseException | None) -> dict[str, Any] | None:
-        """Where it was left, where it did not come to the end."""
-        told = flight() if error is not None else None
-        return told and without_group(told, self._ranks.group_name)
-
-    @contextlib.contextmanager
-    def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
-        """By the flight recorder, which knows when each collective was called."""
-        ranks = self._ranks.size
-        most = min(MOST_COLLECTIVES, max(_MOST_IN_ALL // ranks, 1))
-        calls = Seen(now_ns(), self._ranks.group_name, most=most)
-        self._watched._at_step = calls.step  # noqa: SLF001
-        with self._memory(seen):
-            gathering.start_together(self._ranks)
-            try:
-                yield
-            finally:
-                self._watched._at_step = _nothing  # noqa: SLF001
-                calls.read()
-                seen |= {
-                    "collectives": calls.rows,
-                    "ends": UNKNOWN,
-                    "from_ns": calls.from_ns,
-                    "until_ns": calls.until_ns,
-                }
-
-    @contextlib.contextmanager
-    def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:
-        """By the kernels of NCCL, which wait on the GPU until all ranks are there."""
-        import torch
-
-        from gpumagic.devices import torch_profiler
-
-        profile = None
-        with self._memory(seen):
-            with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-                torch_profiler.require_startable(torch)
-                profile = _of_devices(torch)
-                profile.start()
-            gathering.start_together(self._ranks)
-            try:
-                yield
-            finally:
-                if torch.cuda.is_initialized():
-                    with contextlib.suppress(RuntimeError):  # an error of the block's
-                        torch.cuda.synchronize()
-                seen["ended_ns"] = now_ns()
-                self._told_by = ""
-                if profile is not None:
-                    # The user's own profiler may have taken its place meanwhile.
-                    with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
-                        torch_profiler.stop(torch, profile)
-                        seen |= _read(torch_profiler.exported(profile))
-                        self._told_by = KERNELS
-                seen["told_by"] = self._told_by
-
-    @contextlib.contextmanager
-    def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
-        """By a profile of everything: the simulated GPU's, or what has no recorder."""
-        measured = None
-        gathering.start_together(self._ranks)  # or it would be in the profile
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(GpuMagicError):
-                measured = stack.enter_context(on_rank.measuring())
-            try:
-                yield
-            finally:
-                seen["told_by"] = "" if measured is None else self._told_by
-        # Not reached where the block fails: then its times are not looked at either.
-        if measured is not None and measured.said is not None:
-            seen |= measured.said | {
-                "seat": on_rank.seat() | {"rank": self._ranks.rank}
-            }
-
-    @contextlib.contextmanager
-    def _memory(self, seen: dict[str, Any]) -> Iterator[None]:
-        if not self.with_memory:
-            yield
-            return
-        with on_rank.counted() as run:
-            yield
-        seen["memory"] = on_rank.memory_of(run)
-
-
-def _of_devices(torch: Any) -> Any:
-    """A profiler that sees devices alone: it costs the host no more than a launch does.
-
-    Raises:
-        DeviceError: This torch can see none.
-    """
-    devices = torch.profiler.ProfilerActivity.CUDA
-    if devices not in torch.profiler.supported_activities():
-        raise DeviceError("this torch can trace no GPU", "use a build with CUDA")
-    return torch.profiler.profile(activities=[devices])
-
-
-def _way() -> str:
-    """What tells of collectives here."""
-    _, _, backend = on_rank.group()
-    if simulated_box() is not None:
-        return SIMULATOR
-    if backend is not None and "nccl" in backend:
-        return KERNELS
-    recorded = backend is None or ("gloo" in backend and is_recorded())
-    return RECORDER if recorded else PROFILER
-
-
-def _read(text: str) -> dict[str, Any]:
-    """What a trace of kernels alone tells."""
-    from gpumagic.gpu_open.rank_trace import rank_of
-    from gpumagic.gpu_open.trace_file import read
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        file.write_text(text, encoding="utf-8")
-        events = read(file)
-    rank = rank_of(events)
-    told = on_rank.times_of(None, (events, rank), {})
-    kept = ["collectives"]
-    if rank.zero_ns is None:  # its times are by no clock of ours
-        kept += ["began_ns", "ended_ns"]
-    return {key: told[key] for key in kept}
 
 
 # ------------------------------------------------------------- of all, now or later
@@ -382,12 +287,17 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
         else max(map(int, filter(None, errors)), default=0) / _NS,
         told_by=next((str(e["told_by"])[:30] for e in told if e.get("told_by")), ""),
         moves_known=all(each.get("ends") != UNKNOWN for each in told),
+        sends=sum(each["sends"] for each in placed if _counts(each.get("sends"))),
         told_s=max(stretch, default=None),
     )
 
 
 def _is_cut(answer: Mapping[str, Any]) -> bool:
     return answer.get("from_ns") is not None or answer.get("until_ns") is not None
+
+
+def _counts(said: object) -> bool:
+    return isinstance(said, int) and said > 0
 
 
 def _listed(saved: Mapping[str, Any], key: str) -> list[Any]:

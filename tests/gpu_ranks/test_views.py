@@ -288,10 +288,33 @@ def test_who_has_no_gpu_is_not_sent_to_its_clock():
 def test_two_ranks_that_did_nothing_together_are_told_so():
     """Nobody is slow where nobody waits."""
     alone = RanksReport(
-        tuple(rank_time(name, 10.0, slow_ms=10.0) for name in (0, 1)), ranks=2
+        tuple(rank_time(name, 10.0, slow_ms=10.0, moves_ms=0.0) for name in (0, 1)),
+        ranks=2,
     )
 
     assert "they did nothing together, so none waited" in text(alone)
+
+
+def test_who_only_sends_is_not_said_to_wait_for_nobody():
+    """Where nothing tells of what two ranks send each other, that is said."""
+    rows = tuple(rank_time(name, 10.0, slow_ms=10.0, moves_ms=0.0) for name in (0, 1))
+    sent = RanksReport(rows, ranks=2, told_by="flight recorder")
+    moved = RanksReport(tuple(replace(each, moves_s=0.01) for each in rows), ranks=2)
+
+    for report in (sent, moved):
+        assert "they called no collective, so nothing tells who waited" in text(report)
+    assert "watch(profile=True)" in text(sent)
+    assert "rank 1 took 9.00x as long" in text(
+        replace(moved, slowest=1, ratio=9.0, matched=0)
+    )
+
+
+def test_memory_that_no_rank_tells_hides_no_times():
+    """Who asked for memory where none is told sees the times, and why."""
+    asked = replace(STRAGGLER, memory=(), with_memory=True)
+
+    assert text(asked).startswith(text(STRAGGLER).split(";")[0])
+    assert "none has used a GPU" in text(asked)
 
 
 # ------------------------------------------------------------------------------ memory

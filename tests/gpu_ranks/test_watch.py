@@ -15,7 +15,7 @@ import pytest
 
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import clocks, collectives_seen, watching
+from gpumagic.gpu_ranks import clocks, collectives_seen, watched_block, watching
 from gpumagic.gpu_ranks.collectives_seen import Seen, on_one_clock
 from gpumagic.report.collectives import Offset
 
@@ -350,7 +350,7 @@ def test_nccl_is_told_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from gpumagic.devices import torch_profiler
 
-    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
+    monkeypatch.setattr(watched_block.on_rank, "group", lambda: (0, 1, "nccl"))
     monkeypatch.setattr(torch_profiler, "require_startable", lambda _: None)
     monkeypatch.setattr(
         torch.profiler,
@@ -373,7 +373,7 @@ def test_profiler_that_does_not_start_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where kernels cannot be seen the block runs, and nothing is said of waits."""
-    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
+    monkeypatch.setattr(watched_block.on_rank, "group", lambda: (0, 1, "nccl"))
     with gpu_ranks.watch() as watched:
         ran = True
     assert ran
@@ -457,7 +457,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
-        self.reads = 0
+        self.reads = self.sent = 0
 
     def call(self, group: str = "0", count: int = 1) -> None:
         """Record calls."""
@@ -469,6 +469,7 @@ class Recorder:
                     "process_group": [group, ""],
                     "profiling_name": "gloo:all_reduce",
                     "collective_seq_id": number,
+                    "op_id": number + self.sent,
                     "time_created_ns": number,
                     "input_sizes": [[2, 3]],
                     "input_dtypes": ["Float"],
@@ -531,6 +532,16 @@ def test_what_is_dear_is_not_read(
     assert recorder.reads == reads
     seen.read()
     assert [row[1] for row in seen.rows] == [*range(31, 41)]
+
+
+def test_what_two_ranks_send_each_other_is_counted(recorder: Recorder) -> None:
+    """What the recorder leaves out between two collectives shows in their numbers."""
+    recorder.call(count=2)
+    recorder.sent = 3
+    recorder.call(count=2)
+    seen = Seen(0, None, most=100)
+    seen.read()
+    assert (len(seen.rows), seen.sends) == (4, 3)
 
 
 def test_what_is_lost_is_said(recorder: Recorder) -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import gpumagic
-from gpumagic.gpu_ranks import clocks, collectives_seen, watch, watching
+from gpumagic.gpu_ranks import clocks, collectives_seen, watch, watched_block, watching
 
 OUT = Path(sys.argv[2])
 SLOW_S = 0.04
@@ -156,7 +156,7 @@ def ahead(rank: int, case: str = "ahead") -> None:
     real_clock = clocks.own_clock
     if rank == 3:
         ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
-        clocks.now_ns = watching.now_ns = ahead_ns
+        clocks.now_ns = watched_block.now_ns = ahead_ns
         collectives_seen._created_ns = lambda each: real_created(each) + AHEAD_NS
         clocks.own_clock = lambda: "another machine"
     with watch() as watched:
@@ -168,18 +168,18 @@ def ahead(rank: int, case: str = "ahead") -> None:
         for each in (watched.to_dict() or {"answers": []})["answers"]
     ]
     note(case, watched, offsets=offsets)
-    clocks.now_ns = watching.now_ns = real_now
+    clocks.now_ns = watched_block.now_ns = real_now
     collectives_seen._created_ns, clocks.own_clock = real_created, real_clock
 
 
 def unrecorded(rank: int) -> None:
     """A torch without a recorder."""
-    real, watching.is_recorded = watching.is_recorded, lambda: False
+    real, watched_block.is_recorded = watched_block.is_recorded, lambda: False
     with watch() as watched:
         for _ in steps():
             if rank == 2:
                 time.sleep(SLOW_S)
-    watching.is_recorded = real
+    watched_block.is_recorded = real
     note("unrecorded", watched)
 
 

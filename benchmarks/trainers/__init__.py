@@ -1,0 +1,1 @@
+"""What `gpu_ranks.watch()` says of trainings that others' libraries start and run."""

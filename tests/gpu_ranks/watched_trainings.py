@@ -1,0 +1,343 @@
+"""Trainings as people write them, bare and watched; test_trainings.py runs them.
+
+Each function trains once, with the same random numbers each time, and returns all that
+has come of it. One rank is made slow where the function says so; what it is late to,
+and by how much, is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from gpumagic.gpu_ranks import collectives_seen, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+OUT = Path(sys.argv[2])
+SLOW_S, STEPS, WIDTH = 0.05, 6, 32
+LATE = {  # the rank that is slow, by case
+    "plain": 1,
+    "accumulates": 2,
+    "clips": 3,
+    "sharded": 2,
+    "tensor_parallel": 1,
+    "pipeline": 1,
+    "slow_input": 3,
+    "evaluates": 0,
+    "uneven": 1,
+    "in_a_thread": 2,
+}
+
+PROFILED = {"pipeline"}
+
+
+def late(rank: int) -> None:
+    """Take longer than the others, on the rank that is to be slow."""
+    if dist.get_rank() == rank:
+        time.sleep(SLOW_S)
+
+
+class Slow(nn.Module):
+    """Linear, and slow on one rank, on the way there or back."""
+
+    def __init__(self, rank: int, *, backward: bool = False) -> None:
+        super().__init__()
+        self.layer, self._rank = nn.Linear(WIDTH, WIDTH), rank
+        if backward:
+            self.register_full_backward_hook(lambda *_: late(rank))
+        else:
+            self.register_forward_hook(lambda *_: late(rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As a linear layer does."""
+        return self.layer(x).relu()
+
+
+def model_of(rank: int, *, backward: bool = False) -> nn.Sequential:
+    """Three layers, of which the one in the middle is slow on a rank."""
+    ends = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+    return nn.Sequential(ends[0], Slow(rank, backward=backward), ends[1])
+
+
+def batches(count: int = STEPS) -> Iterable[torch.Tensor]:
+    """Random input, another on each rank."""
+    for _ in range(count):
+        yield torch.randn(8, WIDTH)
+
+
+def plain(mark: Callable[[], None]) -> Any:
+    """DDP, a rank of which is slow in backward, beside the exchange of gradients."""
+    model = DistributedDataParallel(model_of(LATE["plain"], backward=True))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches():
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        mark()
+    return model.state_dict()
+
+
+def accumulates(mark: Callable[[], None]) -> Any:
+    """Gradients of two batches are added before they are exchanged."""
+    model = DistributedDataParallel(model_of(LATE["accumulates"]))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in batches():
+        with model.no_sync():
+            model(batch).square().mean().backward()
+        model(batch * 2).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mark()
+    return model.state_dict()
+
+
+def clips(mark: Callable[[], None]) -> Any:
+    """The norm of gradients is looked at, and the loss is shared for a log."""
+    model = DistributedDataParallel(model_of(LATE["clips"]))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        dist.all_reduce(loss.detach())
+        mark()
+    return model.state_dict()
+
+
+def sharded(mark: Callable[[], None]) -> Any:
+    """FSDP2: each rank holds a part of each layer, and asks for the others' parts."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = model_of(LATE["sharded"])
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches():
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mark()
+    return {name: each.to_local() for name, each in model.state_dict().items()}
+
+
+def tensor_parallel(mark: Callable[[], None]) -> Any:
+    """Two by two: layers are cut in two, and each half is on two ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 4))
+    model[1].register_forward_hook(lambda *_: late(LATE["tensor_parallel"]))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor"], plan)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    shared = mesh["data"].get_group()
+    for batch in batches():
+        dist.broadcast(batch, group=mesh["tensor"].get_group(), group_src=0)
+        model(batch).square().mean().backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad.to_local(), group=shared)
+        optimizer.step()
+        optimizer.zero_grad()
+        mark()
+    return {name: each.to_local() for name, each in model.state_dict().items()}
+
+
+def pipeline(mark: Callable[[], None]) -> Any:
+    """Each rank holds a layer, and sends what comes out to the next one."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    layer = nn.Linear(WIDTH, WIDTH)
+    layer.register_forward_hook(lambda *_: late(LATE["pipeline"]))
+    stage = PipelineStage(layer, rank, size, torch.device("cpu"))
+    target = torch.zeros(8, WIDTH)
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for batch in batches():
+        if rank == 0:
+            schedule.step(batch)
+        elif rank == size - 1:
+            schedule.step(target=target)
+        else:
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        mark()
+    return layer.state_dict()
+
+
+def sends(mark: Callable[[], None]) -> Any:
+    """The same, of which no recorder tells."""
+    return pipeline(mark)
+
+
+class SlowSamples(Dataset[torch.Tensor]):
+    """Samples that are slow to read on one rank."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.rank == LATE["slow_input"]:
+            time.sleep(SLOW_S / 2)
+        return torch.full((WIDTH,), index / 100) + torch.randn(WIDTH)
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+def slow_input(mark: Callable[[], None]) -> Any:
+    """The worker of one rank's loader is slow."""
+    model = DistributedDataParallel(nn.Linear(WIDTH, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    samples = SlowSamples(dist.get_rank())
+    loader = DataLoader(samples, batch_size=4, shuffle=True, num_workers=1)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        mark()
+    return model.state_dict()
+
+
+def evaluates(mark: Callable[[], None]) -> Any:
+    """Rank 0 evaluates now and then, and the others wait for it."""
+    model = DistributedDataParallel(nn.Linear(WIDTH, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step, batch in enumerate(batches()):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        if step % 3 == 2:
+            if dist.get_rank() == 0:
+                time.sleep(5 * SLOW_S)
+            dist.barrier()
+        mark()
+    return model.state_dict()
+
+
+def uneven(mark: Callable[[], None]) -> Any:
+    """Ranks have more or fewer batches; who is through shadows what others call."""
+    model = DistributedDataParallel(model_of(LATE["uneven"]))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with model.join():
+        for batch in batches(STEPS + dist.get_rank()):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            mark()
+    return model.state_dict()
+
+
+def in_a_thread(mark: Callable[[], None]) -> Any:
+    """As some launchers do, the training runs in a thread that is not the main one."""
+    model = DistributedDataParallel(model_of(LATE["in_a_thread"]))
+    for batch in batches():
+        model(batch).square().mean().backward()
+        mark()
+    return [each.grad for each in model.parameters()]
+
+
+# ------------------------------------------------------------------- bare and watched
+
+
+def digest(found: Any) -> str:
+    """The same for what is equal to the bit."""
+    said = hashlib.sha256()
+    rows = found.items() if isinstance(found, dict) else enumerate(found)
+    for name, tensor in rows:
+        said.update(f"{name} {tuple(tensor.shape)}".encode())
+        said.update(tensor.detach().contiguous().numpy().tobytes())
+    said.update(torch.get_rng_state().numpy().tobytes())
+    said.update(str(random.getstate()).encode())
+    return said.hexdigest()
+
+
+def calls() -> dict[str, int]:
+    """How often each group was called; groups are in the order of their making."""
+    return collectives_seen.numbers()
+
+
+def once(case: str, watched: Any = None) -> dict[str, Any]:
+    """Train, and say what came of it, with what was called in the job's own group."""
+    torch.manual_seed(dist.get_rank())
+    random.seed(dist.get_rank())
+    before = calls().get("0", 0)
+    mark = (lambda: None) if watched is None else watched.step
+    found = globals()[case](mark)
+    return {"digest": digest(found), "calls": calls().get("0", 0) - before}
+
+
+def compared(case: str) -> dict[str, Any]:
+    """A training without and with `watch()`."""
+    threads, groups = (
+        set(threading.enumerate()),
+        len(dist.distributed_c10d._world.pg_map),
+    )
+    bare = once(case)
+    made = len(dist.distributed_c10d._world.pg_map) - groups
+    found = []
+    with watch(profile=case in PROFILED) as watched:
+        found.append(once(case, watched))
+    report = watched.report
+    left = len(dist.distributed_c10d._world.pg_map) - groups - 2 * made
+    return {
+        "bare": bare,
+        "watched": found[0],
+        "groups_left": left,
+        "threads_left": [
+            each.name
+            for each in set(threading.enumerate()) - threads
+            if each.name.startswith("gpumagic")
+        ],
+        "report": None if report is None else report.to_dict(),
+        "text": None if report is None else str(report),
+    }
+
+
+def main() -> None:
+    """Run the cases that are named on the command line."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
+    for case in sys.argv[1].split(","):
+        said: dict[str, Any] = {}
+        work = lambda case=case, said=said: said.update(compared(case))  # noqa: E731
+        if case == "in_a_thread":
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        else:
+            work()
+        (OUT / f"{case}.{dist.get_rank()}.json").write_text(json.dumps(said))
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
