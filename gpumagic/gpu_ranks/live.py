@@ -89,9 +89,10 @@ class Panel:
 def _after_ctrl_c(answers: Sequence[Answer], *, has_time: bool) -> str:
     """Who has come back, and who does not hear it, once there was time to."""
     running = [each.name for each in answers if isinstance(each, Alive)]
+    there = [each.name for each in answers if not _has_died(each)]
     if not has_time or not running:
-        return f"Ctrl-C was sent to {count_text(len(answers), 'engine')}"
-    back = [each.name for each in answers if each.name not in running]
+        return f"Ctrl-C was sent to {count_text(len(there), 'engine')}"
+    back = [name for name in there if name not in running]
     until = (analysis.until_text(e) for e in answers if isinstance(e, Alive))
     return interrupted_text(running, back, next(filter(None, until), ""))
 

@@ -204,11 +204,15 @@ def _deaf_text(
     ranks: int,
     names: Names,
 ) -> str:
-    """Who came back after Ctrl-C, and who cannot hear it, and until when."""
+    """What went wrong; who came back after Ctrl-C, who cannot hear it, until when."""
     away = {each.name for each in deaf}
-    back = sorted({each.name for each in unfinished} - away)
-    finished = ranks - len(back) - len(away)
+    causes = [each for each in unfinished if each.why in {"died", "raised"}]
+    told = away | {each.name for each in causes}
+    back = sorted({each.name for each in unfinished} - told)
+    finished = ranks - len(back) - len(told)
     came = f"{names.several(back)} came back; " if back else ""
+    if causes:
+        came = f"{unfinished_text(causes, names)}; {came}"
     if finished:
         came = f"{finished:,} of {count_text(ranks, names.noun)} finished; {came}"
     verb = "does" if is_one([*away]) else "do"

@@ -83,12 +83,11 @@ def test_engines_that_are_not_there(four, typed):
         four.cell("pass", f"--on {typed}")
 
 
-def test_the_first_cell_blames_nobody_for_what_is_started_once(four):
+def test_the_first_cell_counts_nothing_that_is_started_once(four):
     """An empty cell takes no second, though profilers start for the first time."""
     report = four.cell("pass")
 
     assert all(each.elapsed_s < 1 for each in report.times)
-    assert report.slowest is None
 
 
 # -------------------------------------------------------------------- the group
@@ -194,9 +193,15 @@ def most_whole(four):
     notebook._most_whole = before
 
 
+# A busy machine lets ranks end late; the next test is about those that do.
+_PATIENCE = "import gpumagic.gpu_ranks.reducing as r; r._PATIENCE_S = {}"
+_PATIENT, _IMPATIENT = _PATIENCE.format(30), _PATIENCE.format(3)
+
+
 @pytest.mark.usefixtures("most_whole")
 def test_very_many_send_sums(four):
     """Above the limit ranks compare among themselves, again and again in one group."""
+    four.on(slice(None), _PATIENT)
     for _ in range(2):
         report = four.cell(
             "for step in range(6):\n"
@@ -216,6 +221,7 @@ def test_very_many_send_sums(four):
 @pytest.mark.usefixtures("most_whole")
 def test_very_many_of_whom_one_fails_send_all(four):
     """Nobody waits long for a rank that raises, or for one that is late."""
+    four.on(slice(None), _IMPATIENT)
     failed = four.cell("if dist.get_rank() == 1: raise ValueError('planted')")
     late = four.cell("if dist.get_rank() == 3: time.sleep(5)")
     again = four.cell("dist.all_reduce(x)")
@@ -473,7 +479,7 @@ def test_an_engine_without_gpumagic(four):
 
 
 def test_killed_inside_a_collective(four):
-    """Who is killed is named; the ranks that waited for it are told, and give up."""
+    """Who is killed is named first; the ranks that waited have lost it."""
     with ctrl_c(4, 4.5):
         report = four.cell(
             "import os, signal\n"
@@ -482,8 +488,9 @@ def test_killed_inside_a_collective(four):
         )
 
     why = whys(report)
+    assert str(report).startswith("rank 3 died" if "deaf" in why.values() else "none")
     assert why.pop(3) == "died"
-    assert "raised" in why.values()
+    assert "lost" in why.values()
     assert not report.times
 
 

@@ -487,7 +487,7 @@ class Recorder:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Stands in for torch's."""
     found = Recorder()
-    monkeypatch.setattr(collectives_seen.flight_recorder, "recorded", found.told)
+    monkeypatch.setattr(collectives_seen.flight_recorder, "_told", found.told)
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "10")
     monkeypatch.setattr(collectives_seen, "_READING_S", 0.0)
     return found
