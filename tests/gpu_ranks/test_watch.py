@@ -430,6 +430,27 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
     assert _spans(last) == [(50, 50)]
 
 
+def test_clocks_are_put_together_once() -> None:
+    """What has been shifted to the clock of rank 0 is not shifted again."""
+    now_ns, ahead_ns = 10**18, -3_000 * MS
+    said = [
+        {
+            "version": 1,
+            "kind": "done",
+            "seat": {"rank": rank, "host": f"node{rank}"},
+            "clock": "host",
+            "began_ns": now_ns - offset_ns,
+            "ended_ns": now_ns - offset_ns + 100 * MS,
+            "offset_ns": offset_ns,
+            "offset_error_ns": 10,
+        }
+        for rank, offset_ns in enumerate((0, ahead_ns))
+    ]
+    saved = {"gpumagic": 1, "kind": "ranks", "answers": said, "absent": []}
+
+    assert [each.began_s for each in watching.opened(saved).times] == [0.0, 0.0]
+
+
 def test_who_calls_more_meanwhile_has_worked() -> None:
     """Of collectives beside other work a rank waits from its last call on at most."""
     early, _ = on_one_clock(
