@@ -444,8 +444,10 @@ def _has_lost_another(unfinished: Unfinished) -> bool:
 def _failed_at_ns(read: Iterable[Answer]) -> dict[int, int]:
     """When ranks raised, where they have one clock."""
     failed = [e for e in read if isinstance(e, Done) and e.error is not None]
-    one_host = len({each.seat.host for each in failed}) == 1
-    if not all(each.began_ns and (one_host or each.offset_ns) for each in failed):
+    one_host = len({(each.seat.host, each.seat.machine) for each in failed}) == 1
+    if not all(
+        each.began_ns and (one_host or each.offset_ns is not None) for each in failed
+    ):
         return {}
     return {each.name: each.ended_ns + (each.offset_ns or 0) for each in failed}
 

@@ -324,6 +324,25 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
     assert told.endswith("2 others lost it")
 
 
+def test_who_raised_first_is_told_across_hosts():
+    """Moments are compared by the clock of rank 0, which is itself nowhere ahead."""
+    ahead = 3 * NS
+    answers = [
+        done(0, [], 9 * NS, 10 * NS, error="ValueError: late", offset_ns=0),
+        done(
+            1,
+            [],
+            8 * NS + ahead,
+            9 * NS + ahead,
+            error="ValueError: first",
+            offset_ns=-ahead,
+            host="node1",
+        ),
+    ]
+
+    assert [each.name for each in analysis.analyse(answers).unfinished] == [1, 0]
+
+
 def test_where_nobody_is_known_to_have_failed_first_none_has_lost_it():
     """If all say that another is gone, each has raised what it says."""
     error = "RuntimeError: Connection closed by peer"
