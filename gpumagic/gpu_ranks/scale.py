@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 MOST_PLACES = 200_000  # collectives that are compared, of all groups together
 _MOST_BYTES = 1_000
-_MOST_LETTERS = 120
 _MOST_NAMES = 8  # of collectives, one by one
 _RANK_BITS = 20  # beside a duration in one figure: so the last of several is one
 _LONGEST_NS = (1 << 42) - 1  # that fits beside it: 73 minutes

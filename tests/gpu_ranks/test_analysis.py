@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks import analysis, scale
+from gpumagic.gpu_ranks import analysis, reducing, scale
 from gpumagic.gpu_ranks import answers as answers_of_ranks
 from gpumagic.gpu_ranks.records import Misplaced
 from gpumagic.gpu_ranks.view import draw
@@ -222,6 +224,42 @@ def test_what_was_done_together_by_name():
     assert reduces.waits_s == pytest.approx((0.0, 0.06))
     assert reduces.moves_s == pytest.approx((0.002, 0.002))
     assert (barriers.name, barriers.nbytes, barriers.last) == ("barrier", None, 2)
+
+
+def test_nobody_waits_where_a_store_cannot_settle_it():
+    """A store without a way to say what all do ends the waiting, and all is sent."""
+    asked = iter((True,))
+
+    def compare_set(*_):
+        raise NotImplementedError
+
+    store = SimpleNamespace(
+        set=lambda *_: None,
+        add=lambda *_: 1,
+        check=lambda _: False,
+        compare_set=compare_set,
+    )
+    ranks = SimpleNamespace(rank=1, size=100, store=store, clocks=(), beside="")
+    others = reducing.Others(60.0, lambda: next(asked))
+
+    with pytest.raises(NotImplementedError):
+        reducing.summed(done(1, [], NS, 2 * NS), ranks, others)
+
+
+def test_ctrl_c_leaves_no_group_that_others_are_elsewhere_in(monkeypatch):
+    """Who was interrupted among reductions makes a new group with all others."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reducing, "_of_engine", [object()])
+    monkeypatch.setattr(reducing, "summed", interrupted)
+    monkeypatch.setattr(reducing, "_store", lambda _: None)
+    job = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 100)
+    monkeypatch.setitem(sys.modules, "torch.distributed", job)
+
+    assert reducing.summed_on_engine({}, "cell 1") is None
+    assert reducing._of_engine == []
 
 
 def test_a_sum_fits_into_a_kilobyte():
