@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver
 
 EVERY_S = 1.0
+_ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
@@ -85,7 +86,7 @@ class Lookout:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_ENDS_S)
 
     def said(self) -> dict[str, Any]:
         """Where this rank is just now."""
