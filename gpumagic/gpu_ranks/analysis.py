@@ -15,6 +15,7 @@ from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.flight_recorder import EVERYBODYS
 from gpumagic.gpu_ranks.records import (
+    RECORDER,
     CollectiveSum,
     Misplaced,
     RankMemory,
@@ -467,7 +468,6 @@ def _doing(alive: Alive) -> str:
 # ------------------------------------------------------------------ who is missing
 
 _ENDED = CodeLine("the end of the cell")
-_RECORDER = "flight recorder"
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -498,7 +498,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         lines=tuple((name, line.where) for name, line in told.items()),
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
-        told_by=max(recorders) or _RECORDER if recorded else "stacks" if alive else "",
+        told_by=max(recorders) or RECORDER if recorded else "stacks" if alive else "",
     )
 
 

@@ -15,7 +15,13 @@ import pytest
 
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import clocks, collectives_seen, watched_block, watching
+from gpumagic.gpu_ranks import (
+    clocks,
+    collectives_seen,
+    gathering,
+    watched_block,
+    watching,
+)
 from gpumagic.gpu_ranks.collectives_seen import Seen, on_one_clock
 from gpumagic.report.collectives import Offset
 
@@ -297,6 +303,21 @@ def test_can_be_called_again() -> None:
     assert callable(gpu_ranks.watch)
 
 
+def test_ctrl_c_at_the_end_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who does not wait for the report has nothing of ours left all the same."""
+    parted = []
+
+    def hand_over(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "_hand_over", hand_over)
+    monkeypatch.setattr(gathering, "part", parted.append)
+    with pytest.raises(KeyboardInterrupt), gpu_ranks.watch():
+        pass
+
+    assert len(parted) == 1
+
+
 def test_error_of_one_rank_is_in_its_report() -> None:
     """The report is there also where the block has failed."""
     with pytest.raises(ZeroDivisionError), gpu_ranks.watch() as watched:
@@ -397,6 +418,7 @@ def test_garbage_in_a_file_is_named(answers: object) -> None:
     saved = {"gpumagic": 1, "kind": "ranks", "answers": answers, "absent": absent}
     report = watching.opened(saved)
     assert report.times == ()
+    assert "cannot be read" in str(report)
 
 
 # ----------------------------------------------------------------------------- pure
@@ -428,6 +450,36 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
     )
     assert _spans(first) == [(10, 50)]
     assert _spans(last) == [(50, 50)]
+
+
+class Kept:
+    """A store."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.get: Any = None
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write it down."""
+        self.values[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
+        return all(key in self.values for key in keys)
+
+
+def test_rank_0_is_waited_for_no_longer_than_there_is_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where rank 0 never takes an answer, clocks are not compared a second time."""
+    asked = []
+    monkeypatch.setattr(clocks, "compare", lambda *_: asked.append(1))
+    store = Kept()
+    store.get = asked.append
+    ranks = gathering.Ranks(1, 2, store, object(), ("here", "there"))
+
+    gathering.hand_in(ranks, {}, 0.05)
+    assert asked == []
 
 
 def test_clocks_are_put_together_once() -> None:
