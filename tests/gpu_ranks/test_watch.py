@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -301,6 +302,37 @@ def test_can_be_called_again() -> None:
     """The function of the room stays a function once its file has been imported."""
     assert callable(gpu_ranks.watch)
     assert callable(gpu_ranks.watch)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("the block's")])
+def test_what_fails_of_ours_ends_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+) -> None:
+    """What is measured by may fail at the end: the block's own error goes through."""
+
+    def read(_: object) -> None:
+        raise KeyError("op_id")
+
+    monkeypatch.setattr(collectives_seen.Seen, "read", read)
+    monkeypatch.setattr(watched_block, "_way", lambda **_: "flight recorder")
+    is_raised = contextlib.nullcontext() if error is None else pytest.raises(ValueError)
+
+    def train() -> None:
+        if error is not None:
+            raise error
+
+    with is_raised as caught, gpu_ranks.watch() as watched:
+        train()
+
+    assert (caught and caught.value) is error
+    assert watched.report is not None
+    assert (watched.report.told_by, len(watched.report.unfinished)) == (
+        "",
+        0 if error is None else 1,
+    )
+    assert "KeyError" in capsys.readouterr().err
 
 
 def test_ctrl_c_at_the_end_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
