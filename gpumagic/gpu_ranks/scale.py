@@ -357,7 +357,13 @@ def sums_of(
     return _fitting({key: each for key, each in short.items() if each is not None})
 
 
-_OF_MEMORY = ("peak_bytes", "limit_bytes", "allocated_bytes", "ooms")
+_OF_MEMORY = (
+    "peak_bytes",
+    "limit_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "ooms",
+)
 _OF_A_SEAT = ("rank", "engine", "host", "pid", "local_rank", "gpu", "torch", "backend")
 
 

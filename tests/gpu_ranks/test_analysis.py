@@ -262,6 +262,21 @@ def test_ctrl_c_leaves_no_group_that_others_are_elsewhere_in(monkeypatch):
     assert reducing._of_engine == []
 
 
+def test_sums_tell_as_much_of_memory_as_an_answer():
+    """What is shown of few ranks is known of many."""
+    memory = {
+        "allocated_bytes": 1,
+        "reserved_bytes": 2,
+        "peak_bytes": 3,
+        "limit_bytes": 4,
+        "ooms": 5,
+    }
+    whole = [done(rank, [], NS, 2 * NS, memory=memory) for rank in range(2)]
+
+    told = [analysis.analyse(each).memory for each in (whole, summed(whole))]
+    assert told[0] == told[1]
+
+
 def test_a_sum_fits_into_a_kilobyte():
     """However much a rank has to say: what can be missed is left out, sums never."""
     rows = [
