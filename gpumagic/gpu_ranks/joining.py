@@ -33,6 +33,7 @@ _NETWORK = "GLOO_SOCKET_IFNAME"
 _REACH_S = 2.0  # in which an address answers, or leads nowhere
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
+_networks: list[str] = []  # the one that was named for the last group, or none
 
 
 def choices(asked: dict[str, Any]) -> dict[str, Any]:
@@ -155,11 +156,16 @@ def _interface(address: str) -> str | None:
 def _name_network(address: str) -> None:
     """Let gloo use the network by which the ranks have met.
 
-    Else it takes the one that the host's name stands for, which may lead nowhere.
+    Else it takes the one that the host's name stands for, which may lead nowhere. What
+    an earlier group was told here is no wish of the user's.
     """
+    if _networks and os.environ.get(_NETWORK) == _networks[-1]:
+        del os.environ[_NETWORK]
+    _networks.clear()
     name = None if address == _HERE else _interface(address)
-    if name is not None:
-        os.environ.setdefault(_NETWORK, name)
+    if name is not None and _NETWORK not in os.environ:
+        os.environ[_NETWORK] = name
+        _networks.append(name)
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -225,8 +231,9 @@ def leave(asked: dict[str, Any]) -> dict[str, Any]:
 def _let_go_of_errors(folder: str) -> None:
     """Clear what the last error has kept of torch's frames: the group is among it."""
     trace = getattr(sys, "last_traceback", None)
+    within = f"{os.sep}{folder}{os.sep}"
     while trace is not None:
-        if folder in trace.tb_frame.f_code.co_filename:
+        if within in trace.tb_frame.f_code.co_filename:
             with contextlib.suppress(RuntimeError):  # it still runs
                 trace.tb_frame.clear()
         trace = trace.tb_next

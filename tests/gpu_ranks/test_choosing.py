@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gpumagic.errors import GpuMagicError
@@ -78,3 +80,23 @@ def test_given_by_the_batch_system():
     assert are_given(tasks)
     assert given_by(tasks) == "Slurm"
     assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})
+
+
+def test_each_group_names_its_own_network(monkeypatch):
+    """What the last group was told is taken back; what the user says stays."""
+    pytest.importorskip("psutil", reason="psutil is not installed")
+    from gpumagic.gpu_ranks import joining
+
+    monkeypatch.setattr(joining, "_networks", [])
+    monkeypatch.setattr(joining, "_interface", {"10.0.0.1": "a", "10.1.0.1": "b"}.get)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    named = []
+    for address in ("10.0.0.1", "10.1.0.1", "127.0.0.1"):
+        joining._name_network(address)
+        named.append(os.environ.get("GLOO_SOCKET_IFNAME"))
+    assert named == ["a", "b", None]
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
+    joining._name_network("10.0.0.1")
+    joining._name_network("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "mine"
