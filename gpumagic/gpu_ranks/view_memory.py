@@ -284,12 +284,25 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _failed(report, names)
     nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
     if nearest is not None and _is_near(nearest):
-        hint = "a smaller batch there, or `%%gpu_ranks --names` for what holds it"
+        ask = _asks_for_names(report, nearest.name)
+        hint = f"a smaller batch there, or {ask} for what holds it"
         yield Note("warning", f"{names.one(nearest.name)} would run out first", hint)
     elif report.odd_in_memory and not report.names:
         text = "ranks of one job should hold about the same"
-        hint = "`%%gpu_ranks --names` tells which variables hold more"
-        yield Note("warning", text, hint)
+        ask = _asks_for_names(report, report.odd_in_memory[0])
+        yield Note("warning", text, f"{ask} tells which variables hold more")
+
+
+def _asks_for_names(report: RanksReport, rank: int) -> str:
+    """What to type; sums have no room for names, so of many ranks one is asked."""
+    on = f" --on {_engine(report, rank)}" if report.bucketed else ""
+    return f"`%%gpu_ranks --names{on}`"
+
+
+def _engine(report: RanksReport, rank: int) -> int:
+    """Its number among the engines; that of the rank where it is not known."""
+    engine = next((e.engine for e in report.seats if e.name == rank), None)
+    return rank if engine is None else engine
 
 
 def _is_near(one: RankMemory) -> bool:
@@ -302,9 +315,8 @@ def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
     ran_out = [each for each in report.memory if each.ooms]
     if ran_out:
         who = names.several([each.name for each in ran_out])
-        rank = ran_out[0].name
-        engine = next((e.engine for e in report.seats if e.name == rank), None)
-        hint = f"`%px --targets {rank if engine is None else engine} %gpu_mem why`"
+        engine = _engine(report, ran_out[0].name)
+        hint = f"`%px --targets {engine} %gpu_mem why`"
         text = f"{who} ran out of memory since the process began"
         yield Note("problem", text, hint)
 

@@ -277,6 +277,21 @@ def test_sums_tell_as_much_of_memory_as_an_answer():
     assert told[0] == told[1]
 
 
+def test_names_are_asked_of_one_where_sums_have_none():
+    """The advice leads to an answer: of many ranks one engine is asked."""
+    gib = 1 << 30
+    peaks = [10 * gib, 10 * gib, 10 * gib, 60 * gib]
+    whole = [
+        done(rank, [], NS, 2 * NS, memory={"peak_bytes": peak})
+        for rank, peak in enumerate(peaks)
+    ]
+    whole[3]["seat"]["engine"] = 7
+
+    for said, typed in ((whole, "--names`"), (summed(whole), "--names --on 7`")):
+        report = analysis.analyse(said, with_memory=True)
+        assert f"`%%gpu_ranks {typed} tells" in str(report)
+
+
 def test_a_sum_fits_into_a_kilobyte():
     """However much a rank has to say: what can be missed is left out, sums never."""
     rows = [

@@ -317,7 +317,11 @@ def test_what_fails_of_ours_ends_no_training(
 
     monkeypatch.setattr(collectives_seen.Seen, "read", read)
     monkeypatch.setattr(watched_block, "_way", lambda **_: "flight recorder")
-    is_raised = contextlib.nullcontext() if error is None else pytest.raises(ValueError)
+    is_raised = (
+        contextlib.nullcontext()
+        if error is None
+        else pytest.raises(ValueError, match="block")
+    )
 
     def train() -> None:
         if error is not None:
