@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -20,6 +20,9 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank, reducing
 from gpumagic.gpu_ranks.clocks import ByStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
 _LATER = dt.timedelta(
@@ -184,6 +187,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_ADDR": asked["address"],
         "MASTER_PORT": asked["port"],
     }
+    before = {name: os.environ.get(name) for name in (*variables, _NETWORK)}
     os.environ.update({name: str(value) for name, value in variables.items()})
     _name_network(asked["address"])
     store = _stores.pop(asked["port"], None)  # from here on the group holds it
@@ -206,8 +210,18 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
                 reducing.connect(f"port {asked['port']}")
         store.set_timeout(_LATER)
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
+        if not dist.is_initialized():  # others take these for a group that is there
+            _put_back(before)
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
     return on_rank.seat(asked["engine"])
+
+
+def _put_back(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def leave(asked: dict[str, Any]) -> dict[str, Any]:

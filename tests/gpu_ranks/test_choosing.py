@@ -100,3 +100,33 @@ def test_each_group_names_its_own_network(monkeypatch):
     joining._name_network("10.0.0.1")
     joining._name_network("127.0.0.1")
     assert os.environ["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
+    """A launcher's variables without a group are taken for ranks that never met."""
+    pytest.importorskip("psutil", reason="psutil is not installed")
+    dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
+    from gpumagic.gpu_ranks import joining
+
+    def unreachable(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr(dist, "TCPStore", unreachable)
+    monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
+    monkeypatch.setattr(joining, "_interface", lambda _: "a")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    before = dict(os.environ)
+    asked = {
+        "engine": 1,
+        "rank": 1,
+        "world_size": 2,
+        "local_rank": 0,
+        "address": "10.0.0.1",
+        "port": 1,
+        "backend": "gloo",
+        "most_whole": 64,
+    }
+
+    assert "RuntimeError" in joining.join(asked)["refused"]
+    assert dict(os.environ) == before
