@@ -113,7 +113,7 @@ def parts(
     if known:
         yield _picture(report, known, names)
     by_name = _names_beside(report, odd)
-    table = _table(report.memory, odd, names)
+    table = _table(report, odd, names)
     if by_name is not None:
         yield by_name
     elif known:
@@ -215,14 +215,17 @@ _RESERVED = _ranged("Reserved", lambda each: each.reserved_bytes)
 _ALL_COLUMNS = (_RANK, _PEAK, _LEFT, _NOW, _RESERVED)
 
 
-def _table(memory: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Table:
+def _table(report: RanksReport, odd: Sequence[int], names: Names) -> Table:
+    memory = report.memory
     of_rank = {each.name: each for each in memory}
     rows = [_Row(names.one(name), (of_rank[name],)) for name in odd]
     others = tuple(each for each in memory if each.name not in odd)
     if len(memory) <= 2:
         rows = [_Row(names.one(each.name), (each,)) for each in memory]
     elif others:
-        rows.append(_Row(count_text(len(others), "other"), others))
+        # Of very many ranks there are the odd ones alone.
+        word = "more odd one" if report.peaks_bytes else "other"
+        rows.append(_Row(count_text(len(others), word), others))
     return Table.of("After the cell", (_RANK, _PEAK, _LEFT, _NOW, _RESERVED), rows)
 
 

@@ -292,6 +292,20 @@ def test_names_are_asked_of_one_where_sums_have_none():
         assert f"`%%gpu_ranks {typed} tells" in str(report)
 
 
+def test_more_odd_ones_are_not_the_others():
+    """Of very many ranks those are told that are odd, and not called all others."""
+    gib = 1 << 30
+    said = [
+        done(
+            rank, [], NS, 2 * NS, memory={"peak_bytes": (60 if rank < 9 else 10) * gib}
+        )
+        for rank in range(100)
+    ]
+    told = str(analysis.analyse(summed(said), with_memory=True))
+    assert "6 more odd ones" in told
+    assert "6 others" not in told
+
+
 def test_a_sum_fits_into_a_kilobyte():
     """However much a rank has to say: what can be missed is left out, sums never."""
     rows = [
