@@ -15,6 +15,7 @@ from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.flight_recorder import EVERYBODYS
 from gpumagic.gpu_ranks.records import (
+    RECORDER,
     CollectiveSum,
     Misplaced,
     RankMemory,
@@ -444,8 +445,10 @@ def _has_lost_another(unfinished: Unfinished) -> bool:
 def _failed_at_ns(read: Iterable[Answer]) -> dict[int, int]:
     """When ranks raised, where they have one clock."""
     failed = [e for e in read if isinstance(e, Done) and e.error is not None]
-    one_host = len({each.seat.host for each in failed}) == 1
-    if not all(each.began_ns and (one_host or each.offset_ns) for each in failed):
+    one_host = len({(each.seat.host, each.seat.machine) for each in failed}) == 1
+    if not all(
+        each.began_ns and (one_host or each.offset_ns is not None) for each in failed
+    ):
         return {}
     return {each.name: each.ended_ns + (each.offset_ns or 0) for each in failed}
 
@@ -465,7 +468,6 @@ def _doing(alive: Alive) -> str:
 # ------------------------------------------------------------------ who is missing
 
 _ENDED = CodeLine("the end of the cell")
-_RECORDER = "flight recorder"
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -496,7 +498,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         lines=tuple((name, line.where) for name, line in told.items()),
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
-        told_by=max(recorders) or _RECORDER if recorded else "stacks" if alive else "",
+        told_by=max(recorders) or RECORDER if recorded else "stacks" if alive else "",
     )
 
 

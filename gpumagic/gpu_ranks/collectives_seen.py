@@ -292,9 +292,14 @@ def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer by the clock of rank 0, as far as its `offset_ns` says."""
+    """An answer by the clock of rank 0, as far as its `offset_ns` says.
+
+    What is added from then on is nothing; None stays where it is not known.
+    """
     offset_ns = answer.get("offset_ns") or 0
     changed = dict(answer)
+    if offset_ns:
+        changed["offset_ns"] = 0
     for key in ("began_ns", "ended_ns", "from_ns", "until_ns"):
         if isinstance(changed.get(key), int):
             changed[key] += offset_ns

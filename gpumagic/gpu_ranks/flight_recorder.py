@@ -64,7 +64,8 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     if roll is not None:
         wait, broken_off = roll.wait, roll.broken_off
         is_open = broken_off if wait is None else wait.call
-        told["under_way"] += [] if is_open is None else [_row_of(is_open)]
+        has_place = is_open is not None and not is_open.of_two
+        told["under_way"] += [_row_of(is_open)] if has_place else []
         told["last"] += [_row_of(call) for call in tuple(ours.values())]
         told["by"] = SIMULATED
     return told
@@ -135,7 +136,8 @@ def numbers() -> dict[str, Numbers] | None:
     if roll is None:
         return told
     wait = roll.wait
-    waits_in = {} if wait is None else {wait.call.group: wait.call.number}
+    has_place = wait is not None and not wait.call.of_two
+    waits_in = {wait.call.group: wait.call.number} if has_place else {}
     return (told or {}) | {
         name: Numbers(call.number, waits_in.get(name, call.number + 1) - 1)
         for name, call in tuple(roll.last.items())

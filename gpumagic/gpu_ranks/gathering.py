@@ -3,7 +3,8 @@
 What is said goes through the store by which torch's processes have met: it needs no
 port, answers while a collective hangs, and outlives ranks. A thread of each rank notes
 there now and then that it lives, and where it is once it has called nothing for long;
-that of rank 0 tells who is missing. The group beside the job's own is for clocks alone.
+that of rank 0 tells who is missing. The group beside the job's own is for clocks, for
+beginning together, and for the sums of very many ranks.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _DEAD_S = 6.0  # without a sign of life
 _PAUSE_S = 0.02
 _BEAT, _CLOCK, _NEWS = "beat", "clock", "news"
 _ANSWER, _ERROR, _TAKEN = "answer", "error", "taken"
+_DIED, _SILENT = WHYS = "died", "silent"  # what becomes of a rank that gives no answer
 
 
 @dataclass
@@ -201,7 +203,9 @@ class Thread:
         if os.getpid() != self._pid:  # a child of this rank shares its connection
             return
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_DEAD_S)
+        if self._thread.is_alive():  # it waits for a driver, or for the store
+            return
         with contextlib.suppress(Exception):
             self._say(left=True)
 
@@ -364,7 +368,9 @@ def hand_in(ranks: Ranks, answer: dict[str, Any], patience_s: float) -> None:
         if answer.get("error") or ranks.several_clocks:
             until_s = time.monotonic() + patience_s
             _wait(lambda: ranks.store.check([_TAKEN]), until_s)
-        if ranks.several_clocks and ranks.store.get(_TAKEN) == b"all":
+        # What is not there `get` would wait for, as long as the job's store does.
+        is_taken = ranks.several_clocks and ranks.store.check([_TAKEN])
+        if is_taken and ranks.store.get(_TAKEN) == b"all":
             clocks.compare(ranks.clocks, ranks.group, ranks.rank)
 
 
@@ -482,11 +488,11 @@ class _Life:
         """What is said of it in place of an answer."""
         line = (self.said or {}).get("line")
         if self.said is None:
-            return {"name": rank, "why": "silent", "text": "no watch() there"}
+            return {"name": rank, "why": _SILENT, "text": "no watch() there"}
         text = "it lives, and has called nothing for long"
         if self._gone:
             text = "no sign of life any more"
-        why = "died" if self._gone else "silent"
+        why = _DIED if self._gone else _SILENT
         return {"name": rank, "why": why, "text": text, "line": line, "said": self.said}
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -20,6 +20,9 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank, reducing
 from gpumagic.gpu_ranks.clocks import ByStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
 _LATER = dt.timedelta(
@@ -33,6 +36,7 @@ _NETWORK = "GLOO_SOCKET_IFNAME"
 _REACH_S = 2.0  # in which an address answers, or leads nowhere
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
+_networks: list[str] = []  # the one that was named for the last group, or none
 
 
 def choices(asked: dict[str, Any]) -> dict[str, Any]:
@@ -155,11 +159,16 @@ def _interface(address: str) -> str | None:
 def _name_network(address: str) -> None:
     """Let gloo use the network by which the ranks have met.
 
-    Else it takes the one that the host's name stands for, which may lead nowhere.
+    Else it takes the one that the host's name stands for, which may lead nowhere. What
+    an earlier group was told here is no wish of the user's.
     """
+    if _networks and os.environ.get(_NETWORK) == _networks[-1]:
+        del os.environ[_NETWORK]
+    _networks.clear()
     name = None if address == _HERE else _interface(address)
-    if name is not None:
-        os.environ.setdefault(_NETWORK, name)
+    if name is not None and _NETWORK not in os.environ:
+        os.environ[_NETWORK] = name
+        _networks.append(name)
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +187,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_ADDR": asked["address"],
         "MASTER_PORT": asked["port"],
     }
+    before = {name: os.environ.get(name) for name in (*variables, _NETWORK)}
     os.environ.update({name: str(value) for name, value in variables.items()})
     _name_network(asked["address"])
     store = _stores.pop(asked["port"], None)  # from here on the group holds it
@@ -200,8 +210,18 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
                 reducing.connect(f"port {asked['port']}")
         store.set_timeout(_LATER)
     except Exception as error:  # noqa: BLE001 -- the user is told, by rank
+        if not dist.is_initialized():  # others take these for a group that is there
+            _put_back(before)
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
     return on_rank.seat(asked["engine"])
+
+
+def _put_back(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def leave(asked: dict[str, Any]) -> dict[str, Any]:
@@ -225,8 +245,9 @@ def leave(asked: dict[str, Any]) -> dict[str, Any]:
 def _let_go_of_errors(folder: str) -> None:
     """Clear what the last error has kept of torch's frames: the group is among it."""
     trace = getattr(sys, "last_traceback", None)
+    within = f"{os.sep}{folder}{os.sep}"
     while trace is not None:
-        if folder in trace.tb_frame.f_code.co_filename:
+        if within in trace.tb_frame.f_code.co_filename:
             with contextlib.suppress(RuntimeError):  # it still runs
                 trace.tb_frame.clear()
         trace = trace.tb_next

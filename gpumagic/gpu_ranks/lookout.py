@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver
 
 EVERY_S = 1.0
+_ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
@@ -85,7 +86,7 @@ class Lookout:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_ENDS_S)
 
     def said(self) -> dict[str, Any]:
         """Where this rank is just now."""
@@ -142,11 +143,14 @@ class Lookout:
 
 
 def _computed_ms(thread: int) -> int | None:
-    """How long a thread has computed; None where the system does not tell."""
+    """How long a thread has computed; None where the system does not tell.
+
+    One that has ended is not asked: its number leads to memory that may be gone.
+    """
     clock_of = getattr(time, "pthread_getcpuclockid", None)
-    return (
-        None if clock_of is None else round(time.clock_gettime(clock_of(thread)) * 1e3)
-    )
+    if clock_of is None or thread not in sys._current_frames():  # noqa: SLF001
+        return None
+    return round(time.clock_gettime(clock_of(thread)) * 1e3)
 
 
 def _users_line(frame: FrameType | None) -> dict[str, Any] | None:

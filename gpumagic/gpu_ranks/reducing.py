@@ -9,7 +9,6 @@ whole. Whichever is said first holds.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import sys
@@ -160,9 +159,12 @@ def _plan(ranks: Ranks) -> dict[str, Any]:
 
 
 def _settle(ranks: Ranks, plan: str) -> None:
-    """Say what all do, unless it has been said."""
-    with contextlib.suppress(Exception):  # the store has gone with rank 0
-        ranks.store.compare_set(_PLAN, "", plan)
+    """Say what all do, unless it has been said.
+
+    Raises:
+        Exception: The store cannot say it: then nobody is to be waited for.
+    """
+    ranks.store.compare_set(_PLAN, "", plan)
 
 
 # ------------------------------------------------------------------------- reduction
@@ -309,8 +311,8 @@ def summed_on_engine(said: Mapping[str, Any], key: str) -> dict[str, Any] | None
         rank, size = distributed.get_rank(), distributed.get_world_size()
         store = _store(f"gpumagic/sums/{key}")
         return summed(said, _Engines(rank, size, store, key), Others(_PATIENCE_S))
-    except KeyboardInterrupt:  # the cell has ended: it is the waiting that is to end
-        return None
-    except Exception:  # noqa: BLE001 -- then all is sent, as it is of few ranks
+    # Then all is sent, as it is of few ranks. The cell has ended when Ctrl-C comes, so
+    # it is the waiting that is to end, in a group that others may be elsewhere in.
+    except (KeyboardInterrupt, Exception):  # noqa: BLE001
         _of_engine.clear()
         return None

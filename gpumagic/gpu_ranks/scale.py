@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 MOST_PLACES = 200_000  # collectives that are compared, of all groups together
 _MOST_BYTES = 1_000
-_MOST_LETTERS = 120
 _MOST_NAMES = 8  # of collectives, one by one
 _RANK_BITS = 20  # beside a duration in one figure: so the last of several is one
 _LONGEST_NS = (1 << 42) - 1  # that fits beside it: 73 minutes
@@ -358,7 +357,13 @@ def sums_of(
     return _fitting({key: each for key, each in short.items() if each is not None})
 
 
-_OF_MEMORY = ("peak_bytes", "limit_bytes", "allocated_bytes", "ooms")
+_OF_MEMORY = (
+    "peak_bytes",
+    "limit_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "ooms",
+)
 _OF_A_SEAT = ("rank", "engine", "host", "pid", "local_rank", "gpu", "torch", "backend")
 
 

@@ -113,7 +113,7 @@ def parts(
     if known:
         yield _picture(report, known, names)
     by_name = _names_beside(report, odd)
-    table = _table(report.memory, odd, names)
+    table = _table(report, odd, names)
     if by_name is not None:
         yield by_name
     elif known:
@@ -215,14 +215,17 @@ _RESERVED = _ranged("Reserved", lambda each: each.reserved_bytes)
 _ALL_COLUMNS = (_RANK, _PEAK, _LEFT, _NOW, _RESERVED)
 
 
-def _table(memory: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Table:
+def _table(report: RanksReport, odd: Sequence[int], names: Names) -> Table:
+    memory = report.memory
     of_rank = {each.name: each for each in memory}
     rows = [_Row(names.one(name), (of_rank[name],)) for name in odd]
     others = tuple(each for each in memory if each.name not in odd)
     if len(memory) <= 2:
         rows = [_Row(names.one(each.name), (each,)) for each in memory]
     elif others:
-        rows.append(_Row(count_text(len(others), "other"), others))
+        # Of very many ranks there are the odd ones alone.
+        word = "more odd one" if report.peaks_bytes else "other"
+        rows.append(_Row(count_text(len(others), word), others))
     return Table.of("After the cell", (_RANK, _PEAK, _LEFT, _NOW, _RESERVED), rows)
 
 
@@ -284,12 +287,25 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _failed(report, names)
     nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
     if nearest is not None and _is_near(nearest):
-        hint = "a smaller batch there, or `%%gpu_ranks --names` for what holds it"
+        ask = _asks_for_names(report, nearest.name)
+        hint = f"a smaller batch there, or {ask} for what holds it"
         yield Note("warning", f"{names.one(nearest.name)} would run out first", hint)
     elif report.odd_in_memory and not report.names:
         text = "ranks of one job should hold about the same"
-        hint = "`%%gpu_ranks --names` tells which variables hold more"
-        yield Note("warning", text, hint)
+        ask = _asks_for_names(report, report.odd_in_memory[0])
+        yield Note("warning", text, f"{ask} tells which variables hold more")
+
+
+def _asks_for_names(report: RanksReport, rank: int) -> str:
+    """What to type; sums have no room for names, so of many ranks one is asked."""
+    on = f" --on {_engine(report, rank)}" if report.bucketed else ""
+    return f"`%%gpu_ranks --names{on}`"
+
+
+def _engine(report: RanksReport, rank: int) -> int:
+    """Its number among the engines; that of the rank where it is not known."""
+    engine = next((e.engine for e in report.seats if e.name == rank), None)
+    return rank if engine is None else engine
 
 
 def _is_near(one: RankMemory) -> bool:
@@ -302,9 +318,8 @@ def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
     ran_out = [each for each in report.memory if each.ooms]
     if ran_out:
         who = names.several([each.name for each in ran_out])
-        rank = ran_out[0].name
-        engine = next((e.engine for e in report.seats if e.name == rank), None)
-        hint = f"`%px --targets {rank if engine is None else engine} %gpu_mem why`"
+        engine = _engine(report, ran_out[0].name)
+        hint = f"`%px --targets {engine} %gpu_mem why`"
         text = f"{who} ran out of memory since the process began"
         yield Note("problem", text, hint)
 

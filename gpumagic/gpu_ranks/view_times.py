@@ -478,7 +478,7 @@ def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
     if report.told_by:
         yield "told by", report.told_by
     if report.told_s is not None:
-        yield "known", f"the last {seconds_text(report.told_s)} of it"
+        yield "known", f"a stretch of {seconds_text(report.told_s)}"
     if report.least_own_s is not None and report.median_own_s is not None:
         least, middle = (
             seconds_text(report.least_own_s),

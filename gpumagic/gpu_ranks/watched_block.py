@@ -81,19 +81,32 @@ class Measured:
         way = ways.get(self._told_by, self._profiled)
         seen: dict[str, Any] = {}
         seat = on_rank.seat() | {"rank": self._ranks.rank}
-        span = _Span()
+        span, has_ended, raised = _Span(), False, None
         try:
             with way(seen):
                 span.begin()
                 try:
                     yield
+                    has_ended = True
+                except BaseException as error:
+                    raised = error
+                    raise
                 finally:
                     span.end()
         except GeneratorExit:  # nobody has ended it: a child of this process goes
             raise
         except BaseException as error:
-            self.said = self._all(seat, span, seen, error)
-            raise
+            if error is raised or not isinstance(error, Exception):
+                self.said = self._all(seat, span, seen, error)
+                raise
+            if raised is None and not has_ended:
+                raise
+            # What is ours has failed at the end: neither the block nor its error has.
+            gathering.tell(f"nothing tells of collectives: {error_line(error)}")
+            self.said = self._all(seat, span, {"told_by": ""}, raised)
+            if raised is not None:
+                raise raised from None
+            return
         self.said = self._all(seat, span, seen, None)
 
     def _all(

@@ -219,7 +219,8 @@ def _watched(asked: _Asked) -> Iterator[Watched]:
                 _hand_over(watched, ranks, block, asked.patience_s)
             except Exception as error:  # noqa: BLE001 -- a training must not end by it
                 gathering.tell(f"there is no report: {error_line(error)}")
-            gathering.part(ranks)
+            finally:
+                gathering.part(ranks)
 
 
 def _hand_over(
@@ -311,9 +312,10 @@ def _absence(said: object) -> Unfinished:
     name, line = row.get("name"), row.get("line")
     where = line.get("where") if isinstance(line, dict) else None
     source = line.get("source") if isinstance(line, dict) else None
+    why = row.get("why")
     return Unfinished(
         name if isinstance(name, int) else -1,
-        str(row.get("why"))[:20],
+        why if why in gathering.WHYS else "garbage",
         str(row.get("text") or "")[:300],
         CodeLine(str(where)[:300], None if source is None else str(source)[:300])
         if where

@@ -63,12 +63,16 @@ class GroupCall(NamedTuple):
         name: As torch's function is called.
 
         nbytes: What it moves.
+
+        of_two: Whether only two have to do with it: then its number is one of theirs,
+            and says nothing of the order that all of the group have.
     """
 
     group: str
     number: int
     name: str
     nbytes: int
+    of_two: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} of {self.nbytes} bytes"
@@ -110,7 +114,7 @@ class Roll:
     def called(self, call: GroupCall) -> None:
         """A collective is called; all members do so in the same order."""
         self.last[call.group] = call
-        self.broken_off = None
+        self.broken_off = self._before = None
 
     @contextlib.contextmanager
     def waiting(self, call: GroupCall | None) -> Iterator[None]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks import analysis, scale
+from gpumagic.gpu_ranks import analysis, reducing, scale
 from gpumagic.gpu_ranks import answers as answers_of_ranks
 from gpumagic.gpu_ranks.records import Misplaced
 from gpumagic.gpu_ranks.view import draw
@@ -224,6 +226,86 @@ def test_what_was_done_together_by_name():
     assert (barriers.name, barriers.nbytes, barriers.last) == ("barrier", None, 2)
 
 
+def test_nobody_waits_where_a_store_cannot_settle_it():
+    """A store without a way to say what all do ends the waiting, and all is sent."""
+    asked = iter((True,))
+
+    def compare_set(*_):
+        raise NotImplementedError
+
+    store = SimpleNamespace(
+        set=lambda *_: None,
+        add=lambda *_: 1,
+        check=lambda _: False,
+        compare_set=compare_set,
+    )
+    ranks = SimpleNamespace(rank=1, size=100, store=store, clocks=(), beside="")
+    others = reducing.Others(60.0, lambda: next(asked))
+
+    with pytest.raises(NotImplementedError):
+        reducing.summed(done(1, [], NS, 2 * NS), ranks, others)
+
+
+def test_ctrl_c_leaves_no_group_that_others_are_elsewhere_in(monkeypatch):
+    """Who was interrupted among reductions makes a new group with all others."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reducing, "_of_engine", [object()])
+    monkeypatch.setattr(reducing, "summed", interrupted)
+    monkeypatch.setattr(reducing, "_store", lambda _: None)
+    job = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 100)
+    monkeypatch.setitem(sys.modules, "torch.distributed", job)
+
+    assert reducing.summed_on_engine({}, "cell 1") is None
+    assert reducing._of_engine == []
+
+
+def test_sums_tell_as_much_of_memory_as_an_answer():
+    """What is shown of few ranks is known of many."""
+    memory = {
+        "allocated_bytes": 1,
+        "reserved_bytes": 2,
+        "peak_bytes": 3,
+        "limit_bytes": 4,
+        "ooms": 5,
+    }
+    whole = [done(rank, [], NS, 2 * NS, memory=memory) for rank in range(2)]
+
+    told = [analysis.analyse(each).memory for each in (whole, summed(whole))]
+    assert told[0] == told[1]
+
+
+def test_names_are_asked_of_one_where_sums_have_none():
+    """The advice leads to an answer: of many ranks one engine is asked."""
+    gib = 1 << 30
+    peaks = [10 * gib, 10 * gib, 10 * gib, 60 * gib]
+    whole = [
+        done(rank, [], NS, 2 * NS, memory={"peak_bytes": peak})
+        for rank, peak in enumerate(peaks)
+    ]
+    whole[3]["seat"]["engine"] = 7
+
+    for said, typed in ((whole, "--names`"), (summed(whole), "--names --on 7`")):
+        report = analysis.analyse(said, with_memory=True)
+        assert f"`%%gpu_ranks {typed} tells" in str(report)
+
+
+def test_more_odd_ones_are_not_the_others():
+    """Of very many ranks those are told that are odd, and not called all others."""
+    gib = 1 << 30
+    said = [
+        done(
+            rank, [], NS, 2 * NS, memory={"peak_bytes": (60 if rank < 9 else 10) * gib}
+        )
+        for rank in range(100)
+    ]
+    told = str(analysis.analyse(summed(said), with_memory=True))
+    assert "6 more odd ones" in told
+    assert "6 others" not in told
+
+
 def test_a_sum_fits_into_a_kilobyte():
     """However much a rank has to say: what can be missed is left out, sums never."""
     rows = [
@@ -322,6 +404,25 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
     )
     assert "(train.py, line 31)" in told
     assert told.endswith("2 others lost it")
+
+
+def test_who_raised_first_is_told_across_hosts():
+    """Moments are compared by the clock of rank 0, which is itself nowhere ahead."""
+    ahead = 3 * NS
+    answers = [
+        done(0, [], 9 * NS, 10 * NS, error="ValueError: late", offset_ns=0),
+        done(
+            1,
+            [],
+            8 * NS + ahead,
+            9 * NS + ahead,
+            error="ValueError: first",
+            offset_ns=-ahead,
+            host="node1",
+        ),
+    ]
+
+    assert [each.name for each in analysis.analyse(answers).unfinished] == [1, 0]
 
 
 def test_where_nobody_is_known_to_have_failed_first_none_has_lost_it():

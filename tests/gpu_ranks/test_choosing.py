@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gpumagic.errors import GpuMagicError
@@ -78,3 +80,53 @@ def test_given_by_the_batch_system():
     assert are_given(tasks)
     assert given_by(tasks) == "Slurm"
     assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})
+
+
+def test_each_group_names_its_own_network(monkeypatch):
+    """What the last group was told is taken back; what the user says stays."""
+    pytest.importorskip("psutil", reason="psutil is not installed")
+    from gpumagic.gpu_ranks import joining
+
+    monkeypatch.setattr(joining, "_networks", [])
+    monkeypatch.setattr(joining, "_interface", {"10.0.0.1": "a", "10.1.0.1": "b"}.get)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    named = []
+    for address in ("10.0.0.1", "10.1.0.1", "127.0.0.1"):
+        joining._name_network(address)
+        named.append(os.environ.get("GLOO_SOCKET_IFNAME"))
+    assert named == ["a", "b", None]
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
+    joining._name_network("10.0.0.1")
+    joining._name_network("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
+    """A launcher's variables without a group are taken for ranks that never met."""
+    pytest.importorskip("psutil", reason="psutil is not installed")
+    dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
+    from gpumagic.gpu_ranks import joining
+
+    def unreachable(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr(dist, "TCPStore", unreachable)
+    monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
+    monkeypatch.setattr(joining, "_interface", lambda _: "a")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    before = dict(os.environ)
+    asked = {
+        "engine": 1,
+        "rank": 1,
+        "world_size": 2,
+        "local_rank": 0,
+        "address": "10.0.0.1",
+        "port": 1,
+        "backend": "gloo",
+        "most_whole": 64,
+    }
+
+    assert "RuntimeError" in joining.join(asked)["refused"]
+    assert dict(os.environ) == before

@@ -155,3 +155,16 @@ def test_what_ctrl_c_has_broken_off_is_told_until_the_next_call(monkeypatch):
     assert flight()["under_way"] == [["0", 3, "all_reduce", "4.00 KiB"]]
     roll.called(GroupCall("0", 4, "all_reduce", 4096))
     assert flight()["under_way"] == []
+
+
+def test_what_two_simulated_gpus_do_has_no_place_in_the_order(monkeypatch):
+    """Its number is one of two ranks: it would stand beside another collective's."""
+    roll = Roll()
+    box = SimpleNamespace(roll=roll)
+    monkeypatch.setattr(flight_recorder, "simulated_box", lambda: box)
+    roll.called(GroupCall("0", 3, "all_reduce", 8))
+
+    with roll.waiting(GroupCall("0", 3, "send_receive", 8, of_two=True)):
+        assert flight()["under_way"] == []
+        assert numbers() == {"0": (3, 3)}
+        assert flight_recorder.simulated_wait_s() is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from gpumagic.devices import now
-from gpumagic.gpu_ranks import live
+from gpumagic.gpu_ranks import live, lookout
 from gpumagic.gpu_ranks.answers import Alive
 
 GIB = 1 << 30
@@ -98,3 +99,35 @@ def test_memory_is_asked_of_the_driver_alone(monkeypatch):
     assert looking.filled(0) == (7, 8)
     assert looking.filled(1) == (1, 8)
     assert looking.filled(None) is None
+
+
+def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
+    """The cell ends though what looks at the rank waits for a driver that hangs."""
+    monkeypatch.setattr(lookout, "_ENDS_S", 0.05)
+    begun, freed = threading.Event(), threading.Event()
+
+    def hangs():
+        begun.set()
+        assert freed.wait(60)
+
+    told = []
+    looks = lookout.Lookout(told.append, rank=0, every_s=0.001, driver=hangs)
+    monkeypatch.setattr(looks, "said", hangs)
+    with looks:
+        assert begun.wait(60)
+
+    assert not freed.is_set()
+    assert told == []
+    freed.set()
+
+
+def test_a_thread_that_has_ended_is_not_asked():
+    """Its number may lead nowhere, and to ask for its clock end the process."""
+    mine = threading.get_ident()
+    other = threading.Thread(target=str)
+    other.start()
+    number = other.ident
+    other.join()
+
+    assert lookout._computed_ms(mine) is not None
+    assert lookout._computed_ms(number) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,13 @@ import pytest
 
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import clocks, collectives_seen, watched_block, watching
+from gpumagic.gpu_ranks import (
+    clocks,
+    collectives_seen,
+    gathering,
+    watched_block,
+    watching,
+)
 from gpumagic.gpu_ranks.collectives_seen import Seen, on_one_clock
 from gpumagic.report.collectives import Offset
 
@@ -297,6 +304,56 @@ def test_can_be_called_again() -> None:
     assert callable(gpu_ranks.watch)
 
 
+@pytest.mark.parametrize("error", [None, ValueError("the block's")])
+def test_what_fails_of_ours_ends_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+) -> None:
+    """What is measured by may fail at the end: the block's own error goes through."""
+
+    def read(_: object) -> None:
+        raise KeyError("op_id")
+
+    monkeypatch.setattr(collectives_seen.Seen, "read", read)
+    monkeypatch.setattr(watched_block, "_way", lambda **_: "flight recorder")
+    is_raised = (
+        contextlib.nullcontext()
+        if error is None
+        else pytest.raises(ValueError, match="block")
+    )
+
+    def train() -> None:
+        if error is not None:
+            raise error
+
+    with is_raised as caught, gpu_ranks.watch() as watched:
+        train()
+
+    assert (caught and caught.value) is error
+    assert watched.report is not None
+    assert (watched.report.told_by, len(watched.report.unfinished)) == (
+        "",
+        0 if error is None else 1,
+    )
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_the_end_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who does not wait for the report has nothing of ours left all the same."""
+    parted = []
+
+    def hand_over(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "_hand_over", hand_over)
+    monkeypatch.setattr(gathering, "part", parted.append)
+    with pytest.raises(KeyboardInterrupt), gpu_ranks.watch():
+        pass
+
+    assert len(parted) == 1
+
+
 def test_error_of_one_rank_is_in_its_report() -> None:
     """The report is there also where the block has failed."""
     with pytest.raises(ZeroDivisionError), gpu_ranks.watch() as watched:
@@ -397,6 +454,7 @@ def test_garbage_in_a_file_is_named(answers: object) -> None:
     saved = {"gpumagic": 1, "kind": "ranks", "answers": answers, "absent": absent}
     report = watching.opened(saved)
     assert report.times == ()
+    assert "cannot be read" in str(report)
 
 
 # ----------------------------------------------------------------------------- pure
@@ -428,6 +486,57 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
     )
     assert _spans(first) == [(10, 50)]
     assert _spans(last) == [(50, 50)]
+
+
+class Kept:
+    """A store."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.get: Any = None
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write it down."""
+        self.values[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
+        return all(key in self.values for key in keys)
+
+
+def test_rank_0_is_waited_for_no_longer_than_there_is_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where rank 0 never takes an answer, clocks are not compared a second time."""
+    asked = []
+    monkeypatch.setattr(clocks, "compare", lambda *_: asked.append(1))
+    store = Kept()
+    store.get = asked.append
+    ranks = gathering.Ranks(1, 2, store, object(), ("here", "there"))
+
+    gathering.hand_in(ranks, {}, 0.05)
+    assert asked == []
+
+
+def test_clocks_are_put_together_once() -> None:
+    """What has been shifted to the clock of rank 0 is not shifted again."""
+    now_ns, ahead_ns = 10**18, -3_000 * MS
+    said = [
+        {
+            "version": 1,
+            "kind": "done",
+            "seat": {"rank": rank, "host": f"node{rank}"},
+            "clock": "host",
+            "began_ns": now_ns - offset_ns,
+            "ended_ns": now_ns - offset_ns + 100 * MS,
+            "offset_ns": offset_ns,
+            "offset_error_ns": 10,
+        }
+        for rank, offset_ns in enumerate((0, ahead_ns))
+    ]
+    saved = {"gpumagic": 1, "kind": "ranks", "answers": said, "absent": []}
+
+    assert [each.began_s for each in watching.opened(saved).times] == [0.0, 0.0]
 
 
 def test_who_calls_more_meanwhile_has_worked() -> None:

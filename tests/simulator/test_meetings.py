@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.engines import Engine, Latencies
-from gpumagic.simulator.meetings import Circle, Pace
+from gpumagic.simulator.meetings import Circle, GroupCall, Pace, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
 LATENCIES = Latencies(launch_ns=10, gap_ns=0, record_ns=0, cross_stream_ns=0)
@@ -234,3 +234,21 @@ def test_who_says_another_size_is_refused_before_anything_is_sent():
     other.agree("all 3", "all_reduce of 8 bytes")
     with pytest.raises(DeviceError, match="rank 7 calls all_reduce of 8 bytes"):
         one.agree("all 3", "all_reduce of 16 bytes")
+
+
+def test_a_wait_of_an_earlier_group_is_another_one(monkeypatch):
+    """A call that looks the same, in a group that was begun anew, is waited for anew.
+
+    One that the host comes back to is the same wait all the time.
+    """
+    now = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    roll, call = Roll(), GroupCall("0", 1, "all_reduce", 4)
+    since_s = []
+    for anew in (True, False, True):
+        if anew:
+            roll.called(call)
+        with roll.waiting(call):
+            since_s.append(roll.wait.since_s)
+
+    assert since_s == [0, 0, 1]

@@ -189,7 +189,7 @@ class Collectives:
         if not isinstance(self._machine.scheduler, Scheduler):
             raise not_simulated("collectives in a graph", "capture what is around them")
         number = self._called if pair is None else pair[2]
-        call = GroupCall(self._group, number, name, nbytes)
+        call = GroupCall(self._group, number, name, nbytes, of_two=pair is not None)
         if pair is None:  # what only two have to do with has no place in the order
             self._called += 1
             self._simulation.ranks.roll.called(call)
