@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 
+from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import files
 from gpumagic.gpu_open.files import found, kind_of, opened
@@ -263,6 +264,19 @@ def test_a_file_that_is_not_there_is_near_to_one_that_is(tmp_path, write):
         opened(tmp_path / "nowhere" / "rank0.json")
     with pytest.raises(GpuMagicError, match="cannot be read"):
         opened("a\0b")
+
+
+@pytest.mark.parametrize("way", ["name", "pattern"])
+def test_names_that_no_file_can_have_are_two_lines(tmp_path, way):
+    """Links to themselves, too long names, NULs, and the home of nobody."""
+    (tmp_path / "loop").symlink_to("loop")
+    names = [tmp_path / "loop"]
+    if way == "name":
+        names += [tmp_path / ("x" * 5000), "a\0b", "~nobody here/x.json"]
+    for name in names:
+        with pytest.raises(GpuMagicError) as error:
+            gpu_open.read(f"{name}*" if way == "pattern" else name)
+        assert len(error.value.lines()) == 2
 
 
 def test_a_folder_and_a_pipe_are_no_files(tmp_path):
