@@ -456,7 +456,9 @@ def found(names: Iterable[str | Path]) -> Found:
         else:
             inside = [path]
         files.update(dict.fromkeys(inside))
-    return Found(list(files), list(left_out.values()))
+    return Found(
+        list(files), [told for path, told in left_out.items() if path not in files]
+    )
 
 
 def _path(name: str | Path) -> Path:

@@ -326,6 +326,10 @@ def test_a_folder_without_traces_means_the_snapshots_in_it(tmp_path, write):
     among = found([tmp_path])
     assert [each.name for each in among.files] == ["oom.pickle"]
     assert [each.name for each in among.left_out] == ["other.pickle"]
+    # What is named itself is opened, and told there if it cannot be.
+    among = found([tmp_path, tmp_path / "other.pickle"])
+    assert [each.name for each in among.files] == ["oom.pickle", "other.pickle"]
+    assert among.left_out == []
 
 
 def test_patterns_and_names_are_found_once_in_the_order_typed(tmp_path, write):
