@@ -7,6 +7,7 @@ tell.
 from __future__ import annotations
 
 import enum
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,9 @@ class FileRead(Record):
     @property
     def typed(self) -> str:
         """What is typed to open it again; of a very long path the name alone."""
-        path = f"{self.folder}/{self.name}" if self.folder else self.name
-        return path if len(path) <= _LONGEST_TYPED else shortened(self.name, 60)
+        path = f"{self.folder.rstrip('/')}/{self.name}" if self.folder else self.name
+        fits = len(path) <= _LONGEST_TYPED
+        return shlex.quote(path) if fits else shortened(self.name, 60)
 
 
 @dataclass(frozen=True)
