@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import time
 from collections import Counter
 from dataclasses import replace
@@ -20,7 +21,6 @@ from gpumagic.gpu_open.together import together
 from gpumagic.gpu_open.trace_records import RankTrace
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from gpumagic.gpu_open.files import Found, Kind
@@ -116,7 +116,8 @@ def _named(paths: Sequence[str | os.PathLike[str]]) -> Found:
             "no file was named",
             "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
         )
-    among.files = list({each.resolve(): each for each in among.files}.values())
+    real = os.path.realpath  # which follows a link to itself as far as it leads
+    among.files = list({real(each): each for each in among.files}.values())
     if len(among.files) == 1 < len(paths):
         raise GpuMagicError(
             f"{among.files[0].name} was named {len(paths)} times, and no other file",

@@ -441,12 +441,13 @@ def found(names: Iterable[str | Path]) -> Found:
     that are named are not looked at.
 
     Raises:
-        GpuMagicError: A pattern fits nothing, or a folder holds no recording.
+        GpuMagicError: A pattern fits nothing, a folder holds no recording, or no file
+            can have such a name.
     """
     files: dict[Path, None] = {}
     left_out: dict[Path, FileRead] = {}
     for name in names:
-        path = Path(name).expanduser()
+        path = _path(name)
         if path.is_dir():
             inside, others = _recordings_in(path)
             left_out.update(others)
@@ -455,7 +456,21 @@ def found(names: Iterable[str | Path]) -> Found:
         else:
             inside = [path]
         files.update(dict.fromkeys(inside))
-    return Found(list(files), list(left_out.values()))
+    return Found(
+        list(files), [told for path, told in left_out.items() if path not in files]
+    )
+
+
+def _path(name: str | Path) -> Path:
+    """Where a name leads; none that no file can have, or that may not be looked at."""
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path  # perhaps a pattern
+    except (OSError, ValueError) as error:
+        raise _unopened(path, error) from error
+    return path
 
 
 def _fitting(pattern: Path) -> list[Path]:
@@ -533,7 +548,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _unopened(path: Path, error: Exception) -> GpuMagicError:
-    shown = shortened(str(path), 200)
+    shown = printable(str(path), 200)
     if address := _ADDRESS.fullmatch(str(path)):
         url = shortened(f"{address[1]}://{address[2]}", 200)
         return GpuMagicError(f"{url} is no file of this machine", "download it first")
@@ -543,10 +558,11 @@ def _unopened(path: Path, error: Exception) -> GpuMagicError:
                 f"there is no folder {shortened(str(path.parent), 200)}",
                 f"the current one is {Path.cwd()}; type: %ls",
             )
-        near = did_you_mean(path.name, (each.name for each in path.parent.iterdir()))
+        near = did_you_mean(path.name, (each.name for each in _listed(path.parent)))
         hint = near or f"type: %ls {path.parent}"
         return GpuMagicError(f"there is no file {shown}", hint)
     if isinstance(error, PermissionError):
         hint = f"type: !ls -l {shown}, and ask its owner for the right to read it"
         return GpuMagicError(f"{shown} may not be read by you", hint)
-    return GpuMagicError(f"{shown} cannot be read: {error}", "copy it to another place")
+    why = getattr(error, "strerror", None) or error  # without the name once more
+    return GpuMagicError(f"{shown} cannot be read: {why}", "copy it to another place")

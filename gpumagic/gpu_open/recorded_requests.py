@@ -580,6 +580,8 @@ class _Reader:
         lowest = dict(first)
         for each in self._grown:
             group = each.group
+            if group not in first:  # as in a broken file
+                continue
             if group in kept or each.at < self._until.get(group, -1):
                 lowest[group] = min(each.address, lowest[group])
         return lowest

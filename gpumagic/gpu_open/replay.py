@@ -8,6 +8,8 @@ amount of memory, the rules decide everything.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -554,6 +556,9 @@ class _RecordedDriver:
         self.differing = 0
         self.group: Group | None = None  # for whom memory is asked
         self._taken = requests.taken
+        self._places: dict[Group, list[int]] = defaultdict(list)
+        for place, each in enumerate(requests.taken):
+            self._places[each.group].append(place)
         self._next = 0
         self._address: int | None = None
         self._held = {each["address"] for each in requests.segments}
@@ -597,8 +602,11 @@ class _RecordedDriver:
 
         What has failed set addresses aside as well, which its kind then uses first.
         """
-        rest = self._taken[self._next :]
-        address = next((e.address for e in rest if e.group == self.group), None)
+        places = [] if self.group is None else self._places.get(self.group, [])
+        following = bisect_left(places, self._next)
+        address = None
+        if following < len(places):
+            address = self._taken[places[following]].address
         return self._recorded(address) or self._made_up.take_range(size)
 
     def give_back_range(self, address: int, size: int) -> None:

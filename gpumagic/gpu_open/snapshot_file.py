@@ -8,6 +8,7 @@ entry without which nothing can be told is left out, and it is said how many the
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -57,7 +58,6 @@ _INTERVALS = 16  # of sizes, each up to twice as large as the last
 _SEGMENTS = re.compile(rb'\s*\{\s*"segments"\s*:\s*(?=\[)')
 _STACK = re.compile(r'"frames"\s*:\s*\[')  # in a string, quotes are not bare
 _MOST_ENDS = 8  # in one stack, before it is read in the usual way
-_READ = "gpumagic: a stack that has been read"
 _CUT = "the file ends in the middle: the history is missing"
 _HOW = "torch.cuda.memory._dump_snapshot(FILE) writes one"
 
@@ -205,8 +205,7 @@ def _decoded(data: bytes) -> Any:
     [{'frames': [{'name': 'a[{0}]'}]}, {'frames': []}, {'frames': 1}]
     """
     text = data.decode(json.detect_encoding(data), "surrogatepass")
-    if _READ in text:
-        return json.loads(data)
+    mark = os.urandom(16).hex()  # no file can have it, in whatever way it is written
     first, *others = _STACK.split(text.removeprefix("\ufeff"))
     read: dict[str, tuple[int, Any]] = {}  # by its text, each with its place
     pieces = [first]
@@ -220,11 +219,11 @@ def _decoded(data: bytes) -> Any:
             end = each.find("}]", end) + 2
         else:  # written over many lines, or cut
             return json.loads(data)
-        pieces += f'"frames":{{"{_READ}":{read[stack][0]}}}', each[end:]
+        pieces += f'"frames":{{"{mark}":{read[stack][0]}}}', each[end:]
     stacks = [stack for _, stack in read.values()]
 
     def put_in(found: dict[str, Any]) -> Any:
-        return stacks[found[_READ]] if _READ in found else found
+        return stacks[found[mark]] if mark in found else found
 
     return json.loads("".join(pieces), object_hook=put_in)
 

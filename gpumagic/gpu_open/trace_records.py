@@ -7,6 +7,7 @@ tell.
 from __future__ import annotations
 
 import enum
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,9 @@ class FileRead(Record):
     @property
     def typed(self) -> str:
         """What is typed to open it again; of a very long path the name alone."""
-        path = f"{self.folder}/{self.name}" if self.folder else self.name
-        return path if len(path) <= _LONGEST_TYPED else shortened(self.name, 60)
+        path = f"{self.folder.rstrip('/')}/{self.name}" if self.folder else self.name
+        fits = len(path) <= _LONGEST_TYPED
+        return shlex.quote(path) if fits else shortened(self.name, 60)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class HostWork(Record):
 class Idle(Record):
     """Why nothing ran on the device, between its first work and its last.
 
-    The three add up to the idle time.
+    The first three add up to the idle time.
 
     Attributes:
         host_late_s: The next work was launched only after the device ran dry: until
@@ -122,8 +124,8 @@ class Idle(Record):
         unlaunched_s: How much of what is unknown ended with work whose launch is not
             in the file.
 
-        between_s: How much of what is unknown was gaps of at most 10 us, as there are
-            from each kernel to the next.
+        between_s: How much of what is unknown was at most 10 us each from the kernel
+            before, or from a late launch, to the beginning.
     """
 
     host_late_s: float
@@ -132,6 +134,11 @@ class Idle(Record):
     host_was_in: tuple[HostWork, ...] = ()
     unlaunched_s: float = 0.0
     between_s: float = 0.0
+
+    @property
+    def unexplained_s(self) -> float:
+        """What is neither known nor one of the last two."""
+        return max(self.unknown_s - self.unlaunched_s - self.between_s, 0.0)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def _left_out(report: TraceReport | SnapshotReport) -> Iterator[Note]:
         return
     first, count = report.left_out[0], len(report.left_out)
     why = shortened(str(first.missing), 120)
-    said, hint = f"left out: {why}", "copy it again, or open it alone"
+    said, hint = f"left out: {why}", "open it alone: that says what to do"
     if count > 1:
         said = f"{count} files were left out: {why}"
         hint = f"so are {listed([each.name for each in report.left_out[1:]], most=3)}"

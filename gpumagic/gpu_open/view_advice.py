@@ -195,11 +195,7 @@ def _unknown(idle: Idle | None, length_s: float) -> Iterator[_Weighed]:
     named = (
         (idle.unlaunched_s, "before work with no launch recorded", _UNLAUNCHED),
         (idle.between_s, "from one kernel to the next", _BETWEEN),
-        (
-            idle.unknown_s - idle.unlaunched_s - idle.between_s,
-            "though work was launched in time",
-            _LAUNCHED,
-        ),
+        (idle.unexplained_s, "though work had been launched", _LAUNCHED),
     )
     for seconds, why, hint in named:
         if seconds >= GRAVE * length_s:

@@ -73,7 +73,7 @@ _EACH_LANE, _EACH_NOTE, _EACH_FOLDED, _EACH_ROW = 33, 22, 21, 28
 _IDLE = (
     "The host was late: the next work was launched only after the GPU ran dry. "
     "Another stream: it was launched in time, and what ran last ran elsewhere. "
-    "From one kernel to the next: it was launched in time, and began within 10 us."
+    "From one kernel to the next: what had been launched began within 10 us."
 )
 
 
@@ -111,7 +111,7 @@ def _held_up(idle: Idle | None, length_s: float) -> str:
         (idle.other_stream_s, "{} idle between two streams"),
         (idle.between_s, "{} idle from one kernel to the next"),
     )
-    unknown_s = idle.unknown_s - idle.between_s
+    unknown_s = idle.unexplained_s + idle.unlaunched_s
     unknown = seconds_text(unknown_s)
     is_large = unknown_s > max(known_s, GRAVE * length_s)
     if known_s < (WORTH_A_NOTE if is_large else NEGLIGIBLE) * length_s:
@@ -265,7 +265,7 @@ def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
                 )
                 if seconds
             ),
-            ("unknown", timed(idle.unknown_s - idle.between_s - idle.unlaunched_s)),
+            ("unknown", timed(idle.unexplained_s)),
         ),
     )
     if idle.host_was_in:

@@ -83,7 +83,7 @@ def replay_headline(replay: ReplayOf) -> str:
         peak = bytes_text(recorded.peak_reserved_bytes)
         return f"as recorded it {how}: {peak} reserved at the peak"
     if recorded.failed_event is not None:
-        return _help(replay, best)
+        return _help(replay, recorded, best)
     saved = recorded.peak_reserved_bytes - best.peak_reserved_bytes
     if best.failed_event is None and saved >= _WORTH_IT * recorded.peak_reserved_bytes:
         instead = f"{bytes_text(best.peak_reserved_bytes)} instead of"
@@ -96,10 +96,10 @@ def replay_headline(replay: ReplayOf) -> str:
     )
 
 
-def _help(replay: ReplayOf, best: Replayed) -> str:
+def _help(replay: ReplayOf, recorded: Replayed, best: Replayed) -> str:
     needs = ""
-    if replay.needed_bytes is not None:
-        needs = f"; the recorded one needs at most {bytes_text(replay.needed_bytes)}"
+    if needed := _needed(replay, recorded):
+        needs = f"; the recorded one needs at most {needed}"
     if best.failed_event is None:
         peak = bytes_text(best.peak_reserved_bytes)
         return f"{setting_name(best)} would have gone through with {peak}{needs}"
@@ -115,9 +115,17 @@ def _with_memory(replay: ReplayOf, again: Replayed, best: Replayed | None) -> st
     short = f"{total} would not have been enough"
     if best is not None and best.failed_event is None:
         return f"{short}, but with {setting_name(best)}"
-    if replay.needed_bytes is not None:
-        return f"{short}: it needs at most {bytes_text(replay.needed_bytes)}"
+    if needed := _needed(replay, again):
+        return f"{short}: it needs at most {needed}"
     return f"{short}: memory runs out {event_text(again.failed_event)}"
+
+
+def _needed(replay: ReplayOf, failed: Replayed) -> str:
+    """How much is enough; "" if unknown, or if by chance more than that has failed."""
+    needed, had = replay.needed_bytes, failed.setting.total_bytes
+    if needed is None or (had is not None and had >= needed):
+        return ""
+    return bytes_text(needed)
 
 
 def setting_name(each: Replayed) -> str:

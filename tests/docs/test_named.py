@@ -19,7 +19,14 @@ _LISTED_MODELS = re.compile(r"^\| `simulate\(.*?\)` \| (.*?);", re.MULTILINE)
 
 # Of other programs, and of `python -m gpumagic`.
 _ELSEWHERE = {"--force-reinstall", "--gpus", "--help", "--html", "--out", "--port"}
-_ELSEWHERE |= {"--gpus-per-node", "--job-name", "--nodes", "--ntasks-per-node"}
+_ELSEWHERE |= {
+    "--file",
+    "--gpus-per-node",
+    "--gpus-per-task",
+    "--job-name",
+    "--nodes",
+    "--ntasks-per-node",
+}
 _OPTIONS = _ELSEWHERE.union(
     *(options_of(room.magic.parser) for room in rooms.every() if room.magic)
 )

@@ -17,6 +17,7 @@ from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import many
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+from gpumagic.gpu_open.trace_records import FileRead
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -199,6 +200,8 @@ def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkey
     assert gpu_open.read("oom.pickle").files[0].typed == "oom.pickle"
     (file,) = gpu_open.read(tmp_path / "oom.pickle").files
     assert file.folder == str(tmp_path)
+    assert FileRead("my run.json", 1, 1, folder="a").typed == "'a/my run.json'"
+    assert FileRead("run.json", 1, 1, folder="/").typed == "/run.json"
 
 
 def test_a_file_has_nothing_to_compare_with_itself(tmp_path):

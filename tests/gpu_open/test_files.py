@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 
+from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import files
 from gpumagic.gpu_open.files import found, kind_of, opened
@@ -265,6 +266,19 @@ def test_a_file_that_is_not_there_is_near_to_one_that_is(tmp_path, write):
         opened("a\0b")
 
 
+@pytest.mark.parametrize("way", ["name", "pattern"])
+def test_names_that_no_file_can_have_are_two_lines(tmp_path, way):
+    """Links to themselves, too long names, NULs, and the home of nobody."""
+    (tmp_path / "loop").symlink_to("loop")
+    names = [tmp_path / "loop"]
+    if way == "name":
+        names += [tmp_path / ("x" * 5000), "a\0b", "~nobody here/x.json"]
+    for name in names:
+        with pytest.raises(GpuMagicError) as error:
+            gpu_open.read(f"{name}*" if way == "pattern" else name)
+        assert len(error.value.lines()) == 2
+
+
 def test_a_folder_and_a_pipe_are_no_files(tmp_path):
     """Reading a pipe might never end."""
     with pytest.raises(GpuMagicError, match="is a folder"):
@@ -312,6 +326,10 @@ def test_a_folder_without_traces_means_the_snapshots_in_it(tmp_path, write):
     among = found([tmp_path])
     assert [each.name for each in among.files] == ["oom.pickle"]
     assert [each.name for each in among.left_out] == ["other.pickle"]
+    # What is named itself is opened, and told there if it cannot be.
+    among = found([tmp_path, tmp_path / "other.pickle"])
+    assert [each.name for each in among.files] == ["oom.pickle", "other.pickle"]
+    assert among.left_out == []
 
 
 def test_patterns_and_names_are_found_once_in_the_order_typed(tmp_path, write):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_open.rank_trace import rank_of
 from gpumagic.gpu_open.trace_events import Work
+from gpumagic.gpu_open.trace_records import Idle
 from tests.gpu_open.rows import (
     AUTOGRAD,
     COPY,
@@ -144,6 +145,12 @@ def test_short_gaps_between_kernels_of_one_queue_are_told_apart():
     idle = rank_of(trace(work, calls)).idle
 
     assert (ns(idle.unknown_s), ns(idle.between_s)) == (16_000, 5_000)
+
+
+def test_what_is_told_in_parts_leaves_nothing_below_zero():
+    """Seconds are no integers: 0.3 - 0.1 - 0.2 is a little less than nothing."""
+    assert Idle(0.0, 0.0, 0.3, (), 0.1, 0.2).unexplained_s == 0.0
+    assert Idle(0.0, 0.0, 0.5, (), 0.1, 0.2).unexplained_s == pytest.approx(0.2)
 
 
 def test_what_the_host_was_in_while_it_was_late():

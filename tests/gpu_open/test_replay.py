@@ -22,6 +22,7 @@ CONFS = (
     "garbage_collection_threshold:0.5",
 )
 SEEDS = st.integers(0, 1 << 32)
+BREAKS = "drop", "twice", "move", "size", "stream", "end"
 
 
 @settings(max_examples=200, deadline=None)
@@ -268,7 +269,7 @@ def test_a_history_that_was_cut_is_labelled():
 @settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(CONFS), st.data())
 def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):
-    """Entries that are missing, twice there, elsewhere or larger raise nothing."""
+    """Entries that are missing, twice there, elsewhere or otherwise raise nothing."""
     program = Program(seed, conf)
     program.run(20, pools=True)
     program.record()
@@ -277,18 +278,37 @@ def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):
     trace = snapshot.device_traces[0]
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(trace) - 1))
-        what = data.draw(st.sampled_from(("drop", "twice", "move", "size", "end")))
+        what = data.draw(st.sampled_from(BREAKS))
         if what == "drop" and len(trace) > 1:
             del trace[at]
         elif what == "twice":
             trace.insert(at, trace[at])
         elif what == "end" and snapshot.segments:
             del snapshot.segments[at % len(snapshot.segments)]
+        elif what == "stream":
+            trace[at] = {**trace[at], "stream": SIDE}
         elif "addr" in trace[at] and what in {"move", "size"}:
             key = "addr" if what == "move" else "size"
             other = data.draw(st.sampled_from((0, 1, MIB, 2 * MIB, 1 << 45, 1 << 63)))
             trace[at] = {**trace[at], key: other}
     replays(snapshot, 0, [AllocatorSetting("expandable_segments:True", 90 * MIB)])
+
+
+def test_pages_of_one_stream_that_another_gives_back_raise_nothing():
+    """What came before the recording is then of no stream that maps more."""
+    program = Program(3, "expandable_segments:True")
+    program.run(40)
+    program.record()
+    program.run(40)
+    snapshot = program.snapshot()
+    kept = next(each for each in snapshot.segments if each["is_expandable"])
+    kept.update(total_size=20 * MIB, segment_type="large", blocks=[])
+    at, stream = kept["address"], kept["stream"]
+    gone = {"action": "segment_unmap", "addr": at, "size": 20 * MIB, "stream": 99}
+    more = {**gone, "action": "segment_map", "addr": at + GIB, "stream": stream}
+    snapshot.segments[:] = [kept]
+    snapshot.device_traces[0][:] = [gone, more, {**more, "action": "alloc"}]
+    assert replays(snapshot, 0, []).replays[0].requests == 1
 
 
 def test_other_settings_than_the_recorded_ones_are_found_out():

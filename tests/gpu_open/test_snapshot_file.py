@@ -6,6 +6,7 @@ import copy
 import gzip
 import io
 import json
+import os
 import pickle
 import zipfile
 
@@ -120,6 +121,19 @@ def test_a_stack_that_comes_again_is_read_once():
     found = snapshot_file._decoded(json.dumps([{"frames": stack}] * 9).encode())
     assert found == [{"frames": stack}] * 9
     assert len({id(each["frames"]) for each in found}) == 1
+
+
+@pytest.mark.parametrize("value", ["5", "-1", "0.5", "null", '"x"', "[]", "{}"])
+def test_no_file_can_hold_what_stands_for_a_stack(monkeypatch, value):
+    """It is made up anew for each: what stood in the last file is a key like others."""
+    drawn, marks = os.urandom, []
+    monkeypatch.setattr(os, "urandom", lambda n: marks.append(drawn(n)) or marks[-1])
+    snapshot_file._decoded(b'[{"frames":[]}]')
+    mark = marks[0].hex()
+    written = f'"\\u{ord(mark[0]):04x}{mark[1:]}"'
+    text = f'[{{"frames":[]}},{{{written}:{value}}}]'
+
+    assert snapshot_file._decoded(text.encode()) == json.loads(text)
 
 
 @pytest.mark.parametrize("packing", range(3))

@@ -321,6 +321,17 @@ def test_another_amount_of_memory_is_answered():
     assert "no limit" in text_of(samples.WITH_4_GIB)
 
 
+def test_what_is_needed_is_never_less_than_what_was_not_enough():
+    """By chance it fails with more than it needs: then where it fails is told."""
+    (replay,) = samples.WITH_4_GIB.replays
+    less = dataclasses.replace(replay, needed_bytes=3 << 30)
+    report = dataclasses.replace(samples.WITH_4_GIB, replays=(less,))
+    assert re.fullmatch(
+        r"4.00 GiB would not have been enough: memory runs out at event [\d,]+",
+        draw(report).title,
+    )
+
+
 def test_how_exact_a_replay_is_and_what_it_cannot_know_are_told():
     """Exact: in how it was measured; not exact: in sight, before it is believed."""
     assert "all 9,312 requests came out" in text_of(samples.REPLAY_HELPS, "how")
