@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import time
 
@@ -15,6 +16,14 @@ from tests.notebook.shells import see_in_kernel
 ON = "%cuda_sync_time on\n%gpu_mem on"
 OFF = "%cuda_sync_time off\n%gpu_mem off"
 OURS = (cell_hooks.__file__, faults.__file__)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_of_other_tests_is_looked_through():
+    """What is put round every cell looks at all objects: here, at those of the test."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
