@@ -377,6 +377,8 @@ def headline(report: WhereReport) -> str:
     if not report.told_by:
         return "nothing runs on the engines"
     count = len(report.lines)
+    if not count:
+        return "no rank waits in a collective of all"
     return f"no rank waits for another: {count:,} {'works' if count == 1 else 'work'}"
 
 

@@ -116,6 +116,8 @@ def test_ranks_at_one_place_are_one_row():
 
     assert len(table.rows) == 4
     assert text(WhereReport((), told_by="")).startswith("nothing runs on the engines")
+    text_of_none = text(WhereReport((), told_by="simulated GPUs"))
+    assert text_of_none.startswith("no rank waits in a collective")
 
 
 # ----------------------------------------------------------------------- who sits where
