@@ -97,6 +97,7 @@ def of_answers(
         seats=_seats_in(done, sums),
         memory=tuple(each for each in memory if few or each.name in named),
         with_memory=with_memory,
+        left_out=_left_out(done) if sums else (),
         unfinished=unfinished,
         ranks=len(read),
         waiting=_open_at_the_end(read) if unfinished else (),
@@ -109,6 +110,11 @@ def of_answers(
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),
     )
+
+
+def _left_out(done: Mapping[int, Done]) -> tuple[int, ...]:
+    """Those that came to the end, and have sent something else than the others."""
+    return tuple(sorted(name for name, each in done.items() if each.error is None))
 
 
 def _seats_in(done: Mapping[int, Done], sums: Mapping[int, Sums]) -> tuple[Seat, ...]:

@@ -103,6 +103,9 @@ class RanksReport(Report):
 
         bucketed: Whether only sums are known of each rank, as there are too many.
 
+        left_out: Ranks that finished, of which others have not heard in time: they sent
+            all they did, which cannot be compared with the sums of the others.
+
         waiting: Where a collective was still open at the end.
 
         steps_s: The time of each step by rank, where the code has told steps.
@@ -150,6 +153,7 @@ class RanksReport(Report):
     sends: int = 0
     told_s: float | None = None
     bucketed: bool = False
+    left_out: tuple[int, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
     code: str = ""

@@ -282,6 +282,9 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
         if slow is not None:
             said = _of_times(report, names).removeprefix("; ")
             yield Note("note", f"of those that finished: {said}")
+    if report.left_out:
+        text = "missed the comparison of all, so no times of theirs are here"
+        yield Note("warning", f"{names.several(report.left_out)} {text}")
     yield from _advice(report, names)
     yield from _odd_step(report, names)
     if report.with_memory and report.times:

@@ -277,6 +277,16 @@ def test_sums_tell_as_much_of_memory_as_an_answer():
     assert told[0] == told[1]
 
 
+def test_a_rank_that_missed_the_comparison_is_named():
+    """It finished, and its times are not among the others': that is said."""
+    whole = [done(rank, [], NS, 2 * NS) for rank in range(4)]
+
+    report = analysis.analyse([*summed(whole[:3]), whole[3]])
+
+    assert (report.left_out, report.unfinished) == ((3,), ())
+    assert "rank 3 missed the comparison" in str(report)
+
+
 def test_names_are_asked_of_one_where_sums_have_none():
     """The advice leads to an answer: of many ranks one engine is asked."""
     gib = 1 << 30
