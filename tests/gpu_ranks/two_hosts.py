@@ -104,7 +104,7 @@ def test_a_clock_that_is_ahead(two, ahead_s):
     ahead = (
         "import time\n"
         "from gpumagic.gpu_ranks import clocks as _c, on_rank as _o\n"
-        "_was_time, _was_now = _o._time, _c.now_ns\n"
+        "_was_time, _was_now = _o.times_of, _c.now_ns\n"
         f"_more = {ahead_s * 1_000_000_000}\n"
         "_c.now_ns = lambda: _was_now() + _more\n"
         "def _time(*given):\n"
@@ -113,11 +113,11 @@ def test_a_clock_that_is_ahead(two, ahead_s):
         " for r in said['collectives']]\n"
         "    return said | {'collectives': moved, 'began_ns': said['began_ns'] + _more,"
         " 'ended_ns': said['ended_ns'] + _more}\n"
-        "_o._time = _time\n"
+        "_o.times_of = _time\n"
     )
     two.on([2, 3], ahead)
     report = two.cell("time.sleep(0.2); dist.all_reduce(x)")
-    two.on([2, 3], "_o._time, _c.now_ns = _was_time, _was_now")
+    two.on([2, 3], "_o.times_of, _c.now_ns = _was_time, _was_now")
 
     ends = [each.began_s + each.elapsed_s for each in report.times]
     assert max(ends) - min(ends) < 0.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 HEADINGS = {
     "seats": "Eight ranks on two hosts, each on a GPU of its own",
     "seats-chosen": "Engines that have just been given GPUs",
+    "seats-given": "Engines to which Slurm has given a GPU each",
     "seats-shared": "Two ranks on one GPU, and two versions of torch",
     "seats-gpu-0": "Everybody holds memory on GPU 0",
     "seats-far": "Different drivers, and GPUs far from their network cards",
