@@ -39,10 +39,10 @@ def _left_out(report: TraceReport | SnapshotReport) -> Iterator[Note]:
     """What is said of files that are not in the report."""
     if not report.left_out:
         return
-    first, count = report.left_out[0], len(report.left_out)
-    why = shortened(str(first.missing), 120)
-    said, hint = f"left out: {why}", "open it alone: that says what to do"
-    if count > 1:
-        said = f"{count} files were left out: {why}"
-        hint = f"so are {listed([each.name for each in report.left_out[1:]], most=3)}"
-    yield Note("warning", said, hint)
+    first, *others = report.left_out
+    said = f"left out: {shortened(str(first.missing), 120)}"
+    if others:
+        names = listed([each.name for each in others], most=3)
+        yield Note("warning", f"{said}; also {names}")
+    else:
+        yield Note("warning", said, "open it alone: that says what to do")
