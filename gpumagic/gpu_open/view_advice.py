@@ -16,6 +16,7 @@ from gpumagic.report.robust import median
 from gpumagic.report.units import (
     count_text,
     range_text,
+    ratio_text,
     seconds_text,
     share_text,
     shortened,
@@ -211,7 +212,7 @@ def _odd_steps(steps: Sequence[Step], length_s: float) -> Iterator[_Weighed]:
     if not odd or not usual_s:
         return
     step = max(odd, key=lambda each: each.length_s)
-    times = f"{step.length_s / usual_s:.2f}x"
+    times = ratio_text(step.length_s / usual_s)
     told = range_text(seconds_text(usual_s), seconds_text(step.length_s))
     text = f"step {step.number} took {times} the median of {len(steps)} ({told})"
     if len(odd) > 1:

@@ -27,6 +27,7 @@ from gpumagic.report.units import (
     count_text,
     listed,
     range_text,
+    ratio_text,
     seconds_text,
     share_text,
     shortened,
@@ -66,7 +67,7 @@ def headline(together: Together) -> str:
         if waiting > _MUCH_WAITING:
             return f"no rank stands out, yet {waits}: {which}"
         return f"no rank stands out: {which}, {waits}"
-    ratio = "" if together.ratio is None else f"{together.ratio:.2f}x the median"
+    ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
     where = _where(together)
     said = f"rank {slow.rank} took {ratio or 'longest'} for its own work{where}"
     if not slow.blamed_s:

@@ -46,6 +46,7 @@ from gpumagic.report.units import (
     count_text,
     listed,
     range_text,
+    ratio_text,
     seconds_text,
     share_text,
     shortened,
@@ -109,7 +110,7 @@ def _of_times(report: RanksReport, names: Names) -> str:
     if slow is None:
         return f"; {_none_stands_out(report, names)}"
     than = "as long as the other" if _count(report) == 2 else "the median"
-    ratio = "longest" if report.ratio is None else f"{report.ratio:.2f}x {than}"
+    ratio = "longest" if report.ratio is None else f"{ratio_text(report.ratio)} {than}"
     said = f"; {names.at(slow.name)} took {ratio} for its own work{_where(report)}"
     if not slow.blamed_s:
         return said

@@ -157,6 +157,15 @@ def how_often(times: float | None) -> str:
     return "once" if times == 1 else f"{times:,.0f} times"
 
 
+def ratio_text(ratio: float) -> str:
+    """How many times as much, to three digits.
+
+    >>> ratio_text(1.5689), ratio_text(38)
+    ('1.57x', '38.0x')
+    """
+    return f"{_three_digits(ratio)}x"
+
+
 def on_each(
     said: Callable[[float | None], str], amounts: Sequence[float | None]
 ) -> str:
