@@ -43,7 +43,9 @@ def clean(text: str) -> str:
     >>> clean("two\nlines,\tone   gap"), clean("\x1b[31mred")
     ('two lines, one gap', '\ufffd[31mred')
     """
-    return " ".join("".join(map(_shown, text)).split())
+    # What is printable has none of that, and letter by letter takes most of a drawing.
+    shown = text if text.isprintable() else "".join(map(_shown, text))
+    return " ".join(shown.split())
 
 
 def _shown(character: str) -> str:

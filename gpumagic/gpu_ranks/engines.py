@@ -337,13 +337,21 @@ def wait_for(asked: Asked, *, each_moment: Callable[[], object] = lambda: None) 
             ended_s = time.monotonic()
         elif time.monotonic() - ended_s > _LATE_S:
             return
-        time.sleep(_PAUSE_S)
+        _pause(asked)
 
 
 def _let_end(asked: Asked) -> None:
     """Wait for lines that have answered to end, which is what they do next."""
     until_s = time.monotonic() + _ENDS_S
     while asked.running and time.monotonic() < until_s:
+        _pause(asked)
+
+
+def _pause(asked: Asked) -> None:
+    """Wait a moment, or less where a line ends meanwhile."""
+    if running := asked.running:
+        asked.results[running[0]].wait(_PAUSE_S)
+    else:
         time.sleep(_PAUSE_S)
 
 

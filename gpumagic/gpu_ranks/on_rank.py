@@ -290,7 +290,7 @@ def measuring(
     measured, called = Measured(), dict[str, int]()
     memory: CellRun | None = None
     timing: Watched | None = None
-    with tempfile.TemporaryDirectory() as folder:
+    with _folder_of_a_trace() as folder:
         file = Path(folder) / "trace.json"
         # Of a device all is traced: without operators its collectives have no groups.
         marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
@@ -328,6 +328,13 @@ def measuring(
                 }
             )
             _warm.add(_has_torch())
+
+
+def _folder_of_a_trace() -> contextlib.AbstractContextManager[str]:
+    """Where one is written; without torch there is none, and a folder takes time."""
+    if _has_torch():
+        return tempfile.TemporaryDirectory()
+    return contextlib.nullcontext(os.devnull)
 
 
 @contextlib.contextmanager
