@@ -100,6 +100,7 @@ def watch(
     syncs: bool = False,
     profile: bool = False,
     trace_file: str | None = None,
+    trace_s: float | None = None,
 ) -> Iterator[Watched]:
     """Time a `with` block; its report is there when it has ended, even by an error.
 
@@ -107,11 +108,24 @@ def watch(
             loss.backward()
         print(watched.report)
 
+    Args:
+        name: What the report calls it.
+
+        syncs: Whether to list what made the host wait, by line.
+
+        profile: Whether to trace what ran when.
+
+        trace_file: Where to save that trace, for Perfetto; implies `profile`.
+
+        trace_s: How long the trace is at most: each second of it takes memory.
+
     Yields:
         What has the report once the block has ended.
     """
     watched = Watched()
-    options = Options(syncs=syncs, profile=profile, trace_file=trace_file)
+    options = Options(
+        syncs=syncs, profile=profile, trace_file=trace_file, trace_s=trace_s
+    )
     run = OneRun(Instruments(open_driver), options)
     run.begin()
     try:

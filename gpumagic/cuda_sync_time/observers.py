@@ -21,6 +21,7 @@ from gpumagic.cuda_sync_time.report import (
     SyncPoint,
     TopKernel,
 )
+from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.simulated import SIMULATED, watch_work
 from gpumagic.devices.torch_private import loaded_torch
@@ -166,12 +167,21 @@ class Tracer(Observer):
         file: Where the whole trace is saved, if it is.
 
         devices_only: Whether there is nothing to trace where there is no device.
+
+        most_s: How long the trace is at most; None as long as the run.
     """
 
     traces = True
 
-    def __init__(self, file: str | None = None, *, devices_only: bool = False) -> None:
+    def __init__(
+        self,
+        file: str | None = None,
+        *,
+        devices_only: bool = False,
+        most_s: float | None = None,
+    ) -> None:
         self._file = file
+        self._alarm = None if most_s is None else Alarm(most_s, self._cut)
         self._devices_only = devices_only
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
@@ -211,11 +221,17 @@ class Tracer(Observer):
         """What is traced from here on belongs to the run."""
         if self._tracing is not None:
             self._tracing.begin()
+            if self._alarm is not None:
+                self._alarm.set()
+
+    def _cut(self) -> bool:
+        return self._tracing is None or self._tracing.cut()
 
     def all_idle(self, unwaited: str | None) -> None:
         """The trace ends here; where nobody may wait for the devices, it is lost."""
         if self._tracing is None:
             return
+        self._set_off()
         if unwaited is not None:
             self._lost = unwaited
             self._trace.close()
@@ -228,7 +244,12 @@ class Tracer(Observer):
 
     def close(self) -> None:
         """Trace no more."""
+        self._set_off()
         self._trace.close()
+
+    def _set_off(self) -> None:
+        if self._alarm is not None:
+            self._alarm.off()
 
     def profile(self) -> Profile | None:
         """What ran when; it is saved now, where that was asked for."""
@@ -328,6 +349,7 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
         hint=trace.hint,
         saved_as=saved_as,
         operators=trace.operators[:MOST_OPERATORS],
+        is_cut=trace.is_cut,
     )
 
 

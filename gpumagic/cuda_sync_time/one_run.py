@@ -195,7 +195,7 @@ class OneRun:
 
 def _tracer(options: Options) -> Tracer | None:
     if options.traces:
-        return Tracer(options.trace_file)
+        return Tracer(options.trace_file, most_s=options.trace_s)
     return Tracer(devices_only=True) if options.lines else None
 
 

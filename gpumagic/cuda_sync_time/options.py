@@ -44,6 +44,8 @@ class Options:
 
         trace_file: Where to save that trace, which implies `profile`.
 
+        trace_s: How long it is at most; None as long as the run.
+
         lines: Whether to tell what each line took, on the host and on the devices.
 
         races: Whether to look for missing waits, and to claim no time.
@@ -76,6 +78,7 @@ class Options:
     syncs: bool = False
     profile: bool = False
     trace_file: str | None = None
+    trace_s: float | None = None
     lines: bool = False
     races: bool = False
     flops: bool = False

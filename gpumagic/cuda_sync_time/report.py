@@ -307,6 +307,8 @@ class Profile(Record):
 
         operators: What torch's operators took on the host; the simulated host's time
             is not Python's, and has none.
+
+        is_cut: Whether the run went on after it, as it was to be no longer.
     """
 
     length_s: float
@@ -323,6 +325,7 @@ class Profile(Record):
     hint: str | None = None
     saved_as: str | None = None
     operators: tuple[OperatorTime, ...] = ()
+    is_cut: bool = False
 
     @property
     def sees_devices(self) -> bool:

@@ -48,7 +48,14 @@ class Tracing(Protocol):
         """The window begins: all devices are idle, the user's code comes next."""
 
     def end(self) -> None:
-        """The window ends: all devices are idle again."""
+        """The window ends: all devices are idle again; or it has been cut before."""
+
+    def cut(self) -> bool:
+        """End the window here, and keep nothing of what comes later.
+
+        Returns:
+            Whether that could be done just now.
+        """
 
     def trace(self) -> Trace:
         """What was seen between begin and end; to be asked after the block."""
@@ -113,6 +120,7 @@ class _ProfilerTracing:
         self._text: str | None = None
         self._problem = LOST
         self._began_ns = self._ended_ns = 0
+        self._is_cut = False
 
     def start(self) -> None:
         """Start the profiler and let its first costs be paid.
@@ -142,8 +150,18 @@ class _ProfilerTracing:
 
     def end(self) -> None:
         """The window ends."""
-        self._ended_ns = time.perf_counter_ns()
-        self._mark(_END)
+        if not self._is_cut:
+            self._ended_ns = time.perf_counter_ns()
+            self._mark(_END)
+
+    def cut(self) -> bool:
+        """End it here, unless a graph is being captured, which that would break."""
+        if torch_private.is_capturing(self._torch, self._kind):
+            return False
+        self.end()
+        self._is_cut = True
+        self._halt()
+        return True
 
     def stop(self) -> None:
         """Stop the profiler, whatever has happened; what fails is told by `trace`.
@@ -151,6 +169,20 @@ class _ProfilerTracing:
         Where the window has not ended, there is nothing to tell, and so nothing to wait
         for: the device may be at work for long, or be captured from.
         """
+        from gpumagic.devices import torch_profiler
+
+        if not self._is_cut:
+            self._halt()
+        profile, self._profile = self._profile, None
+        if profile is None:
+            return
+        try:
+            self._text = torch_profiler.exported(profile)
+        except (RuntimeError, OSError) as error:
+            self._lose(error)
+
+    def _halt(self) -> None:
+        """Let the profiler see no more; what it has seen can be told later."""
         from gpumagic.devices import torch_profiler
 
         profile, self._profile = self._profile, None
@@ -162,16 +194,19 @@ class _ProfilerTracing:
             return
         try:
             torch_profiler.stop(self._torch, profile)
-            self._text = torch_profiler.exported(profile)
+            self._profile = profile
         except (RuntimeError, OSError) as error:
-            # The code has run, and its time is worth more than its picture.
-            reason = first_line(error)
-            self._problem = (
-                f"the trace is lost: {reason}",
-                "the times do not depend on it",
-            )
+            self._lose(error)
         # The code may have been the first to use the device.
         self._expects_devices = self._expects_devices or self._in_use()
+
+    def _lose(self, error: Exception) -> None:
+        """The code has run, and its time is worth more than its picture."""
+        reason = first_line(error)
+        self._problem = (
+            f"the trace is lost: {reason}",
+            "the times do not depend on it",
+        )
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
@@ -185,7 +220,9 @@ class _ProfilerTracing:
         except ValueError:  # a mark is missing
             return Trace((), length_s, *LOST)
         problem, hint = self._lacking(seen)
-        return Trace(seen.spans, seen.length_s, problem, hint, seen.operators)
+        return Trace(
+            seen.spans, seen.length_s, problem, hint, seen.operators, self._is_cut
+        )
 
     def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:
         """Why devices are missing from it, at least in part."""

@@ -222,6 +222,8 @@ class Trace(Record):
 
         operators: What the operators took on the host, the dearest by themselves
             first; none where the host is not traced.
+
+        is_cut: Whether more was done after it, of which nothing was to be kept.
     """
 
     spans: tuple[TraceSpan, ...]
@@ -229,6 +231,7 @@ class Trace(Record):
     problem: str | None = None
     hint: str | None = None
     operators: tuple[OperatorTime, ...] = ()
+    is_cut: bool = False
 
 
 Interval: TypeAlias = "tuple[float, float]"

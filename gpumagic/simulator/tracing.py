@@ -80,6 +80,7 @@ class SimulatedTracing:
         self._forward: dict[int, int] = {}  # by the identity of the work
         self._node = _backward_node()
         self._began_ns = self._ended_ns = self._scheduler.now_ns
+        self._is_cut = False
 
     def begin(self) -> None:
         """The window begins now."""
@@ -88,7 +89,14 @@ class SimulatedTracing:
 
     def end(self) -> None:
         """The window ends now."""
-        self._ended_ns = self._scheduler.now_ns
+        if not self._is_cut:
+            self._ended_ns = self._scheduler.now_ns
+
+    def cut(self) -> bool:
+        """End it here, and keep nothing of what comes later."""
+        self.end()
+        self._is_cut = True
+        return True
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
@@ -99,7 +107,8 @@ class SimulatedTracing:
             self._pool(self._most)
             spans = list(self._pooled_spans())
         spans.sort(key=lambda span: (span.start_s, -span.end_s))
-        return Trace(tuple(spans), self._seconds(self._ended_ns))
+        length_s = self._seconds(self._ended_ns)
+        return Trace(tuple(spans), length_s, is_cut=self._is_cut)
 
     # ------------------------------------------------------- however much there is
 
@@ -147,7 +156,7 @@ class SimulatedTracing:
         """Listen to the engines, to waits and to launches, for as long as a block."""
         scheduler, waits = self._scheduler, self._box.machine.wait_observers
         recorded, launched = scheduler.trace, vars(scheduler).get("launch")
-        ours = scheduler.trace = _Works(self._work, recorded)
+        ours = scheduler.trace = _Works(self, recorded)
         # Put in only now, and taken out again: every operation comes by there.
         vars(scheduler)["launch"] = self._listening(scheduler.launch)
         waits.append(self._waited)
@@ -163,14 +172,14 @@ class SimulatedTracing:
                 scheduler.trace = recorded
             elif scheduler.trace is not None:
                 # The block has called `box.record()`, and all went there since.
-                self._work.extend(scheduler.trace)
+                for work in scheduler.trace:
+                    self.note_work(work)
 
     # ---------------------------------------------------------------- the host
 
     def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
-        self._calls.append((what, SpanKind.WAIT, began_ns, ended_ns))
         self._full_since_ns[:] = self._full_since_ns[:1] or [began_ns]
-        self._keep_few()
+        self._note(what, SpanKind.WAIT, began_ns, ended_ns)
 
     def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
         def listening(*args: Any, **named: Any) -> Work:
@@ -178,13 +187,24 @@ class SimulatedTracing:
             self._full_since_ns.clear()
             work = launch(*args, **named)
             ended_ns = min([work.submitted_ns, *self._full_since_ns])
+            if self._is_cut:
+                return work
             if self._most is None and (node := self._node()) is not None:
                 self._forward[id(work)] = node
-            self._calls.append((work.name, SpanKind.LAUNCH, began_ns, ended_ns))
-            self._keep_few()
+            self._note(work.name, SpanKind.LAUNCH, began_ns, ended_ns)
             return work
 
         return listening
+
+    def _note(self, name: str, kind: SpanKind, began_ns: int, ended_ns: int) -> None:
+        if not self._is_cut:
+            self._calls.append((name, kind, began_ns, ended_ns))
+            self._keep_few()
+
+    def note_work(self, work: Work) -> None:
+        """Keep what a device has done, if it was asked to before the window was cut."""
+        if not self._is_cut or work.submitted_ns <= self._ended_ns:
+            self._work.append(work)
 
     def _host_spans(self) -> Iterator[TraceSpan | None]:
         for name, kind, began_ns, ended_ns in self._calls:
@@ -266,13 +286,14 @@ def _backward_node() -> Callable[[], int | None]:
 class _Works(list["Work"]):
     """What the engines do, for two readers."""
 
-    def __init__(self, ours: list[Work], recorded: list[Work] | None) -> None:
+    def __init__(self, ours: SimulatedTracing, recorded: list[Work] | None) -> None:
         super().__init__()
-        self._readers = [ours] if recorded is None else [ours, recorded]
+        self._ours, self._recorded = ours, recorded
 
     def append(self, work: Work) -> None:
-        for reader in self._readers:
-            reader.append(work)
+        self._ours.note_work(work)
+        if self._recorded is not None:
+            self._recorded.append(work)
 
 
 def _group() -> dict[str, Any] | None:
