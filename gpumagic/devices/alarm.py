@@ -1,14 +1,14 @@
-"""Calls something in the main thread after a while, and leaves signals to the user."""
+"""Calls something in the main thread after a while, in the middle of what that does."""
 
 from __future__ import annotations
 
 import _thread
-import ctypes
+import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _AGAIN_S = 0.1
 
@@ -18,7 +18,8 @@ class Alarm:
 
     Some things can only be ended by the thread that began them, which may be deep in
     somebody's code by then. Where that waits in C, it rings when that returns; in a
-    thread that is not the main one never.
+    thread that is not the main one never. It rings as a signal does that nobody uses,
+    but none is sent: so no call of the system is broken off.
 
     Args:
         after_s: How long after it was set.
@@ -29,22 +30,26 @@ class Alarm:
 
     def __init__(self, after_s: float, call: Callable[[], bool]) -> None:
         self._after_s, self._call = after_s, call
-        self._is_off = True
+        self._signal: Any = None  # its number
         self._timer: threading.Timer | None = None
-        # Kept, as the interpreter has but its address.
-        self._ringing = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._ring)
 
     def set(self) -> None:
         """From now on it runs."""
-        if threading.current_thread() is threading.main_thread():
-            self._is_off = False
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._signal = next(_unused(), None)
+        if self._signal is not None:
+            signal.signal(self._signal, self._ring)
             self._wait(self._after_s)
 
     def off(self) -> None:
-        """It rings no more."""
-        self._is_off = True
+        """It rings no more, and the signal is as it was."""
         if self._timer is not None:
             self._timer.cancel()
+        number, self._signal = self._signal, None
+        if number is not None and signal.getsignal(number) == self._ring:
+            # One that is on its way is heard first: `signal` sees to that.
+            signal.signal(number, signal.SIG_DFL)
 
     def _wait(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, self._ask)
@@ -52,14 +57,22 @@ class Alarm:
         self._timer.start()
 
     def _ask(self) -> None:
-        """In the timer's thread: what is asked here, the main thread does soon."""
-        if ctypes.pythonapi["Py_AddPendingCall"](self._ringing, None):
-            self._wait(_AGAIN_S)  # too many others have asked
+        number = self._signal
+        if number is not None:
+            _thread.interrupt_main(number)
 
-    def _ring(self, _: object) -> int:
-        try:
-            if not self._is_off and not self._call():
-                self._wait(_AGAIN_S)
-        except KeyboardInterrupt:  # it was for the code that is interrupted by this
-            _thread.interrupt_main()
-        return 0
+    def _ring(self, *_: Any) -> None:
+        if self._signal is None:
+            return
+        if self._call():
+            self.off()
+        else:
+            self._wait(_AGAIN_S)
+
+
+def _unused() -> Iterator[int]:
+    """Signals that nobody listens to, and that nobody is likely to send."""
+    last = getattr(signal, "SIGRTMAX", 0)
+    found = [*range(last - 1, getattr(signal, "SIGRTMIN", last), -1)]
+    found.append(getattr(signal, "SIGURG", 0))
+    return (each for each in found if each and signal.getsignal(each) == signal.SIG_DFL)

@@ -156,7 +156,7 @@ class _ProfilerTracing:
 
     def cut(self) -> bool:
         """End it here, unless a graph is being captured, which that would break."""
-        if torch_private.is_capturing(self._torch, self._kind):
+        if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
             return False
         self.end()
         self._is_cut = True

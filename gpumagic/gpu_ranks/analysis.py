@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gpumagic.report.collectives import Latest, Waits
 
 _NS = 1_000_000_000
+_FOR_EVER = 1 << 62  # nanoseconds
 MOST_TOLD = 64  # ranks that are told one by one
 _LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
 _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
@@ -154,6 +155,10 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     if not through:
         return RanksReport(())
     offsets = _offsets(through)
+    took_s = _longest_s(through)
+    through = _known_of_all(through, offsets)
+    told_s = max((e.ended_ns - e.began_ns) / _NS for e in through.values())
+    is_part = any(map(_is_part, through.values()))
     waits = waits_of(
         {
             name: Attendance(e.began_ns, e.ended_ns, e.parts)
@@ -201,6 +206,8 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),
         clock_error_s=max(errors, default=0) / _NS if len(begins) > 1 else None,
+        told_s=told_s if is_part else None,
+        took_s=took_s if is_part else None,
         steps_s=tuple(
             (name, each.steps_s)
             for name, each in sorted(through.items())
@@ -209,6 +216,86 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         collectives=_collectives(
             {name: _by_name(each, waits) for name, each in through.items()}
         ),
+    )
+
+
+def _is_part(done: Done) -> bool:
+    return done.from_ns is not None or done.until_ns is not None
+
+
+def _longest_s(done: Mapping[int, Done]) -> float:
+    """How long the slowest of them took, all of it."""
+    return max(
+        (each.ended_ns - each.began_ns) / _NS
+        if each.elapsed_s is None
+        else each.elapsed_s
+        for each in done.values()
+    )
+
+
+def _known_of_all(
+    done: dict[int, Done], offsets: Mapping[int, Offset]
+) -> dict[int, Done]:
+    """The same for the time of which all ranks know what they did with others.
+
+    A long trace takes memory, and a recorder keeps only so many calls. Where clocks
+    cannot be compared, each keeps what it knows.
+    """
+    if not any(map(_is_part, done.values())) or len(offsets) < len(done):
+        return done
+    begins = [
+        each.from_ns + offsets[name].ns
+        for name, each in done.items()
+        if each.from_ns is not None
+    ]
+    ends = [
+        each.until_ns + offsets[name].ns
+        for name, each in done.items()
+        if each.until_ns is not None
+    ]
+    first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
+    within = {
+        name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
+        for name, each in done.items()
+    }
+    return {name: _without_edges(each, within) for name, each in within.items()}
+
+
+def _without_edges(done: Done, ranks: Mapping[int, Done]) -> Done:
+    """Without what lies beyond the first and the last that all ranks tell of.
+
+    Clocks agree but nearly: what lies across an edge may be within it on some alone.
+    """
+    counts = Counter((p.group, p.number) for e in ranks.values() for p in e.parts)
+    common = [counts[part.group, part.number] == len(ranks) for part in done.parts]
+    if True not in common:
+        return done
+    first, last = common.index(True), len(common) - common[::-1].index(True)
+    return replace(
+        done,
+        parts=done.parts[first:last],
+        during=done.during[first:last],
+        calls=done.calls[first:last],
+    )
+
+
+def _within(done: Done, first_ns: int, last_ns: int) -> Done:
+    """What it did between two moments; with nothing in common it is told as it is."""
+    began_ns, ended_ns = max(done.began_ns, first_ns), min(done.ended_ns, last_ns)
+    if began_ns >= ended_ns:
+        return replace(done, parts=(), during=(), calls=())
+    kept = [
+        each
+        for each in zip(done.parts, done.during, done.calls, strict=True)
+        if began_ns <= each[0].arrived_ns and each[0].ended_ns <= ended_ns
+    ]
+    return replace(
+        done,
+        began_ns=began_ns,
+        ended_ns=ended_ns,
+        parts=tuple(part for part, _, _ in kept),
+        during=tuple(during for _, during, _ in kept),
+        calls=tuple(call for _, _, call in kept),
     )
 
 

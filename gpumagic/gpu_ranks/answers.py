@@ -52,6 +52,10 @@ class Done:
         calls: For each of these its name, and what this rank put in; None if unknown.
 
         names: Variables that hold memory, where they were asked for.
+
+        from_ns: From when on it is known what was done with others; None for all of it.
+
+        until_ns: Likewise until when.
     """
 
     name: int
@@ -73,6 +77,8 @@ class Done:
     steps_s: tuple[float, ...]
     names: tuple[tuple[str, int], ...]
     flight: Flight | None
+    from_ns: int | None = None
+    until_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -369,6 +375,8 @@ def _done(fields: _Fields, place: int) -> Done:
         ),
         names=tuple(_name(each) for each in fields.listed("names", _MOST_NAMES)),
         flight=_flight(fields.inner("flight")),
+        from_ns=fields.whole("from_ns"),
+        until_ns=fields.whole("until_ns"),
     )
 
 

@@ -48,6 +48,7 @@ HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mis
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _MOST_NAMES = 10
+_TRACED_S = 10.0  # at most, of all that a GPU does: a minute takes gigabytes
 _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
 _MOST_CHOICES = 64
@@ -300,7 +301,7 @@ def measuring(
                 counted() as memory,
                 _begun(together),
                 _marks(file) if marks_alone else contextlib.nullcontext() as marks,
-                cuda_sync_time.watch(trace_file=whole) as timing,
+                cuda_sync_time.watch(trace_file=whole, trace_s=_TRACED_S) as timing,
             ):
                 if marks is not None:
                     marks.begin()
@@ -432,6 +433,9 @@ def times_of(
     if marks and len(marks) == len(rank.collectives):
         seen = with_groups(rank.collectives, marks, called, began_ns)
         rank = replace(rank, collectives=tuple(seen))
+    profile = None if timing is None else timing.profile
+    if profile is not None and profile.is_cut:
+        said["until_ns"] = ended_ns
     return said | {
         "began_ns": began_ns,
         "ended_ns": ended_ns,

@@ -101,6 +101,8 @@ class RanksReport(Report):
         told_s: The part of the time of which collectives are known, which all times
             then belong to; None for all of it.
 
+        took_s: How long the slowest took altogether, where that is told of a part.
+
         bucketed: Whether only sums are known of each rank, as there are too many.
 
         left_out: Ranks that finished, of which others have not heard in time: they sent
@@ -152,6 +154,7 @@ class RanksReport(Report):
     moves_known: bool = True
     sends: int = 0
     told_s: float | None = None
+    took_s: float | None = None
     bucketed: bool = False
     left_out: tuple[int, ...] = ()
     waiting: tuple[Waiting, ...] = ()

@@ -97,7 +97,14 @@ def headline(report: RanksReport) -> str:
         if report.bucketed:
             return _none_stands_out(report, names)
         return f"no {names.noun} has told its time"
-    return f"{seconds_text(_elapsed_s(report))}{_of_times(report, names)}"
+    return f"{_elapsed_text(report)}{_of_times(report, names)}"
+
+
+def _elapsed_text(report: RanksReport) -> str:
+    told = seconds_text(_elapsed_s(report))
+    if report.took_s is None or seconds_text(report.took_s) == told:
+        return told
+    return f"{told} known of {seconds_text(report.took_s)}"
 
 
 def _of_times(report: RanksReport, names: Names) -> str:

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices import torch_private
+from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_ranks import gathering, on_rank
@@ -30,6 +32,7 @@ _NS = 1_000_000_000
 _MOST_IN_ALL = (
     200_000  # collectives times ranks: so much is analysed in a second or two
 )
+_TRACED_S = 20.0  # at most, of kernels alone
 _PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
 
 
@@ -167,15 +170,31 @@ class Measured:
         from gpumagic.devices import torch_profiler
 
         profile = None
+
+        def cut() -> bool:
+            """Trace no further, as a training may run for days."""
+            if torch.cuda.is_initialized() and torch_private.is_capturing(
+                torch, "cuda"
+            ):
+                return False  # which waiting for the GPU would break
+            with contextlib.suppress(*_PROFILER_ERRORS):
+                torch_profiler.stop(torch, profile)
+            seen["until_ns"] = now_ns()
+            return True
+
+        alarm = Alarm(_TRACED_S, cut)
         with self._memory(seen):
             with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
                 torch_profiler.require_startable(torch)
                 profile = _of_devices(torch)
                 profile.start()
             gathering.start_together(self._ranks)
+            if profile is not None:
+                alarm.set()
             try:
                 yield
             finally:
+                alarm.off()
                 if torch.cuda.is_initialized():
                     with contextlib.suppress(RuntimeError):  # an error of the block's
                         torch.cuda.synchronize()
@@ -184,8 +203,12 @@ class Measured:
                 if profile is not None:
                     # The user's own profiler may have taken its place meanwhile.
                     with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
-                        torch_profiler.stop(torch, profile)
-                        seen |= _read(torch_profiler.exported(profile))
+                        if "until_ns" not in seen:
+                            torch_profiler.stop(torch, profile)
+                        read = _read(torch_profiler.exported(profile))
+                        if "until_ns" in seen and "ended_ns" in read:
+                            seen["until_ns"] = read["ended_ns"]
+                        seen |= read
                         self._told_by = KERNELS
                 seen["told_by"] = self._told_by
 

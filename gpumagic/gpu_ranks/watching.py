@@ -278,8 +278,9 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
     )
     known = {each.name: each for each in map(_absence, absent)}
     errors = [each.get("offset_error_ns") for each in placed]
-    stretch = [(e["ended_ns"] - e["began_ns"]) / _NS for e in placed if _is_cut(e)]
-    stretch += [s for e in told if isinstance(s := e.get("told_s"), float)]
+    stretch = [s for e in told if isinstance(s := e.get("told_s"), float)]
+    if report.told_s is not None:
+        stretch.append(report.told_s)
     return replace(
         report,
         unfinished=tuple(known.get(each.name, each) for each in report.unfinished),
@@ -291,10 +292,6 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
         sends=sum(each["sends"] for each in placed if _counts(each.get("sends"))),
         told_s=max(stretch, default=None),
     )
-
-
-def _is_cut(answer: Mapping[str, Any]) -> bool:
-    return answer.get("from_ns") is not None or answer.get("until_ns") is not None
 
 
 def _counts(said: object) -> bool:

@@ -328,6 +328,27 @@ def test_recording_may_begin_in_the_block(box, runtime):
     assert box.machine.scheduler.trace is kept[0]
 
 
+def test_it_can_be_cut_in_the_middle(runtime):
+    """What was launched before is there to its end of the window; nothing after it."""
+    small = torch.ones(64, 64, device="sim")
+    runtime.synchronize()
+
+    with runtime.trace() as taken:
+        taken.begin()
+        small.exp()
+        runtime.synchronize()
+        assert taken.cut()
+        for _ in range(5):
+            small.cos()
+        runtime.synchronize()
+        taken.end()
+
+    trace = taken.trace()
+    assert len(of_kind(trace, SpanKind.KERNEL)) == 1
+    assert all(span.end_s <= trace.length_s for span in trace.spans)
+    assert trace.is_cut
+
+
 def test_nothing_stays(box, runtime):
     """Neither of observers nor of hooks, also where the code raised."""
     scheduler = box.machine.scheduler

@@ -263,6 +263,23 @@ def test_a_failing_device_does_not_keep_the_profiler_running(monkeypatch, square
     assert names(traced(square.cos).trace()) == ["aten::cos"]
 
 
+def test_it_can_be_cut_in_the_middle(square, tmp_path):
+    """What comes later is neither kept nor in the window, and what came is told."""
+    with tracing.trace(torch, "cpu") as taken:
+        taken.begin()
+        square.cos()
+        assert taken.cut()
+        assert not torch.autograd._profiler_enabled()
+        square.sin()
+        time.sleep(0.05)
+        taken.end()
+    taken.save(tmp_path / "run.json")
+
+    assert names(taken.trace()) == ["aten::cos"]
+    assert taken.trace().is_cut
+    assert taken.trace().length_s < 0.05
+
+
 def test_nothing_stays(square, monkeypatch, tmp_path):
     """Random numbers, variables, temporary files, threads: all as before."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

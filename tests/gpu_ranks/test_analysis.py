@@ -101,6 +101,26 @@ def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
         assert each.moves_s == pytest.approx(sum(moves) / NS, abs=1e-9)
 
 
+def test_what_all_know_is_told_where_traces_were_cut():
+    """Each knows some time of its own: what not all know is nobody's fault."""
+    works = [[20 * MS] * 6, [50 * MS] * 6, [20 * MS] * 6]
+    until = [NS + 130 * MS, NS + 300 * MS, NS + 180 * MS]  # after 2 of 5 collectives
+    answers = played(works, [5 * MS] * 5, until_ns=until)
+    for each in answers:
+        kept = [row for row in each["collectives"] if row[5] <= each["until_ns"]]
+        each["collectives"] = kept
+
+    report = analysis.analyse(answers)
+
+    assert (report.matched, report.unmatched, report.slowest) == (2, 0, 1)
+    assert report.told_s == pytest.approx(0.130)
+    assert report.took_s == pytest.approx(0.325)
+    for each in report.times:
+        assert each.elapsed_s == pytest.approx(0.130)
+        parts = each.own_s + each.waits_s + each.moves_s
+        assert parts == pytest.approx(each.elapsed_s)
+
+
 def summed(answers):
     """What goes out of each rank once its figures have been compared with the others'.
 

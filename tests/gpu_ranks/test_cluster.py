@@ -603,6 +603,32 @@ def test_the_group_of_simulated_gpus_begins_anew_after_ctrl_c(four):
     assert cell.matched == 1
 
 
+def test_of_a_long_cell_the_first_part_is_traced(four):
+    """A trace of hours would fill the memory: what all traced is told, as a part."""
+    ranks = "__import__('gpumagic.gpu_ranks.on_rank', fromlist=['x'])"
+    step = (
+        "    for _ in range(40 if dist.get_rank() == 1 else 10):\n"
+        "        x = (x @ x).clamp(-1, 1)\n"
+        "    dist.all_reduce(x)\n"
+    )
+    four.on(four.client.ids, f"{ranks}._TRACED_S = 4.0")
+    report = four.cell(
+        "import threading\n"
+        "x = torch.ones(256, 256, device='sim')\n"
+        f"for _ in range(5):\n{step}"
+        "x.sum().item()\n"
+        "timer = threading.Timer\n"
+        "while any(isinstance(each, timer) for each in threading.enumerate()):\n"
+        "    sum(range(1000))\n"
+        f"for _ in range(20):\n{step}"
+    )
+    four.on(four.client.ids, f"{ranks}._TRACED_S = 10.0")
+
+    assert not report.unfinished
+    assert (report.matched, report.unmatched, report.slowest) == (5, 0, 1)
+    assert report.told_s < 0.8 * report.took_s
+
+
 def test_different_collectives_of_simulated_gpus(four):
     """Who calls another one is told what the others call, and nobody is killed."""
     with ctrl_c(5):

@@ -287,6 +287,13 @@ def test_who_has_no_gpu_is_not_sent_to_its_clock():
     assert "compare its CPU" in text(report)
 
 
+def test_a_cell_that_is_known_in_part_says_of_how_much():
+    """All else is a share of the time in front; what that is a part of follows."""
+    report = replace(STRAGGLER, told_s=0.412, took_s=412.0)
+
+    assert text(report).splitlines()[0].startswith("412 ms known of 6 min 52 s; ")
+
+
 def test_two_ranks_that_did_nothing_together_are_told_so():
     """Nobody is slow where nobody waits."""
     alone = RanksReport(

@@ -391,7 +391,7 @@ class KernelsProfiled:
                 "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
                 "pid": 0,
                 "tid": 20,
-                "ts": 100.0 * number,
+                "ts": 20_000.0 + 100.0 * number,  # in the middle of what is watched
                 "dur": 50.0,
                 "args": {"device": 0, "stream": 20, "correlation": number},
             }
@@ -416,7 +416,7 @@ def test_nccl_is_told_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.profiler, "profile", KernelsProfiled)
     with gpu_ranks.watch() as watched:
-        time.sleep(0.001)
+        time.sleep(0.05)
     saved = watched.to_dict()
     assert saved is not None
     rows = saved["answers"][0]["collectives"]

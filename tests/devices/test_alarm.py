@@ -1,0 +1,101 @@
+"""An alarm rings in the main thread, in the middle of what that does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from gpumagic.devices.alarm import Alarm
+
+PATIENCE_S = 30
+
+
+def until(rung):
+    """Compute, as a user's code does, until something has come."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not rung and time.monotonic() < until_s:
+        sum(range(1000))
+
+
+def test_it_rings_once_in_the_main_thread():
+    """What only that thread may end can be ended while its code goes on."""
+    rung = []
+
+    alarm = Alarm(0.01, lambda: not rung.append(threading.current_thread()))
+    alarm.set()
+    until(rung)
+    sum(range(1_000_000))  # time enough for a second one
+
+    assert rung == [threading.main_thread()]
+
+
+def test_what_could_not_be_done_is_tried_again():
+    """A moment may be a bad one, as while a graph is captured."""
+    tries = []
+
+    alarm = Alarm(0.01, lambda: bool(tries.append(1)) or len(tries) == 3)
+    alarm.set()
+    until_s = time.monotonic() + PATIENCE_S
+    while len(tries) < 3 and time.monotonic() < until_s:
+        sum(range(1000))
+
+    assert len(tries) == 3
+
+
+def test_one_that_is_off_does_not_ring():
+    """What has ended in time needs nobody to end it."""
+    rung = []
+    alarm = Alarm(0.05, lambda: not rung.append(1))
+    alarm.set()
+    alarm.off()
+    until_s = time.monotonic() + 0.2
+    while time.monotonic() < until_s:
+        sum(range(1000))
+
+    assert rung == []
+
+
+def test_ctrl_c_in_between_is_not_lost():
+    """It was pressed for the code that runs, and ends that."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    alarm = Alarm(0.01, interrupted)
+    alarm.set()
+    with pytest.raises(KeyboardInterrupt):
+        until([])
+    alarm.off()
+
+
+def test_signals_are_as_they_were():
+    """Those that somebody uses are left alone, and the one that it took is free."""
+    mine = []
+    last = signal.SIGRTMAX - 1
+    signal.signal(last, lambda *_: mine.append(1))
+    before = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    rung = []
+    for after_s in (0.01, 60):
+        alarm = Alarm(after_s, lambda: not rung.append(1))
+        alarm.set()
+        until(rung)
+        alarm.off()
+    after = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    signal.signal(last, signal.SIG_DFL)
+
+    assert after == before
+    assert (rung, mine) == ([1], [])
+
+
+def test_of_another_thread_it_rings_never():
+    """What began there cannot be ended from the main thread."""
+    rung = []
+    thread = threading.Thread(target=Alarm(0.0, lambda: not rung.append(1)).set)
+    thread.start()
+    thread.join()
+    time.sleep(0.05)
+
+    assert rung == []
