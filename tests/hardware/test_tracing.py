@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from gpumagic.cuda_sync_time import watch
 from gpumagic.cuda_sync_time.observers import FULL_QUEUE, profile_of
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
@@ -46,6 +47,26 @@ def test_an_empty_trace_does_not_blind_the_next(runtime, spin):
     assert of_kind(empty, *DEVICE_KINDS) == []
     assert [len(of_kind(each, SpanKind.KERNEL)) for each in traces] == [1, 1, 1]
     assert {each.problem for each in traces} == {None}
+
+
+def test_a_long_trace_is_cut_in_the_middle_of_the_code(runtime, spin, tmp_path):
+    """By an alarm in the main thread: the code goes on, and what it had done is told."""
+    kernels = 0
+
+    with watch(trace_file=str(tmp_path / "run.json"), trace_s=0.5) as watched:
+        until_s = time.monotonic() + 1.5
+        while time.monotonic() < until_s:
+            spin(5)
+            runtime.synchronize()
+            kernels += 1
+
+    profile = watched.report.profile
+    seen = of_kind(profile, SpanKind.KERNEL)
+    assert profile.is_cut
+    assert profile.problem is None
+    assert 0.4 < profile.length_s < 1.0
+    assert 0 < len(seen) < kernels
+    assert watched.report.run.elapsed_s > 1.5
 
 
 def test_no_kernel_is_lost_however_often_is_traced(runtime, spin):
