@@ -50,7 +50,7 @@ def test_an_empty_trace_does_not_blind_the_next(runtime, spin):
 
 
 def test_a_long_trace_is_cut_in_the_middle_of_the_code(runtime, spin, tmp_path):
-    """By an alarm in the main thread: the code goes on, and what it had done is told."""
+    """By an alarm in the main thread: the code goes on, and what it did is told."""
     kernels = 0
 
     with watch(trace_file=str(tmp_path / "run.json"), trace_s=0.5) as watched:
