@@ -150,7 +150,7 @@ def _each_once(read: Sequence[Answer]) -> list[Answer]:
 
 def _of_done(done: Mapping[int, Done]) -> RanksReport:
     """Of those that came to the end: how long a rank took that failed says nothing."""
-    through = {name: each for name, each in done.items() if each.error is None}
+    through = {name: e for name, e in sorted(done.items()) if e.error is None}
     if not through:
         return RanksReport(())
     offsets = _offsets(through)
@@ -187,6 +187,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         ),
         matched=len(waits.latest),
         unmatched=waits.untold,
+        waits_more_s=max(share.more_ns for share in waits.shares.values()) / _NS,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         during=_during(through, slowest),
@@ -382,6 +383,7 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
         times=tuple(each for each in every if each.name in told),
         matched=max(each.matched for each in sums.values()),
         unmatched=max(each.unmatched for each in sums.values()),
+        waits_more_s=max(each.more_s for each in sums.values()),
         every=every,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks import flight_recorder
 from gpumagic.gpu_ranks.gloo_marks import Call, Mark, Place, groups_of_threads, placed
+from gpumagic.report.events import length, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -237,13 +238,26 @@ def with_groups(
     nowhere = f"{_NOWHERE} {os.getpid()} on {socket.gethostname()}"
     return [
         replace(
-            each,
+            _gone_on(each, its.beside_ns / 1e9),
             group=its.group or nowhere,
             nbytes=its.nbytes,
-            hidden_s=max(each.hidden_s or 0.0, its.beside_ns / 1e9),
         )
         for each, its in zip(collectives, places, strict=True)
     ]
+
+
+def _gone_on(each: Collective, beside_s: float) -> Collective:
+    """The same where the host has gone on at its beginning, whatever else it did."""
+    until_s = min(each.start_s + beside_s, each.end_s)
+    if until_s <= each.start_s:
+        return each
+    hidden = merged([(each.start_s, until_s), *each.hidden])
+    # What lies between pieces that were told as one is no more than it was.
+    between_s = max(length(each.hidden) - (each.hidden_s or 0.0), 0.0)
+    hidden_s = max(
+        length(hidden) - between_s, until_s - each.start_s, each.hidden_s or 0.0
+    )
+    return replace(each, hidden_s=hidden_s, hidden=tuple(hidden))
 
 
 def _groups_here() -> int:
@@ -334,11 +348,15 @@ def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) ->
     if until_ns is not None:
         ended_ns = min(ended_ns, until_ns)
     if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
-        answer["collectives"] = []
+        answer["collectives"], answer["beside"] = [], []
         return
     answer["began_ns"], answer["ended_ns"] = began_ns, ended_ns
-    answer["collectives"] = [
-        row for row in answer["collectives"] if began_ns <= row[4] <= ended_ns
+    rows = answer["collectives"]
+    kept = [at for at, row in enumerate(rows) if began_ns <= row[4] <= ended_ns]
+    places = {at: place for place, at in enumerate(kept)}
+    answer["collectives"] = [rows[at] for at in kept]
+    answer["beside"] = [
+        [places[at], *its] for at, *its in answer.get("beside") or () if at in places
     ]
 
 

@@ -79,6 +79,9 @@ class RanksReport(Report):
 
         during: Where it lies: "forward", "backward", "input", ...; None if unknown.
 
+        waits_more_s: How much longer a rank may have waited than is told, at most, as
+            it is not known to the moment when it did something else.
+
         one_collective: The place of the collective that all of it comes before, where
             it is one alone.
 
@@ -165,6 +168,7 @@ class RanksReport(Report):
     collectives: tuple[CollectiveSum, ...] = ()
     names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
     group_died: str | None = None
+    waits_more_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,16 @@ def _odd_table(report: RanksReport, names: Names) -> Table:
         )
     partial = " (of those that finished)" if report.unfinished else ""
     caption = f"What each did with its time{partial}"
-    return view_shares.table(caption, rows, moves_known=report.moves_known)
+    return view_shares.table(
+        caption,
+        rows,
+        moves_known=report.moves_known,
+        at_least=_more_waits(report) is not None,
+    )
+
+
+def _more_waits(report: RanksReport) -> str | None:
+    return view_shares.more_waits(report.waits_more_s, _elapsed_s(report))
 
 
 # --------------------------------------------------------------------------- picture
@@ -388,7 +397,10 @@ def _every_rank(report: RanksReport, names: Names) -> Iterator[Part]:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(_every(report), key=lambda each: (-each.blamed_s, -each.own_s))
     rows = [Row(names.at(each.name), (each,)) for each in ordered]
-    yield view_shares.table("", rows, *_MORE, moves_known=report.moves_known)
+    at_least = _more_waits(report) is not None
+    yield view_shares.table(
+        "", rows, *_MORE, moves_known=report.moves_known, at_least=at_least
+    )
     shown = report.times if report.bucketed else _in_sight(report)
     others = [each for each in report.times if each not in shown]
     if others and len(others) <= MOST_LANES:
@@ -478,6 +490,8 @@ def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
     both = report.matched + report.unmatched
     if both:
         yield "collectives matched", f"{report.matched:,} of {both:,}"
+    if (more := _more_waits(report)) is not None:
+        yield "waits", more
     yield "clock", _clock(report)
     if report.told_by:
         yield "told by", report.told_by

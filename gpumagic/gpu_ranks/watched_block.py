@@ -256,7 +256,7 @@ def _read(text: str) -> dict[str, Any]:
         events = read(file)
     rank = rank_of(events)
     told = on_rank.times_of(None, (events, rank), {})
-    kept = ["collectives"]
+    kept = ["collectives", "beside"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]
     return {key: told[key] for key in kept}
