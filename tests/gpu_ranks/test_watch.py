@@ -17,6 +17,7 @@ import pytest
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import (
+    analysis,
     clocks,
     collectives_seen,
     gathering,
@@ -70,7 +71,9 @@ def _environment(**more: str) -> dict[str, str]:
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Started by torchrun, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
-    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded,summed,summed_ahead"
+    # A recorder with few calls is asked for those beside which ranks go on.
+    healthy = "summed_beside,even,slow,one,slow_ddp,many,ahead,unrecorded"
+    healthy += ",summed,summed_ahead"
     return _ran(f"{healthy},raises,hangs,fails_within,killed", RANKS, folder)
 
 
@@ -175,6 +178,19 @@ def test_sums_of_a_job_are_what_all_of_it_comes_to(job: Job) -> None:
     for each in summed["every"]:
         parts_s = each["own_s"] + each["waits_s"] + each["moves_s"]
         assert parts_s == pytest.approx(each["elapsed_s"])
+
+
+def test_sums_know_what_was_done_beside(job: Job) -> None:
+    """Ranks that compare among themselves find what all that was done comes to."""
+    every = job.report("summed_beside")["every"]
+    said = [job.case("summed_beside", rank)["said"] for rank in range(RANKS)]
+    whole = analysis.analyse(said)
+
+    assert any(each["beside"] for each in said)
+    assert [each["name"] for each in every] == [each.name for each in whole.times]
+    for one, other in zip(every, whole.times, strict=True):
+        for what in ("own_s", "waits_s", "moves_s", "blamed_s", "last"):
+            assert one[what] == pytest.approx(getattr(other, what), abs=1e-9)
 
 
 def test_where_a_rank_fails_all_is_sent(job: Job) -> None:
