@@ -348,7 +348,7 @@ def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) ->
     if until_ns is not None:
         ended_ns = min(ended_ns, until_ns)
     if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
-        answer["collectives"], answer["beside"] = [], []
+        answer |= {"collectives": [], "beside": [], "told_s": 0.0}
         return
     answer["began_ns"], answer["ended_ns"] = began_ns, ended_ns
     rows = answer["collectives"]

@@ -230,7 +230,8 @@ def _placed(
             None if each == scale.NOTHING else abs(each) for each in agreed
         )
         cut_to(placed, from_ns, until_ns)
-        placed["told_s"] = (placed["ended_ns"] - placed["began_ns"]) / _NS
+        known_ns = placed["ended_ns"] - placed["began_ns"]
+        placed.setdefault("told_s", known_ns / _NS)  # unless it is nothing
     done = answers.read(placed, ranks.rank)
     if isinstance(done, Done):
         latest = scale.latest(done, least_of(scale.arrivals(done, where)), where)

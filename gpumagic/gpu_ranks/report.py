@@ -102,7 +102,8 @@ class RanksReport(Report):
             which nothing tells how long it took.
 
         told_s: The part of the time of which collectives are known, which all times
-            then belong to; None for all of it.
+            then belong to; None for all of it, 0 where nothing is known of all ranks at
+            once, so that no times are told.
 
         bucketed: Whether only sums are known of each rank, as there are too many.
 

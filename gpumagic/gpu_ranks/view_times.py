@@ -64,6 +64,10 @@ OWN = "own work"
 _ORDER = (OWN, FOR_OTHERS, COMMUNICATION)
 _LANES = 4  # in sight; fewer where there is much to say
 _ODD_ROWS = 4  # of very many ranks
+_NOTHING_COMMON = (
+    "no time is known of all ranks at once, so nothing tells who was slow, or waited"
+)
+_KEEP_MORE = "`watched.step()` at each step; TORCH_FR_BUFFER_SIZE=20000 keeps more"
 _MUCH_WAITING = 0.05  # of the time of all
 _ODD_STEP = 1.5  # times the median of all steps
 _MOST_CODE = 60
@@ -94,6 +98,8 @@ def headline(report: RanksReport) -> str:
     if report.unfinished:
         return unfinished_headline(report.unfinished, report.ranks, names)
     if not _every(report):
+        if report.told_s == 0:
+            return _NOTHING_COMMON
         if report.bucketed:
             return _none_stands_out(report, names)
         return f"no {names.noun} has told its time"
@@ -295,6 +301,9 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.left_out:
         text = "missed the comparison of all, so no times of theirs are here"
         yield Note("warning", f"{names.several(report.left_out)} {text}")
+    if report.told_s == 0:
+        text = "recorders keep only so many calls, of each rank those of another time"
+        yield Note("warning", text, _KEEP_MORE)
     yield from _advice(report, names)
     yield from _odd_step(report, names)
     if report.with_memory and report.times:
@@ -303,7 +312,8 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.matched and report.unmatched > both / 10 and not report.unfinished:
         text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    silent = report.sends or (not report.matched and _count(report) > 1)
+    nothing_seen = not report.matched and report.told_s != 0
+    silent = report.sends or (nothing_seen and _count(report) > 1)
     if report.told_by == RECORDER and silent:
         yield Note("note", "what one rank sends another is not recorded", _SENDS)
 

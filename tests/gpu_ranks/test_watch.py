@@ -577,6 +577,28 @@ def test_only_what_all_know_is_compared() -> None:
     assert [len(each["collectives"]) for each in both] == [1, 1]
 
 
+@pytest.mark.parametrize("summed", [False, True])
+def test_where_nothing_is_known_of_all_at_once_no_time_is_told(*, summed: bool) -> None:
+    """The whole block is no stretch of which collectives are known."""
+    its = {"version": 1, "kind": "done"}
+    said = [
+        _answer(0, (1, 10), (2, 20), until_ns=30 * MS) | its,
+        _answer(1, (8, 60), (9, 70), from_ns=50 * MS) | its,
+    ]
+    if summed:
+        zeros = dict.fromkeys(("own_s", "waits_s", "moves_s", "blamed_s"), 0.05)
+        for rank, each in enumerate(said):
+            collectives_seen.cut_to(each, 50 * MS, 30 * MS)
+            kept = {"version": 1, "kind": "sums", "rank": rank, "elapsed_s": 0.1}
+            said[rank] = kept | zeros | {"told_s": each["told_s"]}
+    saved = {"gpumagic": 1, "kind": "ranks", "answers": said, "absent": []}
+
+    report = watching.opened(saved)
+
+    assert (report.told_s, report.times, report.every) == (0.0, (), ())
+    assert "no time is known of all ranks at once" in str(report)
+
+
 class Recorder:
     """A recorder that keeps the newest ten calls of one group."""
 
