@@ -476,6 +476,7 @@ def _doing(alive: Alive) -> str:
 # ------------------------------------------------------------------ who is missing
 
 _ENDED = CodeLine("the end of the cell")
+_OF_TWO = frozenset({"recv", "send"})  # functions that return when another has come
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -499,6 +500,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     recorders = {e.flight.by for e in alive.values() if e.flight is not None}
     recorded = bool(recorders)
     waiting = _waiting(_states(read)) if recorded else _by_stacks(alive, gone)
+    open_on = {name for each in waiting for name in each.waiting}
     lines = {name: _line(each) for name, each in sorted((alive | gone).items())}
     told = {name: line for name, line in lines.items() if line is not None}
     return WhereReport(
@@ -507,7 +509,18 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
         told_by=max(recorders) or RECORDER if recorded else "stacks" if alive else "",
+        waiting_for_one=tuple(
+            name
+            for name, each in sorted(alive.items())
+            if _waits_for_one(each) and name not in open_on
+        ),
     )
+
+
+def _waits_for_one(alive: Alive) -> bool:
+    """Whether it waits, and in nothing that all of a group call."""
+    in_collective = alive.flight is not None and alive.flight.under_way
+    return not in_collective and (alive.working is False or alive.inside in _OF_TWO)
 
 
 def _line(answer: Answer) -> CodeLine | None:

@@ -186,6 +186,8 @@ class WhereReport(Report):
         unfinished: Ranks that do not answer.
 
         told_by: "flight recorder", "stacks" or "" where nothing runs.
+
+        waiting_for_one: Ranks that wait all the same, as in receiving from another.
     """
 
     waiting: tuple[Waiting, ...]
@@ -193,3 +195,4 @@ class WhereReport(Report):
     seats: tuple[Seat, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     told_by: str = ""
+    waiting_for_one: tuple[int, ...] = ()

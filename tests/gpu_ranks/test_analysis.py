@@ -737,6 +737,26 @@ def test_nobody_waits():
     assert not analysis.where([alive(0, last=7), alive(1, last=4)]).waiting
 
 
+def test_who_waits_for_one_other_does_not_work():
+    """A rank in recv is in no collective of all, and waits all the same.
+
+    Not so one that is in a collective to which all have come: there data moves.
+    """
+    report = analysis.where(
+        [
+            alive(0, last=7, working=True, line={"where": "line 1"}),
+            alive(1, last=7, working=False, line={"where": "line 2"}),
+            alive(2, last=7, working=True, inside="recv"),
+            alive(3, last=7, open_=(7, "all_reduce", ""), working=False),
+        ]
+    )
+
+    assert report.waiting_for_one == (1, 2)
+    assert str(report).startswith(
+        "ranks 1 and 2 wait for another, in no collective of all; 1 works"
+    )
+
+
 def test_on_a_gpu_the_first_open_one_counts():
     """Hosts run ahead of devices: what is stuck is the first that has not ended."""
     ahead = alive(0, open_=(3, "all_reduce", ""), last=9)
