@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from gpumagic.gpu_open.host import at, by_thread, outermost
 from gpumagic.gpu_open.trace_records import Collective
-from gpumagic.report.events import length_within, merged, without
+from gpumagic.report.collectives import MOST_GAPS
+from gpumagic.report.events import bridged, length, merged, within, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,10 +87,14 @@ def collectives_of(
             ),
             members=_told(each.work, "Process Group Ranks"),
             size=_count(each.work, "Group size"),
-            hidden_s=length_within(computing, each.work.start_ns, each.work.end_ns)
-            / 1e9,
+            **hidden,
         )
-        for each, (number, numbered) in zip(seen, _numbers(seen), strict=True)
+        for each, (number, numbered), hidden in zip(
+            seen,
+            _numbers(seen),
+            _hidden([each.work for each in seen], computing, zero_ns),
+            strict=True,
+        )
     )
 
 
@@ -112,7 +117,8 @@ def on_the_host(
         merged((each.start_ns, each.end_ns) for each in called),
     )
     found = []
-    for number, mark in enumerate(marks):
+    every = zip(marks, _hidden(marks, computing, zero_ns), strict=True)
+    for number, (mark, hidden) in enumerate(every):
         place = bisect_right(called, mark.start_ns, key=_began_ns) - 1
         call = called[place] if place >= 0 else None
         found.append(
@@ -125,7 +131,7 @@ def on_the_host(
                 end_s=(mark.end_ns - zero_ns) / 1e9,
                 called_s=None if call is None else (call.start_ns - zero_ns) / 1e9,
                 during="" if call is None else phases.at(call.thread, call.start_ns),
-                hidden_s=length_within(computing, mark.start_ns, mark.end_ns) / 1e9,
+                **hidden,
             )
         )
     return tuple(found)
@@ -134,6 +140,30 @@ def on_the_host(
 def marks_on_the_host(events: TraceEvents) -> list[HostEvent]:
     """What gloo's and MPI's threads did, in order."""
     return [each for each in events.marks if _ON_HOST.match(each.name)]
+
+
+class _Hidden(TypedDict):
+    hidden_s: float
+    hidden: tuple[tuple[float, float], ...]
+
+
+def _hidden(
+    communicating: Sequence[Work] | Sequence[HostEvent],
+    computing: Sequence[tuple[int, int]],
+    zero_ns: int,
+) -> list[_Hidden]:
+    """For each how long something else was computed meanwhile, and when."""
+    exact = [within(computing, each.start_ns, each.end_ns) for each in communicating]
+    return [
+        {
+            "hidden_s": length(spans) / 1e9,
+            "hidden": tuple(
+                ((from_ns - zero_ns) / 1e9, (until_ns - zero_ns) / 1e9)
+                for from_ns, until_ns in its
+            ),
+        }
+        for spans, its in zip(exact, bridged(exact, MOST_GAPS), strict=True)
+    ]
 
 
 def _began_ns(event: HostEvent) -> int:

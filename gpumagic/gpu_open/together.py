@@ -111,15 +111,13 @@ def _attendance(rank: RankTrace, keys: Mapping[int, Key], clock: Clock) -> Atten
         group, number = keys.get(place, (None, None))
         if _tells_nothing(each, clock):
             number = None
-        parts.append(
-            Part(
-                group,
-                number,
-                zero_ns + round(each.start_s * _NS),
-                zero_ns + round(each.end_s * _NS),
-                round((each.hidden_s or 0.0) * _NS),
-            )
+        spans = [(each.start_s, each.end_s), *each.hidden]
+        (start_ns, end_ns), *hidden = (
+            (zero_ns + round(from_s * _NS), zero_ns + round(until_s * _NS))
+            for from_s, until_s in spans
         )
+        part = Part(group, number, start_ns, end_ns)
+        parts.append(part.with_work(hidden, round((each.hidden_s or 0.0) * _NS)))
     return Attendance(zero_ns, zero_ns + round(_length_s(rank) * _NS), parts)
 
 
@@ -164,6 +162,7 @@ def _share(
             ((from_ns - zero_ns) / _NS, (until_ns - zero_ns) / _NS)
             for from_ns, until_ns in waits.waiting[label]
         ),
+        waits_more_s=share.more_ns / _NS,
     )
 
 

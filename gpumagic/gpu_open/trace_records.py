@@ -193,6 +193,9 @@ class Collective(Record):
 
         hidden_s: How long, from its start to its end, a kernel ran that does not
             communicate; None where nobody has looked.
+
+        hidden: When that was, from and until; where there are very many gaps, the
+            narrowest count as part.
     """
 
     name: str
@@ -207,6 +210,7 @@ class Collective(Record):
     members: str | None = None
     size: int | None = None
     hidden_s: float | None = None
+    hidden: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +354,7 @@ class RankShare(Record):
         own_s: Its length without its waits and what it moved.
 
         waits_s: How long it waited for others in what they did together, and did
-            nothing beside, as far as `Collective.hidden_s` tells.
+            nothing beside, as far as `Collective.hidden` tells.
 
         moves_s: How long it did nothing but move data; and of what tells nothing of
             waits, the whole time.
@@ -367,6 +371,9 @@ class RankShare(Record):
         host_late_s: As of the rank.
 
         waiting: When it waited, from and until, by its own times.
+
+        waits_more_s: How much longer it may have waited, at most, as it is not known to
+            the moment when something else ran.
     """
 
     rank: int
@@ -380,6 +387,7 @@ class RankShare(Record):
     busy_s: float | None = None
     host_late_s: float | None = None
     waiting: tuple[tuple[float, float], ...] = ()
+    waits_more_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,14 @@ def _in_sight(together: Together, most: int) -> list[RankShare]:
 def _odd_table(together: Together) -> Table:
     slow = _share_of(together, together.slowest)
     rows = view_shares.odd_rows(together.ranks, slow, lambda each: f"rank {each.rank}")
-    return view_shares.table("What each did with its time", rows)
+    at_least = _more_waits(together) is not None
+    return view_shares.table("What each did with its time", rows, at_least=at_least)
+
+
+def _more_waits(together: Together) -> str | None:
+    more_s = max((each.waits_more_s for each in together.ranks), default=0.0)
+    length_s = max((each.length_s for each in together.ranks), default=0.0)
+    return view_shares.more_waits(more_s, length_s)
 
 
 _MORE = (
@@ -232,7 +239,9 @@ def _compare(report: TraceReport, together: Together) -> str:
 
 def _folded(report: TraceReport, together: Together) -> Iterator[Details]:
     rows = [Row(f"rank {each.rank}", (each,)) for each in _by_blame(together)]
-    yield Details("Every rank", (view_shares.table("", rows, *_MORE),), "ranks")
+    at_least = _more_waits(together) is not None
+    every = view_shares.table("", rows, *_MORE, at_least=at_least)
+    yield Details("Every rank", (every,), "ranks")
     if together.differences:
         table = _differences(together)
         yield Details(f"Rank {together.slowest} beside the median", (table,), "slowest")
@@ -304,6 +313,8 @@ def _facts(together: Together) -> Iterator[tuple[str, Cell]]:
     yield "collectives matched", f"{together.matched:,} of {both:,}"
     way = "by the numbers of their group" if together.by_number else "by their order"
     yield "matched", f"{way}, within each group"
+    if (more := _more_waits(together)) is not None:
+        yield "waits", more
     yield "clock", _clock(together)
     began_s = [each.offset_s for each in together.ranks if each.offset_s is not None]
     if any(began_s):

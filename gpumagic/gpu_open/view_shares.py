@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 OWN = "kernel"
 MOST_ODD = 2
 _EACH = 2  # ranks: so many have a row each
+_WORTH = 0.01  # of the time: by so much waits are longer where that is told
 _ODD = 1.1  # times the median of all, or as much below it
 
 WAITS = (
     "The rank that came last to a collective waits for nobody: its duration is the "
-    "transfer. What others spent beyond it is waiting."
+    "transfer. What others spent beyond it, doing nothing else, is waiting."
 )
 OWN_WORK = "Own work is the rest of the time, in which the GPU may have been idle."
 BLAMED = "Others waited: of each collective for which it came last, the longest wait."
@@ -160,10 +161,32 @@ _MOVES_UNKNOWN = (
     ranged("Waits at most", lambda each: each.waits_s, seconds_text),
     *_COLUMNS[4:],
 )
+_MORE_WAITS = (
+    *_COLUMNS[:2],
+    ranged("Waits at least", lambda each: each.waits_s, seconds_text),
+    *_COLUMNS[3:],
+)
+
+
+def more_waits(more_s: float, length_s: float) -> str | None:
+    """By how much waits may be longer than is told; None if it is not worth telling.
+
+    Args:
+        more_s: By how much.
+
+        length_s: The time of all.
+    """
+    if more_s <= _WORTH * length_s:
+        return None
+    return f"at least; up to {seconds_text(more_s)} more, as what else ran is not exact"
 
 
 def table(
-    caption: str, rows: Iterable[Row], *further: Property, moves_known: bool = True
+    caption: str,
+    rows: Iterable[Row],
+    *further: Property,
+    moves_known: bool = True,
+    at_least: bool = False,
 ) -> Table:
     """What ranks did with their time, in figures.
 
@@ -175,8 +198,10 @@ def table(
         further: More columns.
 
         moves_known: Whether it is known how long data moved.
+
+        at_least: Whether waits may have been longer.
     """
-    columns = _COLUMNS if moves_known else _MOVES_UNKNOWN
+    columns = _MORE_WAITS if at_least else _COLUMNS if moves_known else _MOVES_UNKNOWN
     return Table.of(caption, (*columns, *further), rows)
 
 

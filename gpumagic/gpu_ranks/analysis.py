@@ -151,12 +151,14 @@ def _each_once(read: Sequence[Answer]) -> list[Answer]:
 
 def _of_done(done: Mapping[int, Done]) -> RanksReport:
     """Of those that came to the end: how long a rank took that failed says nothing."""
-    through = {name: each for name, each in done.items() if each.error is None}
+    through = {name: e for name, e in sorted(done.items()) if e.error is None}
     if not through:
         return RanksReport(())
     offsets = _offsets(through)
     took_s = _longest_s(through)
     through = _known_of_all(through, offsets)
+    if not through:
+        return RanksReport((), told_s=0.0, took_s=took_s)
     told_s = max((e.ended_ns - e.began_ns) / _NS for e in through.values())
     is_part = any(map(_is_part, through.values()))
     waits = waits_of(
@@ -192,6 +194,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         ),
         matched=len(waits.latest),
         unmatched=waits.untold,
+        waits_more_s=max(share.more_ns for share in waits.shares.values()) / _NS,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         during=_during(through, slowest),
@@ -239,7 +242,8 @@ def _known_of_all(
     """The same for the time of which all ranks know what they did with others.
 
     A long trace takes memory, and a recorder keeps only so many calls. Where clocks
-    cannot be compared, each keeps what it knows.
+    cannot be compared, each keeps what it knows; where they know nothing in common,
+    none is left.
     """
     if not any(map(_is_part, done.values())) or len(offsets) < len(done):
         return done
@@ -254,6 +258,8 @@ def _known_of_all(
         if each.until_ns is not None
     ]
     first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
+    if first_ns >= last_ns:
+        return {}
     within = {
         name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
         for name, each in done.items()
@@ -262,28 +268,40 @@ def _known_of_all(
 
 
 def _without_edges(done: Done, ranks: Mapping[int, Done]) -> Done:
-    """Without what lies beyond the first and the last that all ranks tell of.
+    """Without what lies beyond the first and the last that all of its group tell of.
 
     Clocks agree but nearly: what lies across an edge may be within it on some alone.
     """
-    counts = Counter((p.group, p.number) for e in ranks.values() for p in e.parts)
-    common = [counts[part.group, part.number] == len(ranks) for part in done.parts]
-    if True not in common:
-        return done
-    first, last = common.index(True), len(common) - common[::-1].index(True)
+    parts = [p for e in ranks.values() for p in e.parts if p.number is not None]
+    counts = Counter((part.group, part.number) for part in parts)
+    in_group = Counter(
+        group
+        for each in ranks.values()
+        for group in {part.group for part in each.parts if part.number is not None}
+    )
+    common: dict[Hashable, list[int]] = {}
+    for place, part in enumerate(done.parts):
+        if counts[part.group, part.number] == in_group[part.group]:
+            common.setdefault(part.group, []).append(place)
+    kept = [
+        place
+        for place, part in enumerate(done.parts)
+        if part.number is None
+        or part.group not in common
+        or common[part.group][0] <= place <= common[part.group][-1]
+    ]
     return replace(
         done,
-        parts=done.parts[first:last],
-        during=done.during[first:last],
-        calls=done.calls[first:last],
+        parts=tuple(done.parts[place] for place in kept),
+        during=tuple(done.during[place] for place in kept),
+        calls=tuple(done.calls[place] for place in kept),
     )
 
 
 def _within(done: Done, first_ns: int, last_ns: int) -> Done:
-    """What it did between two moments; with nothing in common it is told as it is."""
-    began_ns, ended_ns = max(done.began_ns, first_ns), min(done.ended_ns, last_ns)
-    if began_ns >= ended_ns:
-        return replace(done, parts=(), during=(), calls=())
+    """What it did between two moments."""
+    began_ns = min(max(done.began_ns, first_ns), done.ended_ns)
+    ended_ns = max(min(done.ended_ns, last_ns), began_ns)
     kept = [
         each
         for each in zip(done.parts, done.during, done.calls, strict=True)
@@ -469,6 +487,7 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
         times=tuple(each for each in every if each.name in told),
         matched=max(each.matched for each in sums.values()),
         unmatched=max(each.unmatched for each in sums.values()),
+        waits_more_s=max(each.more_s for each in sums.values()),
         every=every,
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
@@ -561,6 +580,7 @@ def _doing(alive: Alive) -> str:
 # ------------------------------------------------------------------ who is missing
 
 _ENDED = CodeLine("the end of the cell")
+_OF_TWO = frozenset({"recv", "send"})  # functions that return when another has come
 
 
 def where(answers: Iterable[Any]) -> WhereReport:
@@ -584,6 +604,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     recorders = {e.flight.by for e in alive.values() if e.flight is not None}
     recorded = bool(recorders)
     waiting = _waiting(_states(read)) if recorded else _by_stacks(alive, gone)
+    open_on = {name for each in waiting for name in each.waiting}
     lines = {name: _line(each) for name, each in sorted((alive | gone).items())}
     told = {name: line for name, line in lines.items() if line is not None}
     return WhereReport(
@@ -592,7 +613,18 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
         seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
         unfinished=_unfinished(gone.values()),
         told_by=max(recorders) or RECORDER if recorded else "stacks" if alive else "",
+        waiting_for_one=tuple(
+            name
+            for name, each in sorted(alive.items())
+            if _waits_for_one(each) and name not in open_on
+        ),
     )
+
+
+def _waits_for_one(alive: Alive) -> bool:
+    """Whether it waits, and in nothing that all of a group call."""
+    in_collective = alive.flight is not None and alive.flight.under_way
+    return not in_collective and (alive.working is False or alive.inside in _OF_TWO)
 
 
 def _line(answer: Answer) -> CodeLine | None:

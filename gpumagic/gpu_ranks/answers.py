@@ -26,6 +26,7 @@ MOST_BYTES = 2_000_000
 MOST_COLLECTIVES = 20_000
 _MOST_LETTERS = 300
 _MOST_STEPS, _MOST_NAMES, _MOST_FLAGS = 1_000, 50, 20
+_OF_A_COLLECTIVE = 7  # fields that each has
 _LARGEST = 1 << 63  # of nanoseconds and of bytes: beyond it, a figure is a mistake
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -154,6 +155,8 @@ class Sums:
 
         unmatched: How many were not.
 
+        more_s: How much longer it may have waited, at most.
+
         collectives: By name how often, bytes, waits and moves in nanoseconds, and how
             often it came last.
     """
@@ -171,6 +174,7 @@ class Sums:
     clock: str = "host"
     matched: int = 0
     unmatched: int = 0
+    more_s: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     collectives: tuple[tuple[str, int, int | None, int, int, int], ...] = ()
@@ -348,7 +352,8 @@ def _seat(fields: _Fields, place: int) -> Seat:
 def _done(fields: _Fields, place: int) -> Done:
     seat = _seat(fields.inner("seat") or _Fields({}), place)
     rows = fields.listed("collectives", MOST_COLLECTIVES)
-    parts = [_part(each) for each in rows]
+    beside = dict(map(_beside, fields.listed("beside", MOST_COLLECTIVES)))
+    parts = [_part(each, beside.get(at, ())) for at, each in enumerate(rows)]
     began_ns = int(_needed(fields.whole("began_ns"), "beginning"))
     ended_ns = int(_needed(fields.whole("ended_ns"), "end"))
     if ended_ns < began_ns:
@@ -390,9 +395,18 @@ def _phases(fields: _Fields) -> dict[str, float]:
     }
 
 
-def _part(row: object) -> tuple[Part, str, tuple[str, int | None]]:
-    """A collective: group, number, name, bytes, arrived, ended, during, beside."""
-    if not isinstance(row, list) or len(row) not in (7, 8):
+def _part(
+    row: object, spans: Sequence[tuple[int, int]]
+) -> tuple[Part, str, tuple[str, int | None]]:
+    """A collective: group, number, name, bytes, arrived, ended, during, beside.
+
+    Args:
+        row: As it came; newer ones may have more.
+
+        spans: When it worked on something else, from its arrival on; of others than
+            today's `beside` says for how long, and no more.
+    """
+    if not isinstance(row, list) or len(row) < _OF_A_COLLECTIVE:
         raise Garbage("one of its collectives is none")
     group, number, told, nbytes, arrived, ended, during, *beside = row
     name, size = _cut(told, 60), None if nbytes is None else _whole(nbytes, "bytes", 0)
@@ -400,9 +414,22 @@ def _part(row: object) -> tuple[Part, str, tuple[str, int | None]]:
     if ended_ns < arrived_ns:
         raise Garbage("one of its collectives ended before it began")
     key = None if number is None else (name, _whole(number, "number"))
-    beside_ns = min(_whole((*beside, 0)[0], "overlap", 0), ended_ns - arrived_ns)
-    part = Part(_cut(group, 60), key, arrived_ns, ended_ns, beside_ns)
+    part = Part(_cut(group, 60), key, arrived_ns, ended_ns).with_work(
+        [(arrived_ns + from_ns, arrived_ns + until_ns) for from_ns, until_ns in spans],
+        _whole((*beside, 0)[0], "overlap", 0),
+    )
     return part, _cut(during or ""), (name, size)
+
+
+def _beside(row: object) -> tuple[int, list[tuple[int, int]]]:
+    """Which collective, and pairs of from and until."""
+    if not isinstance(row, list) or len(row) % 2 == 0:
+        raise Garbage("one of its overlaps is none")
+    place, *its = (_whole(each, "overlap", 0) for each in row)
+    spans = list(zip(its[::2], its[1::2], strict=True))
+    if any(until_ns < from_ns for from_ns, until_ns in spans):
+        raise Garbage("one of its overlaps ended before it began")
+    return place, spans
 
 
 def _memory(fields: _Fields | None, name: int) -> RankMemory | None:
@@ -502,6 +529,7 @@ def _sums(fields: _Fields, place: int) -> Sums:
         clock=fields.text("clock") or "host",
         matched=fields.whole("matched", 0) or 0,
         unmatched=fields.whole("unmatched", 0) or 0,
+        more_s=fields.number("more_s") or 0.0,
         phases=_phases(fields),
         flags=_flags(fields),
         collectives=tuple(

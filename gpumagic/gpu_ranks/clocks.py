@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROUNDS = 20
+_IN_ALL_S = 1.0  # of all rounds; each clock is asked once in any case
 _IN_ALL, _FEWEST = 320, 4  # of rounds, where there are many clocks
 _ANSWERS = dt.timedelta(seconds=1)
 _DRIFT_NS = 100_000  # a second: two clocks of quartz that nobody sets
@@ -45,6 +46,8 @@ def compare(
 ) -> dict[str, Offset]:
     """How the clocks stand to that of rank 0; all ranks call this together.
 
+    However many there are, it takes about a second at most, and one round for each.
+
     Args:
         clocks: What `own_clock` says on each rank.
 
@@ -57,41 +60,46 @@ def compare(
     Returns:
         On rank 0, what is added to each clock to have its own; else nothing.
     """
+    others = [clock for clock in dict.fromkeys(clocks) if clock != clocks[0]]
+    if rank != 0:
+        if clocks[rank] in others and clocks.index(clocks[rank]) == rank:
+            _answer(group)
+        return {}
     found = {clocks[0]: Offset(0, 0)}
-    for clock in dict.fromkeys(clocks[1:]):
-        asked = clocks.index(clock)
-        if asked == 0:
-            continue
-        if rank == 0:
-            found[clock] = _ask(asked, group, rounds)
-        elif rank == asked:
-            _answer(group, rounds)
-    return found if rank == 0 else {}
+    began_s = time.monotonic()
+    for place, clock in enumerate(others, 1):
+        until_s = began_s + _IN_ALL_S * place / len(others)
+        found[clock] = _ask(clocks.index(clock), group, rounds, until_s)
+    return found
 
 
-def _ask(rank: int, group: Any, rounds: int) -> Offset:
+def _ask(rank: int, group: Any, rounds: int, until_s: float) -> Offset:
     import torch
     import torch.distributed as dist
 
-    slot = torch.zeros(1, dtype=torch.int64)
-    best: tuple[int, int] | None = None
-    for _ in range(rounds):
+    found: list[tuple[int, int]] = []
+    is_last = False
+    while not is_last:
+        is_last = len(found) + 1 >= rounds or time.monotonic() >= until_s
+        slot = torch.tensor([is_last], dtype=torch.int64)
         asked_ns = now_ns()
         dist.send(slot, rank, group=group)
         dist.recv(slot, rank, group=group)
-        answered_ns = now_ns()
-        this = _round(asked_ns, int(slot.item()), answered_ns)
-        best = this if best is None else min(best, this)
-    return Offset(0, None) if best is None else Offset(best[1], best[0] // 2 + 1)
+        found.append(_round(asked_ns, int(slot.item()), now_ns()))
+    took_ns, offset_ns = min(found)
+    return Offset(offset_ns, took_ns // 2 + 1)
 
 
-def _answer(group: Any, rounds: int) -> None:
+def _answer(group: Any) -> None:
+    """Until it is asked for the last time."""
     import torch
     import torch.distributed as dist
 
     slot = torch.zeros(1, dtype=torch.int64)
-    for _ in range(rounds):
+    is_last = False
+    while not is_last:
         dist.recv(slot, 0, group=group)
+        is_last = bool(slot.item())
         slot[0] = now_ns()
         dist.send(slot, 0, group=group)
 

@@ -3,8 +3,9 @@
 The recorder keeps the newest calls in a ring, with the moment of each, and costs
 nothing that was not paid before. To read it takes some 50 us a call, with Python's lock
 held. So it is read at the end, and before the ring is full only where the code tells
-its steps: there all ranks read at the same step, and none waits for one that reads. A
-job that calls too often for that is told of the newest calls alone.
+its steps: there all ranks read at the step that rank 0 has said before, and none waits
+for one that reads. A job that calls too often for that, by the clock of rank 0, is told
+of the newest calls alone.
 
 It does not say when a collective has ended. But none ends before the last rank has
 called it: that is enough for waits, once the clocks are put together. What the transfer
@@ -13,6 +14,7 @@ takes stays unknown, and is part of what a rank does by itself.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -20,10 +22,11 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.gpu_ranks import flight_recorder
 from gpumagic.gpu_ranks.gloo_marks import Call, Mark, Place, groups_of_threads, placed
+from gpumagic.report.events import length, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +38,8 @@ _RING = 2_000  # calls that the recorder keeps unless one of these says otherwis
 _RING_IN = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _READING_S = 100e-6  # a call: 68 us measured
 _MOST_OF_TIME = 0.01  # that reading may take while the block runs
+# Parts of the ring: when it is said at which step all read, heard, and done.
+_SAY, _HEAR, _READ = 3 / 8, 7 / 16, 5 / 8
 UNKNOWN = "unknown"  # what an answer says of its ends where the recorder has told
 _BYTES = {
     "Byte": 1,
@@ -72,6 +77,33 @@ def ring() -> int:
     return next((int(each) for each in said if each.isdecimal()), _RING)
 
 
+class Schedule(Protocol):
+    """At which step ranks read next, as one of them says it to all."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this rank that says it."""
+
+    def say(self, step: int | None) -> None:
+        """Say it; None for never again."""
+
+    def heard(self) -> tuple[int | None] | None:
+        """What has been said since it was heard last; None for nothing."""
+
+
+class Alone:
+    """The schedule of one rank, which has nobody to say it to."""
+
+    is_ours = True
+
+    def say(self, step: int | None) -> None:
+        """Nobody hears it."""
+
+    def heard(self) -> tuple[int | None] | None:
+        """Nobody says anything."""
+        return None
+
+
 class Seen:
     """The calls of this rank from now on.
 
@@ -81,19 +113,28 @@ class Seen:
         without: The name of a group that does not count.
 
         most: How many are kept; what comes later is not known.
+
+        schedule: Shared with the other ranks of the job.
     """
 
-    def __init__(self, since_ns: int, without: str | None, *, most: int) -> None:
+    def __init__(
+        self,
+        since_ns: int,
+        without: str | None,
+        *,
+        most: int,
+        schedule: Schedule | None = None,
+    ) -> None:
         self._since_ns = since_ns
         self._without = without
         self._most = most
-        self._read_at = ring() // 2
+        self._schedule = schedule or Alone()
         self._began_s = time.monotonic()
-        self._next_check = 1
-        self._steps = 0
+        self._next_look = 1
+        self._steps = self._read_last = 0
+        self._read_next: int | None = None
         self._is_dear = False
-        self._from: int | None = None
-        self._checked_at = self._called()
+        self._called_before = self._called()
         self._read_to: int | None = None
         self._last: dict[str, int] = {}  # by group, what of its calls came last
         self.rows: list[Row] = []
@@ -102,25 +143,62 @@ class Seen:
         self.until_ns: int | None = None
 
     def step(self) -> None:
-        """Read before the ring is full; at the same step on all ranks."""
+        """Read before the ring is full; at the same step on all ranks.
+
+        One of them says a while before at which. Where it has said nothing in time, as
+        it has fewer calls, a rank reads by itself rather than lose some.
+        """
         self._steps += 1
-        if self._steps < self._next_check or self._is_dear:
+        if self._steps < self._next_look or self._is_dear:
             return
-        called = self._called() - self._checked_at
-        if called >= self._read_at:
-            since_s = time.monotonic() - self._began_s
-            self._is_dear = called * _READING_S > _MOST_OF_TIME * since_s
-            if self._is_dear:
-                return
+        called = self._called() - self._called_before
+        is_late = self._steps_until(ring(), called) < 1
+        self._is_dear = self._read_next is None and self._may_not_read(called, is_late)
+        if self._is_dear:
+            return
+        if is_late or (self._read_next or math.inf) <= self._steps:
             self.read()
             self._began_s = time.monotonic()
-            called, self._checked_at = 0, self._called()
-            self._from = self._steps
-        since = self._steps - (self._from or 0)
-        each = called / since if since else self._read_at
-        left = (self._read_at - called) / each if each else self._steps
+            called, self._called_before = 0, self._called()
+            self._read_last, self._read_next = self._steps, None
         # Halves, as steps may come to call more than they did.
-        self._next_check = self._steps + max(1, int(left / 2))
+        left = self._steps_until(self._mark() * ring(), called)
+        self._next_look = self._steps + max(1, int(left / 2))
+        if self._read_next is not None:
+            self._next_look = min(self._next_look, self._read_next)
+
+    def _mark(self) -> float:
+        """At which part of the ring there is something to do next."""
+        if self._read_next is not None:
+            return _READ
+        return _SAY if self._schedule.is_ours else _HEAR
+
+    def _may_not_read(self, called: int, is_late: bool) -> bool:  # noqa: FBT001
+        """Whether reading is too dear; else it is found out when all read."""
+        if not self._schedule.is_ours:
+            said = self._schedule.heard() if called >= _HEAR * ring() else None
+            if said is not None:
+                (self._read_next,) = said
+                return self._read_next is None
+            return is_late and self._costs_too_much(called)
+        if called < _SAY * ring():
+            return False
+        if not self._costs_too_much(called):
+            left = math.ceil(self._steps_until(_READ * ring(), called))
+            full = math.floor(self._steps_until(ring(), called))
+            self._read_next = self._steps + max(min(left, full), 0)
+        self._schedule.say(self._read_next)
+        return self._read_next is None
+
+    def _costs_too_much(self, called: int) -> bool:
+        since_s = time.monotonic() - self._began_s
+        return called * _READING_S > _MOST_OF_TIME * since_s
+
+    def _steps_until(self, calls: float, called: int) -> float:
+        """How many more steps there are until so many calls, if they go on alike."""
+        since = self._steps - self._read_last
+        each = called / since if since else _READ * ring()
+        return (calls - called) / each if each else self._steps
 
     def read(self) -> None:
         """Take what has been called since; what the ring has lost begins it anew."""
@@ -237,13 +315,26 @@ def with_groups(
     nowhere = f"{_NOWHERE} {os.getpid()} on {socket.gethostname()}"
     return [
         replace(
-            each,
+            _gone_on(each, its.beside_ns / 1e9),
             group=its.group or nowhere,
             nbytes=its.nbytes,
-            hidden_s=max(each.hidden_s or 0.0, its.beside_ns / 1e9),
         )
         for each, its in zip(collectives, places, strict=True)
     ]
+
+
+def _gone_on(each: Collective, beside_s: float) -> Collective:
+    """The same where the host has gone on at its beginning, whatever else it did."""
+    until_s = min(each.start_s + beside_s, each.end_s)
+    if until_s <= each.start_s:
+        return each
+    hidden = merged([(each.start_s, until_s), *each.hidden])
+    # What lies between pieces that were told as one is no more than it was.
+    between_s = max(length(each.hidden) - (each.hidden_s or 0.0), 0.0)
+    hidden_s = max(
+        length(hidden) - between_s, until_s - each.start_s, each.hidden_s or 0.0
+    )
+    return replace(each, hidden_s=hidden_s, hidden=tuple(hidden))
 
 
 def _groups_here() -> int:
@@ -334,11 +425,15 @@ def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) ->
     if until_ns is not None:
         ended_ns = min(ended_ns, until_ns)
     if began_ns >= ended_ns:  # nothing is common: so nothing can be compared
-        answer["collectives"] = []
+        answer |= {"collectives": [], "beside": [], "told_s": 0.0}
         return
     answer["began_ns"], answer["ended_ns"] = began_ns, ended_ns
-    answer["collectives"] = [
-        row for row in answer["collectives"] if began_ns <= row[4] <= ended_ns
+    rows = answer["collectives"]
+    kept = [at for at, row in enumerate(rows) if began_ns <= row[4] <= ended_ns]
+    places = {at: place for place, at in enumerate(kept)}
+    answer["collectives"] = [rows[at] for at in kept]
+    answer["beside"] = [
+        [places[at], *its] for at, *its in answer.get("beside") or () if at in places
     ]
 
 

@@ -52,8 +52,8 @@ class Place(NamedTuple):
 
         nbytes: What this rank put in; None if unknown.
 
-        beside_ns: For how long of it the host has certainly gone on: until it called
-            something else.
+        beside_ns: For how long of its beginning the host has certainly gone on: until
+            it called something else.
     """
 
     group: str | None

@@ -32,10 +32,11 @@ from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import own_clock
 from gpumagic.gpu_ranks.collectives_seen import numbers, with_groups
 from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.report.events import bridged
 from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpumagic.cuda_sync_time.api import Watched
     from gpumagic.cuda_sync_time.report import TimingReport
@@ -383,10 +384,28 @@ def _flags(timing: TimingReport | None) -> list[str]:
 
 
 def _fitting(said: dict[str, Any]) -> dict[str, Any]:
-    """The same with fewer collectives, the first ones, if it would be too long."""
+    """The same with fewer collectives, the first ones, if it would be too long.
+
+    What was done beside them is told less exactly before that.
+    """
     while len(json.dumps(said)) > MOST_BYTES and said.get("collectives"):
-        said["collectives"] = said["collectives"][: len(said["collectives"]) // 2]
+        if said.get("beside"):
+            said["beside"] = _fewer(said["beside"])
+        else:
+            said["collectives"] = said["collectives"][: len(said["collectives"]) // 2]
     return said
+
+
+def _fewer(beside: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The same with far fewer gaps, which count as part; of none, nothing."""
+    spans = [list(zip(row[1::2], row[2::2], strict=True)) for row in beside]
+    gaps = sum(map(len, spans)) - len(spans)
+    if not gaps:
+        return []
+    return [
+        [row[0], *(at for span in its for at in span)]
+        for row, its in zip(beside, bridged(spans, gaps // 8), strict=True)
+    ]
 
 
 def line_of(error: BaseException) -> dict[str, Any] | None:
@@ -439,20 +458,21 @@ def times_of(
     return said | {
         "began_ns": began_ns,
         "ended_ns": ended_ns,
-        "collectives": _rows(rank, began_ns, ended_ns),
+        **_rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
 
 
-def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
-    """What was done with others between beginning and end.
+def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> dict[str, Any]:
+    """What was done with others between beginning and end, and what beside it.
 
     What has no number of its group's own is counted from the beginning on: ranks may
     have done more or less with each other before it.
     """
     zero_ns, counted = rank.zero_ns or 0, Counter[str | None]()
     rows: list[list[Any]] = []
+    beside: list[list[int]] = []
     for each in rank.collectives:
         start_ns = zero_ns + round(each.start_s * _NS)
         end_ns = zero_ns + round(each.end_s * _NS)
@@ -464,8 +484,11 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
             counted[each.group] += 1
         beside_ns = round((each.hidden_s or 0.0) * _NS)
         row = [each.group, number, each.name, each.nbytes, start_ns, end_ns]
+        if each.hidden and len(rows) < MOST_COLLECTIVES:
+            ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
+            beside.append([len(rows), *(round(at_s * _NS) for at_s in ends_s)])
         rows.append([*row, each.during, beside_ns])
-    return rows[:MOST_COLLECTIVES]
+    return {"collectives": rows[:MOST_COLLECTIVES], "beside": beside}
 
 
 def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:

@@ -114,8 +114,8 @@ def summed(
     found = answers.read(placed, ranks.rank)
     if not isinstance(found, Done):
         return None
-    least = _least(scale.figures(found, plan.where), group)
-    return scale.sums_of(placed, found, least, plan.where)
+    all_ = scale.compared(found, plan.where, lambda row: _least(row, group))
+    return scale.sums_of(placed, found, all_, plan.where)
 
 
 # ------------------------------------------------------------------------ agreement
@@ -123,7 +123,11 @@ def summed(
 
 def _agreed(done: Done, ranks: Ranks, others: Others) -> _Plan | None:
     """What all do once all are there; None if it has been given up."""
-    ready = {"beside": ranks.beside, "extents": scale.extents(done)}
+    ready = {
+        "beside": ranks.beside,
+        "extents": scale.extents(done),
+        "figures": scale.FIGURES,
+    }
     ranks.store.set(f"{_READY}/{ranks.rank}", json.dumps(ready))
     ranks.store.add(_READY, 1)
     until_s = time.monotonic() + others.patience_s
@@ -132,30 +136,40 @@ def _agreed(done: Done, ranks: Ranks, others: Others) -> _Plan | None:
         if time.monotonic() > until_s or others.is_hopeless():
             _settle(ranks, _WHOLE)
         elif ranks.rank == 0 and ranks.store.add(_READY, 0) >= ranks.size:
-            _settle(ranks, json.dumps(_plan(ranks)))
+            _settle(ranks, _plan(ranks))
         else:
             pause.wait(_LOOK_S)
     plan = ranks.store.get(_PLAN).decode()
-    if plan == _WHOLE:
+    told = {} if plan == _WHOLE else json.loads(plan)
+    if told.get("figures") != scale.FIGURES:
         return None
-    told = json.loads(plan)
     groups = {name: scale.Group(*its) for name, its in told["groups"].items()}
     places = sum(each.length for each in groups.values())
-    return _Plan(scale.Layout(groups, places), told["beside"])
+    return _Plan(scale.Layout(groups, places, told["alone"]), told["beside"])
 
 
-def _plan(ranks: Ranks) -> dict[str, Any]:
-    """On rank 0: the order of figures, and a group that all have or all make."""
+def _plan(ranks: Ranks) -> str:
+    """On rank 0: the order of figures, and a group that all have or all make.
+
+    Where some compare other figures than others, as of another version, all send all.
+    """
     said = []
     for rank in range(ranks.size):
         key = f"{_READY}/{rank}"
         said.append(json.loads(ranks.store.get(key)))
         ranks.store.delete_key(key)
+    if any(each.get("figures") != scale.FIGURES for each in said):
+        return _WHOLE
     words = {each["beside"] for each in said}
-    return {
-        "groups": scale.layout(each["extents"] for each in said).groups,
-        "beside": words.pop() if len(words) == 1 else "",
-    }
+    where = scale.layout(each["extents"] for each in said)
+    return json.dumps(
+        {
+            "groups": where.groups,
+            "alone": where.alone,
+            "beside": words.pop() if len(words) == 1 else "",
+            "figures": scale.FIGURES,
+        }
+    )
 
 
 def _settle(ranks: Ranks, plan: str) -> None:
@@ -216,7 +230,8 @@ def _placed(
             None if each == scale.NOTHING else abs(each) for each in agreed
         )
         cut_to(placed, from_ns, until_ns)
-        placed["told_s"] = (placed["ended_ns"] - placed["began_ns"]) / _NS
+        known_ns = placed["ended_ns"] - placed["began_ns"]
+        placed.setdefault("told_s", known_ns / _NS)  # unless it is nothing
     done = answers.read(placed, ranks.rank)
     if isinstance(done, Done):
         latest = scale.latest(done, least_of(scale.arrivals(done, where)), where)

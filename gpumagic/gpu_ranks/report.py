@@ -79,6 +79,9 @@ class RanksReport(Report):
 
         during: Where it lies: "forward", "backward", "input", ...; None if unknown.
 
+        waits_more_s: How much longer a rank may have waited than is told, at most, as
+            it is not known to the moment when it did something else.
+
         one_collective: The place of the collective that all of it comes before, where
             it is one alone.
 
@@ -99,7 +102,8 @@ class RanksReport(Report):
             which nothing tells how long it took.
 
         told_s: The part of the time of which collectives are known, which all times
-            then belong to; None for all of it.
+            then belong to; None for all of it, 0 where nothing is known of all ranks at
+            once, so that no times are told.
 
         took_s: How long the slowest took altogether, where that is told of a part.
 
@@ -168,6 +172,7 @@ class RanksReport(Report):
     collectives: tuple[CollectiveSum, ...] = ()
     names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
     group_died: str | None = None
+    waits_more_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,8 @@ class WhereReport(Report):
         unfinished: Ranks that do not answer.
 
         told_by: "flight recorder", "stacks" or "" where nothing runs.
+
+        waiting_for_one: Ranks that wait all the same, as in receiving from another.
     """
 
     waiting: tuple[Waiting, ...]
@@ -191,3 +198,4 @@ class WhereReport(Report):
     seats: tuple[Seat, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     told_by: str = ""
+    waiting_for_one: tuple[int, ...] = ()

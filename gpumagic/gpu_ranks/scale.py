@@ -2,8 +2,10 @@
 
 The least and the most that each collective took over the ranks of its group come from
 a reduction: each rank writes its figures into one row, in the same order on all, and of
-each figure the least over all ranks comes back. With it a rank knows its own waits and
-what it was waited for, exactly as if all had been compared in one place.
+each figure the least over all ranks comes back. With it a rank knows its own waits, and
+when it was waited for where nobody did anything beside. Where somebody did, two more
+reductions tell who waited longest, and when. So a rank knows what it would know if all
+had been compared in one place, exactly.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.report.collectives import Attendance, share_of, together
-from gpumagic.report.events import length, length_within, merged
+from gpumagic.report.collectives import Attendance, Tally, together
+from gpumagic.report.events import length_within, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Done
-    from gpumagic.report.collectives import Part
+    from gpumagic.report.collectives import Part, Spans
 
     Key = tuple[Hashable, Hashable]
 
@@ -30,6 +32,8 @@ _NS = 1_000_000_000
 MOST_PLACES = 200_000  # collectives that are compared, of all groups together
 _MOST_BYTES = 1_000
 _MOST_NAMES = 8  # of collectives, one by one
+FIGURES = 2  # the version of what is compared
+_MOST_ENDS = 400_000  # of waits that are told where something was done beside
 _RANK_BITS = 20  # beside a duration in one figure: so the last of several is one
 _LONGEST_NS = (1 << 42) - 1  # that fits beside it: 73 minutes
 NOTHING = 1 << 62  # what a rank says of a collective of a group that it is not in
@@ -47,10 +51,19 @@ class Group(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The row of figures of all ranks: a place for each collective of each group."""
+    """The row of figures of all ranks: a place for each collective of each group.
+
+    Attributes:
+        groups: Those that several ranks were in.
+
+        places: How many places they have.
+
+        alone: How many collectives the other groups had, of which nothing is compared.
+    """
 
     groups: Mapping[str, Group]
     places: int
+    alone: int = 0
 
     def place(self, part: Part) -> int | None:
         """Where a collective stands; None for what is not compared."""
@@ -67,14 +80,19 @@ class Told(NamedTuple):
     Attributes:
         least_ns: What it took on the rank that came last.
 
-        longest_ns: What it took, less what was done beside, where that is most.
-
         last: Who came last; None if all came at once.
+
+        longest: When the rank waited that did so longest: from and until, as far before
+            the end as they lie.
+
+        pieces: In how many pieces at most a rank did something beside; where that is
+            not 0, `longest` takes more than one reduction.
     """
 
     least_ns: int
-    longest_ns: int
     last: int | None
+    longest: tuple[tuple[int, int], ...] = ()
+    pieces: int = 0
 
 
 def number_of(part: Part) -> int:
@@ -83,15 +101,15 @@ def number_of(part: Part) -> int:
     return number
 
 
-def extents(done: Done) -> dict[str, tuple[int, int]]:
-    """The first and the last collective that a rank was in, by group."""
-    found: dict[str, tuple[int, int]] = {}
+def extents(done: Done) -> dict[str, tuple[int, int, int]]:
+    """By group, the first and the last collective of a rank, and how many it was in."""
+    numbers: dict[str, set[tuple[int, Hashable]]] = defaultdict(set)
     for part in done.parts:
         if part.number is not None:
-            number = number_of(part)
-            first, last = found.get(str(part.group), (number, number))
-            found[str(part.group)] = min(first, number), max(last, number)
-    return found
+            numbers[str(part.group)].add((number_of(part), part.number))
+    return {
+        group: (min(its)[0], max(its)[0], len(its)) for group, its in numbers.items()
+    }
 
 
 def layout(every: Iterable[Mapping[str, Sequence[int]]]) -> Layout:
@@ -99,21 +117,24 @@ def layout(every: Iterable[Mapping[str, Sequence[int]]]) -> Layout:
 
     Args:
         every: What `extents` says on each rank. A group that one rank alone was in
-            tells nothing; what is beyond `MOST_PLACES` is left out.
+            is counted, and tells nothing; what is beyond `MOST_PLACES` is left out.
     """
     met: dict[str, list[Sequence[int]]] = defaultdict(list)
     for its in every:
         for group, extent in its.items():
             met[group].append(extent)
     groups: dict[str, Group] = {}
-    place = 0
+    place = alone = 0
     for group, extents_of in sorted(met.items()):
+        if len(extents_of) == 1:
+            alone += extents_of[0][2]
+            continue
         first = min(each[0] for each in extents_of)
         length_of = max(each[1] for each in extents_of) - first + 1
-        if len(extents_of) > 1 and place < MOST_PLACES:
+        if place < MOST_PLACES:
             groups[group] = Group(place, first, min(length_of, MOST_PLACES - place))
             place += groups[group].length
-    return Layout(groups, place)
+    return Layout(groups, place, alone)
 
 
 def figures(done: Done, where: Layout) -> list[int]:
@@ -127,8 +148,7 @@ def figures(done: Done, where: Layout) -> list[int]:
 
     def of(part: Part) -> tuple[int, ...]:
         took_ns = min(part.ended_ns - part.arrived_ns, _LONGEST_NS)
-        ranked = took_ns << _RANK_BITS | done.name
-        return ranked, -took_ns, part.beside_ns - took_ns
+        return _ranked(took_ns, done), -took_ns, -len(part.beside)
 
     return _row(done, where, of, columns=3)
 
@@ -210,34 +230,113 @@ def latest(
     return found
 
 
-def told(row: Sequence[int], where: Layout) -> list[Told | None]:
-    """What the least of all ranks' figures comes to; None for what tells nothing.
+class Compared(NamedTuple):
+    """What came of comparing.
+
+    Attributes:
+        known: Of each place what is known of it; None for what tells nothing.
+
+        unmatched: How many collectives tell nothing, also those without a place.
+    """
+
+    known: list[Told | None]
+    unmatched: int
+
+
+def compared(
+    done: Done, where: Layout, least_of: Callable[[Sequence[int]], Sequence[int]]
+) -> Compared:
+    """Compare what all ranks did; all call it together.
 
     Args:
-        row: The least of each figure over all ranks.
+        done: What this one says of a cell.
 
         where: The order of the collectives.
+
+        least_of: Gives the least of each figure over all ranks; a row of none needs
+            nobody.
     """
-    return [None if each is None else _told(*each) for each in _whole(row, where)]
+    row = least_of(figures(done, where))
+    whole = _whole(row, where)
+    known = [None if each is None else _told(*each) for each in whole]
+    unmatched = _called(row, where) - sum(each is not None for each in whole)
+    found = _with_longest(known, done, where, least_of)
+    return Compared(found, unmatched + where.alone)
 
 
-def _told(least: int, most: int, longest: int) -> Told:
-    least_ns, rank = least >> _RANK_BITS, least & ((1 << _RANK_BITS) - 1)
-    return Told(least_ns, max(-longest, least_ns), rank if -most > least_ns else None)
+def _told(least: int, most: int, pieces: int) -> Told:
+    least_ns, last = _of_rank(least)
+    if -most <= least_ns:
+        return Told(least_ns, None, (), -pieces)
+    return Told(least_ns, last, ((-most, least_ns),), -pieces)
 
 
-def counted(row: Sequence[int], where: Layout) -> tuple[int, int]:
-    """How many collectives were found on all ranks of their groups, and how many not.
+def _ranked(ns: int, done: Done) -> int:
+    """A duration and whose it is, in one figure: by the duration, then by the rank."""
+    return ns << _RANK_BITS | done.name
 
-    Args:
-        row: The least of each figure over all ranks.
 
-        where: The order of the collectives.
+def _of_rank(figure: int) -> tuple[int, int]:
+    return figure >> _RANK_BITS, figure & ((1 << _RANK_BITS) - 1)
+
+
+def _called(row: Sequence[int], where: Layout) -> int:
+    """How many collectives any rank was in; what has two names is two."""
+    places = where.places
+    called = [figure < NOTHING for figure in row[:places]]
+    words, others = row[len(row) - 2 * places : len(row) - places], row[-places:]
+    differ = [word != -other for word, other in zip(words, others, strict=True)]
+    both = [is_called and two for is_called, two in zip(called, differ, strict=True)]
+    return sum(called) + sum(both)
+
+
+def _with_longest(
+    known: list[Told | None],
+    done: Done,
+    where: Layout,
+    least_of: Callable[[Sequence[int]], Sequence[int]],
+) -> list[Told | None]:
+    """The same with the longest wait, where ranks did something beside.
+
+    First each says how long it has waited, then the one that has done so longest when;
+    of too many pieces that is the longest ones, so that blame is told at least.
     """
-    known = told(row, where)
-    called = sum(each < NOTHING for each in row[: where.places])
-    matched = sum(each is not None for each in known)
-    return matched, called - matched
+    places = {at: each for at, each in enumerate(known) if each and each.pieces}
+    waits: dict[int, list[tuple[int, int]]] = {}
+    for part in done.parts:
+        at = where.place(part)
+        if at in places:
+            spans = part.alone(part.ended_ns - places[at].least_ns)
+            waits[at] = [(part.ended_ns - a, part.ended_ns - b) for a, b in spans]
+    took_ns = {at: sum(a - b for a, b in spans) for at, spans in waits.items()}
+    longest = least_of(
+        [
+            _ranked(-min(took_ns[at], _LONGEST_NS), done) if at in waits else NOTHING
+            for at in places
+        ]
+    )
+    counts = _fitting_pieces([each.pieces + 1 for each in places.values()])
+    ends: list[int] = []
+    for at, figure, count in zip(places, longest, counts, strict=True):
+        its = waits.get(at, []) if _of_rank(figure)[1] == done.name else []
+        kept = sorted(its, key=lambda span: span[1] - span[0])[:count]
+        mine = [end for span in kept for end in span]
+        ends += mine + [NOTHING] * (2 * count - len(mine))
+    told = iter(least_of(ends))
+    found = list(known)
+    for (at, each), count in zip(places.items(), counts, strict=True):
+        pairs = [(next(told), next(told)) for _ in range(count)]
+        known_pairs = tuple(pair for pair in pairs if pair[0] < NOTHING)
+        found[at] = each._replace(longest=known_pairs)
+    return found
+
+
+def _fitting_pieces(counts: Sequence[int]) -> list[int]:
+    """How many pieces of each wait are told: all, unless these are too many."""
+    most = max(counts, default=1)
+    while most > 1 and 2 * sum(min(each, most) for each in counts) > _MOST_ENDS:
+        most -= 1
+    return [min(each, most) for each in counts]
 
 
 # ------------------------------------------------------------------------ by name
@@ -262,7 +361,7 @@ class NameSum:
 
 def by_name(
     done: Done,
-    waited: Mapping[Key, tuple[int, int]],
+    waited: Mapping[Key, Spans],
     came_last: Callable[[Part], bool],
 ) -> dict[str, NameSum]:
     """What a rank did together with others, by name; what overlaps counts once.
@@ -282,7 +381,7 @@ def by_name(
     found = {}
     for name, its in parts.items():
         keys = ((part.group, part.number) for part in its)
-        waits = merged(waited[key] for key in keys if key in waited)
+        waits = merged(span for key in keys for span in waited.get(key, ()))
         known = [each for each in sizes[name] if each is not None]
         stretch = done.began_ns, done.ended_ns
         waits_ns = length_within(waits, *stretch)
@@ -301,7 +400,7 @@ def by_name(
 
 
 def sums_of(
-    said: Mapping[str, Any], done: Done, row: Sequence[int], where: Layout
+    said: Mapping[str, Any], done: Done, found: Compared, where: Layout
 ) -> dict[str, Any]:
     """What goes out instead of all that a rank did with others.
 
@@ -310,28 +409,23 @@ def sums_of(
 
         done: The same, checked.
 
-        row: The least of each figure over all ranks.
+        found: What came of comparing it.
 
         where: The order of the collectives.
     """
-    known = told(row, where)
-    waited, blamed, last = {}, [], set()
+    tally, last = Tally(), set()
     for part in done.parts:
         at = where.place(part)
-        each = None if at is None else known[at]
+        each = None if at is None else found.known[at]
         if each is None:
             continue
-        from_ns = part.arrived_ns + part.beside_ns
-        if part.ended_ns - each.least_ns > from_ns:
-            waited[part.group, part.number] = from_ns, part.ended_ns - each.least_ns
+        left_ns = part.ended_ns
+        tally.add(part, left_ns - each.least_ns)
         if each.last == done.name:
-            left_ns = part.ended_ns
-            blamed.append((left_ns - each.longest_ns, left_ns - each.least_ns))
+            tally.blame((left_ns - a, left_ns - b) for a, b in each.longest)
             last.add((part.group, part.number))
-    attendance = Attendance(done.began_ns, done.ended_ns, done.parts)
-    share = share_of(attendance, waited.values(), blamed, ())
-    names = by_name(done, waited, lambda part: (part.group, part.number) in last)
-    matched, unmatched = counted(row, where)
+    share = tally.share_of(Attendance(done.began_ns, done.ended_ns, done.parts))
+    names = by_name(done, tally.waited, lambda part: (part.group, part.number) in last)
     short = {
         "version": VERSION,
         "kind": "sums",
@@ -340,10 +434,11 @@ def sums_of(
         "own_s": share.own_ns / _NS,
         "waits_s": share.waits_ns / _NS,
         "moves_s": share.moves_ns / _NS,
-        "blamed_s": length(merged(blamed)) / _NS,
+        "blamed_s": share.blamed_ns / _NS,
         "last": share.last,
-        "matched": matched,
-        "unmatched": unmatched,
+        "more_s": share.more_ns / _NS or None,
+        "matched": sum(each is not None for each in found.known),
+        "unmatched": found.unmatched,
         "clock": done.clock,
         "told_by": said.get("told_by"),
         "ends": said.get("ends"),

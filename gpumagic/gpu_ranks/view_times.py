@@ -64,6 +64,10 @@ OWN = "own work"
 _ORDER = (OWN, FOR_OTHERS, COMMUNICATION)
 _LANES = 4  # in sight; fewer where there is much to say
 _ODD_ROWS = 4  # of very many ranks
+_NOTHING_COMMON = (
+    "no time is known of all ranks at once, so nothing tells who was slow, or waited"
+)
+_KEEP_MORE = "`watched.step()` at each step; TORCH_FR_BUFFER_SIZE=20000 keeps more"
 _MUCH_WAITING = 0.05  # of the time of all
 _ODD_STEP = 1.5  # times the median of all steps
 _MOST_CODE = 60
@@ -94,6 +98,8 @@ def headline(report: RanksReport) -> str:
     if report.unfinished:
         return unfinished_headline(report.unfinished, report.ranks, names)
     if not _every(report):
+        if report.told_s == 0:
+            return _NOTHING_COMMON
         if report.bucketed:
             return _none_stands_out(report, names)
         return f"no {names.noun} has told its time"
@@ -211,7 +217,16 @@ def _odd_table(report: RanksReport, names: Names) -> Table:
         )
     partial = " (of those that finished)" if report.unfinished else ""
     caption = f"What each did with its time{partial}"
-    return view_shares.table(caption, rows, moves_known=report.moves_known)
+    return view_shares.table(
+        caption,
+        rows,
+        moves_known=report.moves_known,
+        at_least=_more_waits(report) is not None,
+    )
+
+
+def _more_waits(report: RanksReport) -> str | None:
+    return view_shares.more_waits(report.waits_more_s, _elapsed_s(report))
 
 
 # --------------------------------------------------------------------------- picture
@@ -293,6 +308,9 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.left_out:
         text = "missed the comparison of all, so no times of theirs are here"
         yield Note("warning", f"{names.several(report.left_out)} {text}")
+    if report.told_s == 0:
+        text = "recorders keep only so many calls, of each rank those of another time"
+        yield Note("warning", text, _KEEP_MORE)
     yield from _advice(report, names)
     yield from _odd_step(report, names)
     if report.with_memory and report.times:
@@ -301,7 +319,8 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.matched and report.unmatched > both / 10 and not report.unfinished:
         text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    silent = report.sends or (not report.matched and _count(report) > 1)
+    nothing_seen = not report.matched and report.told_s != 0
+    silent = report.sends or (nothing_seen and _count(report) > 1)
     if report.told_by == RECORDER and silent:
         yield Note("note", "what one rank sends another is not recorded", _SENDS)
 
@@ -395,7 +414,10 @@ def _every_rank(report: RanksReport, names: Names) -> Iterator[Part]:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(_every(report), key=lambda each: (-each.blamed_s, -each.own_s))
     rows = [Row(names.at(each.name), (each,)) for each in ordered]
-    yield view_shares.table("", rows, *_MORE, moves_known=report.moves_known)
+    at_least = _more_waits(report) is not None
+    yield view_shares.table(
+        "", rows, *_MORE, moves_known=report.moves_known, at_least=at_least
+    )
     shown = report.times if report.bucketed else _in_sight(report)
     others = [each for each in report.times if each not in shown]
     if others and len(others) <= MOST_LANES:
@@ -485,6 +507,8 @@ def _facts(report: RanksReport, names: Names) -> Iterator[tuple[str, Cell]]:
     both = report.matched + report.unmatched
     if both:
         yield "collectives matched", f"{report.matched:,} of {both:,}"
+    if (more := _more_waits(report)) is not None:
+        yield "waits", more
     yield "clock", _clock(report)
     if report.told_by:
         yield "told by", report.told_by

@@ -29,7 +29,7 @@ _ROW = 4  # ranks in a row from which on the first and the last are named
 _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
-_WORKS = "works"
+_WORKS, _WAITS_FOR_ONE = "works", "waits for another"
 _LEAVE = (
     "`%gpu_ranks group` lets the others leave it, which may free them; or restart them"
 )
@@ -376,10 +376,15 @@ def headline(report: WhereReport) -> str:
         return unfinished_text(report.unfinished, names)
     if not report.told_by:
         return "nothing runs on the engines"
-    count = len(report.lines)
+    count = len({name for name, _ in report.lines} - {*report.waiting_for_one})
+    work = f"{count:,} {'works' if count == 1 else 'work'}"
+    if report.waiting_for_one:
+        wait = "waits" if is_one(report.waiting_for_one) else "wait"
+        said = f"{names.several(report.waiting_for_one)} {wait} for another"
+        return f"{said}, in no collective of all{f'; {work}' if count else ''}"
     if not count:
         return "no rank waits in a collective of all"
-    return f"no rank waits for another: {count:,} {'works' if count == 1 else 'work'}"
+    return f"no rank waits for another: {work}"
 
 
 def parts(report: WhereReport) -> Iterator[Part]:
@@ -419,6 +424,7 @@ def _table(report: WhereReport) -> Table:
     """Ranks that are at the same place in one row."""
     places = dict(report.lines)
     states = dict.fromkeys(places, _WORKS)
+    states |= dict.fromkeys(report.waiting_for_one, _WAITS_FOR_ONE)
     for each in report.waiting:
         states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KERNELS, PROFILER, SIMULATOR = "kernels", "profiler", "simulator"
 _NS = 1_000_000_000
+_READS = "reads"
 _MOST_IN_ALL = (
     200_000  # collectives times ranks: so much is analysed in a second or two
 )
@@ -145,7 +146,13 @@ class Measured:
         """By the flight recorder, which knows when each collective was called."""
         ranks = self._ranks.size
         most = min(MOST_COLLECTIVES, max(_MOST_IN_ALL // ranks, 1))
-        calls = Seen(now_ns(), self._ranks.group_name, most=most)
+        alone = self._ranks.store is None
+        calls = Seen(
+            now_ns(),
+            self._ranks.group_name,
+            most=most,
+            schedule=None if alone else _Schedule(self._ranks),
+        )
         self._calls = calls
         with self._memory(seen):
             gathering.start_together(self._ranks)
@@ -243,6 +250,36 @@ class Measured:
         seen["memory"] = on_rank.memory_of(run)
 
 
+class _Schedule:
+    """At which step all ranks read the recorder; rank 0 says it through the store.
+
+    A store that fails says nothing: then each reads by itself.
+
+    Args:
+        ranks: With whom it is shared.
+    """
+
+    def __init__(self, ranks: gathering.Ranks) -> None:
+        self._ranks = ranks
+        self._said = 0
+        self.is_ours = ranks.rank == 0
+
+    def say(self, step: int | None) -> None:
+        """Say it; None for never again."""
+        self._said += 1
+        with contextlib.suppress(Exception):
+            self._ranks.say(_READS, [self._said, step])
+
+    def heard(self) -> tuple[int | None] | None:
+        """What has been said since it was heard last; None for nothing."""
+        with contextlib.suppress(Exception):
+            said, step = self._ranks.heard(_READS, 0) or (0, None)
+            if said > self._said:
+                self._said = said
+                return (step,)
+        return None
+
+
 def _of_devices(torch: Any) -> Any:
     """A profiler that sees devices alone: it costs the host no more than a launch does.
 
@@ -279,7 +316,7 @@ def _read(text: str) -> dict[str, Any]:
         events = read(file)
     rank = rank_of(events)
     told = on_rank.times_of(None, (events, rank), {})
-    kept = ["collectives"]
+    kept = ["collectives", "beside"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]
     return {key: told[key] for key in kept}

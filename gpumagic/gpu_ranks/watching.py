@@ -268,21 +268,24 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
         [each for each, is_fit in zip(said, fit, strict=True) if is_fit]
     )
     unfit = [each for each, is_fit in zip(said, fit, strict=True) if not is_fit]
-    told = placed + [each for each in unfit if isinstance(each, dict)]
+    every = [*placed, *unfit]
+    told = [each for each in every if isinstance(each, dict)]
+    read = [answers.read(each, place) for place, each in enumerate(every)]
     report = analysis.of_answers(
-        [
-            *(answers.read(each, place) for place, each in enumerate(placed + unfit)),
-            *(_last_word(each) for each in absent),
-        ],
-        with_memory=bool(saved.get("with_memory")),
+        [*read, *map(_last_word, absent)], with_memory=bool(saved.get("with_memory"))
     )
     known = {each.name: each for each in map(_absence, absent)}
     errors = [each.get("offset_error_ns") for each in placed]
     stretch = [s for e in told if isinstance(s := e.get("told_s"), float)]
     if report.told_s is not None:
         stretch.append(report.told_s)
+    untold = {
+        its.name
+        for its, each in zip(read, every, strict=True)
+        if isinstance(each, dict) and each.get("told_s") == 0
+    }
     return replace(
-        report,
+        _without_times(report, untold),
         unfinished=tuple(known.get(each.name, each) for each in report.unfinished),
         clock_error_s=None
         if len(placed) < 2 or None in errors
@@ -291,6 +294,25 @@ def opened(saved: Mapping[str, Any]) -> RanksReport:
         moves_known=all(each.get("ends") != UNKNOWN for each in told),
         sends=sum(each["sends"] for each in placed if _counts(each.get("sends"))),
         told_s=max(stretch, default=None),
+    )
+
+
+def _without_times(report: RanksReport, untold: set[int]) -> RanksReport:
+    """The same without those of ranks that share no stretch of time with all others.
+
+    What they did by themselves cannot be told from waiting then.
+    """
+    if not untold:
+        return report
+    return replace(
+        report,
+        times=tuple(each for each in report.times if each.name not in untold),
+        every=tuple(each for each in report.every if each.name not in untold),
+        slowest=None,
+        ratio=None,
+        during=None,
+        differently=(),
+        one_collective=None,
     )
 
 

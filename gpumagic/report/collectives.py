@@ -1,9 +1,20 @@
 """Who waited for whom: the time of ranks, from what they did together.
 
-The rank that comes last to a collective waits for nobody. So the least duration over
-the ranks is the transfer, and what a rank spent beyond it is waiting, as far as it did
-nothing else meanwhile; no common clock is needed for that. All ranks leave a collective
-at about the same moment, which is how their clocks are put together.
+A rank comes to a collective, waits until the last one has come, moves data and leaves;
+beside all of that it may work on something else. A wait is what it spent there before
+the transfer, doing nothing else.
+
+Without a common clock durations tell. The rank that comes last waits for nobody, so the
+least duration is the transfer, and each rank's wait is over that long before its own
+end. Work beside makes no duration longer or shorter: it has no part in finding the
+transfer, and is taken out of waits and transfers where it was. That is exact where all
+leave at the same moment; where they do not, a wait is off by as much as ends lie apart.
+With a common clock a wait is over when the last rank comes, or when one leaves before:
+exact to the error of the clock, whenever each leaves.
+
+Where work beside is not known to the moment, waits are told at least, and by how much
+they may be longer is told beside them. All ranks leave a collective at about the same
+moment, which is also how their clocks are put together.
 
 Nothing here knows where the figures come from: recordings, or ranks that still run.
 """
@@ -16,12 +27,22 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from gpumagic.report.events import length, length_within, merged, without
+from gpumagic.report.events import (
+    length,
+    length_within,
+    merged,
+    within,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+    Spans = Sequence[tuple[int, int]]
+
 _R = TypeVar("_R", bound="Hashable")
+
+MOST_GAPS = 5_000  # in other work of one rank: narrower ones count as part of it
 
 _FENCE = 7.0  # in median deviations; of normal noise it is 4.7 standard deviations
 _LEAST_SHARE = 0.05
@@ -45,16 +66,56 @@ class Part(NamedTuple):
 
         ended_ns: When it was through with it; not before.
 
-        beside_ns: For how long of that it worked on something else: that is neither
-            waiting nor moving. It is thought to be the beginning, as a rank works on
-            until it needs what comes out.
+        beside: When it worked on something else meanwhile, which is neither waiting nor
+            moving: apart from each other, in order.
+
+        more_ns: How much longer than they say it may have waited, at most.
     """
 
     group: Hashable
     number: Hashable | None
     arrived_ns: int
     ended_ns: int
-    beside_ns: int = 0
+    beside: Spans = ()
+    more_ns: int = 0
+
+    def with_work(self, spans: Iterable[tuple[int, int]], took_ns: int) -> Part:
+        """The same of a rank that worked on something else meanwhile.
+
+        Where only its length is known, it is taken to be the beginning, as a rank works
+        on until it needs what comes out: elsewhere it would be less of the wait.
+
+        Args:
+            spans: When; narrow gaps may count as part. Empty where only its length is
+                known.
+
+            took_ns: For how long, without any gaps.
+        """
+        took_ns = min(took_ns, self.ended_ns - self.arrived_ns)
+        its = within(merged(spans), self.arrived_ns, self.ended_ns)
+        if its:
+            return self._replace(beside=its, more_ns=max(length(its) - took_ns, 0))
+        if took_ns <= 0:
+            return self._replace(beside=(), more_ns=0)
+        left_ns = self.ended_ns - self.arrived_ns - took_ns
+        return self._replace(
+            beside=[(self.arrived_ns, self.arrived_ns + took_ns)],
+            more_ns=min(took_ns, left_ns),
+        )
+
+    def alone(self, until_ns: int) -> list[tuple[int, int]]:
+        """When it was in it until then, and did nothing else: apart, in order."""
+        if until_ns <= self.arrived_ns:
+            return []
+        whole = [(self.arrived_ns, until_ns)]
+        return without(whole, self.beside) if self.beside else whole
+
+    def may_be_more_ns(self, until_ns: int) -> int:
+        """How much longer it may have been alone in it until then, at most."""
+        if not self.more_ns or until_ns <= self.arrived_ns:
+            return 0
+        busy_ns = length_within(self.beside, self.arrived_ns, until_ns)
+        return min(self.more_ns, busy_ns)
 
 
 class Attendance(NamedTuple):
@@ -86,6 +147,9 @@ class Share:
             the last: nearly as long on all ranks, wherever their times begin.
 
         own_between_ns: Its own work between these.
+
+        more_ns: How much longer it may have waited, at most, as it is not known to the
+            moment when it did something else. None of that is in `waits_ns`.
     """
 
     own_ns: int
@@ -95,6 +159,7 @@ class Share:
     last: int
     between_ns: int
     own_between_ns: int
+    more_ns: int = 0
 
 
 class Latest(NamedTuple, Generic[_R]):
@@ -121,7 +186,8 @@ class Waits(Generic[_R]):
 
         moving: Likewise when data moved and it waited for nobody.
 
-        waited: When each rank waited in which collective, by group and number.
+        waited: When each rank waited in which collective, by group and number: apart
+            from each other, in order.
     """
 
     shares: dict[_R, Share]
@@ -129,7 +195,7 @@ class Waits(Generic[_R]):
     untold: int
     waiting: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
     moving: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
-    waited: dict[_R, dict[tuple[Hashable, Hashable], tuple[int, int]]] = field(
+    waited: dict[_R, dict[tuple[Hashable, Hashable], Spans]] = field(
         default_factory=dict
     )
 
@@ -159,73 +225,101 @@ def waits_of(
     """
     met, untold = _met(ranks, members or {})
     tell = _by_arrival if common_clock else _by_duration
-    waited: dict[_R, dict[tuple[Hashable, Hashable], tuple[int, int]]] = {
-        rank: {} for rank in ranks
-    }
-    leaving: dict[_R, list[int]] = {rank: [] for rank in ranks}
-    blamed: dict[_R, list[tuple[int, int]]] = {rank: [] for rank in ranks}
+    tallies: dict[_R, Tally] = {rank: Tally() for rank in ranks}
     latest = {}
     for key, each in met.items():
         latest[key], untils_ns = tell(each)
-        longest = 0, 0  # counted back from the end, which is the same moment on all
+        longest: Spans = ()
+        longest_ns = apart_ns = 0
+        last = latest[key].rank
         for (rank, part), until_ns in zip(each.items(), untils_ns, strict=True):
-            leaving[rank].append(part.ended_ns)
-            from_ns = part.arrived_ns + part.beside_ns
-            if until_ns > from_ns:
-                waited[rank][key] = from_ns, until_ns
-                if until_ns - from_ns > longest[0] - longest[1]:
-                    longest = part.ended_ns - from_ns, part.ended_ns - until_ns
-        if (who := latest[key].rank) is not None:
-            left_ns = each[who].ended_ns
-            blamed[who].append((left_ns - longest[0], left_ns - longest[1]))
+            waits = tallies[rank].add(part, until_ns)
+            if (waits_ns := length(waits)) > longest_ns:
+                longest, longest_ns = waits, waits_ns
+                if last is not None and not common_clock:  # they leave at once
+                    apart_ns = each[last].ended_ns - part.ended_ns
+        if last is not None:
+            tallies[last].blame((a + apart_ns, b + apart_ns) for a, b in longest)
     shares, waiting, moving = {}, {}, {}
     for rank, attendance in ranks.items():
-        waiting[rank] = merged(waited[rank].values())
+        waiting[rank] = tallies[rank].waiting()
         moving[rank] = without(merged(together(attendance.parts)), waiting[rank])
-        shares[rank] = share_of(attendance, waiting[rank], blamed[rank], leaving[rank])
+        shares[rank] = tallies[rank].share_of(attendance)
+    waited = {rank: tally.waited for rank, tally in tallies.items()}
     return Waits(shares, latest, untold, waiting, moving, waited)
 
 
 def together(parts: Iterable[Part]) -> list[tuple[int, int]]:
     """When a rank was in what it did with others, and did nothing else meanwhile."""
-    return [
-        (part.arrived_ns + part.beside_ns, part.ended_ns)
-        for part in parts
-        if part.arrived_ns + part.beside_ns < part.ended_ns
-    ]
+    return [span for part in parts for span in part.alone(part.ended_ns)]
 
 
-def share_of(
-    rank: Attendance,
-    waiting: Iterable[tuple[int, int]],
-    blamed: Sequence[tuple[int, int]],
-    leaving: Sequence[int],
-) -> Share:
-    """What one rank did with its time, once it is known when it waited.
+@dataclass
+class Tally:
+    """What comes out for one rank, collective by collective.
 
-    Args:
-        rank: What it did.
+    Attributes:
+        waited: When it waited in which collective, by group and number.
 
-        waiting: When it waited in one collective or another.
-
-        blamed: When others waited for it, of each collective that it came to last.
-
-        leaving: When those collectives ended that tell of waits.
+        last: To how many it came last.
     """
-    began_ns, ended_ns, parts = rank
-    every = merged(together(parts))
-    together_ns = length_within(every, began_ns, ended_ns)
-    waits_ns = length_within(merged(waiting), began_ns, ended_ns)
-    from_ns, until_ns = min(leaving, default=began_ns), max(leaving, default=began_ns)
-    return Share(
-        own_ns=ended_ns - began_ns - together_ns,
-        waits_ns=waits_ns,
-        moves_ns=together_ns - waits_ns,
-        blamed_ns=length(merged(blamed)),
-        last=len(blamed),
-        between_ns=until_ns - from_ns,
-        own_between_ns=until_ns - from_ns - length_within(every, from_ns, until_ns),
-    )
+
+    waited: dict[tuple[Hashable, Hashable], Spans] = field(default_factory=dict)
+    last: int = 0
+    _blamed: list[tuple[int, int]] = field(default_factory=list)
+    _leaving: list[int] = field(default_factory=list)
+    _more_ns: int = 0
+
+    def add(self, part: Part, until_ns: int) -> Spans:
+        """When it waited in a collective that tells of waits.
+
+        Args:
+            part: What it had to do with it.
+
+            until_ns: When the last rank came, by its own clock.
+        """
+        waits = part.alone(until_ns)
+        if waits:
+            self.waited[part.group, part.number] = waits
+        self._leaving.append(part.ended_ns)
+        self._more_ns += part.may_be_more_ns(until_ns)
+        return waits
+
+    def blame(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Others waited for it, as it came last to a collective.
+
+        Args:
+            spans: When the one did that waited longest, by the clock of this one.
+        """
+        self.last += 1
+        self._blamed.extend(spans)
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """When it waited in one collective or another: apart from each other."""
+        return merged(span for its in self.waited.values() for span in its)
+
+    def share_of(self, rank: Attendance) -> Share:
+        """What it did with its time.
+
+        Args:
+            rank: What it did with others, also what tells nothing of waits.
+        """
+        began_ns, ended_ns, parts = rank
+        every = merged(together(parts))
+        together_ns = length_within(every, began_ns, ended_ns)
+        waits_ns = length_within(self.waiting(), began_ns, ended_ns)
+        from_ns = min(self._leaving, default=began_ns)
+        until_ns = max(self._leaving, default=began_ns)
+        return Share(
+            own_ns=ended_ns - began_ns - together_ns,
+            waits_ns=waits_ns,
+            moves_ns=together_ns - waits_ns,
+            blamed_ns=length(merged(self._blamed)),
+            last=self.last,
+            between_ns=until_ns - from_ns,
+            own_between_ns=until_ns - from_ns - length_within(every, from_ns, until_ns),
+            more_ns=min(self._more_ns, ended_ns - began_ns - waits_ns),
+        )
 
 
 def _met(
@@ -254,7 +348,10 @@ def _met(
 
 
 def _by_duration(each: Mapping[_R, Part]) -> tuple[Latest[_R], list[int]]:
-    """The last to come is the one that took least; and until when each waited."""
+    """The last to come is the one that took least; and until when each waited.
+
+    What ranks did beside makes nothing longer, so the whole durations tell.
+    """
     took_ns = [part.ended_ns - part.arrived_ns for part in each.values()]
     least_ns, most_ns = min(took_ns), max(took_ns)
     rank = list(each)[took_ns.index(least_ns)] if most_ns > least_ns else None

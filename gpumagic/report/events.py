@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import (
@@ -303,14 +304,54 @@ def without(
     return left
 
 
+def within(
+    apart: Sequence[tuple[_Number, _Number]], since: _Number, until: _Number
+) -> list[tuple[_Number, _Number]]:
+    """What of intervals, apart from each other and in order, lies in another."""
+    first = bisect_right(apart, since, key=itemgetter(1))
+    behind = bisect_left(apart, until, lo=first, key=itemgetter(0))
+    its = apart[first:behind]
+    return [(max(start, since), min(end, until)) for start, end in its]
+
+
 def length_within(
     apart: Sequence[tuple[_Number, _Number]], since: _Number, until: _Number
 ) -> _Number:
     """How much of intervals, apart from each other and in order, lies in another."""
-    first = bisect_right(apart, since, key=itemgetter(1))
-    behind = bisect_left(apart, until, lo=first, key=itemgetter(0))
-    its = apart[first:behind]
-    return length((max(start, since), min(end, until)) for start, end in its)
+    return length(within(apart, since, until))
+
+
+def bridged(
+    groups: Sequence[Sequence[tuple[_Number, _Number]]], most: int
+) -> list[list[tuple[_Number, _Number]]]:
+    """Intervals with so many gaps at most: the narrowest of all count as part.
+
+    >>> bridged([[(0, 1), (2, 3), (9, 10)], [(4, 5), (7, 8)]], 1)
+    [[(0, 3), (9, 10)], [(4, 8)]]
+
+    Args:
+        groups: Each apart from each other, in order.
+
+        most: How many gaps all groups have together.
+    """
+    gaps = [after[0] - each[1] for group in groups for each, after in pairwise(group)]
+    if len(gaps) <= most:
+        return list(map(list, groups))
+    widest = nlargest(most + 1, gaps)
+    narrow = widest.pop()
+    left = widest.count(narrow)  # of those that are just as wide
+    found: list[list[tuple[_Number, _Number]]] = []
+    for spans in groups:
+        its = list(spans[:1])
+        for start, end in spans[1:]:
+            gap = start - its[-1][1]
+            if gap > narrow or (gap == narrow and left > 0):
+                left -= gap == narrow
+                its.append((start, end))
+            else:
+                its[-1] = its[-1][0], end
+        found.append(its)
+    return found
 
 
 _T = TypeVar("_T")

@@ -26,7 +26,7 @@ from gpumagic.gpu_open.trace_records import (
     RankTrace,
     Step,
 )
-from gpumagic.report.events import length_within, merged
+from gpumagic.report.events import length_within, merged, within
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
@@ -260,6 +260,10 @@ def _trace(  # noqa: PLR0913 -- see above
                 called_s=seconds(ready),
                 during="backward",
                 hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
+                hidden=tuple(
+                    (seconds(start), seconds(until))
+                    for start, until in within(merged(_near(work, came)), came, end)
+                ),
             )
             for place, (bucket, ready, came, end) in enumerate(rank.parts)
         ),

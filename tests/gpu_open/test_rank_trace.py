@@ -81,9 +81,12 @@ def test_each_moment_counts_once_in_each_sum(pieces):
     assert sum(each.count for each in rank.kernels) == sum(
         w.kind is KERNEL for w in work
     )
-    hidden = [ns(each.hidden_s) for each in rank.collectives]
+    began = min(w.start_ns for w in work)
+    hidden = [cells([w]) & computing for w in trace(work).work if w.communicates]
+    assert [ns(each.hidden_s) for each in rank.collectives] == list(map(len, hidden))
     assert hidden == [
-        len(cells([w]) & computing) for w in trace(work).work if w.communicates
+        {at for span in each.hidden for at in range(*(began + ns(s) for s in span))}
+        for each in rank.collectives
     ]
 
 

@@ -597,6 +597,7 @@ SAMPLES = (
     ),
     ("where-simulated", replace(_HANG, told_by="simulated GPUs")),
     ("where-working", replace(_HANG, waiting=())),
+    ("where-recv", replace(_HANG, waiting=(), waiting_for_one=(1, 3))),
     ("where-nothing", WhereReport((), told_by="")),
     (
         "where-silent",

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from gpumagic.gpu_ranks import analysis, reducing, scale
 from gpumagic.gpu_ranks import answers as answers_of_ranks
 from gpumagic.gpu_ranks.records import Misplaced
 from gpumagic.gpu_ranks.view import draw
-from gpumagic.report.events import length, merged
+from gpumagic.report.events import length, merged, without
 
 NS = 1_000_000_000
 MS = 1_000_000
@@ -39,7 +40,7 @@ def done(rank, rows, began_ns, ended_ns, **more):
     }
 
 
-def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, **more):
+def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, beside=None, **more):
     """Play a schedule: each works, then all meet, data moves, and all leave at once.
 
     Args:
@@ -51,18 +52,26 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, **more):
 
         ahead_ns: How far each clock is ahead.
 
+        beside: Called with the beginning and the end of each rank in each collective;
+            says when it works on something else meanwhile.
+
         more: What each says beside it, a list for each key.
     """
     ranks = range(len(works_ns))
     now = list(begins_ns or [NS] * len(works_ns))
     ahead = ahead_ns or [0] * len(works_ns)
     began, rows = list(now), [[] for _ in ranks]
+    works_on = [[] for _ in ranks]
     for number, moves in enumerate(moves_ns):
         came = [now[rank] + works_ns[rank][number] for rank in ranks]
         end = max(came) + moves
         for rank in ranks:
             span = came[rank] + ahead[rank], end + ahead[rank]
-            rows[rank].append(["0", number, "all_reduce", 8, *span, ""])
+            its = beside(came[rank], end) if beside else ()
+            rows[rank].append(["0", number, "all_reduce", 8, *span, "", length(its)])
+            works_on[rank].append(
+                [number, *(at - came[rank] for each in its for at in each)]
+            )
         now = [end] * len(works_ns)
     ends = [now[rank] + works_ns[rank][-1] for rank in ranks]
     return [
@@ -71,6 +80,7 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, **more):
             rows[rank],
             began[rank] + ahead[rank],
             ends[rank] + ahead[rank],
+            **({"beside": works_on[rank]} if beside else {}),
             **{key: value[rank] for key, value in more.items()},
         )
         for rank in ranks
@@ -121,19 +131,83 @@ def test_what_all_know_is_told_where_traces_were_cut():
         assert parts == pytest.approx(each.elapsed_s)
 
 
+@pytest.mark.parametrize("place", ["beginning", "middle", "end", "pieces"])
+@pytest.mark.parametrize("above_the_limit", [False, True])
+def test_work_beside_a_collective_hides_no_straggler(place, above_the_limit):
+    """Wherever it was, waits are those before the last one came and nothing else ran.
+
+    It is the transfer that a rank computes beside, where it is at the end.
+    """
+    random_of = random.Random(5)  # noqa: S311
+    works = [[random_of.randint(20 * MS, 22 * MS) for _ in range(9)] for _ in range(4)]
+    works[2] = [each + 60 * MS for each in works[2]]
+    moves = [8 * MS] * 8
+
+    def beside(came, end):
+        if place == "end":
+            return [(end - 7 * MS, end)]
+        if place == "pieces":
+            at = [came, (came + end) // 2, end - 2 * MS]
+            return [(each, each + 2 * MS) for each in at]
+        took, at = 7 * MS, came if place == "beginning" else came + 1
+        return [(at, min(at + took, end))]
+
+    said = played(works, moves, beside=beside)
+    report = analysis.analyse(summed(said) if above_the_limit else said)
+    found = {each.name: each for each in report.every or report.times}
+    waited = [0] * 4
+    for number in range(8):
+        came = [each["collectives"][number][4] for each in said]
+        for rank, at in enumerate(came):
+            end = said[rank]["collectives"][number][5]
+            waited[rank] += length(without([(at, max(came))], beside(at, end)))
+
+    assert report.slowest == 2
+    assert report.waits_more_s == 0
+    for rank, each in found.items():
+        assert each.waits_s == pytest.approx(waited[rank] / NS, abs=1e-9)
+        parts = each.own_s + each.waits_s + each.moves_s
+        assert parts == pytest.approx(each.elapsed_s, abs=1e-9)
+    assert found[2].blamed_s >= (0.4 if place == "end" else 0.3)
+
+
 def summed(answers):
     """What goes out of each rank once its figures have been compared with the others'.
 
-    The least over all ranks is what a reduction among them gives.
+    The least over all ranks is what a reduction among them gives. Each begins again
+    with every reduction that is known, until it asks for one that is not.
     """
     checked = [answers_of_ranks.read(each, at) for at, each in enumerate(answers)]
     where = scale.layout(map(scale.extents, checked))
-    rows = [scale.figures(each, where) for each in checked]
-    least = [min(each) for each in zip(*rows, strict=True)]
-    return [
-        scale.sums_of(said, done, least, where)
-        for said, done in zip(answers, checked, strict=True)
-    ]
+    known = []
+    while True:
+        found = [_compared(done, where, known) for done in checked]
+        if all(isinstance(each, scale.Compared) for each in found):
+            return [
+                scale.sums_of(said, done, its, where)
+                for said, done, its in zip(answers, checked, found, strict=True)
+            ]
+        known.append([min(each) for each in zip(*found, strict=True)])
+
+
+class _Asks(Exception):
+    """A rank wants the least of this row."""
+
+
+def _compared(done, where, known):
+    """What came of comparing, or the row that comes next."""
+    left = iter(known)
+
+    def least_of(row):
+        least = next(left, None)
+        if least is None and row:
+            raise _Asks(row)
+        return least or []
+
+    try:
+        return scale.compared(done, where, least_of)
+    except _Asks as asks:
+        return asks.args[0]
 
 
 def crowd(random_of, ranks, collectives):
@@ -141,7 +215,8 @@ def crowd(random_of, ranks, collectives):
 
     Everybody is in the first group. Each rank works, comes to the next collective of
     its groups, waits there for the last one, and leaves with all others. What two ranks
-    alone do tells nothing of waits: it is moving.
+    alone do tells nothing of waits: it is moving. Beside a collective ranks may work on
+    at its beginning, in the middle, at its end, or all of that.
     """
     groups = {"0": list(range(ranks))}
     for name in ("1", "2", "3"):
@@ -152,6 +227,7 @@ def crowd(random_of, ranks, collectives):
     slow = random_of.randrange(ranks)
     truth = [dict.fromkeys(("own", "waits", "moves", "blamed"), 0) for _ in now]
     numbers, waited_for = Counter(), [[] for _ in range(ranks)]
+    works_on = [[] for _ in range(ranks)]
     for _ in range(collectives):
         group = random_of.choice(list(groups))
         kind = random_of.choice(["all_reduce", "broadcast"])
@@ -160,18 +236,25 @@ def crowd(random_of, ranks, collectives):
             for rank in groups[group]
         }
         came = {rank: now[rank] + work for rank, work in works.items()}
-        moves = random_of.randint(MS, 9 * MS)
+        moves, waits = random_of.randint(MS, 9 * MS), {}
         left = max(came.values()) + moves
         for rank, at in came.items():
-            span = at + ahead[rank], left + ahead[rank]
-            rows[rank].append([group, numbers[group], kind, 8, *span, ""])
-            truth[rank]["own"] += works[rank]
-            truth[rank]["waits"] += max(came.values()) - at
-            truth[rank]["moves"] += moves
+            beside = worked_on(random_of, at, left)
+            span = at + ahead[rank], left + ahead[rank], "", length(beside)
+            works_on[rank].append(
+                [len(rows[rank]), *(end - at for each in beside for end in each)]
+            )
+            rows[rank].append([group, numbers[group], kind, 8, *span])
+            waits[rank] = without([(at, max(came.values()))], beside)
+            moved = without([(max(came.values()), left)], beside)
+            truth[rank]["own"] += works[rank] + length(beside)
+            truth[rank]["waits"] += length(waits[rank])
+            truth[rank]["moves"] += length(moved)
             now[rank] = left
         if len(set(came.values())) > 1:
             last = max(came, key=lambda rank: (came[rank], -rank))
-            waited_for[last].append((min(came.values()), max(came.values())))
+            of_whom = max(sorted(waits), key=lambda rank: length(waits[rank]))
+            waited_for[last] += waits[of_whom]
         numbers[group] += 1
     said = []
     for rank in range(ranks):
@@ -180,8 +263,16 @@ def crowd(random_of, ranks, collectives):
         # Two groups may wait for one rank at the same time.
         truth[rank]["blamed"] = length(merged(waited_for[rank]))
         ended = now[rank] + rest + ahead[rank]
-        said.append(done(rank, rows[rank], began[rank] + ahead[rank], ended))
+        more = {"beside": [each for each in works_on[rank] if len(each) > 1]}
+        said.append(done(rank, rows[rank], began[rank] + ahead[rank], ended, **more))
     return said, truth
+
+
+def worked_on(random_of, came, left):
+    """When a rank works on something else in a collective: now and then, anywhere."""
+    pieces = random_of.choice([0, 0, 1, 1, 2, 5])
+    ends = sorted(random_of.sample(range(came, left + 1), 2 * pieces))
+    return list(zip(ends[::2], ends[1::2], strict=True))
 
 
 @given(
@@ -211,24 +302,97 @@ def test_groups_within_the_group(random_of, ranks, collectives):
 
 @given(random_of=st.randoms(use_true_random=False))
 def test_overlapping_sums_tell_the_same(random_of):
-    """Collectives beside work and beside each other, missing and misnamed ones too."""
+    """Collectives beside work and beside each other, missing and misnamed ones too.
+
+    So do those of a group that one rank alone is in.
+    """
     said = []
     for rank in range(4):
-        rows = []
+        rows, beside = [], []
         for number in range(6):
             came = NS + number * 10 * MS + random_of.randint(0, 9 * MS)
             ended = NS + (number + 2) * 10 * MS
-            beside = random_of.choice([0, 0, random_of.randint(0, 15 * MS)])
+            its = worked_on(random_of, came, ended)
             name = random_of.choice(["all_reduce"] * 9 + ["broadcast"])
-            row = ["0", number, name, None, came, ended, "", beside]
-            rows += random_of.choice([[row]] * 9 + [[], [row, row]])
-        said.append(done(rank, rows, NS, NS + 100 * MS))
-    whole = analysis.analyse(said).times
-    of_sums = analysis.analyse(summed(said)).every
+            group = random_of.choice(["0"] * 9 + [f"alone {rank}"])
+            row = [group, number, name, None, came, ended, "", length(its)]
+            for _ in range(random_of.choice([1] * 9 + [0, 2])):
+                if random_of.random() < 0.8:  # else nothing but its length is known
+                    ends = (end - came for each in its for end in each)
+                    beside += [[len(rows), *ends]]
+                rows.append(row)
+        said.append(done(rank, rows, NS, NS + 100 * MS, beside=beside))
+    whole = analysis.analyse(said)
+    of_sums = analysis.analyse(summed(said))
 
-    for one, other in zip(whole, of_sums, strict=True):
+    assert (of_sums.matched, of_sums.unmatched) == (whole.matched, whole.unmatched)
+    assert of_sums.waits_more_s == pytest.approx(whole.waits_more_s, abs=1e-9)
+    for one, other in zip(whole.times, of_sums.every, strict=True):
         for what in ("own_s", "waits_s", "moves_s", "blamed_s", "last"):
             assert getattr(one, what) == pytest.approx(getattr(other, what), abs=1e-9)
+
+
+@given(random_of=st.randoms(use_true_random=False), ranks=st.integers(3, 7))
+def test_of_too_many_pieces_the_longest_are_told(random_of, ranks):
+    """Blame is told at least then; all else stays what it is."""
+    said, _ = crowd(random_of, ranks, 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scale, "_MOST_ENDS", 30)
+        few = analysis.analyse(summed(said)).every
+    every = analysis.analyse(summed(said)).every
+
+    for least, exact in zip(few, every, strict=True):
+        assert least.blamed_s <= exact.blamed_s
+        assert replace(least, blamed_s=exact.blamed_s) == exact
+        assert exact.blamed_s == 0 or least.blamed_s > 0
+
+
+class Store:
+    """What ranks write down for each other."""
+
+    def __init__(self):
+        self.values = {}
+
+    def set(self, key, value):
+        """Write it."""
+        self.values[key] = value.encode()
+
+    def get(self, key):
+        """Read it."""
+        return self.values[key]
+
+    def add(self, key, more):
+        """Count."""
+        count = int(self.values.get(key, 0)) + more
+        self.values[key] = count
+        return count
+
+    def check(self, keys):
+        """Whether all are there."""
+        return all(key in self.values for key in keys)
+
+    def compare_set(self, key, _, value):
+        """Write it, unless something is there."""
+        self.values.setdefault(key, value.encode())
+
+    def delete_key(self, key):
+        """Forget it."""
+        del self.values[key]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_compare_other_figures_send_all(rank):
+    """Of two versions nothing is compared, whichever of them rank 0 has."""
+    store = Store()
+    if rank == 0:
+        store.set("ready/1", json.dumps({"beside": "", "extents": {"0": [0, 3]}}))
+        store.add("ready", 1)
+    else:
+        store.set("plan", json.dumps({"groups": {"0": [0, 0, 4]}, "beside": ""}))
+    ranks = SimpleNamespace(rank=rank, size=2, store=store, clocks=(), beside="")
+
+    said = done(rank, [], NS, 2 * NS)
+    assert reducing.summed(said, ranks, reducing.Others(5.0)) is None
 
 
 def test_what_was_done_together_by_name():
@@ -591,6 +755,26 @@ def test_calls_that_do_not_fit(other, says):
 def test_nobody_waits():
     """Ranks that are at different places and in no collective do not wait."""
     assert not analysis.where([alive(0, last=7), alive(1, last=4)]).waiting
+
+
+def test_who_waits_for_one_other_does_not_work():
+    """A rank in recv is in no collective of all, and waits all the same.
+
+    Not so one that is in a collective to which all have come: there data moves.
+    """
+    report = analysis.where(
+        [
+            alive(0, last=7, working=True, line={"where": "line 1"}),
+            alive(1, last=7, working=False, line={"where": "line 2"}),
+            alive(2, last=7, working=True, inside="recv"),
+            alive(3, last=7, open_=(7, "all_reduce", ""), working=False),
+        ]
+    )
+
+    assert report.waiting_for_one == (1, 2)
+    assert str(report).startswith(
+        "ranks 1 and 2 wait for another, in no collective of all; 1 works"
+    )
 
 
 def test_on_a_gpu_the_first_open_one_counts():

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks import analysis, answers
+from gpumagic.gpu_open.rank_trace import rank_of
+from gpumagic.gpu_open.trace_events import Work
+from gpumagic.gpu_ranks import analysis, answers, on_rank
 from gpumagic.gpu_ranks.answers import Alive, Done, Seat, Sums
 from gpumagic.gpu_ranks.records import Unfinished
+from gpumagic.report.events import SpanKind
+from tests.gpu_open.rows import trace
 
 SEAT = {"version": 1, "kind": "seat", "rank": 2, "host": "node1", "pid": 7}
 ALIVE = {"version": 1, "kind": "alive", "rank": 2, "since_s": 1.5}
@@ -84,7 +89,7 @@ def test_any_value_of_any_field(whole, key, value):
 
 @given(
     row=st.lists(anything, max_size=9),
-    key=st.sampled_from(["collectives", "names", "steps_s", "flags"]),
+    key=st.sampled_from(["collectives", "beside", "names", "steps_s", "flags"]),
 )
 def test_any_row_of_any_list(row, key):
     """So may a row of a list, and what lies in a flight recorder."""
@@ -103,6 +108,7 @@ def test_garbage_is_named():
             {**SEAT, "more": "x" * 3_000_000},
             [1],
             {**DONE, "ended_ns": 9},
+            {**DONE, "beside": [[0, 5, 4]]},
         )
     ]
 
@@ -112,6 +118,7 @@ def test_garbage_is_named():
     assert "3,000," in told[3]
     assert "list" in told[4]
     assert "ended before" in told[5]
+    assert "overlaps ended before" in told[6]
 
 
 def test_other_keys_and_missing_ones():
@@ -135,3 +142,72 @@ def test_text_of_any_size_and_kind():
     assert "bytes" in answers.from_text("[" * 3_000_000, 0).text
     assert "no JSON" in answers.from_text("[" * 100_000, 0).text
     assert "no JSON" in answers.from_text("1" * 10_000, 0).text
+
+
+# ------------------------------------------------------------- work beside collectives
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=8)
+
+
+def _moments(spans):
+    return {at for start, end in spans for at in range(start, end)}
+
+
+def _traced(communicating, computing):
+    """What a rank says that has run kernels, by their beginnings and lengths."""
+    kernels = [
+        Work("w", SpanKind.KERNEL, communicates, at, at + took, 0, 7, None, None)
+        for communicates, its in ((True, communicating), (False, computing))
+        for at, took in its
+    ]
+    events = replace(trace(kernels), since_1970=True)
+    said = DONE | on_rank.times_of(None, (events, rank_of(events)), {})
+    return json.loads(json.dumps(said))
+
+
+@given(communicating=SPANS.filter(len), computing=SPANS)
+def test_what_was_done_beside_travels(communicating, computing):
+    """When it was, and how long for who reads no more than a length."""
+    works = _moments((at, at + took) for at, took in computing)
+
+    said = _traced(communicating, computing)
+    parts = answers.read(said, 2).parts
+
+    for part, row in zip(parts, said["collectives"], strict=True):
+        beside = works & {*range(part.arrived_ns, part.ended_ns)}
+        assert _moments(part.beside) == beside
+        assert (len(row), row[7], part.more_ns) == (8, len(beside), 0)
+
+
+def test_answers_that_know_but_a_length_are_read():
+    """It is taken to be the beginning, and that waits may be longer is known."""
+    row = ["0", 1, "all_reduce", 8, 20, 30, "backward", 4]
+
+    (part,) = answers.read({**DONE, "collectives": [row]}, 0).parts
+
+    assert part.beside == [(20, 24)]
+    assert part.more_ns == 4
+
+
+def test_what_newer_ones_say_of_a_collective_does_no_harm():
+    """A row may have more than is known here."""
+    row = ["0", 1, "all_reduce", 8, 20, 30, "backward", 4, {"new": 1}]
+
+    assert isinstance(answers.read({**DONE, "collectives": [row]}, 0), Done)
+
+
+def test_work_beside_is_told_less_exactly_before_collectives_are_left_out(monkeypatch):
+    """An answer that is too long keeps its collectives; its waits become bounds."""
+    kernels = [(at, 9) for at in range(0, 6_000, 10)]
+    said = _traced([(0, 8_000)], kernels)
+    whole = len(json.dumps(said))
+    monkeypatch.setattr(on_rank, "MOST_BYTES", whole // 2)
+
+    short = on_rank._fitting(dict(said))
+    (part,), (exact,) = (answers.read(each, 2).parts for each in (short, said))
+
+    assert len(json.dumps(short)) <= whole // 2
+    assert 0 < part.more_ns < 600
+    assert exact.more_ns == 0
+    waits, least = (sum(b - a for a, b in p.alone(8_000)) for p in (exact, part))
+    assert least <= waits <= least + part.more_ns

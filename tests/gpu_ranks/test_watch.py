@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +21,7 @@ import pytest
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import (
+    analysis,
     clocks,
     collectives_seen,
     gathering,
@@ -70,7 +75,9 @@ def _environment(**more: str) -> dict[str, str]:
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Started by torchrun, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
-    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded,summed,summed_ahead"
+    # A recorder with few calls is asked for those beside which ranks go on.
+    healthy = "summed_beside,even,slow,one,slow_ddp,many,ahead,unrecorded"
+    healthy += ",summed,summed_ahead"
     return _ran(f"{healthy},raises,hangs,fails_within,killed", RANKS, folder)
 
 
@@ -175,6 +182,19 @@ def test_sums_of_a_job_are_what_all_of_it_comes_to(job: Job) -> None:
     for each in summed["every"]:
         parts_s = each["own_s"] + each["waits_s"] + each["moves_s"]
         assert parts_s == pytest.approx(each["elapsed_s"])
+
+
+def test_sums_know_what_was_done_beside(job: Job) -> None:
+    """Ranks that compare among themselves find what all that was done comes to."""
+    every = job.report("summed_beside")["every"]
+    said = [job.case("summed_beside", rank)["said"] for rank in range(RANKS)]
+    whole = analysis.analyse(said)
+
+    assert any(each["beside"] for each in said)
+    assert [each["name"] for each in every] == [each.name for each in whole.times]
+    for one, other in zip(every, whole.times, strict=True):
+        for what in ("own_s", "waits_s", "moves_s", "blamed_s", "last"):
+            assert one[what] == pytest.approx(getattr(other, what), abs=1e-9)
 
 
 def test_where_a_rank_fails_all_is_sent(job: Job) -> None:
@@ -561,6 +581,28 @@ def test_only_what_all_know_is_compared() -> None:
     assert [len(each["collectives"]) for each in both] == [1, 1]
 
 
+@pytest.mark.parametrize("summed", [False, True])
+def test_where_nothing_is_known_of_all_at_once_no_time_is_told(*, summed: bool) -> None:
+    """The whole block is no stretch of which collectives are known."""
+    its = {"version": 1, "kind": "done"}
+    said = [
+        _answer(0, (1, 10), (2, 20), until_ns=30 * MS) | its,
+        _answer(1, (8, 60), (9, 70), from_ns=50 * MS) | its,
+    ]
+    if summed:
+        zeros = dict.fromkeys(("own_s", "waits_s", "moves_s", "blamed_s"), 0.05)
+        for rank, each in enumerate(said):
+            collectives_seen.cut_to(each, 50 * MS, 30 * MS)
+            kept = {"version": 1, "kind": "sums", "rank": rank, "elapsed_s": 0.1}
+            said[rank] = kept | zeros | {"told_s": each["told_s"]}
+    saved = {"gpumagic": 1, "kind": "ranks", "answers": said, "absent": []}
+
+    report = watching.opened(saved)
+
+    assert (report.told_s, report.times, report.every) == (0.0, (), ())
+    assert "no time is known of all ranks at once" in str(report)
+
+
 class Recorder:
     """A recorder that keeps the newest ten calls of one group."""
 
@@ -643,6 +685,65 @@ def test_what_is_dear_is_not_read(
     assert [row[1] for row in seen.rows] == [*range(31, 41)]
 
 
+class Word:
+    """What one rank says to the others."""
+
+    def __init__(self, *, is_ours: bool, said: list[int | None]) -> None:
+        self.is_ours = is_ours
+        self._said, self._heard = said, 0
+
+    def say(self, step: int | None) -> None:
+        """Say it."""
+        self._said.append(step)
+
+    def heard(self) -> tuple[int | None] | None:
+        """What is new."""
+        if self._heard == len(self._said):
+            return None
+        self._heard = len(self._said)
+        return (self._said[-1],)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("own_s", [10.0, 0.0])
+def test_all_ranks_read_at_the_steps_that_one_has_said(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, own_s: float, order: int
+) -> None:
+    """Near the limit it is one clock that says whether reading is dear, for all."""
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "40")
+    monkeypatch.setattr(collectives_seen, "_READING_S", 1e-3)
+    clock = SimpleNamespace(monotonic=lambda: clock.now_s, now_s=0.0)
+    monkeypatch.setattr(collectives_seen, "time", clock)
+    said: list[int | None] = []
+    ranks = [
+        Seen(0, None, most=1000, schedule=Word(is_ours=rank == 0, said=said))
+        for rank in range(3)
+    ]
+    read_at: list[list[int]] = [[] for _ in ranks]
+    for step in range(60):
+        recorder.call()
+        for rank, seen in list(enumerate(ranks))[::order]:
+            clock.now_s = (own_s if rank == 0 else 10.0 - own_s) * step
+            before = recorder.reads
+            seen.step()
+            if recorder.reads > before:
+                read_at[rank].append(step)
+
+    assert read_at[0] == read_at[1] == read_at[2]
+    assert len(read_at[0]) == (2 if own_s else 0)
+
+
+def test_a_rank_that_hears_nothing_reads_in_time(recorder: Recorder) -> None:
+    """Who calls more than the one that says when loses nothing for it."""
+    seen = Seen(0, None, most=1000, schedule=Word(is_ours=False, said=[]))
+    for _ in range(40):
+        recorder.call()
+        seen.step()
+    seen.read()
+    assert [row[1] for row in seen.rows] == [*range(1, 41)]
+    assert recorder.reads <= 8
+
+
 def test_what_two_ranks_send_each_other_is_counted(recorder: Recorder) -> None:
     """What the recorder leaves out between two collectives shows in their numbers."""
     recorder.call(count=2)
@@ -671,6 +772,52 @@ def test_no_more_are_kept_than_are_wanted(recorder: Recorder) -> None:
     seen.read()
     assert [row[1] for row in seen.rows] == [1, 2, 3, 4]
     assert seen.until_ns == 5
+
+
+@pytest.mark.parametrize("hosts", [2, 40])
+def test_very_many_clocks_are_compared_in_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, hosts: int
+) -> None:
+    """Each is asked as often as there is time for, and once at least."""
+    ways = collections.defaultdict(queue.SimpleQueue)
+    own = threading.local()
+    clock = {"ns": 0}
+    ahead_ns = 7_000_000_000
+
+    def send(slot: Any, to: int, **_: Any) -> None:
+        clock["ns"] += 5 * MS  # a slow network
+        ways[own.rank, to].put(int(slot.item()))
+
+    def recv(slot: Any, sender: int, **_: Any) -> None:
+        slot[0] = ways[sender, own.rank].get(timeout=20)
+
+    monkeypatch.setattr("torch.distributed.send", send)
+    monkeypatch.setattr("torch.distributed.recv", recv)
+    monkeypatch.setattr(
+        clocks, "now_ns", lambda: clock["ns"] + (ahead_ns if own.rank else 0)
+    )
+    timer = SimpleNamespace(monotonic=lambda: clock["ns"] / 1e9)
+    monkeypatch.setattr(clocks, "time", timer)
+    names = [f"host {rank}" for rank in range(hosts)]
+    found = {}
+
+    def run(rank: int) -> None:
+        own.rank = rank
+        found[rank] = clocks.compare(names, None, rank)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in range(hosts)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+
+    assert sorted(found[0]) == sorted(names)
+    assert all(
+        abs(each.ns + ahead_ns) <= each.error_ns
+        for name, each in found[0].items()
+        if name != names[0]
+    )
+    assert clock["ns"] <= 10 * MS * (20 if hosts == 2 else 100 + hosts)
 
 
 def test_drift_is_part_of_the_error() -> None:

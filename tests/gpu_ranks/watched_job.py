@@ -20,7 +20,14 @@ import torch
 import torch.distributed as dist
 
 import gpumagic
-from gpumagic.gpu_ranks import clocks, collectives_seen, watch, watched_block, watching
+from gpumagic.gpu_ranks import (
+    clocks,
+    collectives_seen,
+    gathering,
+    watch,
+    watched_block,
+    watching,
+)
 
 OUT = Path(sys.argv[2])
 SLOW_S = 0.04
@@ -126,6 +133,25 @@ def summed(rank: int) -> None:
         answers = (watched.to_dict() or {"answers": []})["answers"]
         note(case, watched, kinds=[each["kind"] for each in answers])
     watching._MOST_WHOLE = 64
+
+
+def summed_beside(rank: int) -> None:
+    """Ranks that go on beside what they do together, and compare all of it."""
+    watching._MOST_WHOLE = 2
+    real, said = gathering.summed, []
+    gathering.summed = lambda ranks, its, s: said.append(its) or real(ranks, its, s)
+    with watch(profile=True) as watched:
+        for _ in range(4):
+            if rank == 2:
+                time.sleep(SLOW_S)
+            reduced = []
+            for _ in range(3):
+                reduced.append(dist.all_reduce(_TENSOR, async_op=True))
+                time.sleep(0.006)
+            for each in reduced:
+                each.wait()
+    note("summed_beside", watched, said=said[0])
+    gathering.summed, watching._MOST_WHOLE = real, 64
 
 
 def summed_ahead(rank: int) -> None:

@@ -19,76 +19,122 @@ from gpumagic.report.collectives import (
     slowest_of,
     waits_of,
 )
+from gpumagic.report.events import bridged, length, merged, within
 
 modest = settings(deadline=None, max_examples=100)
 
 
 @st.composite
-def schedules(draw, *, overlap=True):
+def schedules(draw, *, overlap=True, pieces=4):
     """Ranks that work and meet; all leave a collective at once, with what it moves.
 
-    Without overlap the next collective begins after this one has ended.
+    Without overlap the next collective begins after this one has ended. Ranks may work
+    on beside them whenever they like, in several pieces.
     """
     count = draw(st.integers(2, 4))
-    moves = draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
+    moves = draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
     parts = [[] for _ in range(count)]
     free, came_before = [0] * count, [0] * count
     for number, moving in enumerate(moves):
-        work = [draw(st.integers(0, 5)) for _ in range(count)]
+        work = [draw(st.integers(0, 12)) for _ in range(count)]
         since = came_before if overlap else free
         came = [since[rank] + work[rank] for rank in range(count)]
         end = max([*came, *free]) + moving if overlap else max(came) + moving
         for rank in range(count):
             parts[rank].append(Part("0", number, came[rank], end))
         free, came_before = [end] * count, came
-    return {
-        rank: Attendance(0, free[rank] + draw(st.integers(0, 5)), parts[rank])
-        for rank in range(count)
-    }
+    ended = max(free)
+    span = st.tuples(st.integers(0, ended), st.integers(1, 8))
+    found = {}
+    for rank, its in enumerate(parts):
+        spans = draw(st.lists(span, max_size=pieces))
+        works = merged((at, at + took) for at, took in spans)
+        found[rank] = Attendance(
+            0,
+            free[rank] + draw(st.integers(0, 5)),
+            [
+                part._replace(beside=within(works, part.arrived_ns, part.ended_ns))
+                for part in its
+            ],
+        )
+    return found
+
+
+def _moments(spans):
+    return {at for start, end in spans for at in range(start, end)}
 
 
 @modest
 @given(schedules())
-def test_own_waits_and_moves_are_those_of_counting(ranks):
-    """At each moment a rank waits, else moves, else works by itself."""
+def test_own_waits_moves_and_blame_are_those_of_counting(ranks):
+    """At each moment a rank waits, else moves, else works by itself.
+
+    Others have waited for the last one of a collective when the one did that waited
+    longest.
+    """
     found = waits_of(ranks)
 
-    least = {
-        part.number: min(
-            each.parts[place].ended_ns - each.parts[place].arrived_ns
-            for each in ranks.values()
-        )
-        for place, part in enumerate(ranks[0].parts)
-    }
+    blamed = {rank: set() for rank in ranks}
+    waited = {rank: set() for rank in ranks}
+    for number in range(len(ranks[0].parts)):
+        parts = {rank: each.parts[number] for rank, each in ranks.items()}
+        took = {rank: part.ended_ns - part.arrived_ns for rank, part in parts.items()}
+        least = min(took.values())
+        waits = {
+            rank: {
+                at
+                for at in range(part.arrived_ns, part.ended_ns - least)
+                if at not in _moments(part.beside)
+            }
+            for rank, part in parts.items()
+        }
+        if max(took.values()) > least:
+            last = min(took, key=lambda rank: (took[rank], rank))
+            assert found.latest["0", number].rank == last
+            blamed[last] |= max(waits.values(), key=len)
+        for rank, moments in waits.items():
+            waited[rank] |= moments
+            assert _moments(found.waited[rank].get(("0", number), ())) == moments
     for rank, (began, ended, parts) in ranks.items():
-        waits = moves = 0
-        for at in range(began, ended):
-            inside = [p for p in parts if p.arrived_ns <= at < p.ended_ns]
-            waiting = any(at < p.ended_ns - least[p.number] for p in inside)
-            waits += waiting
-            moves += bool(inside) and not waiting
+        alone = set().union(
+            *(
+                {*range(part.arrived_ns, part.ended_ns)} - _moments(part.beside)
+                for part in parts
+            )
+        )
         share = found.shares[rank]
-        assert (share.waits_ns, share.moves_ns) == (waits, moves)
-        assert share.own_ns == ended - began - waits - moves
+        assert share.waits_ns == len(waited[rank])
+        assert share.moves_ns == len(alone - waited[rank])
+        assert share.own_ns == ended - began - len(alone)
+        assert share.blamed_ns == len(blamed[rank])
+        assert share.more_ns == 0
 
 
 @modest
 @given(schedules(overlap=False))
 def test_without_overlap_it_is_the_truth_that_was_planned(ranks):
-    """A wait is until the last one comes, who is named and blamed for the longest."""
+    """A wait is until the last one comes, who is named and blamed for the longest.
+
+    A rank that works on beside the collective waits only when it does not, be that at
+    the beginning, in the middle or at the end.
+    """
     found = waits_of(ranks)
 
     blamed, waited = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
     for number in range(len(ranks[0].parts)):
         came = {rank: each.parts[number].arrived_ns for rank, each in ranks.items()}
         last = max(came.values())
+        waits = {
+            rank: len({*range(at, last)} - _moments(ranks[rank].parts[number].beside))
+            for rank, at in came.items()
+        }
         named = found.latest["0", number]
         assert named.apart_ns == last - min(came.values())
         if named.rank is not None:
             assert came[named.rank] == last
-            blamed[named.rank] += named.apart_ns
-        for rank, at in came.items():
-            waited[rank] += last - at
+            blamed[named.rank] += max(waits.values())
+        for rank, took in waits.items():
+            waited[rank] += took
     assert {rank: each.waits_ns for rank, each in found.shares.items()} == waited
     assert {rank: each.blamed_ns for rank, each in found.shares.items()} == blamed
 
@@ -105,6 +151,7 @@ def test_clocks_that_are_apart_change_nothing(ranks, set_by):
                 part._replace(
                     arrived_ns=part.arrived_ns + set_by[rank],
                     ended_ns=part.ended_ns + set_by[rank],
+                    beside=_later(part.beside, set_by[rank]),
                 )
                 for part in each.parts
             ],
@@ -119,8 +166,12 @@ def test_clocks_that_are_apart_change_nothing(ranks, set_by):
             (found.waiting, plain.waiting),
             (found.moving, plain.moving),
         ):
-            its = [(a + by_ns, b + by_ns) for a, b in of_plain.get(rank, ())]
+            its = _later(of_plain.get(rank, ()), by_ns)
             assert of_moved.get(rank, []) == its
+
+
+def _later(spans, by_ns):
+    return [(start + by_ns, end + by_ns) for start, end in spans]
 
 
 @modest
@@ -131,25 +182,88 @@ def test_one_clock_gives_the_same_where_all_leave_at_once(ranks):
 
 
 @modest
-@given(schedules(), st.lists(st.integers(0, 20), min_size=20, max_size=20))
-def test_work_beside_is_neither_waiting_nor_moving(ranks, beside):
-    """It makes own work longer by as much, and never more than the length."""
-    busy = {
+@given(schedules(), st.data())
+def test_one_clock_is_the_truth_whenever_ranks_leave(ranks, data):
+    """A rank may leave before the last one comes, or later than all others."""
+    left = {
         rank: each._replace(
             parts=[
-                part._replace(beside_ns=beside[rank * 5 + place])
-                for place, part in enumerate(each.parts)
+                part._replace(
+                    ended_ns=part.arrived_ns + data.draw(st.integers(0, 30)),
+                )
+                for part in each.parts
             ]
         )
         for rank, each in ranks.items()
     }
-    plain, found = waits_of(ranks), waits_of(busy)
+    found = waits_of(left, common_clock=True)
 
-    for rank, (began, ended, _) in ranks.items():
-        share = found.shares[rank]
-        assert share.own_ns >= plain.shares[rank].own_ns
+    for number in range(len(ranks[0].parts)):
+        parts = {rank: each.parts[number] for rank, each in left.items()}
+        last = max(part.arrived_ns for part in parts.values())
+        for rank, part in parts.items():
+            moments = {*range(part.arrived_ns, min(last, part.ended_ns))}
+            waits = _moments(found.waited[rank].get(("0", number), ()))
+            assert waits == moments - _moments(part.beside)
+
+
+def test_work_at_the_end_of_a_collective_is_no_wait_saved():
+    """A rank that waits first and computes while data moves has waited all the same."""
+    early = Part("0", 0, 0, 100).with_work([(70, 100)], 30)
+    ranks = {
+        "early": Attendance(0, 100, [early]),
+        "late": Attendance(0, 100, [Part("0", 0, 60, 100)]),
+    }
+
+    for common_clock in (False, True):
+        shares = waits_of(ranks, common_clock=common_clock).shares
+        assert (shares["early"].waits_ns, shares["early"].moves_ns) == (60, 10)
+        assert shares["late"].blamed_ns == 60
+
+
+@modest
+@given(schedules(pieces=8))
+def test_gaps_that_count_as_part_are_told_with_a_bound(ranks):
+    """Waits are told at least, and by how much they may be longer at most."""
+    bounded = {}
+    for rank, each in ranks.items():
+        fewer = bridged([part.beside for part in each.parts], 1)
+        assert sum(max(len(its) - 1, 0) for its in fewer) <= 1
+        bounded[rank] = each._replace(
+            parts=[
+                part._replace(beside=()).with_work(its, length(part.beside))
+                for part, its in zip(each.parts, fewer, strict=True)
+            ]
+        )
+    _hold_bounds(waits_of(ranks).shares, waits_of(bounded).shares)
+
+
+@modest
+@given(schedules(overlap=False))
+def test_a_length_alone_tells_the_least_wait(ranks):
+    """It is taken to be the beginning; anywhere else there was more waiting."""
+    bounded = {
+        rank: each._replace(
+            parts=[
+                part._replace(beside=()).with_work((), length(part.beside))
+                for part in each.parts
+            ]
+        )
+        for rank, each in ranks.items()
+    }
+    exact, found = waits_of(ranks).shares, waits_of(bounded).shares
+    _hold_bounds(exact, found)
+    assert all(found[rank].own_ns == exact[rank].own_ns for rank in ranks)
+
+
+def _hold_bounds(exact, found):
+    for rank, share in found.items():
+        true_ns = exact[rank].waits_ns
+        assert share.waits_ns <= true_ns <= share.waits_ns + share.more_ns
+        both = [share.own_ns + share.waits_ns + share.moves_ns]
+        both += [exact[rank].own_ns + true_ns + exact[rank].moves_ns]
+        assert both[0] == both[1]
         assert min(share.own_ns, share.waits_ns, share.moves_ns) >= 0
-        assert share.own_ns + share.waits_ns + share.moves_ns == ended - began
 
 
 def _two(*parts_of_second):

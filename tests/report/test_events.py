@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpumagic.report.events import (
     Piece,
     SpanKind,
+    bridged,
     length,
     length_within,
     merged,
@@ -96,3 +97,22 @@ def test_merged_intervals_are_the_moments_that_any_of_them_covers(spans, since, 
     assert all(one[1] < two[0] for one, two in pairwise(apart))
     assert length(apart) == len(moments)
     assert length_within(apart, since, since + more) == len(moments & {*window})
+
+
+@given(st.lists(INTERVALS, max_size=4), st.integers(0, 6))
+def test_the_narrowest_gaps_count_as_part(groups, most):
+    """So many are left in all, and no choice of them would have made less part."""
+    apart = [merged((at, at + took) for at, took in spans) for spans in groups]
+    gaps = sorted(b[0] - a[1] for its in apart for a, b in pairwise(its))
+
+    found = bridged(apart, most)
+
+    for before, after in zip(apart, found, strict=True):
+        ends = {at for span in before for at in span}
+        assert {at for span in after for at in span} <= ends
+        assert [*before[:1], *before[-1:]] == [] or (
+            before[0][0] == after[0][0] and before[-1][1] == after[-1][1]
+        )
+    assert sum(max(len(its) - 1, 0) for its in found) == min(len(gaps), most)
+    more = sum(map(length, found)) - sum(map(length, apart))
+    assert more == sum(gaps[: max(len(gaps) - most, 0)])

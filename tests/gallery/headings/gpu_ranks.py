@@ -42,6 +42,7 @@ HEADINGS = {
     "where-stacks": "The same hang where torch records nothing",
     "where-simulated": "Three simulated GPUs wait for one that sleeps",
     "where-working": "Nobody waits",
+    "where-recv": "Two ranks wait for what others send them",
     "where-nothing": "Nothing runs",
     "where-silent": "A rank that does not answer",
     "where-1024": "1,024 ranks wait for two",
