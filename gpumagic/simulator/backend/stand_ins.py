@@ -226,6 +226,8 @@ def saving_and_loading(
 def _exchange(wanted: dict[int, Any]) -> None:
     """Exchange objects wherever torch's modules keep them, by their ids."""
     for module in _modules():
+        if wanted.keys().isdisjoint(map(id, tuple(vars(module).values()))):
+            continue  # nearly all: a hundred thousand names
         in_c = module.__name__.startswith("torch._C")  # how others reach torch's C++
         for name, value in tuple(vars(module).items()):
             if id(value) in wanted and not (in_c and not isinstance(value, type)):
@@ -256,7 +258,7 @@ def _forget_what_was_found(function: Any) -> None:
 
 
 def _exchange_in_table(table: Any, wanted: dict[int, Any]) -> None:
-    if not any(id(each) in wanted for each in table):
+    if wanted.keys().isdisjoint(map(id, table)):
         return
     exchanged = [wanted.get(id(each), each) for each in table]
     if isinstance(table, dict):
