@@ -151,7 +151,7 @@ def test_switching_off_twice_is_nothing():
 
 
 def test_torchs_tables_are_filled_once():
-    """Switching on again puts in few kernels: to put in all takes a tenth of a second."""
+    """Switching on again puts in few kernels: to put in all takes long."""
     before = kernels()
     with gpumagic.simulate("h100"):
         during = kernels()
