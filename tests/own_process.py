@@ -2,14 +2,15 @@
 
 A registration with torch lasts as long as the process, and other tests want a torch
 without one. Each process costs seconds before its first test, so files that switch the
-same on share one. So do ranks: they are forked off a process that has imported what
-their program imports. `python -m tests.own_process MODULE COUNT ...` is that process.
+same on share one. Ranks and programs are forked off a process that has imported what
+they import. `python -m tests.own_process MODULE COUNT ...` is that of ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import multiprocessing
 import os
 import signal
@@ -24,7 +25,9 @@ import pytest
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Fork = Callable[[str], str]
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 150
@@ -82,6 +85,56 @@ def why_no_simulator() -> str | None:
     except DeviceError as refusal:
         return refusal.problem
     return None
+
+
+# Each program has a process of its own; its output comes back with how it has ended.
+FORKS = """
+import json, os, signal, sys, tempfile, traceback
+{}
+for line in sys.stdin:
+    with tempfile.TemporaryFile("w+") as said:
+        child = os.fork()
+        if child == 0:
+            signal.alarm({})
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            failed = 0
+            try:
+                exec(json.loads(line), {{"__name__": "__main__"}})
+            except BaseException:
+                traceback.print_exc()
+                failed = 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(failed)
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        print(json.dumps([status, said.read()]), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def forks(beginning: str, env: Mapping[str, str] | None = None) -> Iterator[Fork]:
+    """Run programs that all begin with this, and give what each has printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS.format(beginning, PATIENCE_S)],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def run(program: str) -> str:
+        print(json.dumps(program), file=process.stdin, flush=True)
+        status, said = json.loads(process.stdout.readline())
+        assert status == 0, said
+        return said
+
+    try:
+        yield run
+    finally:
+        process.communicate()
 
 
 def run_ranks(module: str, count: int, *words: object) -> None:

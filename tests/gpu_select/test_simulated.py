@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from tests import own_process
 from tests.gpu_select.test_magic import SHELL
 from tests.notebook.shells import environment
 
@@ -17,48 +16,27 @@ pytest.importorskip("torch")
 USE = "import torch; torch.ones(3, device='sim').sum();"
 
 
-NOTEBOOKS = """
-import json, os, signal, sys
+BEGINNING = """
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from gpumagic.simulator.backend import switch
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        signal.alarm(300)
-        {}
-        tell([cell(each) for each in json.loads(line)])
-        sys.stdout.flush()
-        os._exit(0)
-    if os.waitpid(child, 0)[1] != 0:
-        sys.exit("a notebook has ended")
 """
 
 
 @pytest.fixture(scope="module")
-def notebooks():
-    """A process that has imported torch, and forks for each notebook."""
-    shell = textwrap.indent(textwrap.dedent(SHELL), " " * 8).strip()
-    process = subprocess.Popen(
-        [sys.executable, "-c", NOTEBOOKS.format(shell)],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.communicate()
+def fork():
+    """Runs programs in processes that have imported torch."""
+    with own_process.forks(BEGINNING, environment()) as run:
+        yield run
 
 
 @pytest.fixture
-def cells(notebooks):
+def cells(fork):
     """Runs a notebook, and tells what each cell came to, without any GPU."""
 
     def run(*texts):
-        notebooks.stdin.write(json.dumps(texts) + "\n")
-        notebooks.stdin.flush()
-        return json.loads(notebooks.stdout.readline())
+        tell = f"tell([cell(each) for each in {list(texts)!r}])"
+        return json.loads(fork(textwrap.dedent(SHELL) + tell).splitlines()[-1])
 
     return run
 
