@@ -15,6 +15,13 @@ def box():
         yield machine
 
 
+@pytest.fixture(scope="module")
+def kept_box():
+    """The same, for all tests of a file: they leave nothing on it that matters."""
+    with gpumagic.simulate("2xh100") as machine:
+        yield machine
+
+
 @pytest.fixture(scope="session")
 def fork():
     """Runs programs in processes that have imported torch, and no more of it."""
