@@ -254,7 +254,7 @@ for line in sys.stdin:
 
 
 def test_two_notebooks_that_ask_at_once_get_different_gpus(tmp_path):
-    """In 200 rounds on the same idle GPUs there is not one collision."""
+    """In 60 rounds on the same idle GPUs there is no collision; unlocked, in 20."""
     machine = machine_environment(tmp_path) | {"TMPDIR": str(tmp_path)}
     racers = [
         subprocess.Popen(
@@ -274,7 +274,7 @@ def test_two_notebooks_that_ask_at_once_get_different_gpus(tmp_path):
         return [racer.stdout.readline().strip() for racer in racers]
 
     rounds = []
-    for _ in range(200):
+    for _ in range(60):
         rounds.append(sorted(all_say()))
         assert all_say() == ["released", "released"]
     for racer in racers:
