@@ -1,26 +1,23 @@
 """Traces of several simulated GPUs, which are opened together: all of it is known.
 
 Each process trains and writes its trace; one GPU is slow from a known moment on.
-`python -m tests.gpu_open.torch_simulated_ranks RANK FOLDER` is one of them.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import own_process
+
 torch = pytest.importorskip("torch")
 
 RANKS, SLOW, STEPS = 3, 1, 4
-ROOT = Path(__file__).parents[2]
 
 
-def train(rank, folder):
+def main(rank, _, folder):
     """What each process does."""
     import torch.distributed as dist
     from torch import nn
@@ -28,6 +25,7 @@ def train(rank, folder):
     import gpumagic
     from gpumagic import cuda_sync_time
 
+    folder = Path(folder)
     box = gpumagic.simulate(f"{RANKS}xh100")
     torch.sim.set_device(rank)
     dist.init_process_group(
@@ -59,26 +57,7 @@ def train(rank, folder):
 def folder(tmp_path_factory):
     """Where each rank has left its trace, and what its machine knows."""
     folder = tmp_path_factory.mktemp("ranks")
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"):
-        quiet.pop(name, None)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", __name__, str(rank), str(folder)],
-            cwd=ROOT,
-            env=quiet,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [each.communicate(timeout=150)[0] for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    own_process.run_ranks(__name__, RANKS, folder)
     return folder
 
 
@@ -131,7 +110,3 @@ def test_the_slow_gpu_is_named(report):
     assert slow.waits_s == 0
     assert max(each.waits_s for each in others) == pytest.approx(slow.blamed_s)
     assert all(each.blamed_s == 0 < each.waits_s for each in others)
-
-
-if __name__ == "__main__":
-    train(int(sys.argv[1]), Path(sys.argv[2]))

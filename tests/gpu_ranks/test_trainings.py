@@ -13,10 +13,12 @@ import pytest
 
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
+from tests import own_process
 
 ROOT = Path(__file__).parents[2]
-TRAININGS = Path(__file__).with_name("watched_trainings.py")
+TRAININGS = "tests.gpu_ranks.watched_trainings"
 RANKS, SLOW_S, STEPS = 4, 0.05, 6
+FEW = 2  # ranks of the job that does everything wrong
 LATE = {  # who is slow, and for how long in all
     "plain": (1, STEPS * SLOW_S),
     "accumulates": (2, 2 * STEPS * SLOW_S),
@@ -32,24 +34,11 @@ LATE = {  # who is slow, and for how long in all
 CASES = [*LATE, "sends"]
 
 
-def _torchrun(*job: object, ranks: int = RANKS) -> subprocess.CompletedProcess[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [*torchrun, "--nproc-per-node", str(ranks), *map(str, job)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What the ranks have said of each case: to start them takes longest."""
     folder = tmp_path_factory.mktemp("trainings")
-    ran = _torchrun(TRAININGS, ",".join(CASES), folder)
-    assert ran.returncode == 0, ran.stderr[-6000:]
+    own_process.run_ranks(TRAININGS, RANKS, folder, ",".join(CASES))
     return {
         case: [
             json.loads((folder / f"{case}.{rank}.json").read_text())
@@ -103,6 +92,7 @@ import os, sys, time
 import torch, torch.distributed as dist
 from gpumagic import gpu_ranks
 from gpumagic.errors import GpuMagicError
+from tests import own_process
 
 def refused(call):
     try:
@@ -142,7 +132,15 @@ def misused(
     """A job that does everything wrong."""
     file = tmp_path_factory.mktemp("misused") / "job.py"
     file.write_text(JOB)
-    return _torchrun(file, ranks=3)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*torchrun, "--nproc-per-node", str(FEW), str(file)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def test_misuse_is_refused_on_all_ranks_alike(
@@ -150,15 +148,15 @@ def test_misuse_is_refused_on_all_ranks_alike(
 ) -> None:
     """A watch() too early, or within another one, is refused, and the job goes on."""
     assert misused.returncode == 0, misused.stderr[-4000:]
-    assert misused.stdout.count("no group to meet in") == 3
-    assert misused.stdout.count("is being watched already") == 3
+    assert misused.stdout.count("no group to meet in") == FEW
+    assert misused.stdout.count("is being watched already") == FEW
 
 
 def test_child_of_a_rank_ends_nothing(
     misused: subprocess.CompletedProcess[str],
 ) -> None:
     """A process that a rank forks, and that ends in the block, says nothing for it."""
-    assert "finished: 3" in misused.stdout
+    assert f"finished: {FEW}" in misused.stdout
     assert "Exception ignored" not in misused.stderr
 
 

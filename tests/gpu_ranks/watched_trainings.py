@@ -12,7 +12,6 @@ import datetime as dt
 import hashlib
 import json
 import random
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +20,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -29,7 +36,6 @@ from gpumagic.gpu_ranks import collectives_seen, watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-OUT = Path(sys.argv[2])
 SLOW_S, STEPS, WIDTH = 0.05, 6, 32
 LATE = {  # the rank that is slow, by case
     "plain": 1,
@@ -124,9 +130,6 @@ def clips(mark: Callable[[], None]) -> Any:
 
 def sharded(mark: Callable[[], None]) -> Any:
     """FSDP2: each rank holds a part of each layer, and asks for the others' parts."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = model_of(LATE["sharded"])
     for layer in model:
@@ -143,13 +146,6 @@ def sharded(mark: Callable[[], None]) -> Any:
 
 def tensor_parallel(mark: Callable[[], None]) -> Any:
     """Two by two: layers are cut in two, and each half is on two ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 4))
     model[1].register_forward_hook(lambda *_: late(LATE["tensor_parallel"]))
@@ -170,8 +166,6 @@ def tensor_parallel(mark: Callable[[], None]) -> Any:
 
 def pipeline(mark: Callable[[], None]) -> Any:
     """Each rank holds a layer, and sends what comes out to the next one."""
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
     rank, size = dist.get_rank(), dist.get_world_size()
     layer = nn.Linear(WIDTH, WIDTH)
     layer.register_forward_hook(lambda *_: late(LATE["pipeline"]))
@@ -321,11 +315,31 @@ def compared(case: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the cases that are named on the command line."""
+def store_of(rank: int, count: int, folder: Path) -> dist.TCPStore:
+    """A server on rank 0, as under torchrun, on a port that is free."""
+    port = folder / "port"
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, count, True, wait_for_workers=False)
+        (folder / "port.new").write_text(str(store.port))
+        (folder / "port.new").rename(port)
+        return store
+    while not port.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(port.read_text()), count, False)
+
+
+def main(rank: int, count: int, out: str, cases: str) -> None:
+    """Run these cases as one of the ranks."""
+    folder = Path(out)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
-    for case in sys.argv[1].split(","):
+    dist.init_process_group(
+        "gloo",
+        store=store_of(rank, count, folder),
+        rank=rank,
+        world_size=count,
+        timeout=dt.timedelta(seconds=60),
+    )
+    for case in cases.split(","):
         said: dict[str, Any] = {}
         work = lambda case=case, said=said: said.update(compared(case))  # noqa: E731
         if case == "in_a_thread":
@@ -334,10 +348,7 @@ def main() -> None:
             thread.join()
         else:
             work()
-        (OUT / f"{case}.{dist.get_rank()}.json").write_text(json.dumps(said))
+        (folder / f"{case}.{rank}.json").write_text(json.dumps(said))
+    dist.barrier()  # the server goes with rank 0
     with contextlib.suppress(RuntimeError):
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

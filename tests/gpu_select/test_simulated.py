@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from tests import own_process
 from tests.gpu_select.test_magic import SHELL
 from tests.notebook.shells import environment
 
@@ -17,22 +16,32 @@ pytest.importorskip("torch")
 USE = "import torch; torch.ones(3, device='sim').sum();"
 
 
-def cells(*texts):
-    """What each cell of a notebook came to, without any GPU."""
-    program = textwrap.dedent(SHELL) + f"tell([cell(each) for each in {list(texts)!r}])"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+BEGINNING = """
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from gpumagic.simulator.backend import switch
+"""
 
 
-def test_simulated_gpus_are_chosen_used_and_put_away():
+@pytest.fixture(scope="module")
+def fork():
+    """Runs programs in processes that have imported torch."""
+    with own_process.forks(BEGINNING, environment()) as run:
+        yield run
+
+
+@pytest.fixture
+def cells(fork):
+    """Runs a notebook, and tells what each cell came to, without any GPU."""
+
+    def run(*texts):
+        tell = f"tell([cell(each) for each in {list(texts)!r}])"
+        return json.loads(fork(textwrap.dedent(SHELL) + tell).splitlines()[-1])
+
+    return run
+
+
+def test_simulated_gpus_are_chosen_used_and_put_away(cells):
     """The choice is open until the first use; switching off undoes what it set."""
     chosen, _, late, same, again, off = cells(
         "%gpu_select 2,0 --simulate 4xh100",
@@ -54,7 +63,7 @@ def test_simulated_gpus_are_chosen_used_and_put_away():
     assert [each["mask"] for each in (chosen, again, off)] == ["2,0", "3", None]
 
 
-def test_a_machine_that_cannot_be_had_changes_nothing():
+def test_a_machine_that_cannot_be_had_changes_nothing(cells):
     """A slip in its name leaves the machine that is on, and the choice made there."""
     _, wrong, after = cells(
         "%gpu_select 2,0 --simulate 4xh100",
@@ -67,7 +76,7 @@ def test_a_machine_that_cannot_be_had_changes_nothing():
     assert "sim:0 is GPU 2, sim:1 is GPU 0" in after["shown"]
 
 
-def test_under_the_name_of_cuda_they_are_called_so():
+def test_under_the_name_of_cuda_they_are_called_so(cells):
     """With `--as-cuda` the device that the user types is cuda:0."""
     seen, limited = cells(
         "%gpu_select none --simulate 2xh100 --as-cuda",
@@ -78,7 +87,7 @@ def test_under_the_name_of_cuda_they_are_called_so():
     assert limited["shown"].startswith("cuda:0 is GPU 1")
 
 
-def test_the_line_that_has_started_a_simulated_machine_is_named():
+def test_the_line_that_has_started_a_simulated_machine_is_named(cells):
     """It is found by the machine itself; one switched on anew has not started."""
     *_, told, anew = cells(
         "%gpu_select 2,0 --simulate 4xh100",
@@ -92,7 +101,7 @@ def test_the_line_that_has_started_a_simulated_machine_is_named():
     assert "Who started CUDA" not in anew["shown"]
 
 
-def test_what_is_tried_too_late_is_no_claim_about_now():
+def test_what_is_tried_too_late_is_no_claim_about_now(cells):
     """A dry run after the first use says what would be and what is."""
     *_, tried = cells("%gpu_select 2 --simulate 4xh100", USE, "%gpu_select 3 --dry-run")
 
@@ -106,7 +115,7 @@ USE_CUDA = "import torch; str(torch.ones(3, device='cuda').device)"
 
 
 @pytest.mark.parametrize("typed", ["%gpu_select 3", "%gpu_select 3 --restart"])
-def test_the_machine_is_had_anew_with_all_of_its_words(typed):
+def test_the_machine_is_had_anew_with_all_of_its_words(typed, cells):
     """The line of the hint keeps --as-cuda, so that the code which says cuda runs."""
     line = "%gpu_select 3 --simulate 4xh100 --as-cuda"
     *_, refused, anew, used = cells(
@@ -123,7 +132,7 @@ def test_the_machine_is_had_anew_with_all_of_its_words(typed):
     assert (used["error"], used["result"]) == (None, "cuda:0")
 
 
-def test_words_that_the_magic_lacks_are_said_by_the_function():
+def test_words_that_the_magic_lacks_are_said_by_the_function(cells):
     """Typed one after the other, both lines of the hint give the same machine."""
     call = "gpumagic.simulate('4xh100', allocator='max_split_size_mb:64')"
     *_, refused, _, anew = cells(
@@ -139,7 +148,7 @@ def test_words_that_the_magic_lacks_are_said_by_the_function():
     assert anew["shown"].startswith("sim:0 is GPU 3")
 
 
-def test_a_restart_is_not_asked_for_where_none_is_needed():
+def test_a_restart_is_not_asked_for_where_none_is_needed(cells):
     """A simulated machine is switched on again instead."""
     *_, refused = cells(
         "%gpu_select 1 --simulate 2xh100", USE, "%gpu_select 0 --restart"
@@ -148,7 +157,7 @@ def test_a_restart_is_not_asked_for_where_none_is_needed():
     assert "%gpu_select 0 --simulate" in refused["error"]
 
 
-def test_without_torch_the_magic_says_what_is_missing():
+def test_without_torch_the_magic_says_what_is_missing(cells):
     """Two lines in place of a traceback, and no machine is on."""
     *_, refused = cells(
         "import sys; sys.modules['torch'] = None", "%gpu_select --simulate h100"
@@ -158,7 +167,7 @@ def test_without_torch_the_magic_says_what_is_missing():
     assert "pip install torch" in refused["error"]
 
 
-def test_the_doctor_says_how_to_have_the_machine_in_use_anew():
+def test_the_doctor_says_how_to_have_the_machine_in_use_anew(cells):
     """Its hint can be typed as it stands, with all of the machine's words."""
     *_, told = cells(
         "%gpu_select --simulate 2xh100 --as-cuda --memory 2GiB", USE_CUDA, "%gpu_doctor"

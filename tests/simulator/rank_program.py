@@ -1,18 +1,16 @@
-"""What each of several processes runs, on gloo and on simulated GPUs, as JSON.
-
-`python -m tests.simulator.rank_program RANK SIZE FOLDER`
-"""
+"""What each of several processes runs, on gloo and on simulated GPUs, as JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import gpumagic
 
@@ -177,9 +175,6 @@ def data_parallel(rank, device, pause):
 
 def sharded(rank, size, device, pause):
     """FSDP2."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh(torch.device(device).type, (size,))
     model = network().to(device)
     for each in model:
@@ -252,12 +247,12 @@ def straggling(rank, size, folder):
         identities = [each.uuid for each in box.driver.inventory().gpus]
         begin("slow", None, rank, size, folder)
         device = f"sim:{torch.sim.current_device()}"
-        x = torch.ones(1024, 1024, device=device)
+        x = torch.ones(512, 512, device=device)
         took = []
         for by in (1, 4):
             with box.slow(gpu=2, by=by):
                 for _ in range(20):
-                    x = x @ x / 1024
+                    x = x @ x / 512
                 with box.trace() as trace:
                     trace.begin()
                     dist.all_reduce(x)
@@ -275,6 +270,7 @@ def straggling(rank, size, folder):
 
 def main(rank, size, folder):
     """Everything, one after another."""
+    folder = Path(folder)
     begin("gloo", "gloo", rank, size, folder)
     expected = everything(rank, size, "cpu")
     dist.destroy_process_group()
@@ -290,7 +286,3 @@ def main(rank, size, folder):
     found = {"expected": expected, "idle": idle, "busy": busy, "slow": straggler}
     found["looked"] = idling(rank, size, folder)
     (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -54,7 +54,7 @@ TOGETHER = {
     ),
     "on and off": ("off", "refusals", "second_machine", "threads_and_forks"),
     "Ctrl-C": ("interrupts", "interrupt_handling"),
-    "torch's own samples": ("autocast", "module_database"),
+    "torch's own samples": ("autocast", "module_database", "operator_database"),
 }
 GROUPS = own_process.groups_beside(__file__, TOGETHER)
 

@@ -27,11 +27,18 @@ with side:
 ]
 
 
+@pytest.fixture(scope="module")
+def in_kernel():
+    """What each cell of a notebook came to."""
+    return see_in_kernel([*CELLS, "box.off()", *IN_CONTAINERS])
+
+
 @pytest.mark.kernel
-@pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
-def test_a_warning_names_the_cell_and_shows_its_line(see):
+@pytest.mark.parametrize("where", ["terminal", "kernel"])
+def test_a_warning_names_the_cell_and_shows_its_line(where, in_kernel):
     """No temporary file of the shell's is named; the line stands below the words."""
-    *_, seen = see(CELLS)
+    cells = see_in_terminal(CELLS) if where == "terminal" else in_kernel
+    seen = cells[len(CELLS) - 1]
 
     first, *_, last = seen.printed.strip().splitlines()
     assert first.startswith("In [3]:3: DataRace: simulated H100 SXM: In [3], line 3 ")
@@ -56,8 +63,8 @@ with streams[1][0]:
 
 
 @pytest.mark.kernel
-def test_a_warning_names_a_stream_in_a_list_as_it_is_typed():
+def test_a_warning_names_a_stream_in_a_list_as_it_is_typed(in_kernel):
     """What it says to type can be typed; odd objects beside it do no harm."""
-    *_, seen = see_in_kernel(IN_CONTAINERS)
+    *_, seen = in_kernel
 
     assert "streams[1][0].wait_stream(" in seen.printed.replace("\n", "")

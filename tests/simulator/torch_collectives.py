@@ -6,43 +6,20 @@ Three processes run `rank_program` once; each test looks at something that they 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests import own_process
+
 RANKS = 3
 _TRAINING = ("DDP", "FSDP2")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each rank found."""
     folder = tmp_path_factory.mktemp("ranks")
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"):
-        quiet.pop(name, None)
-    command = [sys.executable, "-W", "ignore", "-m", "tests.simulator.rank_program"]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(RANKS), str(folder)],
-            cwd=ROOT,
-            env=quiet,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [each.communicate(timeout=150)[0] for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    own_process.run_ranks("tests.simulator.rank_program", RANKS, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

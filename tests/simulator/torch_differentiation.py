@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.simulator.small_models import numbers, on_both
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 
 def polynomial(x):

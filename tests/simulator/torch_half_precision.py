@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -184,7 +184,7 @@ def test_the_driver_sees_what_is_reserved_and_the_context(box):
 def test_memory_marked_for_a_stream_is_kept_for_it(box):
     """A block marked by record_stream has no next owner while the stream works."""
     side = torch.sim.Stream()
-    work = torch.ones(4096, 4096, device="sim")
+    work = torch.ones(2048, 2048, device="sim")
     torch.sim.synchronize()
     x = torch.zeros(4 * MIB, device="sim")
     side.wait_stream(torch.sim.current_stream())

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.simulator.small_models import numbers, on_both
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -12,9 +12,9 @@ import gpumagic
 from tests.simulator.module_surgery import PROGRAMS
 
 
-@pytest.fixture(params=["sim", "cuda"])
+@pytest.fixture(params=["sim", "cuda"], scope="module")
 def device(request):
-    """The simulated device, under either of its names, for one test."""
+    """The simulated device, under either of its names."""
     with gpumagic.simulate("2xh100", as_cuda=request.param == "cuda"):
         yield request.param
 

@@ -150,6 +150,21 @@ def test_switching_off_twice_is_nothing():
         assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]
 
 
+def test_torchs_tables_are_filled_once():
+    """Switching on again puts in few kernels: to put in all takes long."""
+    before = kernels()
+    with gpumagic.simulate("h100"):
+        during = kernels()
+
+    assert during > before
+    assert len(during - before) < len(during) / 10
+
+
+def kernels():
+    """The operators that torch has one of for the device."""
+    return {*torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")}
+
+
 def test_a_machine_that_cannot_be_changes_nothing(monkeypatch):
     """If switching on fails half-way, torch is as it was."""
     from gpumagic.simulator.backend.switch import Switch
@@ -194,6 +209,7 @@ LEFT_OVER = {
     "backward": lambda x: x.sum().backward(),
     "out": lambda x: torch.add(x, x, out=x),
     "a list": lambda x: torch.cat([x, x]),
+    "what is made of others": lambda x: x.new_zeros(2).exp2(),
 }
 
 

@@ -7,9 +7,11 @@ run on both devices from one seed; whatever can be seen of the results must agre
 from __future__ import annotations
 
 import contextlib
+import random
 import string
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -80,6 +82,13 @@ def operators() -> dict[str, list[Any]]:
         "expecttest", reason="torch's operator database needs the package expecttest"
     )
     from torch.testing._internal import common_methods_invocations as database
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
+    # With each sample it looks for a unittest up the stack, and seeds all devices.
+    for module in (common_utils, core):
+        module.extract_test_fn = lambda: None
+    common_utils.set_rng_seed = seed
 
     groups: dict[str, list[Any]] = {group: [] for group in GROUPS}
     for operator in database.op_db:
@@ -259,8 +268,16 @@ def run(operator: Any, sample: tuple[Any, Any, Any], device: str) -> Any:
     first, args, options = sample
     if "device" in options:
         options = {**options, "device": device}
-    torch.manual_seed(0)
+    seed(0)
     return operator(first, *args, **options)
+
+
+def seed(number: int = 1234) -> None:
+    """What `torch.manual_seed` does, which keeps the stack for devices not started."""
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 -- the database draws from it
+    torch.default_generator.manual_seed(number)
+    torch.sim.manual_seed_all(number)
 
 
 def difference_between(expected: Any, got: Any, *, numbers: bool) -> str:

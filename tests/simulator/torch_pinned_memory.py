@@ -13,7 +13,7 @@ import torch
 import gpumagic
 from gpumagic.simulator.backend.race_warnings import DataRace
 
-BUSY = 2048  # a matmul of this size keeps a stream busy for a while
+BUSY = 1024  # a matmul of this size keeps a stream busy for a while
 BYTES = 1 << 24
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gpumagic.simulator.backend import call, generators, host_memory
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 SAMPLERS = {
     "randn": lambda generator: torch.randn(50, device="sim", generator=generator),

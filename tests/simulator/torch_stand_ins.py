@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import subprocess
 import sys
 import types
 
@@ -252,9 +251,9 @@ def test_what_torch_made_itself_belongs_to_the_class_that_stands_in():
 
 
 @pytest.mark.parametrize("as_cuda", [False, True], ids=["sim", "cuda"])
-def test_nothing_is_left_when_it_is_off(as_cuda):
+def test_nothing_is_left_when_it_is_off(as_cuda, fork):
     """Every name and every copy is torch's own again, also of what came meanwhile."""
-    program = f"""
+    fork(f"""
 import sys, types, torch, gpumagic
 with gpumagic.simulate("h100"):
     pass
@@ -275,5 +274,4 @@ assert cuda.Stream is torch.cuda.Stream, cuda.Stream
 assert cuda.current_stream is torch.cuda.current_stream
 folded = torch._dynamo.variables.torch.constant_fold_functions
 assert torch.cuda.is_available in folded
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+""")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-BUSY = 1024  # a matmul of this size keeps a stream busy for a while
+BUSY = 768  # a matmul of this size keeps a stream busy for a while
 BYTES = 1 << 24
 ORIGINAL_SLEEP = time.sleep
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 DTYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -258,7 +258,7 @@ def test_pickling_and_copying():
     assert x.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_mixture_of_devices_is_all_that_is_told(box):
+def test_a_mixture_of_devices_is_all_that_is_told(kept_box):
     """The error has no other one behind it that is of our own making."""
     with pytest.raises(RuntimeError, match="same device") as caught:
         torch.ones(2, device="sim") + torch.ones(2)

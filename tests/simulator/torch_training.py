@@ -59,7 +59,7 @@ WAYS = (
     ("Adafactor", {"foreach": True}),
 )
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 
 def test_a_residual_network():

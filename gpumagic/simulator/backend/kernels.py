@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
-from gpumagic.simulator.backend.operations import COMMON, INDICES, Operation
-from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.operations import INDICES, Operation
+from gpumagic.simulator.backend.refusals import not_simulated, refused_layouts
+from gpumagic.simulator.backend.registration import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,23 +31,32 @@ _FEW_PAIRS = WATCHED_BYTES >> 4
 _FEW_ELEMENTS = 1 << 10
 
 
-def make_kernel(simulation: Simulation, name: str) -> Kernel:
-    """The kernel of one operator; of most, what it needs is looked up at first use."""
-    if name in COMMON:  # a call less for each use
-        return _study(simulation, name)
-    run: Kernel | None = None
+def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
+    """What makes the kernel of an operator, or of all others that come to a key."""
+    by_key = {KEY: _fallback(simulation), **refused_layouts()}
 
-    def kernel(*args: Any, **options: Any) -> Any:
-        __tracebackhide__ = True
-        nonlocal run
-        if run is None:
-            run = _study(simulation, name)
-        return run(*args, **options)
+    def make(name: str) -> Kernel:
+        return by_key.get(name) or study(simulation, name)
 
-    return kernel
+    return make
 
 
-def make_fallback(simulation: Simulation) -> Kernel:
+def study(simulation: Simulation, name: str) -> Kernel:
+    """The kernel of one operator."""
+    operation = Operation(simulation.torch, name)
+    if operation.outs:
+        return IntoOutputs(simulation, operation)
+    general = General(simulation, operation)
+    plain = not (operation.takes_generator or operation.takes_device)
+    writes_at_most_the_first = operation.written in ((), (0,))
+    few = operation.single or operation.several
+    quick = plain and few and writes_at_most_the_first
+    if simulation.poisons or not quick:
+        return general
+    return _quick(simulation, operation, general)
+
+
+def _fallback(simulation: Simulation) -> Kernel:
     """The kernel of all operators that are not torch's own, also of those to come.
 
     Libraries bring kernels for the CPU and for CUDA; that for the CPU computes here.
@@ -64,24 +74,10 @@ def make_fallback(simulation: Simulation) -> Kernel:
                     f"kernel for {name}, which has none for the CPU either",
                     "run this part where there is a real GPU",
                 )
-            run = kernels[name] = _study(simulation, name)
+            run = kernels[name] = study(simulation, name)
         return run(*args, **options)
 
     return kernel
-
-
-def _study(simulation: Simulation, name: str) -> Kernel:
-    operation = Operation(simulation.torch, name)
-    if operation.outs:
-        return IntoOutputs(simulation, operation)
-    general = General(simulation, operation)
-    plain = not (operation.takes_generator or operation.takes_device)
-    writes_at_most_the_first = operation.written in ((), (0,))
-    few = operation.single or operation.several
-    quick = plain and few and writes_at_most_the_first
-    if simulation.poisons or not quick:
-        return general
-    return _quick(simulation, operation, general)
 
 
 def _quick(  # noqa: C901, PLR0915 -- said below

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # One backward pass unwinds through a handful of guards at once. The slots are used
 # in turn and emptied at the end of the pass.
@@ -40,6 +40,8 @@ _SLOTS = 256
 _Slot = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 NAME = "sim"
 MODULE = f"torch.{NAME}"
+KEY = "PrivateUse1"  # of its operators, in torch's tables
+_LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
 # What torch itself asks of a device module, wherever it goes through all of them.
 _NAMES_WHEN_OFF: Mapping[str, Any] = types.MappingProxyType(
     {
@@ -107,32 +109,19 @@ class SimulatedModule(types.ModuleType):
         super().__init__(MODULE, "The simulated GPU of gpumagic, as torch knows it.")
         self._set_aside = set_aside
         self._names: Mapping[str, Any] = _NAMES_WHEN_OFF
-        self._refusal: Any = None
         # What torch may read as long as any simulated tensor lives.
         self.kept: list[bytearray] = []
+        self.routes = Routes()
 
     def offer(self, box: Any, names: Mapping[str, Any] | None) -> None:
         """Offer these names from now on; None: the simulator is off."""
         self.simulated_box = box
         self._names = _NAMES_WHEN_OFF if names is None else names
 
-    def refuse_operations(
-        self, torch: Any, refusal: Callable[..., Any] | None = None
-    ) -> None:
-        """Let whatever is done with tensors that are left say that it is off."""
-        self._refusal = torch.library.Library("_", "IMPL")
-        self._refusal.fallback(refusal or _refuse, "PrivateUse1")
-
     def forked(self) -> None:
         """This process is a child; what its parent had started is lost here."""
         if self.simulated_box is not None:
             self.simulated_box.lose_by_fork()
-
-    def allow_operations(self) -> None:
-        """Let kernels be found again."""
-        if self._refusal is not None:
-            self._refusal._destroy()
-            self._refusal = None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -144,6 +133,62 @@ class SimulatedModule(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted(self._names)
+
+
+class Routes(dict[str, Any]):
+    """The kernels in use, by operator, or by the key of all that have none.
+
+    torch's tables are filled once, with functions that look here: to fill them takes a
+    tenth of a second, and to empty them half of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._make: Callable[[str], Callable[..., Any]] = _refusing
+        self._libraries: tuple[Any, ...] = ()  # torch forgets what nobody holds
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        made = self[name] = self._make(name)
+        return made
+
+    def lead(self, make: Callable[[str], Callable[..., Any]] | None = None) -> None:
+        """Make each kernel by this when it is first needed; None: the simulator is off.
+
+        Whatever is done with tensors that are left then says so.
+        """
+        self.clear()
+        self._make = make or _refusing
+
+    def put_in(self, torch: Any, names: Callable[[], Iterable[str]]) -> None:
+        """Let torch come here for these operators, unless it does already."""
+        if self._libraries:
+            return
+        # torch's own `Library` checks each name at three times the cost of registering
+        # it; here the names come from torch itself.
+        library = torch._C._dispatch_library("IMPL", "aten", KEY, "", 0)
+        for name in names():
+            library.impl(name.removeprefix("aten::"), KEY, self._kernel(name))
+        others = torch.library.Library("_", "IMPL")
+        others.fallback(torch.library.fallthrough_kernel, f"Autocast{KEY}")
+        for key in (KEY, *(f"{layout}{KEY}" for layout in _LAYOUTS)):
+            others.fallback(self._kernel(key), key)
+        self._libraries = library, others
+
+    def _kernel(self, name: str) -> Callable[..., Any]:
+        def kernel(*args: Any, **options: Any) -> Any:
+            __tracebackhide__ = True
+            return self[name](*args, **options)
+
+        return kernel
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    """What says of an operator, or of those that come to a key, that it is off."""
+    namespace, _, operator = name.partition("::")
+    if not operator:
+        return _refuse
+    full = operator if "." in operator else f"{operator}.default"
+    return functools.partial(_refuse, f"{namespace}.{full}")
 
 
 def lies_there(storage: Any) -> bool:

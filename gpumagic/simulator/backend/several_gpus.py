@@ -276,12 +276,8 @@ def _copying_streams(
 def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
     """Refuse by name what would send simulated tensors by gloo."""
     prefix, key = "c10d::", "PrivateUse1"
-    names = [
-        name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith(prefix)
-        and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-    ]
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    names = [name for name in registered if name.startswith(prefix)]
     if not names:
         return
     library = torch.library.Library("c10d", "IMPL")

@@ -26,6 +26,7 @@ _ABSENT: Any = object()
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 _ATTRIBUTES_OF_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CACHED = type(functools.cache(len))
+_HIDING = {staticmethod, classmethod, _CACHED}  # what may hold a function inside
 _TABLES = ("torch._dynamo.variables.", "torch._dynamo.trace_rules")
 
 
@@ -225,12 +226,17 @@ def saving_and_loading(
 
 def _exchange(wanted: dict[int, Any]) -> None:
     """Exchange objects wherever torch's modules keep them, by their ids."""
-    for module in _modules():
+    modules = [*_modules()]
+    for module in modules:
+        if wanted.keys().isdisjoint(map(id, tuple(vars(module).values()))):
+            continue  # nearly all: they have a hundred thousand names
         in_c = module.__name__.startswith("torch._C")  # how others reach torch's C++
         for name, value in tuple(vars(module).items()):
             if id(value) in wanted and not (in_c and not isinstance(value, type)):
                 setattr(module, name, wanted[id(value)])
-    for module in _modules("torch._dynamo."):
+    for module in modules:
+        if not module.__name__.startswith("torch._dynamo."):
+            continue
         for value in tuple(vars(module).values()):
             if isinstance(value, type) and value.__module__ == module.__name__:
                 _exchange_in_class(value, wanted)
@@ -240,6 +246,10 @@ def _exchange(wanted: dict[int, Any]) -> None:
 
 
 def _exchange_in_class(where: type, wanted: dict[int, Any]) -> None:
+    values = tuple(vars(where).values())
+    plain = _HIDING.isdisjoint(map(type, values))
+    if plain and wanted.keys().isdisjoint(map(id, values)):
+        return
     for name, value in tuple(vars(where).items()):
         inner = getattr(value, "__func__", value)
         if id(value) in wanted:
@@ -256,7 +266,7 @@ def _forget_what_was_found(function: Any) -> None:
 
 
 def _exchange_in_table(table: Any, wanted: dict[int, Any]) -> None:
-    if not any(id(each) in wanted for each in table):
+    if wanted.keys().isdisjoint(map(id, table)):
         return
     exchanged = [wanted.get(id(each), each) for each in table]
     if isinstance(table, dict):
@@ -265,7 +275,7 @@ def _exchange_in_table(table: Any, wanted: dict[int, Any]) -> None:
     (table.extend if isinstance(table, list) else table.update)(exchanged)
 
 
-def _modules(beginning: str = "torch.") -> Iterator[Any]:
+def _modules() -> Iterator[Any]:
     for name, module in tuple(sys.modules.items()):
-        if name.startswith(beginning) and type(module) is types.ModuleType:
+        if name.startswith("torch.") and type(module) is types.ModuleType:
             yield module

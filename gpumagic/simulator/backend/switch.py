@@ -13,7 +13,10 @@ from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.attention import attention_kernels
 from gpumagic.simulator.backend.attention_choice import attention_entry
-from gpumagic.simulator.backend.autocast import KEY, CastWeights, autocast_kernels
+from gpumagic.simulator.backend.autocast import (
+    KEY as AUTOCAST,
+)
+from gpumagic.simulator.backend.autocast import CastWeights, autocast_kernels
 from gpumagic.simulator.backend.generators import (
     Generator,
     RandomState,
@@ -22,8 +25,8 @@ from gpumagic.simulator.backend.generators import (
 )
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
-from gpumagic.simulator.backend.kernels import make_fallback, make_kernel
-from gpumagic.simulator.backend.operations import names_to_register
+from gpumagic.simulator.backend.kernels import kernels_on, study
+from gpumagic.simulator.backend.operations import COMMON, names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
     pinning_factories,
@@ -37,9 +40,8 @@ from gpumagic.simulator.backend.refusals import (
     refuse_in_child,
     refused_everywhere,
     refused_kernels,
-    refused_layouts,
 )
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.registration import KEY, NAME
 from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
 from gpumagic.simulator.backend.simulation import finishing
 from gpumagic.simulator.backend.stand_ins import (
@@ -54,12 +56,11 @@ from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
 from gpumagic.simulator.backend.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
-_KEY = "PrivateUse1"
 # Others are names for bits, which nothing can be copied to.
 _TYPES_COPIED = re.compile(
     r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
@@ -91,8 +92,7 @@ class Switch:
             undo.callback(self._weights.clear)
             classes = make_classes(simulation)
             torch_sim = TorchSim(simulation, classes)
-            self._module.allow_operations()
-            undo.callback(self._module.refuse_operations, torch)
+            undo.callback(self._module.routes.lead)
             self._register_kernels(undo, flights)
             stand_ins = StandIns(torch, undo)
             for target, replacements in self._replacements(classes, torch_sim):
@@ -123,9 +123,8 @@ class Switch:
     def forbid(self) -> None:
         """In a forked child, let every operation say that the device is lost."""
         self._library.clear()
-        self._others._destroy()
+        self._module.routes.lead(lambda _: refuse_in_child)
         self._module.make_storage = refuse_in_child
-        self._module.refuse_operations(self._torch, refuse_in_child)
 
     def _replacements(
         self, classes: Classes, torch_sim: TorchSim
@@ -170,13 +169,14 @@ class Switch:
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
         }
+        routes = self._module.routes
+        routes.lead(kernels_on(simulation))
+        routes.put_in(torch, lambda: _routed(torch, own))
         library = _Library(torch, undo)
-        for name in names_to_register(torch):
-            short = name.removeprefix("aten::")
-            if short not in own:
-                library.put(short, make_kernel(simulation, name), _KEY)
+        for name in COMMON:  # a call less for each use
+            library.put(name.removeprefix("aten::"), study(simulation, name), KEY)
         for short, kernel in own.items():
-            library.put(short, kernel, _KEY)
+            library.put(short, kernel, KEY)
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
             **attention_entry(simulation),
@@ -184,7 +184,7 @@ class Switch:
             "_has_compatible_shallow_copy_type": holds_either(torch),
         }
         for short, kernel in above.items():
-            for key in (_KEY, f"Autograd{_KEY}"):
+            for key in (KEY, f"Autograd{KEY}"):
                 library.put(short, kernel, key)
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
@@ -192,15 +192,7 @@ class Switch:
         for short, kernel in autocast_kernels(
             torch, simulation.device_type, self._weights
         ):
-            library.put(short, kernel, KEY)
-        self._others = torch.library.Library("_", "IMPL")
-        undo.callback(self._others._destroy)
-        self._others.fallback(make_fallback(simulation), _KEY)
-        everything = torch.library.Library("_", "IMPL")
-        undo.callback(everything._destroy)
-        everything.fallback(torch.library.fallthrough_kernel, KEY)
-        for key, refusal in refused_layouts().items():
-            everything.fallback(refusal, key)
+            library.put(short, kernel, AUTOCAST)
         self._library = library
 
     # ------------------------------------------------------------ other parts
@@ -264,6 +256,13 @@ class Switch:
         storage = simulation.place(twin, gpu).untyped_storage()
         storage._gpumagic.plain = False
         return storage
+
+
+def _routed(torch: Any, own: Mapping[str, Any]) -> Iterator[str]:
+    """Operators whose kernels are looked up at each use; the others' are in torch."""
+    for name in names_to_register(torch):
+        if name not in COMMON and name.removeprefix("aten::") not in own:
+            yield name
 
 
 class _Library:
