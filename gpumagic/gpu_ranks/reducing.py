@@ -298,18 +298,21 @@ def _store(prefix: str) -> Any:
     return distributed.PrefixStore(prefix, common)
 
 
-def summed_on_engine(said: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+def summed_on_engine(
+    said: Mapping[str, Any], key: str, store: Any
+) -> dict[str, Any] | None:
     """The sums of what an engine did; None where it is to be sent whole.
 
     Args:
         said: The whole answer.
 
         key: For each cell another one.
+
+        store: A part of the group's, for this cell alone.
     """
     distributed = sys.modules["torch.distributed"]
     try:
         rank, size = distributed.get_rank(), distributed.get_world_size()
-        store = _store(f"gpumagic/sums/{key}")
         return summed(said, _Engines(rank, size, store, key), Others(_PATIENCE_S))
     # Then all is sent, as it is of few ranks. The cell has ended when Ctrl-C comes, so
     # it is the waiting that is to end, in a group that others may be elsewhere in.
