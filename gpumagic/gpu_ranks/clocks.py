@@ -71,14 +71,13 @@ def compare(
 
 def _ask(rank: int, group: Any, rounds: int) -> Offset:
     import torch
-    import torch.distributed as dist
 
     slot = torch.zeros(1, dtype=torch.int64)
     best: tuple[int, int] | None = None
     for _ in range(rounds):
         asked_ns = now_ns()
-        dist.send(slot, rank, group=group)
-        dist.recv(slot, rank, group=group)
+        group.send([slot], rank, 0).wait()
+        group.recv([slot], rank, 0).wait()
         answered_ns = now_ns()
         this = _round(asked_ns, int(slot.item()), answered_ns)
         best = this if best is None else min(best, this)
@@ -87,13 +86,12 @@ def _ask(rank: int, group: Any, rounds: int) -> Offset:
 
 def _answer(group: Any, rounds: int) -> None:
     import torch
-    import torch.distributed as dist
 
     slot = torch.zeros(1, dtype=torch.int64)
     for _ in range(rounds):
-        dist.recv(slot, 0, group=group)
+        group.recv([slot], 0, 0).wait()
         slot[0] = now_ns()
-        dist.send(slot, 0, group=group)
+        group.send([slot], 0, 0).wait()
 
 
 class ByStore:

@@ -280,7 +280,7 @@ def _all_came(store: Any, key: str, ranks: int, within_s: float) -> bool:
     again and again. Where that takes long they look up now and then, for Ctrl-C.
     """
     until_s, everybody = time.monotonic() + within_s, f"{key}, all"
-    came = store.add(key, 1) >= ranks
+    came: bool = store.add(key, 1) >= ranks
     if came:
         store.set(everybody, "")
     while not came and (left_s := until_s - time.monotonic()) > 0:

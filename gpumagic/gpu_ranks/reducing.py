@@ -274,6 +274,26 @@ class _Engines:
         return _of_engine[0].group
 
 
+def bare_group(store: Any, rank: int, size: int, timeout: dt.timedelta) -> Any:
+    """A group of gloo's that torch's own list does not have.
+
+    Where a rank does not come to it, the names that groups get stay the same on all:
+    torch counts what is on its list, also what was never made.
+
+    Args:
+        store: For this group alone.
+
+        rank: This one.
+
+        size: How many there are.
+
+        timeout: For how long others are waited for, then and later.
+    """
+    import torch.distributed as dist
+
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
 def connect(word: str, timeout: dt.timedelta = _CONNECTING) -> None:
     """Make a group beside that of this process, with all of its ranks.
 
@@ -286,9 +306,7 @@ def connect(word: str, timeout: dt.timedelta = _CONNECTING) -> None:
 
     _of_engine.clear()
     store = _store(f"gpumagic/beside/{word}")
-    group = dist.ProcessGroupGloo(
-        store, dist.get_rank(), dist.get_world_size(), timeout
-    )
+    group = bare_group(store, dist.get_rank(), dist.get_world_size(), timeout)
     _of_engine.append(_Beside(weakref.ref(dist.group.WORLD), word, group))
 
 
