@@ -347,9 +347,9 @@ class Engines:
             which = f"{'engine' if count == 1 else 'engines'} {_listed(targets)}"
             return f"restart {which}, then `%gpu_ranks group`"
         return (
-            f"{rc}.send_signal(9, {list(targets)}); "
             f"{rc}.cluster.start_engines_sync(n={count}); "
-            f"{rc}.wait_for_engines({len(self.client.ids)})"
+            f"{rc}.wait_for_engines({len(self.client.ids) + count}); "
+            f"{rc}.send_signal(9, {list(targets)})"
         )
 
     def forget(self, asked: Asked) -> None:
