@@ -25,7 +25,7 @@ from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
 
@@ -39,11 +39,16 @@ HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 _MISSING = ("ModuleNotFoundError", "ImportError")
 
 
-def client_in(namespace: Mapping[str, Any]) -> Any:
-    """The cluster's client among the names of a notebook; the newest of several.
+def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
+    """The cluster's client among the names of a notebook.
 
     Args:
         namespace: The names.
+
+        chosen: The one that `%px` uses, if any: of several clusters it counts.
+
+    Raises:
+        GpuMagicError: There is none, or one of several, and nobody has chosen.
     """
     package = sys.modules.get("ipyparallel")
     if package is None and not _is_installed():
@@ -56,14 +61,37 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
             "there is no cluster here: ipyparallel has not been imported",
             "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
-    clients = (_client_of(value, package) for value in list(namespace.values()))
-    found = [each for each in clients if each is not None]
+    clients = (
+        (name, _client_of(value, package)) for name, value in [*namespace.items()]
+    )
+    every = {name: client for name, client in clients if client is not None}
+    # What begins with "_" is mostly what cells have shown, kept by IPython.
+    found = {name: its for name, its in every.items() if name[0] != "_"} or every
+    if any(client is chosen for client in found.values()):
+        return chosen
+    clusters = {_cluster_of(its): name for name, its in found.items() if its.ids}
+    if len(clusters) > 1:
+        names = list(clusters.values())
+        raise GpuMagicError(
+            f"there are {len(names)} clusters here: {listed(names)}",
+            f"{names[-1]}.activate() chooses one, as for %px",
+        )
+    if clusters:
+        return found[next(iter(clusters.values()))]
     if not found:
         raise GpuMagicError(
             "no variable holds a client of a cluster",
             "rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
-    return found[-1]
+    return list(found.values())[-1]
+
+
+def _cluster_of(client: Any) -> Hashable:
+    """The same for all clients of one cluster."""
+    told = getattr(client, "_config", None)
+    return (
+        told.get("registration", id(client)) if isinstance(told, dict) else id(client)
+    )
 
 
 def _is_installed() -> bool:

@@ -89,8 +89,10 @@ class Notebook:
         return words[options.word](engines, options)
 
     def _engines_here(self) -> Engines:
-        """Those of the newest client; what was known of another is forgotten."""
-        client = client_in(self._shell.user_ns)
+        """Those of the cluster here; what was known of another is forgotten."""
+        of_px = self._shell.magics_manager.registry.get("ParallelMagics")
+        chosen = getattr(getattr(of_px, "view", None), "client", None)
+        client = client_in(self._shell.user_ns, chosen)
         if self._engines is None or self._engines.client is not client:
             self._engines = Engines(client)
             self._last, self._open, self._warm = None, [], set()
