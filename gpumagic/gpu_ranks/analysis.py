@@ -107,7 +107,7 @@ def of_answers(
         if few
         else tuple(each.peak_bytes for each in memory if each.peak_bytes is not None),
         names=tuple((name, e.names) for name, e in sorted(done.items()) if e.names),
-        group_died=_group_died(done, unfinished),
+        group_died=_group_died([*done.values(), *sums.values()], unfinished),
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),
     )
@@ -125,11 +125,11 @@ def _seats_in(done: Mapping[int, Done], sums: Mapping[int, Sums]) -> tuple[Seat,
 
 
 def _group_died(
-    done: Mapping[int, Done], unfinished: Sequence[Unfinished]
+    came: Iterable[Done | Sums], unfinished: Sequence[Unfinished]
 ) -> str | None:
     """Why a group cannot be used any more: it does without none of its ranks."""
     died = next((each for each in unfinished if each.why == "died"), None)
-    grouped = any(each.seat.rank is not None for each in done.values())
+    grouped = any(each.seat and each.seat.rank is not None for each in came)
     return f"rank {died.name} died" if died is not None and grouped else None
 
 

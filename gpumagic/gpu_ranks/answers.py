@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
+FREE = "gpumagic_free_request"  # what an engine is told beside the line that it runs
 VERSION = 1
 MOST_BYTES = 2_000_000
 MOST_COLLECTIVES = 20_000

@@ -75,7 +75,6 @@ def compare(
 
 def _ask(rank: int, group: Any, rounds: int, until_s: float) -> Offset:
     import torch
-    import torch.distributed as dist
 
     found: list[tuple[int, int]] = []
     is_last = False
@@ -83,8 +82,8 @@ def _ask(rank: int, group: Any, rounds: int, until_s: float) -> Offset:
         is_last = len(found) + 1 >= rounds or time.monotonic() >= until_s
         slot = torch.tensor([is_last], dtype=torch.int64)
         asked_ns = now_ns()
-        dist.send(slot, rank, group=group)
-        dist.recv(slot, rank, group=group)
+        group.send([slot], rank, 0).wait()
+        group.recv([slot], rank, 0).wait()
         found.append(_round(asked_ns, int(slot.item()), now_ns()))
     took_ns, offset_ns = min(found)
     return Offset(offset_ns, took_ns // 2 + 1)
@@ -93,15 +92,14 @@ def _ask(rank: int, group: Any, rounds: int, until_s: float) -> Offset:
 def _answer(group: Any) -> None:
     """Until it is asked for the last time."""
     import torch
-    import torch.distributed as dist
 
     slot = torch.zeros(1, dtype=torch.int64)
     is_last = False
     while not is_last:
-        dist.recv(slot, 0, group=group)
+        group.recv([slot], 0, 0).wait()
         is_last = bool(slot.item())
         slot[0] = now_ns()
-        dist.send(slot, 0, group=group)
+        group.send([slot], 0, 0).wait()
 
 
 class ByStore:

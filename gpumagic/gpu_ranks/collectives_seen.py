@@ -68,7 +68,7 @@ def is_recorded() -> bool:
 
     It knows of no group before the first call of one.
     """
-    return bool(numbers()) and ring() > 0
+    return flight_recorder.knows_a_group() and ring() > 0
 
 
 def ring() -> int:
@@ -110,23 +110,15 @@ class Seen:
     Args:
         since_ns: When that is, by the clock of the recorder.
 
-        without: The name of a group that does not count.
-
         most: How many are kept; what comes later is not known.
 
         schedule: Shared with the other ranks of the job.
     """
 
     def __init__(
-        self,
-        since_ns: int,
-        without: str | None,
-        *,
-        most: int,
-        schedule: Schedule | None = None,
+        self, since_ns: int, *, most: int, schedule: Schedule | None = None
     ) -> None:
         self._since_ns = since_ns
-        self._without = without
         self._most = most
         self._schedule = schedule or Alone()
         self._began_s = time.monotonic()
@@ -228,7 +220,7 @@ class Seen:
 
     def _row(self, entry: Mapping[str, Any]) -> Row | None:
         group = flight_recorder.group_of(entry)
-        if entry.get("is_p2p") or group in {"", self._without}:
+        if entry.get("is_p2p") or group == "":
             return None
         # Gloo counts what only two have to do with, and records it not.
         call = int(entry.get("op_id", 0))

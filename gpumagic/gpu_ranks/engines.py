@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import signal
 import sys
 import threading
@@ -19,11 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage
-from gpumagic.gpu_ranks.answers import MIME, VERSION, Alive, read
+from gpumagic.gpu_ranks.answers import FREE, MIME, VERSION, Alive, read
 from gpumagic.gpu_ranks.records import Unfinished
+from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
 
@@ -33,14 +35,20 @@ _PAUSE_S = 0.005
 _ENDS_S = 0.2
 _ANSWERS_S = 10.0  # the controller, of itself
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
+HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 _MISSING = ("ModuleNotFoundError", "ImportError")
 
 
-def client_in(namespace: Mapping[str, Any]) -> Any:
-    """The cluster's client among the names of a notebook; the newest of several.
+def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
+    """The cluster's client among the names of a notebook.
 
     Args:
         namespace: The names.
+
+        chosen: The one that `%px` uses, if any: of several clusters it counts.
+
+    Raises:
+        GpuMagicError: There is none, or one of several, and nobody has chosen.
     """
     package = sys.modules.get("ipyparallel")
     if package is None and not _is_installed():
@@ -53,14 +61,37 @@ def client_in(namespace: Mapping[str, Any]) -> Any:
             "there is no cluster here: ipyparallel has not been imported",
             "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
-    clients = (_client_of(value, package) for value in list(namespace.values()))
-    found = [each for each in clients if each is not None]
+    clients = (
+        (name, _client_of(value, package)) for name, value in [*namespace.items()]
+    )
+    every = {name: client for name, client in clients if client is not None}
+    # What begins with "_" is mostly what cells have shown, kept by IPython.
+    found = {name: its for name, its in every.items() if name[0] != "_"} or every
+    if any(client is chosen for client in found.values()):
+        return chosen
+    clusters = {_cluster_of(its): name for name, its in found.items() if its.ids}
+    if len(clusters) > 1:
+        names = list(clusters.values())
+        raise GpuMagicError(
+            f"there are {len(names)} clusters here: {listed(names)}",
+            f"{names[-1]}.activate() chooses one, as for %px",
+        )
+    if clusters:
+        return found[next(iter(clusters.values()))]
     if not found:
         raise GpuMagicError(
             "no variable holds a client of a cluster",
             "rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
-    return found[-1]
+    return list(found.values())[-1]
+
+
+def _cluster_of(client: Any) -> Hashable:
+    """The same for all clients of one cluster."""
+    told = getattr(client, "_config", None)
+    return (
+        told.get("registration", id(client)) if isinstance(told, dict) else id(client)
+    )
 
 
 def _is_installed() -> bool:
@@ -88,13 +119,16 @@ class Asked:
 
         began_s: When they were asked.
 
-        interrupted: Whether Ctrl-C was sent to those that were running.
+        interrupted: Those that were running when Ctrl-C was sent, and so got it.
+
+        interrupted_s: When that was; None if it was not.
     """
 
     results: dict[int, Any]
     names: dict[int, int] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
-    interrupted: bool = False
+    interrupted: tuple[int, ...] = ()
+    interrupted_s: float | None = None
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -138,6 +172,12 @@ class Asked:
             if engine not in self._last and not (result.ready() and _failed(result))
         ]
 
+    def _is_deaf(self, engine: int) -> bool:
+        """Whether Ctrl-C has been sent to it for so long that it should be back."""
+        sent_s = self.interrupted_s
+        had_time = sent_s is not None and time.monotonic() - sent_s > HEARS_S
+        return had_time and engine in self.interrupted
+
     def said(self, engine: int) -> dict[str, Any]:
         """What an engine has answered, as it came; empty without an answer."""
         said = self._last.get(engine)
@@ -162,7 +202,7 @@ class Asked:
                 return replace(unfinished, line=last_word.line)
             return unfinished
         if isinstance(last_word, Alive):
-            return replace(last_word, deaf=self.interrupted)
+            return replace(last_word, deaf=self._is_deaf(engine))
         if last_word is not None:
             return last_word
         ended = "it ended without an answer" if result.ready() else "no answer yet"
@@ -193,6 +233,23 @@ def _failed(result: Any) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
+class _Asking(threading.Thread):
+    """Waits for what may never come; without an answer where asking has failed.
+
+    Args:
+        ask: Gives the answer.
+    """
+
+    def __init__(self, ask: Callable[[], dict[Any, Any]]) -> None:
+        super().__init__(name="gpumagic-asking", daemon=True)
+        self._ask = ask
+        self.said: dict[Any, Any] | None = None
+
+    def run(self) -> None:
+        with contextlib.suppress(Exception):  # the client is closed, or has no engines
+            self.said = self._ask()
+
+
 class Engines:
     """Those of one cluster.
 
@@ -208,6 +265,7 @@ class Engines:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.names: dict[int, int] = {}
+        self._asking: _Asking | None = None
 
     def chosen(self, on: str | None) -> list[int]:
         """Some of them, as typed: 0,2 or 0-3; all without a word."""
@@ -239,21 +297,23 @@ class Engines:
         return [e for e in targets if said.get(e, {}).get("queue") or e in own]
 
     def _queues(self, targets: Sequence[int]) -> dict[Any, Any]:
-        """What the controller says; ipyparallel would wait for it without an end."""
-        said: list[dict[Any, Any]] = []
+        """What the controller says; ipyparallel would wait for it without an end.
 
-        def ask() -> None:
-            said.append(self.client.queue_status(list(targets)))
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(_ANSWERS_S)
-        if not said:
-            raise GpuMagicError(
-                "the cluster does not answer: it was stopped, or its host is gone",
-                "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
-            )
-        return said[0]
+        As long as it owes an answer it is asked nothing more: one thread waits for it.
+        """
+        until_s = time.monotonic() + _ANSWERS_S
+        if self._asking is not None:
+            self._asking.join(_ANSWERS_S)
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = _Asking(lambda: self.client.queue_status(list(targets)))
+            self._asking.start()
+            self._asking.join(max(0.0, until_s - time.monotonic()))
+            if self._asking.said is not None:
+                return self._asking.said
+        raise GpuMagicError(
+            "the cluster does not answer: it was stopped, or its host is gone",
+            "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
+        )
 
     def ask(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
@@ -285,14 +345,50 @@ class Engines:
     def interrupt(self, asked: Asked) -> None:
         """Send Ctrl-C to those that still run."""
         if targets := asked.running:
-            asked.interrupted = True
+            asked.interrupted_s = time.monotonic()
+            asked.interrupted = tuple(targets)
             self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
+
+    def free(self, targets: Sequence[int]) -> None:
+        """Have engines end what they wait for in their groups.
+
+        It is done beside the line that waits, in the thread by which an engine hears
+        of signals; ipyparallel has that way for itself alone. Without it they wait on.
+        """
+        send = getattr(self.client, "_send_control_request", None)
+        if send is not None:
+            with contextlib.suppress(OSError, IndexError):  # one of them is gone
+                send(list(targets), FREE, {}, block=False)
+
+    def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
+        """What to type so that others come in the place of some engines.
+
+        Args:
+            targets: Which ones.
+
+            namespace: The names of the notebook, among which is the client's.
+        """
+        there = getattr(self.client, "cluster", None) is not None
+        names = (name for name, value in namespace.items() if value is self.client)
+        rc, count = next(names, None), len(targets)
+        if rc is None or not there:
+            which = f"{'engine' if count == 1 else 'engines'} {_listed(targets)}"
+            return f"restart {which}, then `%gpu_ranks group`"
+        return (
+            f"{rc}.cluster.start_engines_sync(n={count}); "
+            f"{rc}.wait_for_engines({len(self.client.ids) + count}); "
+            f"{rc}.send_signal(9, {list(targets)})"
+        )
 
     def forget(self, asked: Asked) -> None:
         """Let ipyparallel forget what has been shown: it keeps all that ever came."""
         ended = [result for result in asked.results.values() if result.ready()]
         with contextlib.suppress(RuntimeError, ValueError):  # it still runs, or is gone
             self.client.purge_local_results(ended)
+
+
+def _listed(engines: Sequence[int]) -> str:
+    return listed([str(each) for each in engines])
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:
@@ -316,16 +412,24 @@ def _range(part: str, there: Sequence[int]) -> list[int]:
     return found
 
 
-def wait_for(asked: Asked, *, each_moment: Callable[[], object] = lambda: None) -> None:
+def wait_for(
+    asked: Asked,
+    *,
+    each_moment: Callable[[], object] = lambda: None,
+    within_s: float = math.inf,
+) -> None:
     """Wait until each engine has answered, or has ended without an answer.
 
     Args:
         asked: What was asked.
 
         each_moment: Called again and again meanwhile.
+
+        within_s: For how long at most.
     """
     ended_s: float | None = None
-    while True:
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
         asked.news()
         each_moment()
         if not asked.awaited:

@@ -78,19 +78,6 @@ def simulated_wait_s() -> float | None:
     return None if wait is None else time.monotonic() - wait.since_s
 
 
-def without_group(told: dict[str, Any], name: str | None) -> dict[str, Any]:
-    """The same without what belongs to one group.
-
-    Args:
-        told: What `flight` said.
-
-        name: Of the group.
-    """
-    rows = {key: told[key] for key in ("under_way", "last")}
-    kept = {key: [row for row in its if row[0] != name] for key, its in rows.items()}
-    return told | kept
-
-
 def group_timeout_s() -> float | None:
     """How long the group of all ranks lets one wait; None if unknown."""
     groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
@@ -142,6 +129,11 @@ def numbers() -> dict[str, Numbers] | None:
         name: Numbers(call.number, waits_in.get(name, call.number + 1) - 1)
         for name, call in tuple(roll.last.items())
     }
+
+
+def knows_a_group() -> bool:
+    """Whether anything was recorded at all, if only of a group of our own."""
+    return bool(_status()) or bool(numbers())
 
 
 def calls() -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, clocks, reducing
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.collectives_seen import numbers
-from gpumagic.gpu_ranks.flight_recorder import flight, simulated_wait_s, without_group
+from gpumagic.gpu_ranks.flight_recorder import flight, simulated_wait_s
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -79,11 +79,6 @@ class Ranks:
         return self.group
 
     @property
-    def group_name(self) -> str | None:
-        """What recorders call the group beside."""
-        return None if self.group is None else str(self.group.group_name)
-
-    @property
     def several_clocks(self) -> bool:
         """Whether they have to be put together."""
         return len(set(self.clocks)) > 1
@@ -119,7 +114,7 @@ def meet(patience_s: float) -> Ranks:
     with contextlib.suppress(Exception):
         ranks.store.wait(everyone, patience)
         ranks.clocks = [str(ranks.heard(_CLOCK, each)) for each in range(size)]
-        ranks.group = distributed.new_group(backend="gloo", timeout=patience)
+        ranks.group = reducing.bare_group(ranks.store, rank, size, patience)
         ranks.offsets = clocks.compare(ranks.clocks, ranks.group, rank)
         start_together(ranks)  # recorders know of nobody before the first call
     return ranks
@@ -132,7 +127,7 @@ def start_together(ranks: Ranks) -> None:
     """
     if ranks.group is not None:
         with contextlib.suppress(Exception):
-            sys.modules["torch.distributed"].barrier(group=ranks.group)
+            ranks.group.barrier().wait()
 
 
 def _group() -> Any:
@@ -144,10 +139,8 @@ def _group() -> Any:
 
 
 def part(ranks: Ranks) -> None:
-    """End what is our own; on failure nothing of the job's changes."""
-    if ranks.group is not None:
-        with contextlib.suppress(Exception):
-            sys.modules["torch.distributed"].destroy_process_group(ranks.group)
+    """End what is our own, which is among the job's groups nowhere."""
+    ranks.group = None
 
 
 def _store(distributed: Any, rank: int) -> Any:
@@ -225,7 +218,7 @@ class Thread:
         elif now_s - self._since_s >= self._hang_s and self._has_more_to_say():
             # To ask for more than numbers is dear: once, where nothing goes on.
             said = self._where.said() | {"flight": flight()}
-            self._stuck = self._without_ours(said)
+            self._stuck = said
             self._ranks.store.add(_NEWS, 1)
         self._say()
         if self._ranks.rank == 0:
@@ -248,17 +241,13 @@ class Thread:
                 "last": [
                     [group, number, ""]
                     for group, number in self._numbers.items()
-                    if number >= 0 and group != self._ranks.group_name
+                    if number >= 0
                 ],
             },
         }
         since_s = time.monotonic() - self._since_s
         beat = {"beats": self._beats, "left": left, "since_s": since_s}
         self._ranks.say(_BEAT, said | beat)
-
-    def _without_ours(self, said: dict[str, Any]) -> dict[str, Any]:
-        told = said.get("flight") or {"under_way": [], "last": []}
-        return said | {"flight": without_group(told, self._ranks.group_name)}
 
     def _hear(self) -> None:
         """On rank 0: who waits for whom, once somebody has called nothing for long."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import gc
 import ipaddress
 import os
 import socket
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +16,8 @@ import psutil
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
-from gpumagic.gpu_ranks import on_rank, reducing
+from gpumagic.gpu_ranks import leaving, on_rank, reducing
+from gpumagic.gpu_ranks.analysis import MOST_TOLD
 from gpumagic.gpu_ranks.clocks import ByStore
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _LATER = dt.timedelta(
     minutes=30
 )  # with what is asked of the store afterwards, as torch
 _TOGETHER_S = 1.0  # then a cell begins without those that have not come
-_LOOK_S = 0.0005
+_LOOK_UP_S = 1.0
 _NS = 1_000_000_000
 _HERE = "127.0.0.1"
 _NETWORK = "GLOO_SOCKET_IFNAME"
@@ -90,6 +89,16 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     _stores[store.port] = store  # it has to live until `join`
     addresses = [_HERE] if asked["one_host"] else _own_addresses()
     return on_rank.seat(asked["engine"]) | {"addresses": addresses, "port": store.port}
+
+
+def part(asked: dict[str, Any]) -> dict[str, Any]:
+    """Let nobody meet this process any more: there is to be no group.
+
+    Args:
+        asked: `engine`.
+    """
+    _stores.clear()
+    return on_rank.seat(asked["engine"])
 
 
 def reach(asked: dict[str, Any]) -> dict[str, Any]:
@@ -192,8 +201,8 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     _name_network(asked["address"])
     store = _stores.pop(asked["port"], None)  # from here on the group holds it
     try:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leaving.end_group()
+        _cells[:], _over[:] = [[]], []
         on_rank.warm_up()  # a group that there is by then would be held for ever
         if store is None:
             store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
@@ -205,13 +214,15 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         )
         meet_all("gpumagic: joined", asked["world_size"], within_s=60.0)
         dist.barrier()  # the first one connects all with all
-        if asked["world_size"] > asked["most_whole"]:
+        if asked["world_size"] > asked.get("most_whole", MOST_TOLD):
             with contextlib.suppress(Exception):  # then each cell tries it anew
                 reducing.connect(f"port {asked['port']}")
         store.set_timeout(_LATER)
-    except Exception as error:  # noqa: BLE001 -- the user is told, by rank
+    except BaseException as error:
         if not dist.is_initialized():  # others take these for a group that is there
             _put_back(before)
+        if not isinstance(error, Exception):
+            raise
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
     return on_rank.seat(asked["engine"])
 
@@ -222,35 +233,6 @@ def _put_back(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def leave(asked: dict[str, Any]) -> dict[str, Any]:
-    """Leave the group of this process, if there is one: nobody waits for it any more.
-
-    Gloo closes its connections then, and who waits for this rank in C++ is told. A
-    model under DDP that still has a name keeps them open.
-
-    Args:
-        asked: `engine`.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        with contextlib.suppress(Exception):  # broken ones are left all the same
-            distributed.destroy_process_group()
-        _let_go_of_errors(distributed.__name__.replace(".", os.sep))
-        gc.collect()
-    return on_rank.seat(asked["engine"])
-
-
-def _let_go_of_errors(folder: str) -> None:
-    """Clear what the last error has kept of torch's frames: the group is among it."""
-    trace = getattr(sys, "last_traceback", None)
-    within = f"{os.sep}{folder}{os.sep}"
-    while trace is not None:
-        if within in trace.tb_frame.f_code.co_filename:
-            with contextlib.suppress(RuntimeError):  # it still runs
-                trace.tb_frame.clear()
-        trace = trace.tb_next
 
 
 def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks | None:
@@ -274,10 +256,10 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks |
     rank, world_size, _ = on_rank.group()
     if distributed is None or rank is None or world_size != ranks or ranks < 2:
         return None
-    store_of = getattr(distributed.distributed_c10d, "_get_default_store", None)
-    if store_of is None:
+    if not hasattr(distributed.distributed_c10d, "_get_default_store"):
         return None
-    store, box = store_of(), simulated_box()
+    _cells.append([])
+    store, box = noted(), simulated_box()
     if box is not None:
         _let_pass(store, box, key, ranks, within_s)
         return None
@@ -292,14 +274,30 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks |
 
 
 def _all_came(store: Any, key: str, ranks: int, within_s: float) -> bool:
-    """Wait until as many have said under a key that they are there."""
-    until_s = time.monotonic() + within_s
-    store.add(key, 1)
-    # `time.sleep` would move the clock of a simulated machine.
-    pause = threading.Event()
-    while (came := store.add(key, 0)) < ranks and time.monotonic() < until_s:
-        pause.wait(_LOOK_S)
-    return bool(came >= ranks)
+    """Wait until as many have said under a key that they are there.
+
+    The last one says so, and the store wakes the others: none of them has to look
+    again and again. Where that takes long they look up now and then, for Ctrl-C.
+    """
+    until_s, everybody = time.monotonic() + within_s, f"{key}, all"
+    came: bool = store.add(key, 1) >= ranks
+    if came:
+        store.set(everybody, "")
+    while not came and (left_s := until_s - time.monotonic()) > 0:
+        came = _came(store, everybody, min(left_s, _LOOK_UP_S))
+    if came:  # so nobody is in an earlier cell any more
+        _over.extend(key for its in _cells[:-1] for key in its)
+        del _cells[:-1]
+    return came
+
+
+def _came(store: Any, key: str, within_s: float) -> bool:
+    """Whether something is said in time; a store that is gone raises."""
+    try:
+        store.wait([key], dt.timedelta(seconds=within_s))
+    except RuntimeError:  # of each version another kind
+        return bool(store.check([key]))
+    return True
 
 
 def _let_pass(store: Any, box: Any, key: str, ranks: int, within_s: float) -> None:
@@ -310,6 +308,55 @@ def _let_pass(store: Any, box: Any, key: str, ranks: int, within_s: float) -> No
     if _all_came(store, key, ranks, within_s):
         told = store.multi_get([f"{key}, clock {each}" for each in range(ranks)])
         box.pass_time(max(0, max(map(int, told)) - now_ns) / _NS)
+
+
+_cells: list[list[str]] = [[]]  # keys of the cells that some may be in; the last is now
+_over: list[str] = []  # those of cells that all ranks have left
+
+
+def noted(prefix: str = "") -> Any:
+    """The store of this process's group, where what is said of a cell goes some time.
+
+    Args:
+        prefix: Of what is said there.
+    """
+    distributed = sys.modules["torch.distributed"]
+    common = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
+    store = distributed.PrefixStore(prefix, common) if prefix else common
+    return _Noted(store, f"{prefix}/" if prefix else "", _cells[-1])
+
+
+class _Noted:
+    """A store that notes the keys that are new with this rank, which deletes them."""
+
+    def __init__(self, store: Any, prefix: str, keys: list[str]) -> None:
+        self._store, self._prefix, self._keys = store, prefix, keys
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def set(self, key: str, text: str) -> None:
+        self._keys.append(self._prefix + key)
+        self._store.set(key, text)
+
+    def add(self, key: str, amount: int) -> int:
+        count: int = self._store.add(key, amount)
+        if count == amount:
+            self._keys.append(self._prefix + key)
+        return count
+
+    def compare_set(self, key: str, before: str, text: str) -> bytes:
+        self._keys.append(self._prefix + key)
+        told: bytes = self._store.compare_set(key, before, text)
+        return told
+
+
+def forget_cells() -> None:
+    """Delete what was said of cells that all ranks have left."""
+    over, _over[:] = list(_over), []
+    with contextlib.suppress(Exception):  # the group has died meanwhile
+        for key in over:
+            noted().delete_key(key)
 
 
 class Clocks(NamedTuple):

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Column, Drawing, Table
 from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
+from gpumagic.gpu_ranks.engines import HEARS_S
 from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.gpu_ranks.view_where import interrupted_text, waiting_text
 from gpumagic.report.units import count_text, listed, part_text, seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
@@ -25,7 +26,6 @@ _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
 _NEARLY_FULL = 0.9
-_HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 
 
 class Panel:
@@ -70,7 +70,9 @@ class Panel:
             title = waiting_text(waiting)
         if self._interrupted_s is not None:
             title = _after_ctrl_c(
-                answers, has_time=now_s - self._interrupted_s > _HEARS_S
+                answers,
+                {asked.names.get(each, each) for each in asked.interrupted},
+                has_time=now_s - self._interrupted_s > HEARS_S,
             )
         return Drawing(title, (_table(answers),))
 
@@ -86,13 +88,15 @@ class Panel:
         )
 
 
-def _after_ctrl_c(answers: Sequence[Answer], *, has_time: bool) -> str:
+def _after_ctrl_c(
+    answers: Sequence[Answer], sent_to: Collection[int], *, has_time: bool
+) -> str:
     """Who has come back, and who does not hear it, once there was time to."""
     running = [each.name for each in answers if isinstance(each, Alive)]
-    there = [each.name for each in answers if not _has_died(each)]
     if not has_time or not running:
-        return f"Ctrl-C was sent to {count_text(len(there), 'engine')}"
-    back = [name for name in there if name not in running]
+        return f"Ctrl-C was sent to {count_text(len(sent_to), 'engine')}"
+    there = [each.name for each in answers if not _has_died(each)]
+    back = [name for name in there if name in sent_to and name not in running]
     until = (analysis.until_text(e) for e in answers if isinstance(e, Alive))
     return interrupted_text(running, back, next(filter(None, until), ""))
 

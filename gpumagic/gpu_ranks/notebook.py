@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, choosing
+from gpumagic.gpu_ranks.answers import Alive
 from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
     from gpumagic.notebook.magics import GpuMagics
 
-_LEAVING_S, _PAUSE_S = 10.0, 0.05
+_FREED_S, _FREEING_S, _PAUSE_S = 2.0, 8.0, 0.02
+_LEAVING_S = 20.0  # an engine itself gives up before
 _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
 
@@ -46,6 +48,7 @@ class Notebook:
         self._place = place_in(self._shell)  # of one line; the next has another
         self._engines: Engines | None = None
         self._last: Asked | None = None  # a cell, or what was not waited for
+        self._open: list[Asked] = []  # what still ran when it was waited for no longer
         self._warm: set[int] = set()
         self._cells = 0
         self._began_ns = time.time_ns()  # engines may have heard of other notebooks
@@ -86,11 +89,13 @@ class Notebook:
         return words[options.word](engines, options)
 
     def _engines_here(self) -> Engines:
-        """Those of the newest client; what was known of another is forgotten."""
-        client = client_in(self._shell.user_ns)
+        """Those of the cluster here; what was known of another is forgotten."""
+        of_px = self._shell.magics_manager.registry.get("ParallelMagics")
+        chosen = getattr(getattr(of_px, "view", None), "client", None)
+        client = client_in(self._shell.user_ns, chosen)
         if self._engines is None or self._engines.client is not client:
             self._engines = Engines(client)
-            self._last, self._warm = None, set()
+            self._last, self._open, self._warm = None, [], set()
         return self._engines
 
     # ------------------------------------------------------------------ seats
@@ -141,32 +146,65 @@ class Notebook:
             return tried
         return replace(choose(dry_run=False), chosen=True)
 
-    def _leave(self, engines: Engines, stuck: Asked) -> None:
-        """Let all that can leave a group in which ranks wait that do not hear Ctrl-C.
+    def _set_free(self, engines: Engines, stuck: Asked) -> None:
+        """Let ranks come back that wait in a group and do not hear Ctrl-C.
 
-        Those are told of it, one after another, and can leave as well.
+        They are told beside the line that waits. Where that does not reach them, those
+        that have come back leave the group: who waits for one of them hears of it.
         """
-        until_s, gone = time.monotonic() + _LEAVING_S, set[int]()
-        while stuck.running and time.monotonic() < until_s:
+        until_s, gone = time.monotonic() + _FREEING_S, set[int]()
+        while _waits_for(stuck) and time.monotonic() < until_s:
+            engines.free(stuck.running)
+            if not _waits_for(stuck, within_s=_FREED_S):
+                return
             here = {*stuck.results} - {*stuck.running} - gone
             free = sorted(here - {*engines.busy(sorted(here))}) if here else []
             if free:
-                self._asked(engines, "leave", free)
+                self._asked(engines, "leave", free, within_s=_LEAVING_S)
                 gone.update(free)
-                until_s = time.monotonic() + _LEAVING_S
-            time.sleep(_PAUSE_S)
+                until_s = time.monotonic() + _FREEING_S
         if stuck.running:
-            left = listed(list(map(str, stuck.running)))
+            raise self._cannot_be_freed(engines, stuck)
+
+    def _leave(self, engines: Engines, targets: Sequence[int]) -> None:
+        """End the groups that engines are in, before they begin another one."""
+        asked = self._asked(
+            engines,
+            "leave",
+            targets,
+            lambda _: {"awaited": False},
+            within_s=_LEAVING_S,
+        )
+        refused = {e: asked.said(e).get("refused") for e in targets}
+        stuck = [e for e in targets if refused[e] or e in asked.running]
+        if stuck:
+            why = refused[stuck[0]] or "it does not answer"
             raise GpuMagicError(
-                f"engines that wait in the group cannot be freed: {left}",
-                "another rank still holds it, as a model under DDP does: restart these",
+                f"{count_text(len(stuck), 'engine')} cannot leave the group: "
+                f"{listed(list(map(str, stuck)))} ({why})",
+                engines.restart_line(stuck, self._shell.user_ns),
             )
 
+    def _cannot_be_freed(self, engines: Engines, stuck: Asked) -> GpuMagicError:
+        """Who still waits and until when, and what to type."""
+        running = stuck.running
+        alive = [each for each in stuck.checked() if isinstance(each, Alive)]
+        until = next(filter(None, map(analysis.until_text, alive)), "")
+        lines = {each.line.where for each in alive if each.line is not None}
+        at = f", at {lines.pop()}" if len(lines) == 1 else ""
+        return GpuMagicError(
+            f"{count_text(len(running), 'engine')} cannot be freed: "
+            f"{listed(list(map(str, running)))}{at}{f' ({until})' if until else ''}",
+            engines.restart_line(running, self._shell.user_ns),
+        )
+
     def _group(self, engines: Engines, options: Options) -> SeatsReport:
-        if self._last is not None and self._last.interrupted:
-            self._leave(engines, self._last)
+        for stuck in self._open:
+            if stuck.interrupted:
+                self._set_free(engines, stuck)
         targets = self._free(engines, options)
         local = self._local_ranks(engines, targets)
+        self._leave(engines, targets)
         first = targets[0]
         one_host = sorted(local.values()) == list(range(len(local)))
         meeting = self._asked(
@@ -179,7 +217,11 @@ class Notebook:
                 f"engine {first} cannot begin a group: {getattr(why, 'text', '')}",
                 "pip install gpumagic[torch] where the engines are, or --on others",
             )
-        address = self._reached(engines, targets, place)
+        try:
+            address = self._reached(engines, targets, place)
+        except BaseException:
+            engines.ask("part", [first], lambda _: {})  # its port stays open for nobody
+            raise
         asked = self._asked(
             engines,
             "join",
@@ -290,14 +332,18 @@ class Notebook:
         if busy:
             others = [str(each) for each in engines.chosen(None) if each not in busy]
             use = f"; --on {','.join(others)} uses the others" if others else ""
+            deaf = {e for each in self._open if each.interrupted for e in each.running}
+            tell = "`%gpu_ranks where` tells what runs"
+            if deaf.issuperset(busy) and options.word != GROUP:
+                tell = "`%gpu_ranks group` ends what they wait for"
             raise GpuMagicError(
                 f"{count_text(len(busy), 'engine')} still busy with what was begun "
                 f"before: {listed(list(map(str, busy)))}",
-                f"%gpu_ranks where tells what runs{use}",
+                f"{tell}{use}",
             )
         return targets
 
-    def _asked(
+    def _asked(  # noqa: PLR0913 -- what is asked, and how long that is waited for
         self,
         engines: Engines,
         kind: str,
@@ -305,26 +351,39 @@ class Notebook:
         each: Callable[[int], dict[str, Any]] = lambda _: {},
         *,
         hang_s: float = math.inf,
+        within_s: float = math.inf,
     ) -> Asked:
         """Ask and wait; a first Ctrl-C is sent on, a second one ends the waiting."""
         asked = engines.ask(kind, targets, each)
         try:
-            _wait(engines, asked, Panel(self._place, hang_s=hang_s))
+            _wait(engines, asked, Panel(self._place, hang_s=hang_s), within_s)
         finally:
+            self._open = [each for each in (*self._open, asked) if each.running]
             if asked.running:
                 self._last = asked
         engines.forget(asked)
         return asked
 
 
-def _wait(engines: Engines, asked: Asked, panel: Panel) -> None:
+def _waits_for(asked: Asked, *, within_s: float = 0.0) -> bool:
+    """Whether something of it still runs, as far as it is waited for that it ends."""
+    until_s = time.monotonic() + within_s
+    while asked.running and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+    return bool(asked.running)
+
+
+def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None:
+    def see() -> None:
+        panel.see(asked)
+
     try:
-        wait_for(asked, each_moment=lambda: panel.see(asked))
+        wait_for(asked, each_moment=see, within_s=within_s)
     except KeyboardInterrupt:
         engines.interrupt(asked)
         panel.interrupted()
         with contextlib.suppress(KeyboardInterrupt):
-            wait_for(asked, each_moment=lambda: panel.see(asked))
+            wait_for(asked, each_moment=see)
 
 
 def _asker(asked: Asked, engine: int) -> choosing.Asker:

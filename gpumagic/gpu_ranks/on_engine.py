@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from IPython import get_ipython
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.gpu_ranks import joining, on_rank, reducing
-from gpumagic.gpu_ranks.answers import MIME
+from gpumagic.gpu_ranks import joining, leaving, on_rank, reducing
+from gpumagic.gpu_ranks.analysis import MOST_TOLD
+from gpumagic.gpu_ranks.answers import FREE, MIME
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -28,13 +29,32 @@ def answer(request: str) -> None:
         "warm": _warm_up,
         "run": _run,
         "meet": lambda asked: _say(joining.meet(asked)),
+        "part": lambda asked: _say(joining.part(asked)),
         "reach": lambda asked: _say(joining.reach(asked)),
         "join": lambda asked: _say(joining.join(asked)),
         "choices": lambda asked: _say(joining.choices(asked)),
-        "leave": lambda asked: _say(joining.leave(asked)),
+        "leave": lambda asked: _say(leaving.leave(asked)),
         "choose": lambda asked: _say(joining.choose(asked)),
     }
+    _listen(get_ipython().kernel)
     kinds[asked["kind"]](asked)
+
+
+def _listen(kernel: Any) -> None:
+    """Have the engine end what it waits for when it is told so beside its line.
+
+    A thread of its own hears of that, as of signals: this one may wait in C++.
+    """
+
+    def free(stream: Any, ident: Any, parent: Any) -> None:
+        leaving.free()
+        kernel.session.send(
+            stream, "gpumagic_free_reply", {"status": "ok"}, parent=parent, ident=ident
+        )
+
+    handlers = getattr(kernel, "control_handlers", None)
+    if handlers is not None:
+        handlers[FREE] = free
 
 
 def _say(said: dict[str, Any]) -> None:
@@ -83,11 +103,14 @@ def _run(asked: dict[str, Any]) -> None:
             on_rank.warm_up()  # where this cell was the one that has imported torch
             clocked = measured.said | (clocks.told() if clocks is not None else {})
             _say(_fitting(clocked, asked))
+            joining.forget_cells()
 
 
 def _fitting(said: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     """All that it did; of very many ranks that are one group the sums of it."""
     _, world_size, _ = on_rank.group()
-    if asked["ranks"] <= asked["most_whole"] or world_size != asked["ranks"]:
+    most_whole = asked.get("most_whole", MOST_TOLD)
+    if asked["ranks"] <= most_whole or world_size != asked["ranks"]:
         return said
-    return reducing.summed_on_engine(said, asked["key"]) or said
+    store = joining.noted(f"gpumagic/sums/{asked['key']}")
+    return reducing.summed_on_engine(said, asked["key"], store) or said

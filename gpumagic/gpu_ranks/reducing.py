@@ -289,6 +289,26 @@ class _Engines:
         return _of_engine[0].group
 
 
+def bare_group(store: Any, rank: int, size: int, timeout: dt.timedelta) -> Any:
+    """A group of gloo's that torch's own list does not have.
+
+    Where a rank does not come to it, the names that groups get stay the same on all:
+    torch counts what is on its list, also what was never made.
+
+    Args:
+        store: For this group alone.
+
+        rank: This one.
+
+        size: How many there are.
+
+        timeout: For how long others are waited for, then and later.
+    """
+    import torch.distributed as dist
+
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
 def connect(word: str, timeout: dt.timedelta = _CONNECTING) -> None:
     """Make a group beside that of this process, with all of its ranks.
 
@@ -301,9 +321,7 @@ def connect(word: str, timeout: dt.timedelta = _CONNECTING) -> None:
 
     _of_engine.clear()
     store = _store(f"gpumagic/beside/{word}")
-    group = dist.ProcessGroupGloo(
-        store, dist.get_rank(), dist.get_world_size(), timeout
-    )
+    group = bare_group(store, dist.get_rank(), dist.get_world_size(), timeout)
     _of_engine.append(_Beside(weakref.ref(dist.group.WORLD), word, group))
 
 
@@ -313,18 +331,21 @@ def _store(prefix: str) -> Any:
     return distributed.PrefixStore(prefix, common)
 
 
-def summed_on_engine(said: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+def summed_on_engine(
+    said: Mapping[str, Any], key: str, store: Any
+) -> dict[str, Any] | None:
     """The sums of what an engine did; None where it is to be sent whole.
 
     Args:
         said: The whole answer.
 
         key: For each cell another one.
+
+        store: A part of the group's, for this cell alone.
     """
     distributed = sys.modules["torch.distributed"]
     try:
         rank, size = distributed.get_rank(), distributed.get_world_size()
-        store = _store(f"gpumagic/sums/{key}")
         return summed(said, _Engines(rank, size, store, key), Others(_PATIENCE_S))
     # Then all is sent, as it is of few ranks. The cell has ended when Ctrl-C comes, so
     # it is the waiting that is to end, in a group that others may be elsewhere in.

@@ -137,6 +137,9 @@ def _unmatched(report: RanksReport) -> str:
         return "nothing they did together could be matched"
     if report.told_by == RECORDER or any(each.moves_s for each in report.times):
         return "they called no collective, so nothing tells who waited"
+    if report.seats and all(each.simulated for each in report.seats):
+        # What hosts do together takes no time of the model's, and leaves no mark.
+        return "their GPUs called no collective, so nothing tells who waited"
     return "they did nothing together, so none waited"
 
 

@@ -30,9 +30,7 @@ _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
 _WORKS, _WAITS_FOR_ONE = "works", "waits for another"
-_LEAVE = (
-    "`%gpu_ranks group` lets the others leave it, which may free them; or restart them"
-)
+_LEAVE = "`%gpu_ranks group` ends what they wait for, and begins the group anew"
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 _RESTART_JOB = (
     "start the job anew from what it saved last: `torchrun --max-restarts=3` does so"
@@ -208,8 +206,8 @@ def _deaf_text(
     away = {each.name for each in deaf}
     causes = [each for each in unfinished if each.why in {"died", "raised"}]
     told = away | {each.name for each in causes}
-    back = sorted({each.name for each in unfinished} - told)
-    finished = ranks - len(back) - len(told)
+    back = sorted({e.name for e in unfinished if e.why == "interrupted"} - told)
+    finished = ranks - len({each.name for each in unfinished})
     came = f"{names.several(back)} came back; " if back else ""
     if causes:
         came = f"{unfinished_text(causes, names)}; {came}"

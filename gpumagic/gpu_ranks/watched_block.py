@@ -21,7 +21,7 @@ from gpumagic.gpu_ranks import gathering, on_rank
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import now_ns
 from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, Seen, is_recorded
-from gpumagic.gpu_ranks.flight_recorder import flight, without_group
+from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.gpu_ranks.records import RECORDER
 
 if TYPE_CHECKING:
@@ -138,8 +138,7 @@ class Measured:
 
     def _flight(self, error: BaseException | None) -> dict[str, Any] | None:
         """Where it was left, where it did not come to the end."""
-        told = flight() if error is not None else None
-        return told and without_group(told, self._ranks.group_name)
+        return flight() if error is not None else None
 
     @contextlib.contextmanager
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -147,12 +146,8 @@ class Measured:
         ranks = self._ranks.size
         most = min(MOST_COLLECTIVES, max(_MOST_IN_ALL // ranks, 1))
         alone = self._ranks.store is None
-        calls = Seen(
-            now_ns(),
-            self._ranks.group_name,
-            most=most,
-            schedule=None if alone else _Schedule(self._ranks),
-        )
+        schedule = None if alone else _Schedule(self._ranks)
+        calls = Seen(now_ns(), most=most, schedule=schedule)
         self._calls = calls
         with self._memory(seen):
             gathering.start_together(self._ranks)

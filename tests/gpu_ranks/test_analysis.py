@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_ranks import analysis, reducing, scale
 from gpumagic.gpu_ranks import answers as answers_of_ranks
-from gpumagic.gpu_ranks.records import Misplaced
+from gpumagic.gpu_ranks.records import Misplaced, Unfinished
 from gpumagic.gpu_ranks.view import draw
 from gpumagic.report.events import length, merged, without
 
@@ -438,11 +438,10 @@ def test_ctrl_c_leaves_no_group_that_others_are_elsewhere_in(monkeypatch):
 
     monkeypatch.setattr(reducing, "_of_engine", [object()])
     monkeypatch.setattr(reducing, "summed", interrupted)
-    monkeypatch.setattr(reducing, "_store", lambda _: None)
     job = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 100)
     monkeypatch.setitem(sys.modules, "torch.distributed", job)
 
-    assert reducing.summed_on_engine({}, "cell 1") is None
+    assert reducing.summed_on_engine({}, "cell 1", None) is None
     assert reducing._of_engine == []
 
 
@@ -821,3 +820,20 @@ def test_what_is_wrong_with_seats():
         {Misplaced.NO_GPU},
         set(),
     ]
+
+
+def test_of_very_many_ranks_a_dead_one_ends_the_group():
+    """Ranks that have sent sums were in a group as well."""
+    died = Unfinished(3, "died", "its engine is gone")
+    sums = SimpleNamespace(seat=SimpleNamespace(rank=0))
+
+    assert analysis._group_died([sums], [died]) == "rank 3 died"
+    assert analysis._group_died([SimpleNamespace(seat=None)], [died]) is None
+
+
+def test_an_older_notebook_is_answered_whole():
+    """It does not say how many ranks are very many."""
+    from gpumagic.gpu_ranks import on_engine
+
+    said = {"kind": "done"}
+    assert on_engine._fitting(said, {"ranks": 2, "key": "cell 1"}) is said

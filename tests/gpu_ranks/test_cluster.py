@@ -444,6 +444,98 @@ def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys):
     assert "29 min" in report.unfinished[0].text
 
 
+_HANGS = {
+    "all_reduce": "if dist.get_rank() == 2: time.sleep(600)\ndist.all_reduce(x)",
+    "barrier, of which rank 0 has lost its way": (
+        "if dist.get_rank() == 0: raise ValueError('planted')\ndist.barrier()"
+    ),
+    "recv, all of them": "dist.recv(x, (dist.get_rank() + 1) % 4)",
+    "the backward of DDP": (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))\n"
+        "loss = model(torch.ones(2, 8)).sum()\n"
+        "if dist.get_rank() == 2: time.sleep(600)\n"
+        "loss.backward()"
+    ),
+}
+
+
+@pytest.mark.parametrize("hang", _HANGS)
+def test_after_a_hang_one_line_brings_everybody_back(four, hang):
+    """Ranks that wait in gloo are freed, though models hold the group; all goes on."""
+    four.cell("import time, torch, torch.distributed as dist\nx = torch.ones(8)")
+    with ctrl_c(2, 2.5):
+        four.cell(_HANGS[hang])
+    waited = four.busy()
+    report = four.ask("group")
+    after = four.cell("dist.all_reduce(x)")
+
+    assert waited
+    assert not report.unfinished
+    assert not after.unfinished
+    assert after.matched == 1
+
+
+def test_who_had_no_time_to_hear_ctrl_c_is_not_called_deaf(four):
+    """Right after Ctrl-C, twice, it is not known yet who hears it."""
+    with ctrl_c(2, 2.1):
+        report = four.cell("if dist.get_rank() != 2: dist.all_reduce(x)")
+    four.ask("group")
+
+    assert whys(report) == dict.fromkeys((0, 1, 3), "silent")
+
+
+def test_a_group_that_cannot_be_left_is_named_with_what_to_type(four):
+    """Where torch itself hangs nobody waits for it: it is said which engine it is."""
+    from gpumagic.errors import GpuMagicError
+
+    hang = (
+        "from gpumagic.gpu_ranks import leaving as _l\n"
+        "_l._MORE_S = _l._ENDS_S = 0.2\n"
+        "_destroy, dist.destroy_process_group = dist.destroy_process_group, {}"
+    )
+    four.on(1, hang.format("lambda: time.sleep(60)"))
+    with pytest.raises(GpuMagicError, match="1 engine cannot leave") as failed:
+        four.ask("group")
+    four.on(1, "dist.destroy_process_group = _destroy; _l._MORE_S = _l._ENDS_S = 10.0")
+    four.ask("group")
+
+    assert "rc.cluster.start_engines_sync(n=1)" in failed.value.hint
+    assert failed.value.hint.endswith("rc.send_signal(9, [1])")
+
+
+def test_the_port_is_closed_where_engines_do_not_get_through(four, monkeypatch):
+    """A group that is not begun after all leaves nothing open."""
+    from gpumagic.errors import GpuMagicError
+    from gpumagic.gpu_ranks.notebook import Notebook
+
+    def blocked(*_):
+        raise GpuMagicError("a firewall", "open it")
+
+    monkeypatch.setattr(Notebook, "_reached", blocked)
+    with pytest.raises(GpuMagicError, match="a firewall"):
+        four.ask("group")
+    monkeypatch.undo()
+    four.rest()
+    look = "import gpumagic.gpu_ranks.joining as _j; _left = len(_j._stores)"
+    four.on(0, look)
+    left = four.client[0]["_left"]
+    four.ask("group")
+
+    assert left == 0
+
+
+def test_the_store_does_not_grow_with_cells(four):
+    """What one cell has said there is deleted in a later one."""
+    count = "_keys = dist.distributed_c10d._get_default_store().num_keys()"
+    keys = []
+    for _ in range(4):
+        four.cell("dist.all_reduce(x)")
+        four.on(0, count)
+        keys.append(four.client[0]["_keys"])
+
+    assert len(set(keys[1:])) == 1
+
+
 # ------------------------------------------------------- engines that come and go
 
 
@@ -642,3 +734,25 @@ def test_different_collectives_of_simulated_gpus(four):
     errors = [each.text for each in report.unfinished if each.why == "raised"]
     assert any("as the same collective" in each for each in errors)
     assert any("sends" in (each.mismatch or "") for each in report.waiting)
+
+
+def test_who_cannot_be_freed_is_named_and_what_is_to_be_typed_helps(four):
+    """Who waits for anybody at all hears of no end; a new engine takes its place."""
+    from gpumagic.errors import GpuMagicError
+
+    four.ask("group --backend gloo")
+    count = len(four.client.ids)
+    engine = four.client.ids[1]
+    with ctrl_c(2, 2.5):
+        four.cell("x = torch.ones(4)\nif dist.get_rank() == 1: dist.recv(x)")
+    with pytest.raises(GpuMagicError, match=f"cannot be freed: {engine}") as failed:
+        four.ask("group")
+    four._run(failed.value.hint)
+    until_s = time.monotonic() + 20
+    while engine in four.client.ids and time.monotonic() < until_s:
+        time.sleep(0.05)
+    report = four.ask("group --backend gloo")
+
+    assert not report.unfinished
+    assert len(report.seats) == count
+    assert engine not in [each.engine for each in report.seats]

@@ -304,6 +304,19 @@ def test_two_ranks_that_did_nothing_together_are_told_so():
     assert "they did nothing together, so none waited" in text(alone)
 
 
+def test_what_hosts_of_simulated_gpus_do_together_is_not_denied():
+    """Collectives of CPU tensors leave no mark there, so nothing is said of them."""
+    seats = tuple(seat(name, simulated=True) for name in (0, 1))
+    alone = RanksReport(
+        tuple(rank_time(name, 10.0, slow_ms=10.0, moves_ms=0.0) for name in (0, 1)),
+        ranks=2,
+        seats=seats,
+    )
+
+    assert "nothing together" not in text(alone)
+    assert "their GPUs called no collective" in text(alone)
+
+
 def test_who_only_sends_is_not_said_to_wait_for_nobody():
     """Where nothing tells of what two ranks send each other, that is said."""
     rows = tuple(rank_time(name, 10.0, slow_ms=10.0, moves_ms=0.0) for name in (0, 1))

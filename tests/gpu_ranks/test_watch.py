@@ -647,9 +647,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def test_only_what_comes_after_the_beginning_counts(recorder: Recorder) -> None:
     """What was called before the block, or by the group beside, is not of it."""
     recorder.call(count=3)
-    seen = Seen(4, "ours", most=100)
+    seen = Seen(4, most=100)
     recorder.call(count=2)
-    recorder.call("ours")
+    recorder.call("")
     seen.read()
     assert [row[:4] for row in seen.rows] == [
         ["0", 4, "all_reduce", 24],
@@ -661,7 +661,7 @@ def test_only_what_comes_after_the_beginning_counts(recorder: Recorder) -> None:
 @pytest.mark.parametrize("calls", [1, 2, 4])
 def test_steps_read_before_the_ring_is_full(recorder: Recorder, calls: int) -> None:
     """Steps of any size lose nothing, and the recorder is not read at each of them."""
-    seen = Seen(0, None, most=1000)
+    seen = Seen(0, most=1000)
     for _ in range(40):
         recorder.call(count=calls)
         seen.step()
@@ -675,7 +675,7 @@ def test_what_is_dear_is_not_read(
 ) -> None:
     """Where calls come too often, steps read nothing: the end alone does."""
     monkeypatch.setattr(collectives_seen, "_READING_S", 1.0)
-    seen = Seen(0, None, most=1000)
+    seen = Seen(0, most=1000)
     reads = recorder.reads
     for _ in range(40):
         recorder.call()
@@ -749,14 +749,14 @@ def test_what_two_ranks_send_each_other_is_counted(recorder: Recorder) -> None:
     recorder.call(count=2)
     recorder.sent = 3
     recorder.call(count=2)
-    seen = Seen(0, None, most=100)
+    seen = Seen(0, most=100)
     seen.read()
     assert (len(seen.rows), seen.sends) == (4, 3)
 
 
 def test_what_is_lost_is_said(recorder: Recorder) -> None:
     """Where the ring has lost calls, what is known begins after them."""
-    seen = Seen(0, None, most=100)
+    seen = Seen(0, most=100)
     recorder.call(count=25)
     seen.read()
     assert [row[1] for row in seen.rows] == [*range(16, 26)]
@@ -765,7 +765,7 @@ def test_what_is_lost_is_said(recorder: Recorder) -> None:
 
 def test_no_more_are_kept_than_are_wanted(recorder: Recorder) -> None:
     """Of too many the first are kept, until the first that is left out."""
-    seen = Seen(0, None, most=4)
+    seen = Seen(0, most=4)
     recorder.call(count=6)
     seen.read()
     recorder.call(count=2)

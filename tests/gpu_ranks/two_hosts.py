@@ -98,6 +98,22 @@ def test_a_straggler_on_the_other_host(two):
     assert 0 < report.clock_error_s < 0.005
 
 
+def test_a_hang_over_two_hosts(two):
+    """`where` names who is missing; after Ctrl-C one line brings both hosts back."""
+    with ctrl_c(3.5, 5):
+        two.cell("if dist.get_rank() != 2: dist.all_reduce(x)", "--hang 1s")
+    where = two.ask("where")
+    waited = two.busy()
+    report = two.ask("group")
+    after = two.cell("dist.all_reduce(x)")
+
+    (waiting,) = where.waiting
+    assert (waiting.waiting, waiting.missing) == ((0, 1, 3), (2,))
+    assert waited == [0, 1, 3]
+    assert not report.unfinished, report
+    assert after.matched == 1
+
+
 @pytest.mark.parametrize("ahead_s", [0, 3])
 def test_a_clock_that_is_ahead(two, ahead_s):
     """A host whose clock is set three seconds ahead has its lanes where they belong."""
