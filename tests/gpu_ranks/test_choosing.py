@@ -88,7 +88,8 @@ def test_each_group_names_its_own_network(monkeypatch):
     from gpumagic.gpu_ranks import joining
 
     monkeypatch.setattr(joining, "_networks", [])
-    monkeypatch.setattr(joining, "_interface", {"10.0.0.1": "a", "10.1.0.1": "b"}.get)
+    leads_to = {"10.0.0.1": "a", "10.1.0.1": "b"}.get
+    monkeypatch.setattr(joining.networks, "interface", leads_to)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     named = []
     for address in ("10.0.0.1", "10.1.0.1", "127.0.0.1"):
@@ -113,7 +114,7 @@ def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
 
     monkeypatch.setattr(dist, "TCPStore", unreachable)
     monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
-    monkeypatch.setattr(joining, "_interface", lambda _: "a")
+    monkeypatch.setattr(joining.networks, "interface", lambda _: "a")
     monkeypatch.setenv("RANK", "5")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     before = dict(os.environ)
