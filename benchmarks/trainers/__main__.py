@@ -58,12 +58,9 @@ def main() -> None:
     """Run all, and keep what was found with versions and date."""
     only = sys.argv[1:]
     of_launchers = only == [_LAUNCHERS]
-    programs = LAUNCHERS if of_launchers else PROGRAMS
-    found = {
-        name: compared(*how)
-        for name, how in programs.items()
-        if not only or of_launchers or name in only
-    }
+    every = PROGRAMS | LAUNCHERS
+    chosen = LAUNCHERS if of_launchers else only or PROGRAMS
+    found = {name: compared(*every[name]) for name in chosen}
     for name, each in found.items():
         print(name, json.dumps(each, indent=2))
     if not only or of_launchers:

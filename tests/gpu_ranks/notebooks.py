@@ -153,8 +153,11 @@ class KernelNotebook:
 
     def end(self):
         """Its process is gone."""
+        from jupyter_core.utils import ensure_event_loop
+
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
+        ensure_event_loop().close()  # jupyter_client's, which leaves it open
 
 
 def _read(kind, content):

@@ -116,11 +116,11 @@ def with_logins(names: tuple[str, ...], folder: Path) -> Iterator[dict[str, Host
     (folder / "sshd_config").write_text(server)
     (folder / "ssh_config").write_text(_CLIENT.format(folder=folder))
     Path("/run/sshd").mkdir(exist_ok=True)  # it wants an empty folder of that name
-    _put(folder / "ssh_config", _SSH)
-    _put(_home(folder, "login"), Path("/etc/passwd"))
+    put(folder / "ssh_config", _SSH)
+    put(_home(folder, "login"), Path("/etc/passwd"))
     with hosts.made(names, folder) as machines:
         for name, host in machines.items():
-            _put(_home(folder, name), Path("/etc/passwd"), host)
+            put(_home(folder, name), Path("/etc/passwd"), host)
             sshd = _program("sshd") or "sshd"
             host.start(sshd, "-D", "-e", "-f", str(folder / "sshd_config"))
             _until(lambda name=name: _runs("ssh", name, "true"), f"no login at {name}")
@@ -149,11 +149,11 @@ def with_batches(names: tuple[str, ...], folder: Path) -> Iterator[dict[str, Hos
     folder.chmod(0o755)  # it checks who may write above its sockets
     with hosts.made(names, folder) as machines:
         _write_slurms(machines, folder)
-        _put(folder / "slurm", _SLURM)
+        put(folder / "slurm", _SLURM)
         servers = [_munge(folder)]
         servers.append(_server(folder, "slurmctld", "-D", "-i"))
         for host in machines.values():
-            _put(folder / "slurm", _SLURM, host)
+            put(folder / "slurm", _SLURM, host)
             host.start(_program("slurmd") or "slurmd", "-D", "-N", host.name)
         try:
             _until(lambda: _idle() == len(machines), "Slurm has no idle nodes")
@@ -215,7 +215,7 @@ def _idle() -> int:
     return len(told.stdout.split())
 
 
-def _put(file: Path, place: Path, host: Host | None = None) -> None:
+def put(file: Path, place: Path, host: Host | None = None) -> None:
     """Let a file stand where another one does, on a host or here."""
     enter = [] if host is None else ["nsenter", "-t", str(host.pid), "-m"]
     subprocess.run([*enter, "mount", "--bind", str(file), str(place)], check=True)

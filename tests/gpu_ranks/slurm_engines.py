@@ -14,6 +14,8 @@ import sys
 import pytest
 
 from tests.docs.pages import REPOSITORY, blocks
+from tests.fakes.build import scenario_file
+from tests.fakes.run import machine_environment
 from tests.gpu_ranks import hosts, sites
 from tests.gpu_ranks.notebooks import KernelNotebook
 
@@ -51,7 +53,12 @@ def site(tmp_path_factory):
     if not hosts.is_inside():
         pytest.skip("it needs a network of its own: see test_launchers.py")
     folder = tmp_path_factory.mktemp("slurm")
-    with sites.with_batches(("node0", "node1"), folder):
+    with sites.with_batches(("node0", "node1"), folder) as machines:
+        gpus = scenario_file("four_gpus").read_text()
+        (folder / "gpus.txt").write_text(gpus)
+        other = folder / "gpus_of_node1.txt"
+        other.write_text(gpus.replace("uuid=GPU-", "uuid=GPU-b"))
+        sites.put(other, folder / "gpus.txt", machines["node1"])
         yield folder
 
 
@@ -179,3 +186,26 @@ def test_nothing_is_left_of_it(engines):
     )
 
     assert said.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gpus-per-node=2", "local rank k takes GPU k"),
+        ("--gpus-per-task=1", "Slurm has given each a GPU of its own"),
+    ],
+)
+def test_select_among_gpus_that_slurm_gives(site, monkeypatch, option, said):
+    """It shares out what the tasks of a node see, and leaves what each was given."""
+    for name, value in machine_environment(site, site / "gpus.txt").items():
+        monkeypatch.setenv(name, value)
+    lines = only("py", "SlurmEngineSetLauncher").replace("=8", "=2")
+    lines = lines.replace("n=16", "n=4").replace("--gpus-per-node=2", option)
+    notebook = KernelNotebook(site)
+    started = notebook.run(IMPORTS + lines)
+    notebook.run("%load_ext gpumagic")
+    answer = notebook.run("%gpu_ranks select")
+    notebook.run("rc.cluster.stop_cluster_sync()")
+    notebook.end()
+
+    assert f"4 engines on 2 hosts: {said}" in answer, started
