@@ -1,6 +1,8 @@
 """`python -m benchmarks.trainers`: each program bare and watched, and what was said.
 
-Needs lightning, accelerate and transformers, as in `.venv-strangers`.
+Needs lightning, accelerate and transformers, as in `.venv-strangers`. With the word
+"launchers" it is those that need ray[train] and Open MPI; tests/gpu_ranks/sites.py has
+SSH and Slurm.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from benchmarks.trainers.planted import RANKS, SLOW_RANK, SLOW_S, STEPS
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+_LAUNCHERS = "launchers"
 _LIMIT_S = 300
 _PYTHON = [sys.executable]
 _TORCHRUN = [
@@ -43,24 +46,38 @@ PROGRAMS: dict[
     "Lightning's Trainer": (_PYTHON, "trainer.py"),
     "transformers' Trainer": (_TORCHRUN, "hugging_face.py"),
 }
+_MPIRUN = ["mpirun", "--oversubscribe", "-n", str(RANKS), *_PYTHON]
+LAUNCHERS: dict[str, tuple[Any, ...]] = {
+    "mpirun": (_MPIRUN, "started.py"),
+    "Ray Train": (_PYTHON, "ray_train.py"),
+}
 _VERSIONS = ("torch", "accelerate", "lightning", "transformers")
 
 
 def main() -> None:
     """Run all, and keep what was found with versions and date."""
     only = sys.argv[1:]
-    found = {
-        name: compared(*how)
-        for name, how in PROGRAMS.items()
-        if not only or name in only
-    }
+    of_launchers = only == [_LAUNCHERS]
+    every = PROGRAMS | LAUNCHERS
+    chosen = LAUNCHERS if of_launchers else only or PROGRAMS
+    found = {name: compared(*every[name]) for name in chosen}
     for name, each in found.items():
         print(name, json.dumps(each, indent=2))
-    if not only:
-        versions = {each: importlib.metadata.version(each) for each in _VERSIONS}
+    if not only or of_launchers:
+        packages = ("torch", "ray") if of_launchers else _VERSIONS
+        versions = {each: importlib.metadata.version(each) for each in packages}
+        if of_launchers:
+            versions["mpirun"] = _said_first("mpirun", "--version")
         planted = {"rank": SLOW_RANK, "s of each step": SLOW_S, "steps": STEPS}
         said = {"versions": versions, "planted": planted, "programs": found}
-        print(write_measurement(RESULTS, "trainers", said))
+        name = _LAUNCHERS if of_launchers else "trainers"
+        print(write_measurement(RESULTS, name, said))
+
+
+def _said_first(*command: str) -> str:
+    """The first line that a program says."""
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()[0]
 
 
 def compared(launcher: list[str], file: str, *words: str) -> dict[str, Any]:
@@ -104,6 +121,10 @@ def _run(command: list[str], *, watch: bool) -> dict[str, Any]:
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "HF_HUB_OFFLINE": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",  # as in a container
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
             "PLANTED_WATCH": "1" if watch else "0",
             "PLANTED_OUT": folder,
         }

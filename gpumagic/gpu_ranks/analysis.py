@@ -15,6 +15,7 @@ from gpumagic.gpu_ranks import answers as said_by_ranks
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.flight_recorder import EVERYBODYS
 from gpumagic.gpu_ranks.records import (
+    CELL_END,
     RECORDER,
     CollectiveSum,
     Misplaced,
@@ -579,7 +580,7 @@ def _doing(alive: Alive) -> str:
 
 # ------------------------------------------------------------------ who is missing
 
-_ENDED = CodeLine("the end of the cell")
+_ENDED = CodeLine(CELL_END)
 _OF_TWO = frozenset({"recv", "send"})  # functions that return when another has come
 
 

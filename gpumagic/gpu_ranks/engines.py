@@ -272,7 +272,9 @@ class Engines:
         there = list(self.client.ids)
         if not there:
             raise GpuMagicError(
-                "no engine is there yet", "wait for them: rc.wait_for_engines(4)"
+                "no engine is there",
+                "rc.wait_for_engines(4) waits for those that are to come; "
+                "rc.cluster.start_engines_sync(n=4) starts others",
             )
         if on is None:
             return there

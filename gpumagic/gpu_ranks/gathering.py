@@ -17,11 +17,12 @@ import sys
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import analysis, clocks, reducing
+from gpumagic.gpu_ranks import analysis, clocks, networks, reducing
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.collectives_seen import numbers
 from gpumagic.gpu_ranks.flight_recorder import flight, simulated_wait_s
@@ -38,7 +39,9 @@ THREAD = "gpumagic-watch"
 _BEAT_S = 1.0
 _DEAD_S = 6.0  # without a sign of life
 _PAUSE_S = 0.02
-_BEAT, _CLOCK, _NEWS = "beat", "clock", "news"
+_AT_ONCE = 32  # hosts
+_BEAT, _CLOCK, _NEWS, _WAY = "beat", "clock", "news", "way"
+_PLACE, _LOST, _TRIED = "place", "lost", "tried"
 _ANSWER, _ERROR, _TAKEN = "answer", "error", "taken"
 _DIED, _SILENT = WHYS = "died", "silent"  # what becomes of a rank that gives no answer
 
@@ -107,6 +110,7 @@ def meet(patience_s: float) -> Ranks:
         return Ranks(0, 1)
     rank, size = distributed.get_rank(), distributed.get_world_size()
     ranks = Ranks(rank, size, _store(distributed, rank))
+    ranks.say(_WAY, networks.seen_from_here(_meeting_place(distributed)))
     ranks.say(_CLOCK, clocks.own_clock())
     everyone = [f"{_CLOCK}/{each}" for each in range(size)]
     patience = dt.timedelta(seconds=patience_s)
@@ -114,10 +118,56 @@ def meet(patience_s: float) -> Ranks:
     with contextlib.suppress(Exception):
         ranks.store.wait(everyone, patience)
         ranks.clocks = [str(ranks.heard(_CLOCK, each)) for each in range(size)]
-        ranks.group = reducing.bare_group(ranks.store, rank, size, patience)
+        with networks.gloo_uses(_network(ranks)):
+            if not _all_get_through(ranks, patience):
+                if rank == 0:
+                    tell("gloo does not get from host to host: no clock is common")
+                return ranks
+            ranks.group = reducing.bare_group(ranks.store, rank, size, patience)
         ranks.offsets = clocks.compare(ranks.clocks, ranks.group, rank)
         start_together(ranks)  # recorders know of nobody before the first call
     return ranks
+
+
+def _network(ranks: Ranks) -> str | None:
+    """The one that leads to where they have met; None if all are on one host.
+
+    The host of that place knows it by a name of its own, and asks the others.
+    """
+    if not ranks.several_clocks:
+        return None
+    ways = (ranks.heard(_WAY, each) for each in range(ranks.size))
+    return next((networks.interface(each) for each in ways if each), None)
+
+
+def _all_get_through(ranks: Ranks, patience: dt.timedelta) -> bool:
+    """Whether each rank reaches each host where gloo will wait; the same on all.
+
+    To begin a group without would keep some of them for as long as the store waits.
+    """
+    if not ranks.several_clocks:
+        return True
+    hosts = [ranks.clocks.index(each) for each in dict.fromkeys(ranks.clocks)]
+    with networks.open_to_all() as place:
+        if ranks.rank in hosts:
+            ranks.say(_PLACE, place)
+        ranks.store.wait([f"{_PLACE}/{host}" for host in hosts], patience)
+        places = [ranks.heard(_PLACE, host) for host in hosts]
+        with ThreadPoolExecutor(max_workers=min(len(places), _AT_ONCE)) as tries:
+            got = all(tries.map(lambda each: each and networks.answers(*each), places))
+        ranks.store.add(_LOST, 0 if got else 1)
+        all_tried = _all_tried(ranks, patience)  # with the doors open until then
+    return all_tried and bool(ranks.store.add(_LOST, 0) == 0)
+
+
+def _all_tried(ranks: Ranks, patience: dt.timedelta) -> bool:
+    """Wait until all have tried, if they do in time."""
+    until_s = time.monotonic() + patience.total_seconds()
+    pause, came = threading.Event(), ranks.store.add(_TRIED, 1)
+    while came < ranks.size and time.monotonic() < until_s:
+        pause.wait(_PAUSE_S)
+        came = ranks.store.add(_TRIED, 0)
+    return bool(came >= ranks.size)
 
 
 def start_together(ranks: Ranks) -> None:
@@ -141,6 +191,14 @@ def _group() -> Any:
 def part(ranks: Ranks) -> None:
     """End what is our own, which is among the job's groups nowhere."""
     ranks.group = None
+
+
+def _meeting_place(distributed: Any) -> str:
+    """The host whose store they have met by, as it was called."""
+    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return str(getattr(store, "host", os.environ.get("MASTER_ADDR", "")))
 
 
 def _store(distributed: Any, rank: int) -> Any:

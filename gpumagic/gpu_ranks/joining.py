@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import ipaddress
 import os
 import socket
 import sys
@@ -16,7 +15,7 @@ import psutil
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
-from gpumagic.gpu_ranks import leaving, on_rank, reducing
+from gpumagic.gpu_ranks import leaving, networks, on_rank, reducing
 from gpumagic.gpu_ranks.analysis import MOST_TOLD
 from gpumagic.gpu_ranks.clocks import ByStore
 
@@ -31,8 +30,6 @@ _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _LOOK_UP_S = 1.0
 _NS = 1_000_000_000
 _HERE = "127.0.0.1"
-_NETWORK = "GLOO_SOCKET_IFNAME"
-_REACH_S = 2.0  # in which an address answers, or leads nowhere
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
 _networks: list[str] = []  # the one that was named for the last group, or none
@@ -109,18 +106,11 @@ def reach(asked: dict[str, Any]) -> dict[str, Any]:
     """
     addresses = asked["addresses"]
     with ThreadPoolExecutor(max_workers=len(addresses) or 1) as tries:
-        got = list(tries.map(lambda each: _answers(each, asked["port"]), addresses))
+        got = list(
+            tries.map(lambda each: networks.answers(each, asked["port"]), addresses)
+        )
     reached = [each for each, is_it in zip(addresses, got, strict=True) if is_it]
     return on_rank.seat(asked["engine"]) | {"reached": reached}
-
-
-def _answers(address: str, port: int) -> bool:
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((address, port), timeout=_REACH_S),
-    ):
-        return True
-    return False
 
 
 def _own_addresses() -> list[str]:
@@ -137,32 +127,8 @@ def _own_addresses() -> list[str]:
         named = [str(each[4][0]) for each in found]
     every = sorted(own, key=lambda each: (each not in named, ":" in each))
     # What is a host's own to itself would be taken for this one on others as well.
-    usable = (each for each in every if not _is_local(each))
+    usable = (each for each in every if not networks.is_local(each))
     return [*dict.fromkeys(usable), socket.gethostname()]
-
-
-def _is_local(address: str) -> bool:
-    told = ipaddress.ip_address(address.partition("%")[0])
-    return told.is_loopback or told.is_link_local
-
-
-def _interface(address: str) -> str | None:
-    """The network by which this process gets to an address."""
-    own = ""
-    with contextlib.suppress(OSError):
-        found = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)
-        family, kind, _, _, place = found[0]
-        with socket.socket(family, kind) as way:
-            way.connect(place)  # which sends nothing
-            own = way.getsockname()[0]
-    return next(
-        (
-            str(name)
-            for name, its in psutil.net_if_addrs().items()
-            if own in {each.address for each in its}
-        ),
-        None,
-    )
 
 
 def _name_network(address: str) -> None:
@@ -171,12 +137,12 @@ def _name_network(address: str) -> None:
     Else it takes the one that the host's name stands for, which may lead nowhere. What
     an earlier group was told here is no wish of the user's.
     """
-    if _networks and os.environ.get(_NETWORK) == _networks[-1]:
-        del os.environ[_NETWORK]
+    if _networks and os.environ.get(networks.VARIABLE) == _networks[-1]:
+        del os.environ[networks.VARIABLE]
     _networks.clear()
-    name = None if address == _HERE else _interface(address)
-    if name is not None and _NETWORK not in os.environ:
-        os.environ[_NETWORK] = name
+    name = None if address == _HERE else networks.interface(address)
+    if name is not None and networks.VARIABLE not in os.environ:
+        os.environ[networks.VARIABLE] = name
         _networks.append(name)
 
 
@@ -196,7 +162,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_ADDR": asked["address"],
         "MASTER_PORT": asked["port"],
     }
-    before = {name: os.environ.get(name) for name in (*variables, _NETWORK)}
+    before = {name: os.environ.get(name) for name in (*variables, networks.VARIABLE)}
     os.environ.update({name: str(value) for name, value in variables.items()})
     _name_network(asked["address"])
     store = _stores.pop(asked["port"], None)  # from here on the group holds it
@@ -207,7 +173,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         if store is None:
             store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
         dist.init_process_group(
-            asked["backend"],
+            asked["backend"] or _backend(),
             store=store,
             rank=asked["rank"],
             world_size=asked["world_size"],
@@ -225,6 +191,20 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
             raise
         return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
     return on_rank.seat(asked["engine"])
+
+
+def _backend() -> str | None:
+    """None where torch finds one by itself.
+
+    It does not where a simulated GPU has been switched off: to torch the device stays.
+    """
+    import torch
+
+    accelerator = getattr(torch, "accelerator", None)  # of torch 2.6 and newer
+    current = None if accelerator is None else accelerator.current_accelerator()
+    known = torch.distributed.Backend.default_device_backend_map
+    is_lost = current is not None and current.type not in known
+    return "gloo" if is_lost and simulated_box() is None else None
 
 
 def _put_back(variables: Mapping[str, str | None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +113,7 @@ class Notebook:
     def _select(self, engines: Engines, options: Options) -> SeatsReport:
         """All or nothing: each engine is asked whether it could before any does."""
         targets = self._free(engines, options)
-        local = self._local_ranks(engines, targets)
+        local = _local_ranks(self._by_host(engines, targets))
         asked = self._asked(engines, "choices", targets)
         askers = {engine: _asker(asked, engine) for engine in targets}
         box = simulated_box()
@@ -202,11 +201,13 @@ class Notebook:
         for stuck in self._open:
             if stuck.interrupted:
                 self._set_free(engines, stuck)
-        targets = self._free(engines, options)
-        local = self._local_ranks(engines, targets)
+        hosts = self._by_host(engines, self._free(engines, options))
+        local = _local_ranks(hosts)
+        # Engines come as they come; ranks of one host follow each other, as meshes of
+        # devices take for granted.
+        targets, one_host = list(local), len(hosts) == 1
         self._leave(engines, targets)
         first = targets[0]
-        one_host = sorted(local.values()) == list(range(len(local)))
         meeting = self._asked(
             engines, "meet", [first], lambda _: {"one_host": one_host}
         )
@@ -263,12 +264,9 @@ class Notebook:
             "let the hosts reach each other's TCP ports (firewall), or --on others",
         )
 
-    def _local_ranks(
-        self, engines: Engines, targets: Sequence[int]
-    ) -> Mapping[int, int]:
-        """The place of each engine on its host."""
-        met: Counter[tuple[str, str | None]] = Counter()
-        local = {}
+    def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
+        """The engines of each host, in their order."""
+        hosts: dict[tuple[str, str | None], list[int]] = {}
         asked = self._asked(engines, "seat", targets)
         for engine, seat in zip(targets, asked.checked(), strict=True):
             if not isinstance(seat, Seat):
@@ -276,9 +274,8 @@ class Notebook:
                     f"engine {engine} does not answer: {getattr(seat, 'text', '')}",
                     "type %gpu_ranks to see who does, and --on to name them",
                 )
-            local[engine] = met[seat.host, seat.machine]
-            met[seat.host, seat.machine] += 1
-        return local
+            hosts.setdefault((seat.host, seat.machine), []).append(engine)
+        return list(hosts.values())
 
     # ------------------------------------------------------------------- cells
 
@@ -363,6 +360,11 @@ class Notebook:
                 self._last = asked
         engines.forget(asked)
         return asked
+
+
+def _local_ranks(hosts: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The place of each engine on its host, host after host."""
+    return {engine: at for each in hosts for at, engine in enumerate(each)}
 
 
 def _waits_for(asked: Asked, *, within_s: float = 0.0) -> bool:

@@ -280,6 +280,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             names,
             died=report.group_died,
             in_script=bool(report.told_by) or is_in_script(report.seats),
+            ranks=report.ranks,
         )
         if report.memory:
             text = f"of those that finished: {memory_text(report, names)}"

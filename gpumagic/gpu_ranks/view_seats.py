@@ -237,6 +237,8 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     properties = [
         Property(Column(names.noun.capitalize()), lambda each: str(each.name))
     ]
+    if _is_renumbered(report.seats):
+        properties.append(Property(Column("Engine"), lambda each: _number(each.engine)))
     if several:
         properties.append(Property(Column("Host"), lambda each: each.host))
     if any(each.local_rank is not None for each in report.seats):
@@ -250,6 +252,11 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
         properties.append(Property(Column("Model"), lambda each: each.gpu_name))
     properties.append(Property(Column("Is"), lambda each: _badge(each, wrong)))
     return Table.of(_caption(report), properties, report.seats)
+
+
+def _is_renumbered(seats: Sequence[Seat]) -> bool:
+    """Whether engines, as `--on` names them, have other numbers than their ranks."""
+    return any(each.engine not in {None, each.name} for each in seats)
 
 
 def seats_table(seats: Sequence[Seat]) -> Table:
@@ -302,6 +309,9 @@ def _by_host(report: SeatsReport) -> Table:
     def seated(row: tuple[str, list[Seat]]) -> Cell:
         return numbers_text([each.name for each in row[1]])
 
+    def numbered(row: tuple[str, list[Seat]]) -> Cell:
+        return numbers_text([each.engine for each in row[1] if each.engine is not None])
+
     def gpus(row: tuple[str, list[Seat]]) -> Cell:
         return str(len({each.gpu for each in row[1]} - {None}))
 
@@ -326,9 +336,11 @@ def _by_host(report: SeatsReport) -> Table:
         hosts.items(), key=lambda row: not any(each.name in wrong for each in row[1])
     )
     model = Property(Column("Model"), models)
+    engines = Property(Column("Engines"), numbered)
     properties = (
         Property(Column("Host"), lambda row: row[0]),
         Property(Column(f"{names.noun.capitalize()}s"), seated),
+        *((engines,) if _is_renumbered(report.seats) else ()),
         Property(Column("GPUs", number=True), gpus),
         *((model,) if len(_models(report)) > 1 else ()),
         Property(Column("Are"), state),

@@ -303,6 +303,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             died=report.group_died,
             told=report.waiting,
             in_script=bool(report.told_by) or is_in_script(report.seats),
+            ranks=report.ranks,
         )
         slow = _slow(report)
         if slow is not None:

@@ -15,6 +15,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
+from gpumagic.gpu_ranks.records import CELL_END
 from gpumagic.report.units import count_text, seconds_text, shortened
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _ROW = 4  # ranks in a row from which on the first and the last are named
 _MOST = 4  # rows of ranks that are named
 _MANY = 16  # ranks; a sentence has room for their number only
 _MOST_LETTERS, _MOST_OF_AN_ERROR = 60, 100
-_WORKS, _WAITS_FOR_ONE = "works", "waits for another"
+_WORKS, _ENDED, _WAITS_FOR_ONE = "works", "has ended", "waits for another"
 _LEAVE = "`%gpu_ranks group` ends what they wait for, and begins the group anew"
 _REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
 _RESTART_JOB = (
@@ -273,9 +274,16 @@ _OF_ONE_AND_MORE = {
     "interrupted": ("was interrupted", "were interrupted"),
 }
 
+_OF_SEVERAL = {
+    "its engine is gone": "their engines are gone",
+    "it is busy": "they are busy",
+    "it ended without an answer": "they ended without an answer",
+}
+
 
 def _why(why: str, text: str, *, one: bool) -> str:
     text = _clean(text, _MOST_OF_AN_ERROR)
+    text = text if one else _OF_SEVERAL.get(text, text)
     if why in _OF_ONE_AND_MORE:
         return _OF_ONE_AND_MORE[why][0 if one else 1]
     match why:
@@ -293,13 +301,14 @@ def _why(why: str, text: str, *, one: bool) -> str:
             return f"{silent}: {text}" if text else silent
 
 
-def unfinished_notes(
+def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
     unfinished: Sequence[Unfinished],
     names: Names,
     *,
     died: str | None = None,
     told: Iterable[Waiting] = (),
     in_script: bool = False,
+    ranks: int | None = None,
 ) -> Iterator[Note]:
     """What is not in the first line: where they were, and how to go on.
 
@@ -313,6 +322,8 @@ def unfinished_notes(
         told: What has been told of ranks that others wait for.
 
         in_script: Whether a launcher has started them, so that there are no engines.
+
+        ranks: How many there were.
     """
     known = {name for each in told for name, _ in each.lines}
     at = [each for each in unfinished if each.line is not None and each.why != "lost"]
@@ -323,6 +334,8 @@ def unfinished_notes(
     gone = [each for each in unfinished if each.why == "died"]
     if died is not None or gone:
         anew = _RESTART_JOB if in_script else _REBUILD
+        if not in_script and len(gone) == ranks:
+            anew = f"rc.cluster.start_engines_sync(n={len(gone)}) starts others"
         why = _clean(died or "one of its ranks is gone")
         yield Note("problem", f"the group cannot be used any more: {why}", anew)
     if any(each.why == "deaf" for each in unfinished):
@@ -421,7 +434,9 @@ def _advice(waiting: Waiting) -> Note:
 def _table(report: WhereReport) -> Table:
     """Ranks that are at the same place in one row."""
     places = dict(report.lines)
-    states = dict.fromkeys(places, _WORKS)
+    states = {
+        name: _ENDED if place == CELL_END else _WORKS for name, place in places.items()
+    }
     states |= dict.fromkeys(report.waiting_for_one, _WAITS_FOR_ONE)
     for each in report.waiting:
         states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")

@@ -27,7 +27,7 @@ _ALONE = (
 _AS_ROOT = () if os.geteuid() == 0 else ("--user", "--map-root-user")
 _INSIDE = "GPUMAGIC_TESTS_HOSTS"  # set where hosts can be made
 _NETWORK = "10.99.0"
-_LOGIN = "login"
+LOGIN, LOGIN_ADDRESS = "login", f"{_NETWORK}.1"
 _DECOY = "172.17.0.1"
 
 # Runs as the first process of a host, once its network has been moved into it.
@@ -40,7 +40,9 @@ mount --bind {folder}/resolv.conf /etc/resolv.conf
 mount --bind {folder}/boot_id /proc/sys/kernel/random/boot_id
 ip link set lo up
 touch {folder}/ready
-exec sleep infinity
+exec {python} -c 'import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # or orphans stay there as zombies
+while True: signal.pause()'
 """
 
 
@@ -96,6 +98,7 @@ class Host:
 
     def __init__(self, name: str, address: str, pid: int, folder: Path) -> None:
         self.name, self.address, self.pid, self.folder = name, address, pid, folder
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def start(
         self, *command: str, env: Mapping[str, str] | None = None
@@ -103,12 +106,14 @@ class Host:
         """Start a program there."""
         enter = ["nsenter", "-t", str(self.pid), *["-n", "-u", "-m", "-p", "-T"], "--"]
         with (self.folder / "log").open("a") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*enter, *command],
                 env={**os.environ, **(env or {})},
                 stdout=log,
                 stderr=log,
             )
+        self.started.append(process)
+        return process
 
     def python(
         self, *arguments: str, env: Mapping[str, str] | None = None
@@ -128,9 +133,11 @@ def made(names: Sequence[str], folder: Path) -> Iterator[dict[str, Host]]:
     """
     _sh("ip link set lo up")
     _sh("ip link add name bridge0 type bridge && ip link set bridge0 up")
-    _sh(f"ip addr add {_NETWORK}.1/24 dev bridge0")
-    _sh(f"hostname {_LOGIN}")
+    _sh(f"ip addr add {LOGIN_ADDRESS}/24 dev bridge0")
+    _sh(f"hostname {LOGIN}")
     addresses = {name: f"{_NETWORK}.{10 + at}" for at, name in enumerate(names)}
+    (folder / "hosts").write_text(_names(LOGIN, addresses))
+    _sh(f"mount --bind {folder}/hosts /etc/hosts")
     processes, found = [], {}
     try:
         for at, name in enumerate(names):
@@ -141,6 +148,8 @@ def made(names: Sequence[str], folder: Path) -> Iterator[dict[str, Host]]:
         for process in processes:
             process.kill()  # and the host with it
             process.wait()
+        for process in (each for host in found.values() for each in host.started):
+            process.wait()
         _sh("ip link del bridge0")
 
 
@@ -148,10 +157,7 @@ def _made(
     name: str, at: int, addresses: Mapping[str, str], folder: Path
 ) -> tuple[subprocess.Popen[bytes], Host]:
     folder.mkdir()
-    all_names = {_LOGIN: f"{_NETWORK}.1", **addresses}
-    others = [f"{a} {n}" for n, a in all_names.items() if n != name]
-    lines = ["127.0.0.1 localhost", f"127.0.1.1 {name}", *others]
-    (folder / "hosts").write_text("\n".join(lines) + "\n")
+    (folder / "hosts").write_text(_names(name, {LOGIN: LOGIN_ADDRESS, **addresses}))
     (folder / "resolv.conf").touch()  # nobody is asked who cannot be reached
     (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
     later_s = str(4_000 * (at + 1))  # than on this machine, by the clock since boot
@@ -160,7 +166,11 @@ def _made(
             "unshare",
             *("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child"),
             *("--time", "--monotonic", later_s, "--boottime", later_s),
-            *("sh", "-c", _INIT.format(name=name, folder=folder)),
+            *(
+                "sh",
+                "-c",
+                _INIT.format(name=name, folder=folder, python=sys.executable),
+            ),
         ]
     )
     _until((folder / "ready").exists)
@@ -178,6 +188,12 @@ def _made(
     ):
         _sh(f"nsenter -t {host.pid} -n sh -c '{line}'")
     return process, host
+
+
+def _names(own: str, addresses: Mapping[str, str]) -> str:
+    """What a host calls itself, and what it calls the others."""
+    others = [f"{a} {n}" for n, a in addresses.items() if n != own]
+    return "\n".join(["127.0.0.1 localhost", f"127.0.1.1 {own}", *others]) + "\n"
 
 
 def _sh(line: str) -> None:

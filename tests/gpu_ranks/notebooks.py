@@ -1,12 +1,18 @@
-"""A notebook of this process that has the client of a cluster as `rc`."""
+"""Notebooks that ask a cluster: one of this process, and one with a kernel."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+
+_PATIENCE_S = 300
 
 
 class Notebook:
@@ -82,3 +88,82 @@ def ctrl_c(*after_s):
     finally:
         for timer in timers:
             timer.cancel()
+
+
+class KernelNotebook:
+    """A notebook with a kernel of its own, as Jupyter starts and interrupts it.
+
+    Args:
+        folder: In which it lies.
+    """
+
+    def __init__(self, folder):
+        from jupyter_client.manager import KernelManager
+
+        from tests.notebook.shells import environment
+
+        manager = KernelManager()
+        manager.kernel_spec.argv[0] = sys.executable
+        self._manager = manager
+        # A folder that the kernel's shells do not look into.
+        inherited = {k: v for k, v in environment().items() if k != "IPYTHONDIR"}
+        manager.start_kernel(cwd=str(folder), env=inherited, stderr=subprocess.DEVNULL)
+        self._client = manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=_PATIENCE_S)
+
+    def run(self, cell, *interrupts_s):
+        """What a cell leaves to be read below it.
+
+        Args:
+            cell: Its text.
+
+            interrupts_s: When its interrupt button is pressed, in seconds from now.
+        """
+        buttons = [
+            threading.Timer(each, self._manager.interrupt_kernel)
+            for each in interrupts_s
+        ]
+        for each in buttons:
+            each.start()
+        parts, places = [], {}
+
+        def hear(message):
+            kind, content = message["header"]["msg_type"], message["content"]
+            place = content.get("transient", {}).get("display_id")
+            if kind == "update_display_data" and place in places:
+                parts[places[place]] = _read(kind, content)
+            elif kind in {"stream", "error", "display_data", "execute_result"}:
+                if place is not None:
+                    places[place] = len(parts)
+                parts.append(_read(kind, content))
+
+        try:
+            self._client.execute_interactive(
+                cell, timeout=_PATIENCE_S, output_hook=hear
+            )
+        finally:
+            for each in buttons:
+                each.cancel()
+        return "".join(parts).strip()
+
+    def told(self, expression):
+        """A value of the kernel, as JSON carries it."""
+        return json.loads(self.run(f"import json; print(json.dumps({expression}))"))
+
+    def end(self):
+        """Its process is gone."""
+        from jupyter_core.utils import ensure_event_loop
+
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+        ensure_event_loop().close()  # jupyter_client's, which leaves it open
+
+
+def _read(kind, content):
+    if kind == "stream":
+        return content["text"]
+    if kind == "error":
+        text = "\n".join(content["traceback"]) or content["evalue"]
+        return re.sub(r"\x1b\[[0-9;]*m", "", text) + "\n"
+    return content["data"].get("text/plain", "") + "\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks.choosing import Asker, Choice, are_given, given_by, names_of
+from tests import own_process
 
 _EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
 
@@ -88,7 +91,8 @@ def test_each_group_names_its_own_network(monkeypatch):
     from gpumagic.gpu_ranks import joining
 
     monkeypatch.setattr(joining, "_networks", [])
-    monkeypatch.setattr(joining, "_interface", {"10.0.0.1": "a", "10.1.0.1": "b"}.get)
+    leads_to = {"10.0.0.1": "a", "10.1.0.1": "b"}.get
+    monkeypatch.setattr(joining.networks, "interface", leads_to)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     named = []
     for address in ("10.0.0.1", "10.1.0.1", "127.0.0.1"):
@@ -113,7 +117,7 @@ def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
 
     monkeypatch.setattr(dist, "TCPStore", unreachable)
     monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
-    monkeypatch.setattr(joining, "_interface", lambda _: "a")
+    monkeypatch.setattr(joining.networks, "interface", lambda _: "a")
     monkeypatch.setenv("RANK", "5")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     before = dict(os.environ)
@@ -130,3 +134,29 @@ def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
 
     assert "RuntimeError" in joining.join(asked)["refused"]
     assert dict(os.environ) == before
+
+
+JOINS = """
+import gpumagic
+from gpumagic.gpu_ranks import joining
+
+gpumagic.simulate("2xh100").off()
+place = joining.meet({"engine": 0, "one_host": True})
+said = joining.join(
+    {"engine": 0, "rank": 0, "world_size": 1, "local_rank": 0, "backend": None}
+    | {"address": "127.0.0.1", "port": place["port"], "most_whole": 64}
+)
+print(said.get("refused"), said["backend"])
+"""
+
+
+def test_a_group_begins_where_simulated_gpus_were():
+    """To torch their device stays when they are off, and has no backend."""
+    pytest.importorskip("psutil", reason="psutil is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    own_process.require_simulator()
+    ran = subprocess.run(
+        [sys.executable, "-c", JOINS], capture_output=True, text=True, check=False
+    )
+
+    assert ran.stdout.strip() == "None gloo", ran.stderr[-3000:]

@@ -24,6 +24,35 @@ REPORTS = dict(SAMPLES)
 NS = 1_000_000_000
 
 
+def test_engines_that_have_other_numbers_are_named():
+    """`--on` takes numbers of engines, so they stand beside ranks that differ."""
+    swapped = [0, 2, 1, 3]
+    few = [seat(rank, engine=engine) for rank, engine in enumerate(swapped)]
+    many = [seat(rank, engine=15 - rank) for rank in range(16)]
+
+    assert "Engine" not in text(SeatsReport(seats(4)))
+    assert "Rank Engine" in text(SeatsReport(tuple(few)))
+    assert "Engines" in text(SeatsReport(tuple(many)))
+
+
+def test_of_several_that_died_it_is_said_how_to_go_on():
+    """Where mpiexec ends all with one nobody is left, and others have to be started."""
+    gone = tuple(Unfinished(each, "died", "its engine is gone") for each in range(4))
+    shown = text(RanksReport((), unfinished=gone, ranks=4))
+
+    assert "ranks 0 to 3 died: their engines are gone" in shown
+    assert "rc.cluster.start_engines_sync(n=4) starts others" in shown
+    assert "among those that are left" not in shown
+
+
+def test_who_has_ended_works_no_more():
+    """A rank at the end of its cell is not said to work there."""
+    shown = text(WhereReport((), lines=((0, "the end of the cell"),)))
+
+    assert "has ended" in shown
+    assert "works" not in shown
+
+
 def done(rank, own_ms, *, slow_ms, offset_ns=0, host="node0", **more):
     """What a rank sends that works, waits for the slowest, and sends for 8 ms."""
     began = 5 * NS + offset_ns
