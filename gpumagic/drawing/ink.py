@@ -43,7 +43,8 @@ def clean(text: str) -> str:
     >>> clean("two\nlines,\tone   gap"), clean("\x1b[31mred")
     ('two lines, one gap', '\ufffd[31mred')
     """
-    return " ".join("".join(map(_shown, text)).split())
+    shown = text if text.isprintable() else "".join(map(_shown, text))
+    return " ".join(shown.split())
 
 
 def _shown(character: str) -> str:
@@ -189,8 +190,11 @@ def side_by_side(
 
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
+    plain = cell.plain
+    if cell.cell_len <= width and "\n" not in plain and _GLUE not in plain:
+        return [cell.copy()]
     whole = cell.copy()
-    whole.plain = _glued(cell.plain)
+    whole.plain = _glued(plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
         line.plain = _loose(line.plain)
