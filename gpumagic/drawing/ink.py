@@ -191,7 +191,7 @@ def side_by_side(
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     plain = cell.plain
-    if cell.cell_len <= width and "\n" not in plain and _GLUE not in plain:
+    if cell.cell_len <= width and plain.isprintable():  # so is most of a table
         return [cell.copy()]
     whole = cell.copy()
     whole.plain = _glued(plain)
