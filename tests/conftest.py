@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,9 @@ def pytest_configure(config):
     folder = tempfile.TemporaryDirectory(dir=within, ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)  # after the shells, which write at their own end
     os.environ["IPYTHONDIR"] = folder.name
+    # Beside JupyterLab it comes with jsonschema, which every notebook imports: five
+    # seconds of grammars for a kind of address that no notebook has.
+    sys.modules.setdefault("rfc3987_syntax", None)
     if any("hardware" in each for each in (config.option.markexpr, *config.args)):
         return
     from hypothesis import HealthCheck, settings
@@ -44,6 +49,17 @@ def pytest_configure(config):
     settings.register_profile("repeat", patient, derandomize=True)
     settings.load_profile("repeat")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish():
+    """Names in modules of tests are not the user's, whose modules are searched.
+
+    There are thousands of them: each cell that is measured would look through all.
+    """
+    from gpumagic.gpu_mem import name_sources
+
+    installed, tests = name_sources._library_folders, str(Path(__file__).parent)
+    name_sources._library_folders = lambda: (*installed(), tests)
 
 
 def pytest_collection_modifyitems(items):

@@ -191,8 +191,11 @@ def side_by_side(
 
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
+    plain = cell.plain
+    if cell.cell_len <= width and plain.isprintable():  # so is most of a table
+        return [cell.copy()]
     whole = cell.copy()
-    whole.plain = _glued(cell.plain)
+    whole.plain = _glued(plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
         line.plain = _loose(line.plain)

@@ -98,11 +98,13 @@ def search(
 def _reached_memory(
     walk: Walk, starts: Sequence[Collection[int]], counted: CountedMemory
 ) -> dict[int, tuple[StorageKey, Reached]]:
+    places = {n: counted.place(stored) for n, stored in walk.stored.items()}
+    if not any(places.values()):
+        return {}
     direct, every = _bits(walk, starts)
     pieces: dict[StorageKey, Reached] = {}
     by_object = {}
-    for number, stored in walk.stored.items():
-        place = counted.place(stored)
+    for number, place in places.items():
         if place is None or not every[number]:
             continue
         memory = pieces.setdefault(place.key, Reached(place.nbytes))

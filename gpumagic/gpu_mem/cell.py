@@ -24,7 +24,13 @@ from gpumagic.gpu_mem.counters import (
     setting_of,
 )
 from gpumagic.gpu_mem.course import course_of, pieces_of
-from gpumagic.gpu_mem.holdings import compared, find_holdings, of_devices, sizes
+from gpumagic.gpu_mem.holdings import (
+    compared,
+    find_holdings,
+    held_bytes,
+    of_devices,
+    sizes,
+)
 from gpumagic.gpu_mem.lines import Recording, lines_of, replay
 from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
@@ -172,8 +178,7 @@ class OneCell:
 
     def _host_bytes(self) -> int | None:
         """What the names hold of the host's memory."""
-        held = self._holdings("cpu")
-        return sum(nbytes for _, nbytes in held.allocated_bytes)
+        return held_bytes(self._names.sources("cpu"))
 
 
 def _as_shown(code: Code, value: Any) -> dict[str, Any]:

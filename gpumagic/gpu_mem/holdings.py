@@ -115,6 +115,14 @@ def _nameless_bytes(holdings: Holdings) -> int:
     return max((each.reachable_bytes for each in nameless), default=0)
 
 
+def held_bytes(sources: Sources) -> int:
+    """What all names together hold of one kind of device, whichever of them it is."""
+    everything = [value for root in roots_of(sources) for value in root.values]
+    counted = CountedMemory(sources.kind)
+    found = search([everything], counted, left_out=sources.left_out())
+    return sum(each.nbytes for each in dict(found.memory.values()).values())
+
+
 def sizes(holdings: Holdings) -> dict[str, int]:
     """What each name reaches, to be remembered until the next cell has run."""
     return {key_of(each): each.reachable_bytes for each in holdings.holders}
@@ -151,16 +159,19 @@ def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
 
 def _named(found: Found, roots: Sequence[Root]) -> list[Named]:
     """The names without their objects, in the order in which they were searched."""
+    reached = 0
+    for _, memory in found.memory.values():
+        reached |= memory.direct
     return [
         Named(
             name=root.name,
             kind=root.kind,
             is_tensor=bool(start) and found.walk.is_tensor(start[0]),
             elements=large_elements(found.walk, root.values[0], found.memory)
-            if start
+            if reached & 1 << position
             else {},
         )
-        for root, start in zip(roots, found.starts, strict=True)
+        for position, (root, start) in enumerate(zip(roots, found.starts, strict=True))
     ]
 
 

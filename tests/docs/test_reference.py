@@ -17,7 +17,6 @@ from tests.docs.pages import REPOSITORY
 from tests.gallery.samples import views
 
 EVERY = rooms.every()
-DRAWN = views()
 MAGICS = [room for room in EVERY if room.magic]
 
 
@@ -72,7 +71,7 @@ def test_every_sample_of_a_room_is_in_its_gallery(room):
     """Each view that the tests draw is drawn in the site, with its text."""
     written = gallery.pages()[f"gallery/{room.folder}.md"]
     page = gallery.with_drawings(written, room.folder)
-    samples = [each for each in DRAWN if each[0].startswith(f"{room.folder}-")]
+    samples = [each for each in views() if each[0].startswith(f"{room.folder}-")]
 
     assert samples
     for name, drawing in samples:
@@ -84,4 +83,4 @@ def test_every_sample_of_a_room_is_in_its_gallery(room):
 def test_no_sample_is_without_a_gallery():
     """Each view belongs to a room that has a page."""
     folders = tuple(f"{room.folder}-" for room in EVERY)
-    assert all(name.startswith(folders) for name, _ in DRAWN)
+    assert all(name.startswith(folders) for name, _ in views())

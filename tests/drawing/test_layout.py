@@ -9,10 +9,12 @@ import pkgutil
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
 import gpumagic.drawing
 from gpumagic.drawing import Lane, Span
-from gpumagic.drawing.ink import clean, fit
+from gpumagic.drawing.ink import _shown, clean, fit, side_by_side
 from gpumagic.drawing.lanes import heights, stacked, strokes
 from gpumagic.drawing.series import levels, peaks
 from gpumagic.drawing.timeline import Scale
@@ -31,6 +33,24 @@ def test_examples_in_docstrings_hold(module):
     found = doctest.testmod(importlib.import_module(f"gpumagic.drawing.{module}"))
 
     assert not found.failed
+
+
+@given(st.text())
+def test_what_is_clean_is_looked_at_as_a_whole(text):
+    """A text is cleaned as if each of its characters were looked at."""
+    assert clean(text) == " ".join("".join(map(_shown, text)).split())
+
+
+@given(st.text(), st.integers(0, 3))
+def test_a_cell_that_fits_is_one_line_as_it_is(text, more):
+    """Nothing is wrapped or cut where there is room, units beside their numbers too."""
+    shown = clean(f"{text} 3 ms")
+    cell = Text(shown, style="bold", overflow="fold")
+
+    lines = side_by_side([cell], [cell.cell_len + more], Console())
+
+    assert [(line.plain, line.style) for line in lines] == [(shown, "")]
+    assert cell.plain == shown
 
 
 @given(WIDTHS, st.integers(1, 300))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tests.frontends.outputs import NOTEBOOKS, Output, of_notebook, outputs
+from tests.gallery.samples import PARTS, RICHEST
 
 COURSE = "04_streams_and_races"
 
@@ -24,12 +25,17 @@ def notebook(shown: tuple[Output, ...]):
 
 @cache
 def known() -> dict:
-    """Each notebook by its name, and the outputs of ours in it."""
+    """Each notebook by its name, and the outputs of ours in it.
+
+    Converters look at elements and attributes: each kind that there is is in the parts
+    and in the richest views.
+    """
     import nbformat
 
     files = {path.stem: path for path in NOTEBOOKS}
     chosen = ("tour", COURSE)
-    samples = tuple(each for each in outputs() if each.name not in _of_the_course())
+    every = {each.name: each for each in outputs()}
+    samples = tuple(every[name] for name in (*dict(PARTS), *RICHEST))
     return {"samples": (notebook(samples), samples)} | {
         name: (nbformat.read(files[name], as_version=4), of_notebook(files[name]))
         for name in chosen
@@ -41,7 +47,3 @@ def to_html(name: str, **options: object) -> str:
     from nbconvert import HTMLExporter
 
     return HTMLExporter(**options).from_notebook_node(known()[name][0])[0]
-
-
-def _of_the_course():
-    return {each.name for path in NOTEBOOKS for each in of_notebook(path)}

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.gallery.samples import everything
+from tests.gallery.samples import drawn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -37,8 +37,8 @@ class Output(NamedTuple):
 def outputs() -> tuple[Output, ...]:
     """Every output of ours that somebody may look at elsewhere."""
     samples = [
-        Output(name, drawing.whole().text(_WIDE), str(drawing.html()))
-        for name, drawing in everything()
+        Output(name, each.whole().text(_WIDE), str(each.html()))
+        for name, each in drawn().items()
     ]
     return (*samples, *(each for path in NOTEBOOKS for each in of_notebook(path)))
 

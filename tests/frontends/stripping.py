@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ class _Strip(HTMLParser):
             self._silent += tag in _DROPPED_WITH_ALL_IN_THEM
             return
         # In a fixed order: converters write attributes in one of their own.
-        kept = "".join(self._attribute(tag, *each) for each in sorted(attrs))
+        kept = "".join(_attribute(self._drops, tag, *each) for each in sorted(attrs))
         self.kept.append(f"<{tag}{kept}>")
 
     def handle_startendtag(self, tag, attrs):
@@ -51,25 +51,29 @@ class _Strip(HTMLParser):
         if not self._silent:
             self.kept.append(html.escape(data, quote=False))
 
-    def _attribute(self, tag, name, value):
-        if self._drops_any(f"@{name}"):
-            return ""
-        if name == "style":
-            value = ";".join(filter(self._keeps, value.split(";")))
-        data = name == "src" and value.startswith("data:")
-        if data and self._drops_any(f"{tag}:data"):
-            return ""
-        return f' {name}="{html.escape(value or "")}"'
-
-    def _keeps(self, declaration):
-        name, _, value = declaration.strip().partition(":")
-        words = (drop[1:] for drop in self._drops if drop[0] == "=")
-        return not (
-            self._drops_any(f":{name}") or any(word in value.lower() for word in words)
-        )
-
     def _drops_any(self, selector):
         return _matches(selector, self._drops)
+
+
+@lru_cache(100_000)
+def _attribute(drops, tag, name, value):
+    if _matches(f"@{name}", drops):
+        return ""
+    if name == "style":
+        value = ";".join(each for each in value.split(";") if _keeps(drops, each))
+    data = name == "src" and value.startswith("data:")
+    if data and _matches(f"{tag}:data", drops):
+        return ""
+    return f' {name}="{html.escape(value or "")}"'
+
+
+@lru_cache(100_000)
+def _keeps(drops, declaration):
+    name, _, value = declaration.strip().partition(":")
+    words = (drop[1:] for drop in drops if drop[0] == "=")
+    return not (
+        _matches(f":{name}", drops) or any(word in value.lower() for word in words)
+    )
 
 
 @cache

@@ -14,8 +14,6 @@ from tests.frontends.stripping import stripped
 
 _NOTHING = rules.FrontEnd("nothing is dropped", frozenset())
 _WITH_HTML = [each for each in rules.FRONT_ENDS if each.shows_html]
-_ALL_KEPT = [each for each in _WITH_HTML if each.keeps_styles]
-_NO_STYLES = [each for each in _WITH_HTML if not each.keeps_styles]
 
 # A picture draws an element of many bytes wide; letters need a sign for its rest.
 # Where a terminal can ask for what HTML can open.
@@ -33,12 +31,32 @@ _PICTURE = re.compile(r"<img[^>]*>")
 _MORE = re.compile(r"More, by --show or report\.show\(\):.*", re.DOTALL)
 _SIGNS_OF_LETTERS = "~: the element to the left goes on"
 
-_name = {"ids": lambda each: each.name}
-
 
 @cache
 def _written(output):
     return read(output.html)
+
+
+@cache
+def _read_once(markup):
+    return read(markup)
+
+
+@cache
+def _with_nothing_dropped():
+    return [stripped(each.html, _NOTHING) for each in outputs()]
+
+
+@pytest.fixture(scope="module", params=_WITH_HTML, ids=lambda each: each.name)
+def front_end(request):
+    """Each front end that shows HTML."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def left(front_end):
+    """What it leaves of each output."""
+    return [stripped(each.html, front_end) for each in outputs()]
 
 
 def test_what_is_looked_at_is_not_nothing():
@@ -63,33 +81,24 @@ def _for_both(output):
     return text.replace(_SIGNS_OF_LETTERS, "").replace(_TREE, "")
 
 
-@pytest.mark.parametrize("front_end", _ALL_KEPT, **_name)
-def test_front_ends_that_keep_styles_find_nothing_to_drop(front_end):
+def test_front_ends_that_keep_styles_find_nothing_to_drop(front_end, left):
     """JupyterLab, VS Code and Colab show our HTML as it was written."""
-    changed = [
-        each.name
-        for each in outputs()
-        if stripped(each.html, front_end) != stripped(each.html, _NOTHING)
-    ]
-    assert changed == []
+    every = zip(outputs(), left, _with_nothing_dropped(), strict=True)
+    changed = [each.name for each, seen, whole in every if seen != whole]
+    assert changed == [] or not front_end.keeps_styles
 
 
-@pytest.mark.parametrize("front_end", _NO_STYLES, **_name)
-def test_without_styles_the_same_is_said_in_the_same_tables(front_end):
-    """What a code host leaves has each word in its order and each cell in its row."""
-    for output in outputs():
-        before, after = _written(output), read(stripped(output.html, front_end))
+def test_the_same_is_said_in_the_same_tables(front_end, left):
+    """What it leaves has each word in its order and each cell in its row.
+
+    A picture is kept where pictures are, and always has words beside it.
+    """
+    for output, markup in zip(outputs(), left, strict=True):
+        before, after = _written(output), _read_once(markup)
+        kept = before.pictures if front_end.keeps_pictures else 0
         assert (after.text, after.tables) == (before.text, before.tables), output.name
+        assert (after.pictures, after.bare) == (kept, 0), output.name
         assert after.faults == [], output.name
-
-
-@pytest.mark.parametrize("front_end", _WITH_HTML, **_name)
-def test_pictures_are_there_or_are_told(front_end):
-    """A picture is kept where pictures are, and always has words beside it."""
-    for output in outputs():
-        left = read(stripped(output.html, front_end))
-        kept = _written(output).pictures if front_end.keeps_pictures else 0
-        assert (left.pictures, left.bare) == (kept, 0), output.name
 
 
 def test_text_alone_has_all_that_is_in_sight():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -48,12 +49,26 @@ def plain(line):
     return terminal.ESCAPE.sub("", line).rstrip()
 
 
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory):
+    """What each terminal shows: all at once, since most of it is waiting."""
+    folders = [tmp_path_factory.mktemp("terminal") for _ in TERMINALS]
+    with ThreadPoolExecutor() as threads:
+        return dict(
+            zip(TERMINALS, threads.map(_typed, TERMINALS, folders), strict=True)
+        )
+
+
 @pytest.fixture(scope="module", params=TERMINALS)
-def session(request, tmp_path_factory):
+def session(request, sessions):
+    """One of them."""
+    return sessions[request.param]
+
+
+def _typed(name, folder):
     """Everything typed into one terminal; what it showed is kept in build/terminal."""
-    width, colours = TERMINALS[request.param]
+    width, colours = TERMINALS[name]
     found = Session(width, "NO_COLOR" not in colours and colours["TERM"] != "dumb")
-    folder = tmp_path_factory.mktemp("terminal")
     with terminal.running(folder, width, colours) as window:
         for typed in SETUP:
             window.run(typed)
@@ -69,7 +84,7 @@ def session(request, tmp_path_factory):
         found.shown[LONG] = window.run(LONG, interrupt_at=r"slow: [1-9][0-9.]* %")
         found.progress += window.seen
         found.after_interrupt = window.run("6 * 7")
-        _save(request.param, window)
+        _save(name, window)
         window.resize(other := 200 - width)
         shown, text = window.run(REPORTS[0]), _text(window, other)
         found.resized = (list(map(plain, shown[-len(text) :])), text)

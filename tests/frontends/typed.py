@@ -52,4 +52,4 @@ MISTAKES = (
     "%tensor_info nope",
     "%pin_loader 3",
 )
-LONG = "%pin_loader slow --budget 10m"
+LONG = "%pin_loader slow --budget 3m"

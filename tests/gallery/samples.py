@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     AllLevels,
@@ -37,6 +38,9 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing.palette import BLUE, VERMILLION
 from gpumagic.report.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MS = 1e-3
 GIB = 2**30
@@ -616,19 +620,31 @@ RICHEST = (
 @cache
 def views() -> tuple[tuple[str, Drawing], ...]:
     """Each room's samples, drawn; a room with `samples.py` is found by its folder."""
+    return tuple((name, drawn()[name].drawing) for name in view_names())
+
+
+@cache
+def view_names() -> tuple[str, ...]:
+    """What they are called, for which none needs to be drawn."""
+    return tuple(_views_to_draw())
+
+
+@cache
+def _views_to_draw() -> dict[str, Callable[[], Drawing]]:
     tests = Path(__file__).parents[1]
-    return tuple(
-        (f"{room}-{name}", drawing)
-        for room in sorted(path.parent.name for path in tests.glob("*/samples.py"))
+    rooms = sorted(path.parent.name for path in tests.glob("*/samples.py"))
+    return {
+        f"{room}-{name}": make
+        for room in rooms
         if room != "gallery"
-        for name, drawing in _of_room(room)
-    )
+        for name, make in _of_room(room)
+    }
 
 
 def _of_room(room):
     samples = importlib.import_module(f"tests.{room}.samples").SAMPLES
     draw = importlib.import_module(f"gpumagic.{room}.view").draw
-    return [(name, draw(report)) for name, report in samples]
+    return [(name, partial(draw, report)) for name, report in samples]
 
 
 @cache
@@ -638,25 +654,46 @@ def everything() -> tuple[tuple[str, Drawing], ...]:
 
 
 class Drawn:
-    """A drawing whose forms are made once, however many tests look at them."""
+    """A sample that is drawn once, and when asked, however many tests look at it."""
 
-    def __init__(self, drawing: Drawing) -> None:
-        self._html, self._text = cache(drawing.html), cache(drawing.text)
-        self.whole = cache(lambda: Drawn(drawing.whole()))
-        self.asked = drawing.asked
-        self.title, self.parts = drawing.title, drawing.parts
-        self.folded, self.notes = drawing.folded, drawing.notes
+    def __init__(self, make: Callable[[], Drawing]) -> None:
+        self._make = make
+        self._texts: dict[int, str] = {}
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        """The drawing itself."""
+        return self._make()
+
+    @cached_property
+    def _whole(self) -> Drawn:
+        return Drawn(self.drawing.whole)
+
+    @cached_property
+    def _html(self) -> str:
+        return self.drawing.html()
+
+    def whole(self) -> Drawn:
+        """The same with all that is folded away."""
+        return self._whole
 
     def html(self) -> str:
         """The HTML form."""
-        return self._html()
+        return self._html
 
     def text(self, width: int = 88) -> str:
         """The text form, so many columns wide."""
-        return self._text(width)
+        if width not in self._texts:
+            self._texts[width] = self.drawing.text(width)
+        return self._texts[width]
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the drawing's own."""
+        return getattr(self.drawing, name)
 
 
 @cache
 def drawn() -> dict[str, Drawn]:
     """Every sample by its name."""
-    return {name: Drawn(drawing) for name, drawing in everything()}
+    parts = {name: Drawn(lambda part=part: part) for name, part in PARTS}
+    return parts | {name: Drawn(make) for name, make in _views_to_draw().items()}

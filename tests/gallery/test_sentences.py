@@ -7,10 +7,10 @@ import re
 import pytest
 
 from gpumagic.drawing import Details, Note, Paragraph
-from tests.gallery.samples import drawn, views
+from tests.gallery.samples import drawn, view_names
 
 MOST_WORDS = 20
-NAMES = [name for name, _ in views()]
+NAMES = view_names()
 _NOT_SAID = re.compile(
     r"nobody will walk back|decided this time|waited for before|operators treat it as"
     r"|done because of|\bstranded\b|\bstuck\b",

@@ -17,7 +17,13 @@ from gpumagic.devices.storages import StorageKey  # noqa: E402
 from gpumagic.gpu_mem import api  # noqa: E402
 from gpumagic.gpu_mem.api import Memory  # noqa: E402
 from gpumagic.gpu_mem.attribution import BlocksInUse  # noqa: E402
-from gpumagic.gpu_mem.holdings import compared, find_holdings, sizes, workspace_remark  # noqa: E402
+from gpumagic.gpu_mem.holdings import (  # noqa: E402
+    compared,
+    find_holdings,
+    held_bytes,
+    sizes,
+    workspace_remark,
+)
 from gpumagic.gpu_mem.name_sources import (  # noqa: E402
     KnownNames,
     Sources,
@@ -309,6 +315,23 @@ def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):
 
     assert rows(found)["mine.cache"] == (70, 70)
     assert "installed.cache" not in rows(found)
+
+
+def test_all_names_together_hold_each_piece_once():
+    """One search for their sum finds what the search for each name adds up to."""
+    shared, graph = tensor(3000), torch.ones(64, requires_grad=True)
+    names = {
+        "alone": tensor(1000),
+        "twice": [shared, {"view": shared[10:20]}],
+        "again": shared,
+        "loss": (graph * 2).exp().sum(),
+    }
+    where = Sources(names, "cpu", modules=False)
+    by_name = find_holdings(where, {})
+
+    assert held_bytes(where) == sum(nbytes for _, nbytes in by_name.allocated_bytes)
+    assert held_bytes(where) >= 4000 + 64 * 4
+    assert held_bytes(Sources({"n": 1}, "cpu", modules=False)) == 0
 
 
 def test_large_elements_of_a_container_are_its_parts():

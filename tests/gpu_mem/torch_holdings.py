@@ -171,7 +171,7 @@ class Notebook:
             tensor.note = torch.zeros(64, device="sim:0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 1 << 32), with_snapshot=st.booleans())
 def test_what_a_name_holds_alone_comes_back_with_it(seed, with_snapshot):
     """On random programs the rows add up, and each own share is what `del` frees."""

@@ -16,7 +16,11 @@ import pytest
 from tests.notebook.shells import Seen, see_in_kernel, see_in_terminal
 
 OUR_LINE = re.compile(r"^(failed after|\d\S* \S?s on the host; no GPU was used)")
-NEEDS_SETUP = "import builtins, os, sys; builtins.fired = []"
+# And nothing of grammars, which reading a notebook would take seconds for.
+NEEDS_SETUP = (
+    "import builtins, os, sys; builtins.fired = []\n"
+    "sys.modules.setdefault('rfc3987_syntax', None);"
+)
 
 CASES: dict[str, str] = {
     "an assignment persists": "a = 41",

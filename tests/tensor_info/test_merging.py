@@ -16,7 +16,7 @@ from tests.tensor_info.geometries import (
     targets,
 )
 
-GEOMETRIES = 100_000
+GEOMETRIES = 30_000
 
 
 def _viewed(tensor, shape):
