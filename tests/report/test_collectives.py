@@ -198,13 +198,24 @@ def test_one_clock_is_the_truth_whenever_ranks_leave(ranks, data):
     }
     found = waits_of(left, common_clock=True)
 
+    blamed = {rank: set() for rank in ranks}
     for number in range(len(ranks[0].parts)):
         parts = {rank: each.parts[number] for rank, each in left.items()}
-        last = max(part.arrived_ns for part in parts.values())
-        for rank, part in parts.items():
-            moments = {*range(part.arrived_ns, min(last, part.ended_ns))}
-            waits = _moments(found.waited[rank].get(("0", number), ()))
-            assert waits == moments - _moments(part.beside)
+        came = {rank: part.arrived_ns for rank, part in parts.items()}
+        last = max(came.values())
+        waits = {
+            rank: {*range(part.arrived_ns, min(last, part.ended_ns))}
+            - _moments(part.beside)
+            for rank, part in parts.items()
+        }
+        for rank, moments in waits.items():
+            spans = found.waited[rank].get(("0", number), ())
+            assert _moments(spans) == moments
+        if min(came.values()) < last:
+            blamed[max(came, key=came.get)] |= max(waits.values(), key=len)
+    assert {rank: each.blamed_ns for rank, each in found.shares.items()} == {
+        rank: len(moments) for rank, moments in blamed.items()
+    }
 
 
 def test_work_at_the_end_of_a_collective_is_no_wait_saved():
