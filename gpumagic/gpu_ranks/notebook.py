@@ -355,11 +355,15 @@ class Notebook:
         try:
             _wait(engines, asked, Panel(self._place, hang_s=hang_s), within_s)
         finally:
-            self._open = [each for each in (*self._open, asked) if each.running]
-            if asked.running:
-                self._last = asked
+            self._keep_open(asked)
         engines.forget(asked)
         return asked
+
+    def _keep_open(self, asked: Asked) -> None:
+        """Note what still runs: it can be asked where it is, and be freed."""
+        self._open = [each for each in (*self._open, asked) if each.running]
+        if asked.running:
+            self._last = asked
 
 
 def _local_ranks(hosts: Sequence[Sequence[int]]) -> dict[int, int]:

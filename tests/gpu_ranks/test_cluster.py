@@ -736,6 +736,27 @@ def test_different_collectives_of_simulated_gpus(four):
     assert any("sends" in (each.mismatch or "") for each in report.waiting)
 
 
+def test_everybody_holds_memory_on_gpu_0(four):
+    """Who has used GPU 0 before its own is named, by what the driver lists there."""
+    from gpumagic.gpu_ranks.records import Misplaced
+
+    four.on(
+        four.client.ids,
+        "import gpumagic, os; os.environ.pop('CUDA_VISIBLE_DEVICES', None)\n"
+        "gpumagic.simulate('4xh100')",
+    )
+    four.cell(
+        "import os, torch\n"
+        "first = torch.ones(1000, device='sim:0')\n"
+        "torch.sim.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "then = torch.ones(1000, device='sim')\n"
+    )
+    (found,) = four.ask().findings
+
+    assert found.kind is Misplaced.ON_GPU_0
+    assert len(found.ranks) == len(four.client.ids) - 1
+
+
 def test_who_cannot_be_freed_is_named_and_what_is_to_be_typed_helps(four):
     """Who waits for anybody at all hears of no end; a new engine takes its place."""
     from gpumagic.errors import GpuMagicError
