@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -120,10 +119,7 @@ class KernelNotebook:
 
             interrupts_s: When its interrupt button is pressed, in seconds from now.
         """
-        buttons = [
-            threading.Timer(each, self._manager.interrupt_kernel)
-            for each in interrupts_s
-        ]
+        buttons = [threading.Timer(each, self._interrupt) for each in interrupts_s]
         for each in buttons:
             each.start()
         parts, places = [], {}
@@ -147,17 +143,17 @@ class KernelNotebook:
                 each.cancel()
         return "".join(parts).strip()
 
-    def told(self, expression):
-        """A value of the kernel, as JSON carries it."""
-        return json.loads(self.run(f"import json; print(json.dumps({expression}))"))
-
     def end(self):
         """Its process is gone."""
-        from jupyter_core.utils import ensure_event_loop
-
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
-        ensure_event_loop().close()  # jupyter_client's, which leaves it open
+
+    def _interrupt(self):
+        """Press the button, in a thread: jupyter_client makes it a loop of its own."""
+        from jupyter_core.utils import ensure_event_loop
+
+        self._manager.interrupt_kernel()
+        ensure_event_loop().close()
 
 
 def _read(kind, content):
