@@ -61,7 +61,7 @@ def test_who_is_slow_is_named_in_any_training(
     assert own_s[late] >= planted_s * (0.4 if case == "pipeline" else 0.9)
     if case != "pipeline":  # who waits for whom in a message is not told
         others_s = [each["waits_s"] for each in report["times"] if each["name"] != late]
-        assert min(others_s) >= planted_s / 2
+        assert min(others_s) >= planted_s / 3  # they may be late themselves
         assert f"rank {late} took" in found[case][0]["text"].splitlines()[0]
 
 
