@@ -25,7 +25,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.gpu_ranks import flight_recorder
-from gpumagic.gpu_ranks.gloo_marks import Call, Mark, Place, groups_of_threads, placed
+from gpumagic.gpu_ranks.gloo_marks import (
+    Mark,
+    Place,
+    RecordedCall,
+    groups_of_threads,
+    placed,
+)
 from gpumagic.report.events import length, merged
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ _LARGE = 8  # bytes of an element of all other kinds
 Row = list[Any]
 
 
-def numbers() -> dict[str, int]:
+def last_numbers() -> dict[str, int]:
     """The number of the last collective of each group; empty without a recorder."""
     told = flight_recorder.numbers() or {}
     return {group: its.called for group, its in told.items()}
@@ -232,7 +238,7 @@ class Seen:
         return [group, number, name, _nbytes(entry), at_ns, at_ns, ""]
 
     def _called(self) -> int:
-        return sum(max(number, 0) for number in numbers().values())
+        return sum(max(number, 0) for number in last_numbers().values())
 
 
 def _id(entry: Mapping[str, Any]) -> int:
@@ -290,7 +296,7 @@ def with_groups(
 
         since_ns: When that was.
     """
-    now = numbers()
+    now = last_numbers()
     used = [group for group in now if now[group] != before.get(group, -1)]
     alone = used[0] if len(used) == 1 else None
     if not now:  # without a recorder
@@ -335,11 +341,11 @@ def _groups_here() -> int:
     return len(getattr(getattr(module, "_world", None), "pg_map", ()))
 
 
-def _calls_since(since_ns: int) -> tuple[list[Call], bool]:
+def _calls_since(since_ns: int) -> tuple[list[RecordedCall], bool]:
     """What was called, in order; and whether it is all, or some has been lost."""
     entries = flight_recorder.calls()
     calls = [
-        Call(
+        RecordedCall(
             str(each.get("profiling_name")),
             flight_recorder.group_of(each),
             _created_ns(each),
@@ -367,7 +373,7 @@ def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for each in open_ended:  # without a common clock calls tell nothing
             each["collectives"], each["told_by"] = [], ""
         return on_one
-    _cut(open_ended)
+    _cut_to_common(open_ended)
     latest = _latest(each["collectives"] for each in open_ended)
     for each in open_ended:
         each["collectives"] = with_ends(each["collectives"], latest)
@@ -393,7 +399,7 @@ def shifted(answer: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _cut(answers: Sequence[dict[str, Any]]) -> None:
+def _cut_to_common(answers: Sequence[dict[str, Any]]) -> None:
     """Leave out what is not known of all ranks: recorders keep only so much."""
     begins = [at for each in answers if isinstance(at := each.get("from_ns"), int)]
     ends = [at for each in answers if isinstance(at := each.get("until_ns"), int)]

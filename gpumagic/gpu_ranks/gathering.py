@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, clocks, networks, reducing
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.collectives_seen import numbers
+from gpumagic.gpu_ranks.collectives_seen import last_numbers
 from gpumagic.gpu_ranks.flight_recorder import flight, simulated_wait_s
 from gpumagic.gpu_ranks.lookout import Lookout
 
@@ -269,7 +269,7 @@ class Thread:
     def look(self) -> None:
         """Tell where this rank is; on rank 0 hear of the others."""
         now_s = time.monotonic()
-        called = numbers()
+        called = last_numbers()
         if called != self._numbers:
             self._numbers, self._since_s = called, now_s
             self._stuck = None

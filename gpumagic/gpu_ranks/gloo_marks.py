@@ -35,7 +35,7 @@ class Mark(NamedTuple):
     thread: int
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A collective that the host has called."""
 
     name: str
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 def groups_of_threads(
     marks: Sequence[Mark],
-    calls: Sequence[Call],
+    calls: Sequence[RecordedCall],
     before: Mapping[int, str],
     *,
     is_whole: bool,
@@ -102,7 +102,7 @@ def groups_of_threads(
 
 def placed(
     marks: Sequence[Mark],
-    calls: Sequence[Call],
+    calls: Sequence[RecordedCall],
     groups: Mapping[int, str],
     *,
     is_whole: bool,
@@ -120,7 +120,7 @@ def placed(
     """
     if not groups:
         return [Place(None)] * len(marks)
-    left: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    left: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
     for call in reversed(calls if is_whole else ()):
         left[call.group, call.name].append(call)
     called = sorted(call.at_ns for call in calls)
@@ -136,7 +136,7 @@ def placed(
     return found
 
 
-def _in_turn(marks: Sequence[Mark], calls: Sequence[Call]) -> dict[int, str]:
+def _in_turn(marks: Sequence[Mark], calls: Sequence[RecordedCall]) -> dict[int, str]:
     """Where each call is made after the one before it has ended."""
     ordered = sorted(marks, key=lambda mark: mark.start_ns)
     pairs = list(zip(ordered, calls, strict=False))
@@ -154,20 +154,20 @@ def _in_turn(marks: Sequence[Mark], calls: Sequence[Call]) -> dict[int, str]:
 
 
 def _certain(
-    marks: Iterable[Mark], calls: Iterable[Call], known: Mapping[int, str]
+    marks: Iterable[Mark], calls: Iterable[RecordedCall], known: Mapping[int, str]
 ) -> dict[int, str] | None:
     """Threads that begin what only one group can have called, and nobody has begun.
 
     None if they contradict each other.
     """
-    moments: list[tuple[int, int, Call | Mark]] = [
+    moments: list[tuple[int, int, RecordedCall | Mark]] = [
         *((call.at_ns - _OFF_NS, 0, call) for call in calls),
         *((mark.start_ns, 1, mark) for mark in marks),
     ]
     open_: dict[str, Counter[str]] = defaultdict(Counter)
     found: dict[int, str] = {}
     for _, _, each in sorted(moments, key=lambda moment: moment[:2]):
-        if isinstance(each, Call):
+        if isinstance(each, RecordedCall):
             open_[each.name][each.group] += 1
             continue
         its = [group for group, count in open_[each.name].items() if count > 0]
@@ -183,7 +183,7 @@ def _certain(
 
 def _by_counting(
     marks: Sequence[Mark],
-    calls: Sequence[Call],
+    calls: Sequence[RecordedCall],
     known: Mapping[int, str],
 ) -> dict[int, str]:
     """The others, if in one way alone each group has all of its calls."""
@@ -200,7 +200,7 @@ def _by_counting(
 
 
 def _fits(
-    marks: Sequence[Mark], calls: Sequence[Call], groups: Mapping[int, str]
+    marks: Sequence[Mark], calls: Sequence[RecordedCall], groups: Mapping[int, str]
 ) -> bool:
     """Whether each call is begun after it was made, and none is left."""
     began: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -102,11 +102,11 @@ def _run(asked: dict[str, Any]) -> None:
         if measured.said is not None:
             on_rank.warm_up()  # where this cell was the one that has imported torch
             clocked = measured.said | (clocks.told() if clocks is not None else {})
-            _say(_fitting(clocked, asked))
+            _say(_summed_if_many(clocked, asked))
             joining.forget_cells()
 
 
-def _fitting(said: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def _summed_if_many(said: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     """All that it did; of very many ranks that are one group the sums of it."""
     _, world_size, _ = on_rank.group()
     most_whole = asked.get("most_whole", MOST_TOLD)

@@ -30,7 +30,7 @@ from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_open.communication import marks_on_the_host
 from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import own_clock
-from gpumagic.gpu_ranks.collectives_seen import numbers, with_groups
+from gpumagic.gpu_ranks.collectives_seen import last_numbers, with_groups
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.report.events import bridged
 from gpumagic.report.places import Places, line_in
@@ -306,7 +306,7 @@ def measuring(
             ):
                 if marks is not None:
                     marks.begin()
-                called = numbers()
+                called = last_numbers()
                 yield measured
         except BaseException as raised:
             measured.error = raised

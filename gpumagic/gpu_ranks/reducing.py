@@ -36,7 +36,7 @@ _LOOK_S = 0.005
 _NS = 1_000_000_000
 
 
-class Ranks(Protocol):
+class Comparing(Protocol):
     """The ranks of a job, as seen by one of them."""
 
     @property
@@ -89,7 +89,7 @@ class _Plan(NamedTuple):
 
 
 def summed(
-    said: Mapping[str, Any], ranks: Ranks, others: Others
+    said: Mapping[str, Any], ranks: Comparing, others: Others
 ) -> dict[str, Any] | None:
     """The sums of what this rank did; None where it is to be sent whole.
 
@@ -121,7 +121,7 @@ def summed(
 # ------------------------------------------------------------------------ agreement
 
 
-def _agreed(done: Done, ranks: Ranks, others: Others) -> _Plan | None:
+def _agreed(done: Done, ranks: Comparing, others: Others) -> _Plan | None:
     """What all do once all are there; None if it has been given up."""
     ready = {
         "beside": ranks.beside,
@@ -148,7 +148,7 @@ def _agreed(done: Done, ranks: Ranks, others: Others) -> _Plan | None:
     return _Plan(scale.Layout(groups, places, told["alone"]), told["beside"])
 
 
-def _plan(ranks: Ranks) -> str:
+def _plan(ranks: Comparing) -> str:
     """On rank 0: the order of figures, and a group that all have or all make.
 
     Where some compare other figures than others, as of another version, all send all.
@@ -172,7 +172,7 @@ def _plan(ranks: Ranks) -> str:
     )
 
 
-def _settle(ranks: Ranks, plan: str) -> None:
+def _settle(ranks: Comparing, plan: str) -> None:
     """Say what all do, unless it has been said.
 
     Raises:
@@ -202,7 +202,7 @@ def _least(row: Sequence[int], group: Any) -> list[int]:
 
 def _placed(
     said: Mapping[str, Any],
-    ranks: Ranks,
+    ranks: Comparing,
     others: Others,
     least_of: Callable[[Sequence[int]], list[int]],
     where: Layout,

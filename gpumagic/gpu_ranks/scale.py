@@ -449,7 +449,9 @@ def sums_of(
         "flags": list(done.flags),
         "collectives": _most_waited(names),
     }
-    return _fitting({key: each for key, each in short.items() if each is not None})
+    return _within_a_kilobyte(
+        {key: each for key, each in short.items() if each is not None}
+    )
 
 
 _OF_MEMORY = (
@@ -478,7 +480,7 @@ def _most_waited(names: Mapping[str, NameSum]) -> list[list[Any]]:
     ]
 
 
-def _fitting(said: dict[str, Any]) -> dict[str, Any]:
+def _within_a_kilobyte(said: dict[str, Any]) -> dict[str, Any]:
     """Without what can be missed most easily, if it would be too long."""
     for key in ("collectives", "flags", "seat", "phases"):
         while len(json.dumps(said)) > _MOST_BYTES and said[key]:

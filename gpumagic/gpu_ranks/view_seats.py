@@ -199,16 +199,16 @@ def parts(report: SeatsReport) -> Iterator[Part]:
     yield from _notes(report, names)
     if len(report.seats) > MOST_ROWS:
         table = replace(_by_rank(report, names), caption="")
-        yield Details(f"Every {names.noun}", (_cut(table),), "seats")
+        yield Details(f"Every {names.noun}", (_beginning(table),), "seats")
     if report.seats:
-        table = _cut(_machines(report))
+        table = _beginning(_machines(report))
         yield Details("Processes, drivers and versions", (table,), "machine")
-        yield Details("GPUs by UUID", (_cut(_uuids(report, names)),), "uuids")
+        yield Details("GPUs by UUID", (_beginning(_uuids(report, names)),), "uuids")
     yield from unfinished_table(report.unfinished)
     yield _how(report)
 
 
-def _cut(table: Table) -> Table:
+def _beginning(table: Table) -> Table:
     """Of very many ranks the first ones; `to_dict()` has all."""
     return table.beginning(_FIRST) if len(table.rows) > _MOST_SEATS else table
 

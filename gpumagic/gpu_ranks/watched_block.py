@@ -52,7 +52,7 @@ class _Span:
         self.ended_ns = max(now_ns(), self.began_ns)
 
 
-class Measured:
+class WatchedBlock:
     """The measurement of a block on this rank.
 
     Args:

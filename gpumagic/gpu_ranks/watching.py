@@ -23,7 +23,7 @@ from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, answers, gathering
 from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, on_one_clock
 from gpumagic.gpu_ranks.records import Unfinished
-from gpumagic.gpu_ranks.watched_block import Measured
+from gpumagic.gpu_ranks.watched_block import WatchedBlock
 from gpumagic.report.events import CodeLine
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class _Block:
 def _watched(asked: _Asked) -> Iterator[Watched]:
     watched, pid = Watched(), os.getpid()
     ranks = gathering.meet(asked.patience_s)
-    block = Measured(ranks, memory=asked.memory, profile=asked.profile)
+    block = WatchedBlock(ranks, memory=asked.memory, profile=asked.profile)
     watched._at_step = block.step  # noqa: SLF001 -- of this file
     try:
         with (
@@ -224,7 +224,7 @@ def _watched(asked: _Asked) -> Iterator[Watched]:
 
 
 def _hand_over(
-    watched: Watched, ranks: gathering.Ranks, block: Measured, patience_s: float
+    watched: Watched, ranks: gathering.Ranks, block: WatchedBlock, patience_s: float
 ) -> None:
     said = block.said | {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
     if ranks.size > _MOST_WHOLE:

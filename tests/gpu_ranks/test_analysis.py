@@ -836,4 +836,4 @@ def test_an_older_notebook_is_answered_whole():
     from gpumagic.gpu_ranks import on_engine
 
     said = {"kind": "done"}
-    assert on_engine._fitting(said, {"ranks": 2, "key": "cell 1"}) is said
+    assert on_engine._summed_if_many(said, {"ranks": 2, "key": "cell 1"}) is said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks.gloo_marks import Call, Mark, groups_of_threads, placed
+from gpumagic.gpu_ranks.gloo_marks import Mark, RecordedCall, groups_of_threads, placed
 
 MS = 1_000_000
 THREADS = {"0": (10, 11), "1": (20, 21)}
@@ -28,7 +28,7 @@ def played(random_of, count, *, waits):
         group = random_of.choice(list(THREADS))
         name = random_of.choice(["gloo:all_reduce", "gloo:broadcast"])
         now += random_of.randint(MS // 100, 6 * MS)
-        calls.append(Call(name, group, now, 8))
+        calls.append(RecordedCall(name, group, now, 8))
         thread = min(THREADS[group], key=lambda each: (free[each], random_of.random()))
         start = max(now, free[thread]) + random_of.randint(0, MS // 10)
         end = start + random_of.randint(MS // 10, 9 * MS)
@@ -63,7 +63,9 @@ def test_what_overlaps_is_told_rightly_or_not_at_all(random_of, count):
 
 def test_threads_that_were_known_before():
     """What could be one or the other is known by what its threads did before."""
-    calls = [Call("gloo:all_reduce", group, at) for at, group in enumerate("01")]
+    calls = [
+        RecordedCall("gloo:all_reduce", group, at) for at, group in enumerate("01")
+    ]
     marks = [Mark("gloo:all_reduce", 5, 9, 20), Mark("gloo:all_reduce", 6, 7, 10)]
     before = {10: "0", 20: "1"}
 
@@ -76,7 +78,7 @@ def test_threads_that_were_known_before():
 def test_a_host_that_calls_more_has_gone_on():
     """It has worked until its last call, and what comes after may be waiting."""
     name = "gloo:all_reduce"
-    calls = [Call(name, "0", 0), Call(name, "0", 30 * MS)]
+    calls = [RecordedCall(name, "0", 0), RecordedCall(name, "0", 30 * MS)]
     marks = [Mark(name, 0, 50 * MS, 1), Mark(name, 50 * MS, 51 * MS, 1)]
 
     found = placed(marks, calls, {1: "0"}, is_whole=True)
@@ -87,7 +89,7 @@ def test_a_host_that_calls_more_has_gone_on():
 def test_a_mark_that_ends_late_is_no_overlap():
     """A host goes on a moment before the thread says that it is through."""
     name = "gloo:all_reduce"
-    calls = [Call(name, "0", 0), Call(name, "0", 50 * MS - 1)]
+    calls = [RecordedCall(name, "0", 0), RecordedCall(name, "0", 50 * MS - 1)]
     marks = [Mark(name, 0, 50 * MS, 1), Mark(name, 50 * MS, 51 * MS, 1)]
 
     found = placed(marks, calls, {1: "0"}, is_whole=True)

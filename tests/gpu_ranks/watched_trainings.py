@@ -275,7 +275,7 @@ def digest(found: Any) -> str:
 
 def calls() -> dict[str, int]:
     """How often each group was called; groups are in the order of their making."""
-    return collectives_seen.numbers()
+    return collectives_seen.last_numbers()
 
 
 def once(case: str, watched: Any = None) -> dict[str, Any]:
