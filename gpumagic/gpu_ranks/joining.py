@@ -28,6 +28,7 @@ _LATER = dt.timedelta(
 )  # with what is asked of the store afterwards, as torch
 _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _LOOK_UP_S = 1.0
+_LEAST_WAIT = dt.timedelta(milliseconds=1)  # to stores nothing means without an end
 _NS = 1_000_000_000
 _HERE = "127.0.0.1"
 
@@ -274,7 +275,7 @@ def _all_came(store: Any, key: str, ranks: int, within_s: float) -> bool:
 def _came(store: Any, key: str, within_s: float) -> bool:
     """Whether something is said in time; a store that is gone raises."""
     try:
-        store.wait([key], dt.timedelta(seconds=within_s))
+        store.wait([key], max(dt.timedelta(seconds=within_s), _LEAST_WAIT))
     except RuntimeError:  # of each version another kind
         return bool(store.check([key]))
     return True

@@ -189,6 +189,7 @@ def test_ranks_that_wait_for_each_other_do_not_ask_again_and_again(store):
 def test_who_does_not_come_is_not_waited_for_long(store):
     """A cell begins without them; a store that is gone is an error at once."""
     assert not joining._all_came(store, "cell 1", 2, 0.2)
+    assert not joining._came(store, "cell 1, all", 0.0001)  # as nothing is for ever
 
     def gone(*_):
         raise RuntimeError("the store is gone")
