@@ -172,7 +172,7 @@ def _reading_s(torch: Any, dist: Any) -> float:
     from gpumagic.gpu_ranks.clocks import now_ns
     from gpumagic.gpu_ranks.collectives_seen import Seen
 
-    seen, gradient = Seen(now_ns(), None, most=_READS), torch.rand(10)
+    seen, gradient = Seen(now_ns(), most=_READS), torch.rand(10)
     for _ in range(_READS):
         dist.all_reduce(gradient)
     began_s = time.perf_counter()

@@ -186,6 +186,19 @@ def test_ranks_that_wait_for_each_other_do_not_ask_again_and_again(store):
     assert len(asked) <= 12
 
 
+def test_a_rank_without_a_simulated_gpu_has_no_clock_to_wait_for(store, monkeypatch):
+    """An engine that was started anew knows of no machine that the others have."""
+    passed = []
+    box = SimpleNamespace(time_s=1.0, pass_time=passed.append)
+    monkeypatch.setattr(joining.on_rank, "group", lambda: (0, 2, "gloo"))
+    other = threading.Thread(target=joining._all_came, args=(store, "cell 1", 2, 60.0))
+    other.start()
+    joining._let_pass(store, box, "cell 1", 2, 60.0)
+    other.join()
+
+    assert passed == [0]
+
+
 def test_who_does_not_come_is_not_waited_for_long(store):
     """A cell begins without them; a store that is gone is an error at once."""
     assert not joining._all_came(store, "cell 1", 2, 0.2)

@@ -716,7 +716,7 @@ def test_all_ranks_read_at_the_steps_that_one_has_said(
     monkeypatch.setattr(collectives_seen, "time", clock)
     said: list[int | None] = []
     ranks = [
-        Seen(0, None, most=1000, schedule=Word(is_ours=rank == 0, said=said))
+        Seen(0, most=1000, schedule=Word(is_ours=rank == 0, said=said))
         for rank in range(3)
     ]
     read_at: list[list[int]] = [[] for _ in ranks]
@@ -735,7 +735,7 @@ def test_all_ranks_read_at_the_steps_that_one_has_said(
 
 def test_a_rank_that_hears_nothing_reads_in_time(recorder: Recorder) -> None:
     """Who calls more than the one that says when loses nothing for it."""
-    seen = Seen(0, None, most=1000, schedule=Word(is_ours=False, said=[]))
+    seen = Seen(0, most=1000, schedule=Word(is_ours=False, said=[]))
     for _ in range(40):
         recorder.call()
         seen.step()
@@ -784,15 +784,18 @@ def test_very_many_clocks_are_compared_in_a_bounded_time(
     clock = {"ns": 0}
     ahead_ns = 7_000_000_000
 
-    def send(slot: Any, to: int, **_: Any) -> None:
+    def send(slots: list[Any], to: int, _: int) -> Any:
         clock["ns"] += 5 * MS  # a slow network
-        ways[own.rank, to].put(int(slot.item()))
+        ways[own.rank, to].put(int(slots[0].item()))
+        return SimpleNamespace(wait=lambda: None)
 
-    def recv(slot: Any, sender: int, **_: Any) -> None:
-        slot[0] = ways[sender, own.rank].get(timeout=20)
+    def recv(slots: list[Any], sender: int, _: int) -> Any:
+        def wait() -> None:
+            slots[0][0] = ways[sender, own.rank].get(timeout=20)
 
-    monkeypatch.setattr("torch.distributed.send", send)
-    monkeypatch.setattr("torch.distributed.recv", recv)
+        return SimpleNamespace(wait=wait)
+
+    group = SimpleNamespace(send=send, recv=recv)
     monkeypatch.setattr(
         clocks, "now_ns", lambda: clock["ns"] + (ahead_ns if own.rank else 0)
     )
@@ -803,7 +806,7 @@ def test_very_many_clocks_are_compared_in_a_bounded_time(
 
     def run(rank: int) -> None:
         own.rank = rank
-        found[rank] = clocks.compare(names, None, rank)
+        found[rank] = clocks.compare(names, group, rank)
 
     threads = [threading.Thread(target=run, args=(each,)) for each in range(hosts)]
     for each in threads:
