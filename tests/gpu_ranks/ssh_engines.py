@@ -135,10 +135,10 @@ def test_an_engine_is_killed(two):
         "if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)"
     )
     anew = two.run("%gpu_ranks group")
-    head = anew.splitlines()[0]
 
     assert said.startswith("3 of 4 ranks finished; rank 1 died")
-    assert head == "3 ranks on 2 hosts, without a GPU"
+    # ipyparallel may say something about its logs beside it.
+    assert "3 ranks on 2 hosts, without a GPU" in anew.splitlines()
     assert ["1", "2", "node1"] in [each.split()[:3] for each in anew.splitlines()]
 
 
