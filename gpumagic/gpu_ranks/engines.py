@@ -34,6 +34,7 @@ _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
 _ENDS_S = 0.2
 _ANSWERS_S = 10.0  # the controller, of itself
+_UNDERWAY_S = 0.3  # what is said may be as old as this when it is heard
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 _MISSING = ("ModuleNotFoundError", "ImportError")
@@ -113,25 +114,48 @@ class Asked:
     """A request to several engines, and what has come of it so far.
 
     Attributes:
-        results: ipyparallel's own, by engine.
+        send: Asks an engine, and gives ipyparallel's own result.
+
+        targets: Which engines it is for.
 
         names: The rank of each engine, as far as any has ever told; it is kept up.
 
-        began_s: When they were asked.
+        results: ipyparallel's own, by engine, once it was sent.
 
         interrupted: Those that were running when Ctrl-C was sent, and so got it.
 
         interrupted_s: When that was; None if it was not.
     """
 
-    results: dict[int, Any]
+    send: Callable[[int], Any]
+    targets: Sequence[int]
     names: dict[int, int] = field(default_factory=dict)
-    began_s: float = field(default_factory=time.monotonic)
+    results: dict[int, Any] = field(default_factory=dict)
     interrupted: tuple[int, ...] = ()
     interrupted_s: float | None = None
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _heard_s: dict[int, float] = field(default_factory=dict)
+    _sending: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> None:
+        """Send it, if that has not been done, though Ctrl-C comes meanwhile.
+
+        It is done in a thread, where no Ctrl-C arrives: what was sent is always known,
+        so it can be interrupted and waited for.
+        """
+        sending = _Asking(self._send)
+        sending.start()
+        sending.join()
+        if sending.failed is not None:
+            raise sending.failed
+
+    def _send(self) -> None:
+        with self._sending:
+            for engine in self.targets:
+                if engine not in self.results:
+                    self.results[engine] = self.send(engine)
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""
@@ -151,6 +175,7 @@ class Asked:
         told = said if isinstance(said, dict) else {}
         is_alive = told.get("kind") == "alive"
         (self._alive if is_alive else self._last)[engine] = said
+        self._heard_s[engine] = time.monotonic()
         seat = told.get("seat")
         rank = (seat if isinstance(seat, dict) else told).get("rank")
         if isinstance(rank, int):
@@ -177,6 +202,21 @@ class Asked:
         sent_s = self.interrupted_s
         had_time = sent_s is not None and time.monotonic() - sent_s > HEARS_S
         return had_time and engine in self.interrupted
+
+    def missed_ctrl_c(self) -> list[int]:
+        """Engines that began only after it was sent, by how long they have been at it.
+
+        One that has nothing to do yet takes no notice of signals.
+        """
+        if self.interrupted_s is None:
+            return []
+        by_then_s = self.interrupted_s + _UNDERWAY_S
+        return [
+            engine
+            for engine in self.interrupted
+            if isinstance(alive := self._checked(engine), Alive)
+            and self._heard_s[engine] - alive.since_s > by_then_s
+        ]
 
     def said(self, engine: int) -> dict[str, Any]:
         """What an engine has answered, as it came; empty without an answer."""
@@ -234,20 +274,28 @@ def _failed(result: Any) -> BaseException | None:
 
 
 class _Asking(threading.Thread):
-    """Waits for what may never come; without an answer where asking has failed.
+    """Asks where no Ctrl-C arrives, and for what may never come.
 
     Args:
         ask: Gives the answer.
+
+    Attributes:
+        said: The answer; None as long as there is none.
+
+        failed: Why there is none: the client is closed, say, or has no engines.
     """
 
-    def __init__(self, ask: Callable[[], dict[Any, Any]]) -> None:
+    def __init__(self, ask: Callable[[], Any]) -> None:
         super().__init__(name="gpumagic-asking", daemon=True)
         self._ask = ask
-        self.said: dict[Any, Any] | None = None
+        self.said: Any = None
+        self.failed: Exception | None = None
 
     def run(self) -> None:
-        with contextlib.suppress(Exception):  # the client is closed, or has no engines
+        try:
             self.said = self._ask()
+        except Exception as error:  # noqa: BLE001 -- whoever has started it raises it
+            self.failed = error
 
 
 class Engines:
@@ -310,17 +358,17 @@ class Engines:
             self._asking = _Asking(lambda: self.client.queue_status(list(targets)))
             self._asking.start()
             self._asking.join(max(0.0, until_s - time.monotonic()))
-            if self._asking.said is not None:
+            if isinstance(self._asking.said, dict):
                 return self._asking.said
         raise GpuMagicError(
             "the cluster does not answer: it was stopped, or its host is gone",
             "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
         )
 
-    def ask(
+    def request(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
     ) -> Asked:
-        """Ask several, each its own request.
+        """What is to be asked of several, each its own; `begin` sends it.
 
         Args:
             kind: What is asked.
@@ -338,18 +386,28 @@ class Engines:
             for engine in targets
         }
         views = {engine: self.client[engine] for engine in lines}
-        results = {
-            engine: views[engine].execute(line, silent=False, block=False)
-            for engine, line in lines.items()
-        }
-        return Asked(results, self.names)
+
+        def send(engine: int) -> Any:
+            return views[engine].execute(lines[engine], silent=False, block=False)
+
+        return Asked(send, [*lines], self.names)
 
     def interrupt(self, asked: Asked) -> None:
         """Send Ctrl-C to those that still run."""
+        asked.begin()  # where it came while that was sent
         if targets := asked.running:
             asked.interrupted_s = time.monotonic()
             asked.interrupted = tuple(targets)
-            self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
+            self._send_ctrl_c(targets)
+
+    def interrupt_late(self, asked: Asked) -> None:
+        """Send Ctrl-C once more to those that began only after it had come."""
+        if late := asked.missed_ctrl_c():
+            asked.interrupted_s = time.monotonic()
+            self._send_ctrl_c(late)
+
+    def _send_ctrl_c(self, targets: Sequence[int]) -> None:
+        self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
 
     def free(self, targets: Sequence[int]) -> None:
         """Have engines end what they wait for in their groups.
@@ -435,7 +493,7 @@ def wait_for(
         asked.news()
         each_moment()
         if not asked.awaited:
-            _let_end(asked)
+            let_end(asked)
             return
         if any(not asked.results[engine].ready() for engine in asked.awaited):
             ended_s = None
@@ -446,9 +504,9 @@ def wait_for(
         _pause(asked)
 
 
-def _let_end(asked: Asked) -> None:
-    """Wait for lines that have answered to end, which is what they do next."""
-    until_s = time.monotonic() + _ENDS_S
+def let_end(asked: Asked, *, within_s: float = _ENDS_S) -> None:
+    """Wait for lines to end, which is what they do next."""
+    until_s = time.monotonic() + within_s
     while asked.running and time.monotonic() < until_s:
         _pause(asked)
 

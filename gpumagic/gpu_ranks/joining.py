@@ -18,6 +18,7 @@ from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import leaving, networks, on_rank, reducing
 from gpumagic.gpu_ranks.analysis import MOST_TOLD
 from gpumagic.gpu_ranks.clocks import ByStore
+from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ _LOOK_UP_S = 1.0
 _LEAST_WAIT = dt.timedelta(milliseconds=1)  # to stores nothing means without an end
 _NS = 1_000_000_000
 _HERE = "127.0.0.1"
+_FOR_TESTS = ("fake", "undefined")  # of what torch has for a backend
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
 _networks: list[str] = []  # the one that was named for the last group, or none
@@ -68,6 +70,24 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
     if not dry_run:
         os.environ["LOCAL_RANK"] = str(asked["local_rank"])
     return on_rank.seat(asked["engine"])
+
+
+def backends(asked: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a backend that torch lacks here: other ranks would wait for this one.
+
+    Args:
+        asked: `engine`; `backend`, as "nccl" or "cpu:gloo,cuda:nccl".
+    """
+    import torch.distributed as dist
+
+    names = [each.rpartition(":")[2].strip() for each in asked["backend"].split(",")]
+    known = [each for each in dist.Backend.backend_list if each not in _FOR_TESTS]
+    there = [each for each in known if dist.is_backend_available(each)]
+    lacking = [each for each in names if each.lower() not in {*there, *_FOR_TESTS}]
+    seat = on_rank.seat(asked["engine"])
+    if lacking:
+        seat["refused"] = f"no backend {lacking[0]}, but {listed(there)}"
+    return seat
 
 
 def meet(asked: dict[str, Any]) -> dict[str, Any]:

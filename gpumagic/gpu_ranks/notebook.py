@@ -12,7 +12,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import analysis, choosing
 from gpumagic.gpu_ranks.answers import Alive
-from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
+from gpumagic.gpu_ranks.engines import Engines, client_in, hear, let_end, wait_for
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
 from gpumagic.gpu_ranks.outputs import show_outputs
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
     from gpumagic.notebook.magics import GpuMagics
 
-_FREED_S, _FREEING_S, _PAUSE_S = 2.0, 8.0, 0.02
+_FREED_S, _FREEING_S = 2.0, 8.0
 _LEAVING_S = 20.0  # an engine itself gives up before
 _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
@@ -114,7 +114,7 @@ class Notebook:
         """All or nothing: each engine is asked whether it could before any does."""
         targets = self._free(engines, options)
         local = _local_ranks(self._by_host(engines, targets))
-        asked = self._asked(engines, "choices", targets)
+        asked = self._asked_first(engines, "choices", targets)
         askers = {engine: _asker(asked, engine) for engine in targets}
         box = simulated_box()
         if box is not None and not any(each.choices for each in askers.values()):
@@ -152,9 +152,10 @@ class Notebook:
         that have come back leave the group: who waits for one of them hears of it.
         """
         until_s, gone = time.monotonic() + _FREEING_S, set[int]()
-        while _waits_for(stuck) and time.monotonic() < until_s:
+        while stuck.running and time.monotonic() < until_s:
             engines.free(stuck.running)
-            if not _waits_for(stuck, within_s=_FREED_S):
+            let_end(stuck, within_s=_FREED_S)
+            if not stuck.running:
                 return
             here = {*stuck.results} - {*stuck.running} - gone
             free = sorted(here - {*engines.busy(sorted(here))}) if here else []
@@ -167,7 +168,7 @@ class Notebook:
 
     def _leave(self, engines: Engines, targets: Sequence[int]) -> None:
         """End the groups that engines are in, before they begin another one."""
-        asked = self._asked(
+        asked = self._asked_first(
             engines,
             "leave",
             targets,
@@ -206,10 +207,15 @@ class Notebook:
         # Engines come as they come; ranks of one host follow each other, as meshes of
         # devices take for granted.
         targets, one_host = list(local), len(hosts) == 1
+        if options.backend is not None:
+            self._check_backend(engines, targets, options.backend)
         self._leave(engines, targets)
         first = targets[0]
-        meeting = self._asked(
-            engines, "meet", [first], lambda _: {"one_host": one_host}
+        meeting = self._asked_first(
+            engines,
+            "meet",
+            [first],
+            lambda _: {"one_host": one_host},
         )
         place = meeting.said(first)
         if "port" not in place:
@@ -221,7 +227,7 @@ class Notebook:
         try:
             address = self._reached(engines, targets, place)
         except BaseException:
-            engines.ask("part", [first], lambda _: {})  # its port stays open for nobody
+            engines.request("part", [first], lambda _: {}).begin()  # it closes its port
             raise
         asked = self._asked(
             engines,
@@ -241,6 +247,20 @@ class Notebook:
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
         return report
 
+    def _check_backend(
+        self, engines: Engines, targets: Sequence[int], backend: str
+    ) -> None:
+        """Refuse one that an engine lacks, while the group before is still there."""
+        asked = self._asked_first(
+            engines, "backends", targets, lambda _: {"backend": backend}
+        )
+        for engine in targets:
+            if lacks := asked.said(engine).get("refused"):
+                raise GpuMagicError(
+                    f"engine {engine} has {str(lacks)[:300]}",
+                    "`%gpu_ranks group` without --backend takes what fits the devices",
+                )
+
     def _reached(
         self, engines: Engines, targets: Sequence[int], place: Mapping[str, Any]
     ) -> str:
@@ -249,7 +269,7 @@ class Notebook:
         if len(addresses) == 1:
             return str(addresses[0])
         others = targets[1:]
-        tried = self._asked(
+        tried = self._asked_first(
             engines, "reach", others, lambda _: {"addresses": addresses, "port": port}
         )
         got = {each: tried.said(each).get("reached") or () for each in others}
@@ -267,7 +287,7 @@ class Notebook:
     def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
         """The engines of each host, in their order."""
         hosts: dict[tuple[str, str | None], list[int]] = {}
-        asked = self._asked(engines, "seat", targets)
+        asked = self._asked_first(engines, "seat", targets)
         for engine, seat in zip(targets, asked.checked(), strict=True):
             if not isinstance(seat, Seat):
                 raise GpuMagicError(
@@ -283,7 +303,7 @@ class Notebook:
         targets = self._free(engines, options)
         cold = [each for each in targets if each not in self._warm]
         if cold:
-            self._asked(engines, "warm", cold)
+            self._asked_first(engines, "warm", cold)
             self._warm |= set(cold)
         self._cells += 1
         asked = self._asked(
@@ -351,12 +371,27 @@ class Notebook:
         within_s: float = math.inf,
     ) -> Asked:
         """Ask and wait; a first Ctrl-C is sent on, a second one ends the waiting."""
-        asked = engines.ask(kind, targets, each)
+        asked = engines.request(kind, targets, each)
         try:
             _wait(engines, asked, Panel(self._place, hang_s=hang_s), within_s)
         finally:
             self._keep_open(asked)
         engines.forget(asked)
+        return asked
+
+    def _asked_first(
+        self,
+        engines: Engines,
+        kind: str,
+        targets: Sequence[int],
+        each: Callable[[int], dict[str, Any]] = lambda _: {},
+        *,
+        within_s: float = math.inf,
+    ) -> Asked:
+        """Ask what has to be known first: Ctrl-C ends what it is asked for, too."""
+        asked = self._asked(engines, kind, targets, each, within_s=within_s)
+        if asked.interrupted:
+            raise KeyboardInterrupt
         return asked
 
     def _keep_open(self, asked: Asked) -> None:
@@ -371,25 +406,22 @@ def _local_ranks(hosts: Sequence[Sequence[int]]) -> dict[int, int]:
     return {engine: at for each in hosts for at, engine in enumerate(each)}
 
 
-def _waits_for(asked: Asked, *, within_s: float = 0.0) -> bool:
-    """Whether something of it still runs, as far as it is waited for that it ends."""
-    until_s = time.monotonic() + within_s
-    while asked.running and time.monotonic() < until_s:
-        time.sleep(_PAUSE_S)
-    return bool(asked.running)
-
-
 def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None:
     def see() -> None:
         panel.see(asked)
 
+    def see_who_missed_it() -> None:
+        panel.see(asked)
+        engines.interrupt_late(asked)
+
     try:
+        asked.begin()
         wait_for(asked, each_moment=see, within_s=within_s)
     except KeyboardInterrupt:
-        engines.interrupt(asked)
-        panel.interrupted()
         with contextlib.suppress(KeyboardInterrupt):
-            wait_for(asked, each_moment=see)
+            engines.interrupt(asked)
+            panel.interrupted()
+            wait_for(asked, each_moment=see_who_missed_it, within_s=within_s)
 
 
 def _asker(asked: Asked, engine: int) -> choosing.Asker:

@@ -28,6 +28,7 @@ def answer(request: str) -> None:
         "seat": lambda asked: _say(on_rank.seat(asked["engine"])),
         "warm": _warm_up,
         "run": _run,
+        "backends": lambda asked: _say(joining.backends(asked)),
         "meet": lambda asked: _say(joining.meet(asked)),
         "part": lambda asked: _say(joining.part(asked)),
         "reach": lambda asked: _say(joining.reach(asked)),

@@ -117,16 +117,18 @@ class KernelNotebook:
         Args:
             cell: Its text.
 
-            interrupts_s: When its interrupt button is pressed, in seconds from now.
+            interrupts_s: When its interrupt button is pressed, in seconds from the
+                moment when it shows something: on a busy machine that may be late.
         """
         buttons = [threading.Timer(each, self._interrupt) for each in interrupts_s]
-        for each in buttons:
-            each.start()
         parts, places = [], {}
 
         def hear(message):
             kind, content = message["header"]["msg_type"], message["content"]
             place = content.get("transient", {}).get("display_id")
+            if kind == "display_data" and not places:
+                for each in buttons:
+                    each.start()
             if kind == "update_display_data" and place in places:
                 parts[places[place]] = _read(kind, content)
             elif kind in {"stream", "error", "display_data", "execute_result"}:

@@ -103,7 +103,7 @@ def test_the_interrupt_button_reaches_engines(two):
     """Ctrl-C comes to all, through the engines' own nannies, and nobody else ends."""
     said = two.run("%%gpu_ranks\ntime.sleep(60)", 4)
 
-    assert "ranks 0 to 3 were interrupted" in said.splitlines()[0]
+    assert "ranks 0 to 3 were interrupted" in said.splitlines()[0], said
     assert "wait(host=" not in said  # what ipyparallel looks after engines with
     assert "4 ranks on 2 hosts" in two.run("%gpu_ranks")
 
@@ -121,7 +121,7 @@ def test_who_is_missing(two):
     freed = two.run("%%gpu_ranks --on 2\ndist.all_reduce(x[:8])")
     two.run("rc[:].execute('pass', block=True)")  # when all have come to its end
 
-    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C" in said
+    assert "rank 2 came back; ranks 0, 1, 3 do not hear Ctrl-C" in said, said
     assert "rank 2 has not called it" in where
     assert "on one rank" in freed
     assert "4 ranks on 2 hosts" in two.run("%gpu_ranks")

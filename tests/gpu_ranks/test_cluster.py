@@ -32,6 +32,14 @@ class Cluster(Notebook):
         self.cluster = ipp.Cluster(n=4, log_level=40, profile_dir=str(folder / "four"))
         super().__init__(self.cluster.start_and_connect_sync(activate=False))
 
+    @property
+    def inside(self):
+        """What the magic keeps of this cluster."""
+        from gpumagic.gpu_ranks.magic import RanksMagics
+
+        magics = self.shell.magics_manager.registry[RanksMagics.__name__]
+        return magics._notebook_here()
+
     def end(self):
         """No engine is left."""
         super().end()
@@ -102,6 +110,19 @@ def test_a_group_begins(four):
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
     assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
     assert report.backend == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("typed", "lacks"), [("ncll", "ncll"), ("cpu:gloo,cuda:nccl", "nccl")]
+)
+def test_a_backend_that_torch_lacks(four, typed, lacks):
+    """It is named before any rank waits for the others, and the group is as before."""
+    from gpumagic.errors import GpuMagicError
+
+    with pytest.raises(
+        GpuMagicError, match=f"engine 0 has no backend {lacks}, but gloo\n"
+    ):
+        four.ask(f"group --backend {typed}")
 
 
 def test_who_is_slow(four, capsys):
@@ -184,13 +205,9 @@ def test_groups_within_the_group_are_told_apart(four):
 @pytest.fixture
 def most_whole(four):
     """As though two ranks were very many."""
-    from gpumagic.gpu_ranks.magic import RanksMagics
-
-    magics = four.shell.magics_manager.registry[RanksMagics.__name__]
-    notebook = magics._notebook_here()
-    before, notebook._most_whole = notebook._most_whole, 2
+    before, four.inside._most_whole = four.inside._most_whole, 2
     yield
-    notebook._most_whole = before
+    four.inside._most_whole = before
 
 
 # A busy machine lets ranks end late; the next test is about those that do.
@@ -353,6 +370,44 @@ def test_ctrl_c_is_sent_to_the_engines(four):
         report = four.cell("import time; time.sleep(30)", "--on 1,3")
 
     assert whys(report) == {1: "interrupted", 3: "interrupted"}
+
+
+def test_ctrl_c_reaches_who_begins_late(four):
+    """An engine that has nothing to do yet takes no notice of it: it is sent again."""
+    four.on(
+        [3],
+        "import signal, time\n"
+        "from gpumagic.gpu_ranks import on_engine\n"
+        "run = on_engine._run\n"
+        "def begin_late(asked):\n"
+        "    before = signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "    time.sleep(2.5)\n"
+        "    signal.signal(signal.SIGINT, before)\n"
+        "    run(asked)\n"
+        "on_engine._run = begin_late",
+    )
+    with ctrl_c(1.5):
+        report = four.cell("import time; time.sleep(30)", "--on 1,3")
+    four.on([3], "on_engine._run = run")
+
+    assert whys(report) == {1: "interrupted", 3: "interrupted"}
+
+
+def test_after_ctrl_c_nothing_more_is_asked(four):
+    """A cell is not run after all where Ctrl-C came while engines were made ready."""
+    four.on(
+        [1],
+        "from gpumagic.gpu_ranks import on_rank\n"
+        "warm_up = on_rank.warm_up\n"
+        "on_rank.warm_up = lambda: time.sleep(30)\n"
+        "ran = False",
+    )
+    four.inside._warm.clear()
+    with ctrl_c(1.0), pytest.raises(KeyboardInterrupt):
+        four.cell("ran = True", "--on 1")
+    four.on([1], "on_rank.warm_up = warm_up")
+
+    assert four.client[1]["ran"] is False
 
 
 def test_a_hang_and_two_ctrl_c(four, capsys):

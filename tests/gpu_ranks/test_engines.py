@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -123,13 +125,54 @@ def alive(engine):
 
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
     """It has a second to come back, and only who was sent it can be deaf."""
-    asked = Asked({0: running(), 1: running()}, {})
+    asked = Asked(lambda _: running(), [0, 1])
+    asked.begin()
     asked._alive = {0: alive(0), 1: alive(1)}
     asked.interrupted, asked.interrupted_s = (0,), time.monotonic()
     assert [each.deaf for each in asked.checked()] == [False, False]
 
     asked.interrupted_s -= 2 * engines.HEARS_S
     assert [each.deaf for each in asked.checked()] == [True, False]
+
+
+def test_who_began_after_ctrl_c_is_sent_it_once_more():
+    """An engine with nothing to do yet takes no notice of it; the others got it."""
+    signals = []
+    engines_of_two = Engines(
+        SimpleNamespace(
+            send_signal=lambda *_, **asked: signals.append(asked["targets"])
+        )
+    )
+    asked = Asked(lambda _: running(), [0, 1])
+    engines_of_two.interrupt(asked)  # it came before anything was sent
+    asked.interrupted_s -= 2.0
+    asked._note(0, alive(0))  # for 3 s
+    asked._note(1, alive(1) | {"since_s": 1.0})
+    for _ in range(2):
+        engines_of_two.interrupt_late(asked)
+
+    assert signals == [[0, 1], [1]]
+
+
+def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
+    """Each engine is asked once, and one that fails says so where it was asked."""
+    sent = []
+
+    def send(engine):
+        sent.append(engine)
+        if engine == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        return running()
+
+    asked = Asked(send, [0, 1, 2])
+    with pytest.raises(KeyboardInterrupt):
+        asked.begin()
+    asked.begin()
+    assert sent == list(asked.results) == [0, 1, 2]
+
+    with pytest.raises(KeyError):
+        Asked({}.__getitem__, [0]).begin()
 
 
 def test_only_who_was_sent_ctrl_c_has_come_back():
