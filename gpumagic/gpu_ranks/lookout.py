@@ -18,7 +18,8 @@ from gpumagic.gpu_ranks.flight_recorder import (
     numbers,
     simulated_wait_s,
 )
-from gpumagic.report.places import Places, name_of
+from gpumagic.report.frontend import running_shell
+from gpumagic.report.places import Places, cell_number, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +102,7 @@ class Lookout:
             "engine": self._engine,
             "since_s": time.monotonic() - self._began_s,
             "flight": recorded,
-            "line": _users_line(frame),
+            "line": _users_line(frame, on_engine=self._engine is not None),
             "inside": inside,
             "stuck_s": stuck_s,
             "memory": self._looking.filled(self._device),
@@ -153,8 +154,12 @@ def _computed_ms(thread: int) -> int | None:
     return round(time.clock_gettime(clock_of(thread)) * 1e3)
 
 
-def _users_line(frame: FrameType | None) -> dict[str, Any] | None:
-    """The innermost line of the user's."""
+def _users_line(frame: FrameType | None, *, on_engine: bool) -> dict[str, Any] | None:
+    """The innermost line of the user's.
+
+    Engines count cells of their own, each its own way: their numbers say nothing to
+    whoever reads the notebook.
+    """
     torch = sys.modules.get("torch")
     places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
     while frame is not None and not places.is_users(frame.f_code.co_filename):
@@ -163,7 +168,11 @@ def _users_line(frame: FrameType | None) -> dict[str, Any] | None:
         return None
     file, line = frame.f_code.co_filename, frame.f_lineno
     summary = traceback.FrameSummary(file, line, frame.f_code.co_name)
-    return {"where": f"{name_of(file)}, line {line}", "source": summary.line or None}
+    where = f"{name_of(file)}, line {line}"
+    if on_engine and (number := cell_number(file)) is not None:
+        is_this = number == getattr(running_shell(), "execution_count", None)
+        where = f"line {line}" if is_this else f"an earlier cell, line {line}"
+    return {"where": where, "source": summary.line or None}
 
 
 def _inside(frame: FrameType | None) -> str | None:

@@ -348,6 +348,10 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
         text = f"{names.one(slow.name)} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
         yield Note("warning", text, hint)
+    elif report.matched + report.unmatched == 1:
+        text = f"{names.one(slow.name)} came late to the only collective that there was"
+        hint = "several steps in one cell tell whether it is always slow"
+        yield Note("warning", text, hint)
     else:
         text = f"{names.one(slow.name)} {view_shares.SLOWER_IN_ALL}"
         on_gpus = any(each.gpu for each in report.seats) or not report.seats

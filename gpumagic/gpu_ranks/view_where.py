@@ -234,10 +234,13 @@ def interrupted_text(running: Sequence[int], back: Sequence[int], until: str) ->
         until: When those that have not will; "" if unknown.
     """
     names = Names()
-    came = f"{names.several(back)} came back; " if back else ""
     verb = "does" if is_one(running) else "do"
-    said = f"{came}{names.several(running)} {verb} not hear Ctrl-C"
-    return f"{said}{f' ({until})' if until else ''}: press it again to stop waiting"
+    said = f"{names.several(running)} {verb} not hear Ctrl-C"
+    came = f"; {names.several(back)} came back" if back else ""
+    # A terminal that is narrow shows the beginning of it alone.
+    return (
+        f"{said}: press it again to stop waiting{f' ({until})' if until else ''}{came}"
+    )
 
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
@@ -327,10 +330,14 @@ def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
     """
     known = {name for each in told for name, _ in each.lines}
     at = [each for each in unfinished if each.line is not None and each.why != "lost"]
-    for each in [each for each in at if each.name not in known][:2]:
-        kind: NoteKind = "problem" if each.why == "raised" else "warning"
-        line = "" if each.line is None else line_text(each.line)
-        yield Note(kind, f"{names.one(each.name)} was at {line}")
+    alike: dict[tuple[NoteKind, str], list[int]] = defaultdict(list)
+    for each in at:
+        if each.name not in known and each.line is not None:
+            kind: NoteKind = "problem" if each.why == "raised" else "warning"
+            alike[kind, line_text(each.line)].append(each.name)
+    for (kind, line), ranks_there in [*alike.items()][:2]:
+        was = "was" if is_one(ranks_there) else "were"
+        yield Note(kind, f"{names.several(ranks_there)} {was} at {line}")
     gone = [each for each in unfinished if each.why == "died"]
     if died is not None or gone:
         anew = _RESTART_JOB if in_script else _REBUILD

@@ -47,7 +47,7 @@ class Place(NamedTuple):
     @property
     def cell(self) -> int | None:
         """The number of the cell, as in In [3]; None where it is no cell."""
-        return _cell_number(self.file)
+        return cell_number(self.file)
 
     @property
     def shown_file(self) -> str:
@@ -160,11 +160,12 @@ def runs_through(file: str, above: int = 1) -> bool:
 
 def name_of(file: str) -> str:
     """A file by its name, and a cell by the number that its user sees."""
-    number = _cell_number(file)
+    number = cell_number(file)
     return Path(file).name if number is None else f"In [{number}]"
 
 
-def _cell_number(file: str) -> int | None:
+def cell_number(file: str) -> int | None:
+    """The number of a cell, as in In [3]; None where a file is no cell."""
     return cell_numbers(running_shell()).get(file)
 
 

@@ -68,7 +68,7 @@ QUESTIONS = (
     ("Who pays for it?", "gpu_ranks-times-straggler", "the others waited 117 ms"),
     ("Why is it slow?", "gpu_ranks-times-flags", "held the clock of the GPU down"),
     ("Who is missing?", "gpu_ranks-where-hang", "rank 2 has not called it"),
-    ("Where is it?", "gpu_ranks-where-hang", "In [5], line 3, time.sleep(12)"),
+    ("Where is it?", "gpu_ranks-where-hang", "line 3, time.sleep(12)"),
     ("What did I call wrong?", "gpu_ranks-where-mismatch", "rank 2 calls broadcast"),
     ("Who runs out first?", "gpu_ranks-memory-1024", "rank 123 has 71.0 GiB"),
     ("What does it hold?", "gpu_ranks-memory-names", "history 11.0 GiB"),

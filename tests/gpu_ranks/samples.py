@@ -212,7 +212,7 @@ _RAISED = _unfinished(
         2,
         "raised",
         "ValueError: x",
-        CodeLine("In [5], line 3", 'raise ValueError("x")'),
+        CodeLine("line 3", 'raise ValueError("x")'),
     ),
 )
 _DIED = _unfinished(
@@ -244,7 +244,7 @@ _LOST = _unfinished(
 )
 _SILENT = _unfinished(
     4,
-    Unfinished(2, "silent", "", CodeLine("In [5], line 3", "time.sleep(600)")),
+    Unfinished(2, "silent", "", CodeLine("line 3", "time.sleep(600)")),
     waiting=(
         Waiting(
             "all_reduce",
@@ -252,7 +252,7 @@ _SILENT = _unfinished(
             (0, 1, 3),
             12.0,
             (2,),
-            ((2, CodeLine("In [5], line 3", "time.sleep(600)")),),
+            ((2, CodeLine("line 3", "time.sleep(600)")),),
         ),
     ),
 )
@@ -343,7 +343,7 @@ _OOM = replace(
     ),
 )
 
-_LINE = CodeLine("In [5], line 3", "time.sleep(12)")
+_LINE = CodeLine("line 3", "time.sleep(12)")
 _DEAF = replace(
     _SILENT,
     times=(),
@@ -360,9 +360,7 @@ _DEAF = replace(
 )
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
-    lines=tuple(
-        (name, "In [5], line 3" if name == 2 else "In [5], line 5") for name in range(4)
-    ),
+    lines=tuple((name, "line 3" if name == 2 else "line 5") for name in range(4)),
     seats=seats(4),
     told_by="flight recorder",
 )

@@ -700,7 +700,7 @@ REDUCE = (5, "all_reduce", "[[8]]")
 
 def test_who_has_not_called():
     """Who is behind the others is missing, with its line."""
-    line = {"where": "In [3], line 3", "source": "time.sleep(12)"}
+    line = {"where": "line 3", "source": "time.sleep(12)"}
     report = analysis.where(
         [
             alive(0, open_=REDUCE, last=5, stuck_s=12.0),

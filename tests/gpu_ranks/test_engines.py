@@ -181,4 +181,5 @@ def test_only_who_was_sent_ctrl_c_has_come_back():
     ended = [SimpleNamespace(name=name) for name in (1, 2)]
     said = live._after_ctrl_c([waits, *ended], {0, 2}, has_time=True)
 
-    assert said.startswith("rank 2 came back; rank 0 does not hear Ctrl-C")
+    assert said.startswith("rank 0 does not hear Ctrl-C: press it again")
+    assert said.endswith("; rank 2 came back")
