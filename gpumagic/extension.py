@@ -31,6 +31,9 @@ ROOMS = (
 )
 
 
+_ELSEWHERE = ("gpu_ranks",)  # whose cells run on engines
+
+
 def load(shell: Any) -> None:
     """Add every room to a shell; a second load replaces the first."""
     unload(shell)
@@ -42,7 +45,11 @@ def load(shell: Any) -> None:
         names: set[str] = set()
         for room in ROOMS:
             names |= _add_magics(shell, room, session, undo)
-        _put_in(shell.input_transformers_cleanup, CellTransform(shell, names), undo)
+        _put_in(
+            shell.input_transformers_cleanup,
+            CellTransform(shell, names, _ELSEWHERE),
+            undo,
+        )
         Completion(shell, session, names).install(undo)
         # Everything is in: from here on only `settings.unload` takes it out.
         settings.unload = undo.pop_all().close

@@ -25,7 +25,14 @@ from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Hashable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gpumagic.gpu_ranks.answers import Answer
 
@@ -153,9 +160,12 @@ class Asked:
 
     def _send(self) -> None:
         with self._sending:
-            for engine in self.targets:
-                if engine not in self.results:
-                    self.results[engine] = self.send(engine)
+            self.results.update(self._sent())
+
+    def _sent(self) -> Iterator[tuple[int, Any]]:
+        for engine in self.targets:
+            if engine not in self.results:
+                yield engine, self.send(engine)
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""

@@ -11,7 +11,12 @@ from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answers import Alive, Done, Sums
 from gpumagic.gpu_ranks.engines import HEARS_S
 from gpumagic.gpu_ranks.records import Unfinished
-from gpumagic.gpu_ranks.view_where import interrupted_text, waiting_text
+from gpumagic.gpu_ranks.view_where import (
+    Names,
+    interrupted_text,
+    unfinished_text,
+    waiting_text,
+)
 from gpumagic.report.units import count_text, listed, part_text, seconds_text
 
 if TYPE_CHECKING:
@@ -21,11 +26,13 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.gpu_ranks.records import Waiting
+    from gpumagic.gpu_ranks.report import WhereReport
 
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
 _NEARLY_FULL = 0.9
+_FAILED = frozenset({"raised", "lost"})
 
 
 class Panel:
@@ -64,10 +71,14 @@ class Panel:
         took = seconds_text(now_s - self._began_s)
         running, all_of_them = len(asked.running), len(asked.results)
         title = f"{running} of {count_text(all_of_them, 'engine')} run since {took}"
+        where = analysis.where_of(answers)
+        if waiting := self._hanging(where):
+            title = waiting_text(waiting)
         if gone := [str(each.name) for each in answers if _has_died(each)]:
             title = f"Engine of rank {listed(gone)} is gone; {title}"
-        if waiting := self._hanging(answers):
-            title = waiting_text(waiting)
+        elif any(each.why == "raised" for each in where.unfinished):
+            failed = [each for each in where.unfinished if each.why in _FAILED]
+            title = f"{unfinished_text(failed, Names())}; {title}"
         if self._interrupted_s is not None:
             title = _after_ctrl_c(
                 answers,
@@ -76,12 +87,12 @@ class Panel:
             )
         return Drawing(title, (_table(answers),))
 
-    def _hanging(self, answers: Sequence[Answer]) -> Waiting | None:
+    def _hanging(self, where: WhereReport) -> Waiting | None:
         """The collective that has long been open, as a rank has not called it."""
         return next(
             (
                 each
-                for each in analysis.where_of(answers).waiting
+                for each in where.waiting
                 if each.waited_s is not None and each.waited_s >= self._hang_s
             ),
             None,

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,13 +19,14 @@ from gpumagic.gpu_ranks.flight_recorder import (
     simulated_wait_s,
 )
 from gpumagic.report.frontend import running_shell
-from gpumagic.report.places import Places, cell_number, name_of
+from gpumagic.report.places import Places, cell_number, line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
     from gpumagic.devices.protocols import Driver
+    from gpumagic.report.events import CodeLine
 
 EVERY_S = 1.0
 _ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
@@ -102,7 +103,7 @@ class Lookout:
             "engine": self._engine,
             "since_s": time.monotonic() - self._began_s,
             "flight": recorded,
-            "line": _users_line(frame, on_engine=self._engine is not None),
+            "line": _users_line(frame),
             "inside": inside,
             "stuck_s": stuck_s,
             "memory": self._looking.filled(self._device),
@@ -154,33 +155,44 @@ def _computed_ms(thread: int) -> int | None:
     return round(time.clock_gettime(clock_of(thread)) * 1e3)
 
 
-def _users_line(frame: FrameType | None, *, on_engine: bool) -> dict[str, Any] | None:
-    """The innermost line of the user's.
-
-    Engines count cells of their own, each its own way: their numbers say nothing to
-    whoever reads the notebook.
-    """
+def _users_line(frame: FrameType | None) -> dict[str, Any] | None:
+    """The innermost line of the user's."""
     torch = sys.modules.get("torch")
     places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
-    while frame is not None and not places.is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
+    users = (
+        each for each in _outwards(frame) if places.is_users(each.f_code.co_filename)
+    )
+    inner = next(users, None)
+    if inner is None:
         return None
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    summary = traceback.FrameSummary(file, line, frame.f_code.co_name)
-    where = f"{name_of(file)}, line {line}"
-    if on_engine and (number := cell_number(file)) is not None:
-        is_this = number == getattr(running_shell(), "execution_count", None)
-        where = f"line {line}" if is_this else f"an earlier cell, line {line}"
-    return {"where": where, "source": summary.line or None}
+    return line_of_rank(inner.f_code.co_filename, inner.f_lineno).to_dict()
+
+
+def line_of_rank(file: str, number: int) -> CodeLine:
+    """A line as it is told of a rank: without the number of the cell that it runs.
+
+    Of another cell the number is an engine's own: to whoever reads the notebook it
+    would name the wrong one.
+    """
+    line, cell = line_in(file, number), cell_number(file)
+    if cell is None:
+        return line
+    is_this = cell == getattr(running_shell(), "execution_count", None)
+    where = f"line {number}" if is_this else f"an earlier cell, line {number}"
+    return replace(line, where=where)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _inside(frame: FrameType | None) -> str | None:
     """The outermost function of torch.distributed that is running; None for none."""
     found = None
-    while frame is not None:
-        code = frame.f_code
+    for each in _outwards(frame):
+        code = each.f_code
         if code.co_filename.endswith(_COLLECTIVES) and code.co_name not in _WRAPPERS:
             found = code.co_name
-        frame = frame.f_back
     return found

@@ -312,6 +312,7 @@ class Notebook:
             targets,
             lambda _: {
                 "cell": cell,
+                "number": self._shell.execution_count,
                 "names": options.names,
                 "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from gpumagic.gpu_ranks.answers import FREE, MIME
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 def answer(request: str) -> None:
@@ -81,6 +83,7 @@ def _run(asked: dict[str, Any]) -> None:
 
     try:
         with (
+            _numbered(shell, asked.get("number")),
             Lookout(
                 _say,
                 rank=rank,
@@ -94,7 +97,7 @@ def _run(asked: dict[str, Any]) -> None:
                 together=together,
             ) as measured,
         ):
-            outcome = shell.run_cell(asked["cell"], store_history=False)
+            outcome = _run_as_here(shell, asked["cell"])
             measured.error = outcome.error_before_exec or outcome.error_in_exec
     except Exception:
         if measured.said is None:
@@ -105,6 +108,62 @@ def _run(asked: dict[str, Any]) -> None:
             clocked = measured.said | (clocks.told() if clocks is not None else {})
             _say(_summed_if_many(clocked, asked))
             joining.forget_cells()
+
+
+@contextlib.contextmanager
+def _numbered(shell: Any, number: int | None) -> Iterator[None]:
+    """Let a cell have the notebook's number in errors: engines count as they come."""
+    before = shell.execution_count
+    shell.execution_count = before if number is None else number
+    try:
+        yield
+    finally:
+        shell.execution_count = before
+
+
+def _run_as_here(shell: Any, cell: str) -> Any:
+    """Run a cell as though it had been typed here."""
+    if (transformed := _awaiting(shell, cell)) is None:
+        return shell.run_cell(cell, store_history=False)
+    running = shell.run_cell_async(
+        cell, store_history=False, transformed_cell=transformed
+    )
+    return _awaited(running)
+
+
+def _awaiting(shell: Any, cell: str) -> str | None:
+    """The cell as Python, if it has to be awaited."""
+    try:
+        transformed: str = shell.transform_cell(cell)
+    except Exception:  # noqa: BLE001 -- it is told where the cell is run
+        return None
+    awaits = shell.should_run_async(cell, transformed_cell=transformed)
+    return transformed if awaits else None
+
+
+def _awaited(running: Coroutine[Any, Any, Any]) -> Any:
+    """Wait on a loop of its own: on the engine's, this very line is being run."""
+    engines = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)  # noqa: SLF001 -- for what runs loops, as this does
+    try:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return _until_it_ends(runner.get_loop(), running)
+    finally:
+        asyncio._set_running_loop(engines)  # noqa: SLF001
+
+
+def _until_it_ends(
+    loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, Any]
+) -> Any:
+    """What came of it, though Ctrl-C comes where nothing of the cell's was running."""
+    task = loop.create_task(running)
+    try:
+        return loop.run_until_complete(task)
+    except KeyboardInterrupt as stopped:
+        task.cancel()
+        outcome = loop.run_until_complete(task)
+        outcome.error_in_exec = stopped
+        return outcome
 
 
 def _summed_if_many(said: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:

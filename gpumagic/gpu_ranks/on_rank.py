@@ -32,8 +32,9 @@ from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import own_clock
 from gpumagic.gpu_ranks.collectives_seen import last_numbers, with_groups
 from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.lookout import line_of_rank
 from gpumagic.report.events import bridged
-from gpumagic.report.places import Places, line_in
+from gpumagic.report.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -416,7 +417,7 @@ def line_of(error: BaseException) -> dict[str, Any] | None:
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if places.is_users(file):
-            found = line_in(file, trace.tb_lineno)
+            found = line_of_rank(file, trace.tb_lineno)
         trace = trace.tb_next
     return None if found is None else found.to_dict()
 

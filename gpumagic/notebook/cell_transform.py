@@ -23,15 +23,26 @@ _MAGIC_LINE = re.compile(r"%%(\w+)[ \t]*(.*?)\s*\Z", re.DOTALL)
 
 
 class CellTransform:
-    """An input transform that knows the names of our cell magics."""
+    """An input transform that knows the names of our cell magics.
+
+    Args:
+        shell: Its own.
+
+        names: Of the magics.
+
+        elsewhere: Those whose cells other processes run, which await by themselves.
+    """
 
     # Not asked by IPython when it only wonders whether an input is complete: its
     # rule for the end of a cell magic looks at the first line, which we may change.
     has_side_effects = True
 
-    def __init__(self, shell: Any, names: Collection[str]) -> None:
+    def __init__(
+        self, shell: Any, names: Collection[str], elsewhere: Collection[str] = ()
+    ) -> None:
         self._shell = shell
         self._names = frozenset(names)
+        self._elsewhere = frozenset(elsewhere)
 
     def __call__(self, lines: list[str]) -> list[str]:
         """The lines of a cell, changed only where one of our magics needs it."""
@@ -45,9 +56,9 @@ class CellTransform:
             return ["\n", *lines[1:]]
         except Exception:  # noqa: BLE001 -- the magic meets it in its turn, and tells it
             return lines
-        if not awaits:
-            return lines
         name, line = match.groups()
+        if not awaits or name in self._elsewhere:
+            return lines
         call = f"get_ipython().run_cell_magic({name!r}, {line!r}, {body!r})"
         return [f"await {call}\n"]
 

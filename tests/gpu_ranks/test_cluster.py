@@ -6,6 +6,7 @@ The tests follow each other: a group is begun, used, hung, killed and begun anew
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -277,6 +278,32 @@ def test_a_cell_that_does_not_compile(four):
     """It is told here, as of a plain cell, and no engine is asked."""
     with pytest.raises(SyntaxError):
         four.cell("def")
+
+
+def test_a_cell_that_awaits(four, capsys):
+    """It runs as in a plain cell, values and errors and all, and hears Ctrl-C."""
+    report = four.cell("import asyncio\nawait asyncio.sleep(0.1)\nprint('slept')")
+    failed = four.cell("await asyncio.sleep(0)\n1 / 0", "--on 0,2")
+    with ctrl_c(1.5):
+        stopped = four.cell("await asyncio.sleep(30)", "--on 1")
+    again = four.cell("await asyncio.sleep(0.01)\ndist.all_reduce(x)")
+
+    assert "[stdout: 0-3] slept" in capsys.readouterr().out
+    assert all(0.1 < each.elapsed_s < 5 for each in report.times)
+    assert whys(failed) == {0: "raised", 2: "raised"}
+    assert whys(stopped) == {1: "interrupted"}
+    assert not again.unfinished
+    assert again.matched == 1
+
+
+def test_errors_have_the_number_of_the_notebooks_cell(four, capsys):
+    """Engines count their own lines, and would each call it something else."""
+    four.on([2], "pass")
+    four.cell("1 / 0")
+
+    said = capsys.readouterr().err
+    assert said.count("[error: 0-3]") == 1
+    assert f"In[{four.shell.execution_count}]" in re.sub(r"\x1b\[[\d;]*m", "", said)
 
 
 def test_thirty_megabytes_of_the_users(four, capsys):
@@ -731,7 +758,7 @@ def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys):
     told = capsys.readouterr().out
 
     waiting = [each for each in ranks if each != 1]
-    assert "rank 1 has not called it: line " in told
+    assert "rank 1 has not called it: line " in told, told
     assert "line 3, time.sleep(60)" in told
     assert took_s < 20
     assert whys(report) == dict.fromkeys(ranks, "interrupted")

@@ -10,6 +10,7 @@ import pytest
 from gpumagic.devices import now
 from gpumagic.gpu_ranks import live, lookout
 from gpumagic.gpu_ranks.answers import Alive
+from gpumagic.gpu_ranks.records import Unfinished
 
 GIB = 1 << 30
 
@@ -78,6 +79,14 @@ def test_no_word_on_memory_as_long_as_there_is_room(panel):
 
     (table,) = panel.screen.drawn[0].parts
     assert "Memory nearly full" not in [each.heading for each in table.columns]
+
+
+def test_who_raised_is_told_while_others_wait(panel):
+    """It is why they wait, and nobody has to press Ctrl-C to read it."""
+    panel.clock.now_s += 2
+    panel.see(asked(alive(0), Unfinished(1, "raised", "ValueError: no"), alive(2)))
+
+    assert panel.screen.drawn[0].title.startswith("rank 1 raised ValueError: no; ")
 
 
 def test_memory_is_asked_of_the_driver_alone(monkeypatch):
