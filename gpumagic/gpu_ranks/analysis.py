@@ -49,6 +49,7 @@ _NS = 1_000_000_000
 _FOR_EVER = 1 << 62  # nanoseconds
 MOST_TOLD = 64  # ranks that are told one by one
 _LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
+_LEAST_UNWAITED_S = 0.05  # likewise, where nobody has waited for it
 _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
 _ALONE = 0.8  # of what others waited for it: then it lies before one collective
 
@@ -170,9 +171,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     )
     own_s = {name: share.own_ns / _NS for name, share in waits.shares.items()}
     blamed_s = {name: share.blamed_ns / _NS for name, share in waits.shares.items()}
-    slowest = slowest_of(own_s, blamed_s)
-    if slowest is not None and not _matters(own_s, slowest, through[slowest].clock):
-        slowest = None
+    slowest = _standing_out(through, own_s, blamed_s)
     begins = {
         name: each.began_ns + offsets[name].ns
         for name, each in through.items()
@@ -199,6 +198,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         during=_during(through, slowest),
+        phases_told=slowest is not None and bool(through[slowest].phases),
         every=()
         if len(through) <= MOST_TOLD
         else tuple(
@@ -407,10 +407,21 @@ def _told_one_by_one(own_s: Mapping[int, float], slowest: int | None) -> set[int
     return {*odd_ones(own_s)[:MOST_TOLD], *(() if slowest is None else (slowest,))}
 
 
-def _matters(own_s: Mapping[int, float], slowest: int, clock: str) -> bool:
-    """Whether it is more than what a host does beside; a model does nothing."""
+def _standing_out(
+    read: Mapping[int, Done] | Mapping[int, Sums],
+    own_s: Mapping[int, float],
+    blamed_s: Mapping[int, float],
+) -> int | None:
+    """The slowest, if that is more than what a host does beside; a model does nothing.
+
+    Where nobody has waited for it, there is nothing to be won yet: it takes more.
+    """
+    slowest = slowest_of(own_s, blamed_s)
+    if slowest is None or read[slowest].clock == "simulated":
+        return slowest
     others = median(own for name, own in own_s.items() if name != slowest)
-    return clock == "simulated" or own_s[slowest] - others >= _LEAST_S
+    least_s = _LEAST_S if blamed_s[slowest] >= _LEAST_S else _LEAST_UNWAITED_S
+    return slowest if own_s[slowest] - others >= least_s else None
 
 
 def _ratio(own_s: Mapping[int, float], slowest: int | None) -> float | None:
@@ -467,9 +478,8 @@ def _one_collective(
 def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
     """Of very many ranks: those that are odd, and what all of them come to."""
     own_s = {name: each.own_s for name, each in sums.items()}
-    slowest = slowest_of(own_s, {name: each.blamed_s for name, each in sums.items()})
-    if slowest is not None and not _matters(own_s, slowest, sums[slowest].clock):
-        slowest = None
+    blamed_s = {name: each.blamed_s for name, each in sums.items()}
+    slowest = _standing_out(sums, own_s, blamed_s)
     told = _told_one_by_one(own_s, slowest)
     every = tuple(
         RankTime(
@@ -493,6 +503,7 @@ def _of_sums(sums: Mapping[int, Sums]) -> RanksReport:
         slowest=slowest,
         ratio=_ratio(own_s, slowest),
         during=_during(sums, slowest),
+        phases_told=slowest is not None and bool(sums[slowest].phases),
         differently=_differently(sums, slowest),
         median_own_s=median(own_s.values()),
         least_own_s=min(own_s.values()),

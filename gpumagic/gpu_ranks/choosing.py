@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_ranks.records import DOCTOR
 from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
-
-_DOCTOR = "`%px %gpu_doctor` tells what is missing on each"
 
 
 class Choice(NamedTuple):
@@ -64,7 +63,7 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
     if without:
         sees = "sees" if len(without) == 1 else "see"
         raise GpuMagicError(
-            f"nothing was changed: {_engines(without)} {sees} no GPU", _DOCTOR
+            f"nothing was changed: {_engines(without)} {sees} no GPU", DOCTOR
         )
     taken: dict[tuple[Hashable, Choice], int] = {}
     found = {}

@@ -120,6 +120,7 @@ class ByStore:
         self._store, self._key, self._rank = store, f"{key}, clocks", rank
         self._own = own_clock()
         self._place: int | None = None  # among the clocks, of who answers for one
+        self._is_other = True  # than that of rank 0, as far as is known
 
     def tell(self) -> None:
         """Say which clock this is, before all have met."""
@@ -137,14 +138,16 @@ class ByStore:
         """
         clocks = self._store.add(f"{self._key}: how many", 0)
         if clocks < 2:
+            self._is_other = False
             return False
         rounds = max(_FEWEST, min(ROUNDS, _IN_ALL // clocks))
-        is_other = self._own != self._store.get(f"{self._key}: of rank 0").decode()
+        of_rank_0 = self._store.get(f"{self._key}: of rank 0").decode()
+        self._is_other = self._own != of_rank_0
         with contextlib.suppress(RuntimeError):  # whoever does not answer has gone
             if self._rank == 0:
                 for place in range(1, clocks + 1):
                     self._ask(place, rounds)
-            elif self._place is not None and is_other:
+            elif self._place is not None and self._is_other:
                 for turn in range(rounds):
                     self._heard(f"{self._place}, asked {turn}")
                     self._say(f"{self._place}, answered {turn}", str(now_ns()))
@@ -178,10 +181,13 @@ class ByStore:
     def offset(self, *, since_s: float) -> Offset | None:
         """What is added to this clock to have that of rank 0; None if it is not known.
 
+        The store is asked by other hosts alone: a cell may have ended the group, and
+        torch's C++ writes a page about each answer that does not come.
+
         Args:
             since_s: How long ago they were compared.
         """
-        if self._own == self._store.get(f"{self._key}: of rank 0").decode():
+        if not self._is_other:
             return Offset(0, 0)
         key = f"{self._key}: offset of {self._own}"
         if not self._store.check([key]):

@@ -385,7 +385,7 @@ class Clocks(NamedTuple):
     def told(self) -> dict[str, int | None]:
         """What is added to this one to have that of rank 0, as it goes out."""
         offset = None
-        with contextlib.suppress(RuntimeError):  # the group has died meanwhile
+        with contextlib.suppress(RuntimeError):  # the group has ended meanwhile
             offset = self.compared.offset(since_s=time.monotonic() - self.at_s)
         if offset is None:
             return {}

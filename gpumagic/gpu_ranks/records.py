@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 CELL_END = "the end of the cell"  # where a rank is that has come to it
 RECORDER = "flight recorder"  # what tells of collectives without any profile
+# Engines have no magics of ours until they are told to.
+LOAD = "`%px %load_ext gpumagic` once, then"
+DOCTOR = f"{LOAD} `%px %gpu_doctor` tells what is missing on each"
 
 
 @dataclass(frozen=True)

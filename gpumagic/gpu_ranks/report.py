@@ -79,6 +79,9 @@ class RanksReport(Report):
 
         during: Where it lies: "forward", "backward", "input", ...; None if unknown.
 
+        phases_told: Whether parts of a step were told apart, so that it lies in none of
+            them alone where `during` is None.
+
         waits_more_s: How much longer a rank may have waited than is told, at most, as
             it is not known to the moment when it did something else.
 
@@ -150,6 +153,7 @@ class RanksReport(Report):
     slowest: int | None = None
     ratio: float | None = None
     during: str | None = None
+    phases_told: bool = False
     one_collective: int | None = None
     median_own_s: float | None = None
     least_own_s: float | None = None

@@ -17,6 +17,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
+from gpumagic.gpu_ranks.records import LOAD
 from gpumagic.gpu_ranks.view_where import (
     Names,
     is_in_script,
@@ -320,7 +321,7 @@ def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
     if ran_out:
         who = names.several([each.name for each in ran_out])
         engine = _engine(report, ran_out[0].name)
-        hint = f"`%px --targets {engine} %gpu_mem why`"
+        hint = f"{LOAD} `%px --targets {engine} %gpu_mem why`"
         text = f"{who} ran out of memory since the process began"
         yield Note("problem", text, hint)
 

@@ -18,7 +18,7 @@ from gpumagic.drawing import (
     how_measured,
 )
 from gpumagic.drawing.document import MOST_ROWS
-from gpumagic.gpu_ranks.records import Misplaced
+from gpumagic.gpu_ranks.records import DOCTOR, Misplaced
 from gpumagic.gpu_ranks.view_where import (
     Names,
     is_one,
@@ -61,7 +61,7 @@ _TOLD: dict[Misplaced, tuple[NoteKind, str, str]] = {
     Misplaced.NO_GPU: (
         "problem",
         "with nccl the group cannot begin, with gloo it waits for their CPU",
-        "`%px %gpu_doctor` tells what is missing on each",
+        DOCTOR,
     ),
     Misplaced.DRIVERS: (
         "warning",

@@ -31,7 +31,7 @@ from gpumagic.drawing.timeline import MOST_LANES
 from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_open.view_shares import Row, joined
 from gpumagic.gpu_ranks import view_memory, view_seats
-from gpumagic.gpu_ranks.records import RECORDER
+from gpumagic.gpu_ranks.records import LOAD, RECORDER
 from gpumagic.gpu_ranks.view_where import (
     Names,
     is_in_script,
@@ -72,13 +72,15 @@ _MUCH_WAITING = 0.05  # of the time of all
 _ODD_STEP = 1.5  # times the median of all steps
 _MOST_CODE = 60
 
-_PROFILE = "`%%px`, then `%%cuda_sync_time --profile`, tells the kernels of each rank"
+_PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
+_PARTS = "`watch(profile=True)` tells in which part of a step"
+_LINES = f"{LOAD} `%%px` above `%%cuda_sync_time --lines` tells what takes it longer"
 _SENDS = "`watch(profile=True)` tells how long each rank was in it"
 _NOT_OF_RANKS = frozenset({FlagKind.PROFILED, FlagKind.WATCHED})
 _FLAG_HINTS = {
     FlagKind.LIMITED: "`nvidia-smi -q -d PERFORMANCE` on its host names the reason",
     FlagKind.CLOCK: "`nvidia-smi -q -d CLOCK` on its host, and another's beside it",
-    FlagKind.SHARED: "`%px %gpu_select` shows which processes are on its GPU",
+    FlagKind.SHARED: f"{LOAD} `%px %gpu_select` shows which processes are on its GPU",
     FlagKind.DRIVER_CALLS: "run the cell once more: torch keeps the memory it has got",
     FlagKind.GIVEN_BACK: "leave out torch.cuda.empty_cache()",
     FlagKind.RETRIES: "`%%gpu_ranks --mem`: less memory there, or a smaller batch",
@@ -126,7 +128,7 @@ def _of_times(report: RanksReport, names: Names) -> str:
     ratio = "longest" if report.ratio is None else f"{ratio_text(report.ratio)} {than}"
     said = f"; {names.at(slow.name)} took {ratio} for its own work{_where(report)}"
     if not slow.blamed_s:
-        return said
+        return f"{said}; nobody waited for it"
     blamed = share_text(slow.blamed_s / _elapsed_s(report))
     others = "the other" if _count(report) == 2 else "the others"
     return f"{said}; {others} waited {seconds_text(slow.blamed_s)} for it ({blamed})"
@@ -329,6 +331,11 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
         yield Note("note", "what one rank sends another is not recorded", _SENDS)
 
 
+def _what_of(report: RanksReport) -> str:
+    """What to type to learn where a rank loses its time."""
+    return _PARTS if report.told_by or is_in_script(report.seats) else _LINES
+
+
 def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
     slow = _slow(report)
     if slow is None:
@@ -348,10 +355,16 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
         text = f"{names.one(slow.name)} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
         yield Note("warning", text, hint)
+    elif not slow.blamed_s:
+        text = "the next collective will wait for it, if it does that in each step"
+        yield Note("note", text, _what_of(report))
     elif report.matched + report.unmatched == 1:
         text = f"{names.one(slow.name)} came late to the only collective that there was"
         hint = "several steps in one cell tell whether it is always slow"
         yield Note("warning", text, hint)
+    elif not report.phases_told:
+        text = f"{names.one(slow.name)} came late again and again"
+        yield Note("warning", text, _what_of(report))
     else:
         text = f"{names.one(slow.name)} {view_shares.SLOWER_IN_ALL}"
         on_gpus = any(each.gpu for each in report.seats) or not report.seats

@@ -121,14 +121,15 @@ class KernelNotebook:
                 moment when it shows something: on a busy machine that may be late.
         """
         buttons = [threading.Timer(each, self._interrupt) for each in interrupts_s]
-        parts, places = [], {}
+        waiting, parts, places = [*buttons], [], {}
 
         def hear(message):
             kind, content = message["header"]["msg_type"], message["content"]
             place = content.get("transient", {}).get("display_id")
-            if kind == "display_data" and not places:
-                for each in buttons:
+            if kind == "display_data" and waiting:
+                for each in waiting:
                     each.start()
+                waiting.clear()
             if kind == "update_display_data" and place in places:
                 parts[places[place]] = _read(kind, content)
             elif kind in {"stream", "error", "display_data", "execute_result"}:

@@ -701,6 +701,22 @@ def test_killed_outside_a_collective(four):
 # --------------------------------------------------------------- simulated GPUs
 
 
+def test_a_cell_that_ends_the_group(four, capsys):
+    """As scripts do in their last line: nobody is asked over what is gone by then."""
+    four.ask("group")
+    four.cell("import torch, torch.distributed as dist; x = torch.ones(8)")
+    report = four.cell("dist.all_reduce(x)\ndist.destroy_process_group()")
+    without = four.cell("x = x * 2")
+    said = capsys.readouterr().err
+    again = four.ask("group")
+
+    assert not report.unfinished
+    assert report.matched == 1
+    assert not without.unfinished
+    assert said == ""
+    assert not again.unfinished
+
+
 def test_select_gives_each_engine_a_gpu_or_none_any(four, capsys):
     """Local rank k sees GPU k alone; where it is too late for one, nothing is done."""
     simulate = "import gpumagic; gpumagic.simulate('4xh100')"

@@ -310,10 +310,28 @@ def test_of_very_many_whose_sums_are_not_there_only_the_odd_are_told():
 def test_who_has_no_gpu_is_not_sent_to_its_clock():
     """On a laptop a slow rank has a slow processor, or neighbours on it."""
     here = tuple(replace(each, gpu=None) for each in STRAGGLER.seats)
-    report = replace(STRAGGLER, during=None, seats=here)
+    report = replace(STRAGGLER, during=None, phases_told=True, seats=here)
 
     assert "nvidia-smi" not in text(report)
     assert "compare its CPU" in text(report)
+
+
+def test_no_more_is_said_of_a_slow_rank_than_is_known():
+    """What it does longer is known where parts are told apart, and how often it was."""
+    again = replace(STRAGGLER, during=None)
+    once = replace(again, matched=1, unmatched=0)
+    times = tuple(replace(each, blamed_s=0.0) for each in again.times)
+    unwaited = replace(again, times=times)
+    in_script = replace(
+        again, seats=tuple(replace(s, engine=None) for s in again.seats)
+    )
+
+    assert "rank 3 came late again and again" in text(again)
+    assert "`%px %load_ext gpumagic` once" in text(again)
+    assert "`watch(profile=True)`" in text(in_script)
+    assert "late to the only collective" in text(once)
+    assert "for its own work; nobody waited for it" in text(unwaited)
+    assert "came late" not in text(unwaited)
 
 
 def test_a_cell_that_is_known_in_part_says_of_how_much():

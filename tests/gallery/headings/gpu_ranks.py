@@ -19,6 +19,7 @@ HEADINGS = {
     "times-flags": "The slow rank's GPU clock was held down",
     "times-once": "One rank did something once, before one collective",
     "times-all-slower": "One rank is slower, wherever one looks",
+    "times-again": "One rank is late each time; nothing tells its parts apart",
     "times-two": "One of two ranks is slow, in its input",
     "times-equal": "Four ranks that take equally long",
     "times-in-turn": "Now one rank is late, now another, without a common clock",
