@@ -321,7 +321,7 @@ def _failed(report: RanksReport, names: Names) -> Iterator[Note]:
     if ran_out:
         who = names.several([each.name for each in ran_out])
         engine = _engine(report, ran_out[0].name)
-        hint = f"{LOAD} `%px --targets {engine} %gpu_mem why`"
+        hint = f"{LOAD} `%%px --targets {engine}` above `%gpu_mem why` tells"
         text = f"{who} ran out of memory since the process began"
         yield Note("problem", text, hint)
 

@@ -74,7 +74,7 @@ _MOST_CODE = 60
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
-_LINES = f"{LOAD} `%%px` above `%%cuda_sync_time --lines` tells what takes it longer"
+_LINES = f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` tells what takes it"
 _SENDS = "`watch(profile=True)` tells how long each rank was in it"
 _NOT_OF_RANKS = frozenset({FlagKind.PROFILED, FlagKind.WATCHED})
 _FLAG_HINTS = {

@@ -135,9 +135,13 @@ def in_running_cell() -> Callable[[str], bool]:
 
     Ask for it while the cell runs, or just after; the answer can be used later on.
     """
-    cells = dict(cell_numbers(running_shell()))
-    # The shell's own count is, by version, that of the running cell or the next.
-    running = max(cells.values(), default=None)
+    shell = running_shell()
+    cells = dict(cell_numbers(shell))
+    # The shell's own count is, by version, that of the running cell or the next; and
+    # `%%gpu_ranks` gives cells the notebook's number, which may be less than another.
+    running = getattr(shell, "execution_count", None)
+    if running not in cells.values():
+        running = max(cells.values(), default=None)
     return lambda file: file in cells and cells[file] == running
 
 

@@ -306,6 +306,19 @@ def test_errors_have_the_number_of_the_notebooks_cell(four, capsys):
     assert f"In[{four.shell.execution_count}]" in re.sub(r"\x1b\[[\d;]*m", "", said)
 
 
+def test_magics_inside_a_cell_know_its_lines(four, capsys):
+    """Also on an engine that has run more cells than the notebook."""
+    four.on([0, 1], "get_ipython().run_line_magic('load_ext', 'gpumagic')")
+    for _ in range(20):
+        four.on([0], "pass")
+    four.cell("%%cuda_sync_time --lines\nfor i in range(3): sum(range(9))", "--on 0,1")
+    four.on([0, 1], "get_ipython().run_line_magic('unload_ext', 'gpumagic')")
+
+    said = capsys.readouterr().out
+    assert said.count("Time by line") == 2
+    assert "]:2" not in said
+
+
 def test_thirty_megabytes_of_the_users(four, capsys):
     """What a cell prints comes through whole, and the report beside it."""
     report = four.cell("print('x' * 30_000_000)", "--on 0")
