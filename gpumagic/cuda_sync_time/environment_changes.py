@@ -16,7 +16,7 @@ from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.in_use import loads
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.devices.waiting import HELPER_NAME, is_in_use
+from gpumagic.devices.waiting import is_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Driver, GpuLoad, Runtime
 
 # Both wait for the device, and are what the caching allocator is there to avoid.
+_OURS = "gpumagic-"  # threads that look, wait or interrupt for us
 _TAKEN = ("num_device_alloc",)
 _GIVEN_BACK = ("num_device_free",)
 _RETRIES = ("num_alloc_retries",)
@@ -178,7 +179,7 @@ def _libraries(
 
 
 def _users_threads() -> Iterator[threading.Thread]:
-    return (each for each in threading.enumerate() if each.name != HELPER_NAME)
+    return (each for each in threading.enumerate() if not each.name.startswith(_OURS))
 
 
 def _blocking() -> str | None:

@@ -53,7 +53,7 @@ class Alarm:
 
     def _wait(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, self._ask)
-        self._timer.daemon = True
+        self._timer.daemon, self._timer.name = True, "gpumagic-alarm"
         self._timer.start()
 
     def _ask(self) -> None:

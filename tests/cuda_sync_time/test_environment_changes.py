@@ -182,7 +182,7 @@ def test_a_current_device_that_a_first_use_brings_is_not_left_behind():
 def test_only_new_threads_that_still_run_are_told():
     """Not those that ran before, nor those that have ended, nor our own."""
     stop = threading.Event()
-    names = ("before", "loader", HELPER_NAME, "ended")
+    names = ("before", "loader", HELPER_NAME, "gpumagic-alarm", "ended")
     old, *new, ended = (
         threading.Thread(target=stop.wait, name=name, daemon=True) for name in names
     )

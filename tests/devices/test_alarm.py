@@ -32,6 +32,17 @@ def test_it_rings_once_in_the_main_thread():
     assert rung == [threading.main_thread()]
 
 
+def test_who_counts_threads_can_tell_that_it_is_ours():
+    """A cell that is timed has not started it."""
+    before = set(threading.enumerate())
+    alarm = Alarm(PATIENCE_S, lambda: True)
+    alarm.set()
+    names = [each.name for each in set(threading.enumerate()) - before]
+    alarm.off()
+
+    assert names == ["gpumagic-alarm"]
+
+
 def test_what_could_not_be_done_is_tried_again():
     """A moment may be a bad one, as while a graph is captured."""
     tries = []
