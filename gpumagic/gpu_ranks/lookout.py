@@ -18,7 +18,7 @@ from gpumagic.gpu_ranks.flight_recorder import (
     numbers,
     simulated_wait_s,
 )
-from gpumagic.report.frontend import running_shell
+from gpumagic.report.frontend import running_cell, running_shell
 from gpumagic.report.places import Places, cell_number, line_in
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def line_of_rank(file: str, number: int) -> CodeLine:
     line, cell = line_in(file, number), cell_number(file)
     if cell is None:
         return line
-    is_this = cell == getattr(running_shell(), "execution_count", None)
+    is_this = cell == running_cell(running_shell())
     where = f"line {number}" if is_this else f"an earlier cell, line {number}"
     return replace(line, where=where)
 

@@ -18,6 +18,7 @@ from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
 from gpumagic.gpu_ranks.outputs import show_outputs
 from gpumagic.gpu_ranks.records import Seat, Unfinished
 from gpumagic.notebook.live import place_in
+from gpumagic.report.frontend import running_cell
 from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class Notebook:
             targets,
             lambda _: {
                 "cell": cell,
-                "number": self._shell.execution_count,
+                "number": running_cell(self._shell),
                 "names": options.names,
                 "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),

@@ -21,6 +21,17 @@ def cell_numbers(shell: Any | None) -> dict[str | None, int]:
     return numbers
 
 
+def running_cell(shell: Any | None) -> int | None:
+    """The number of the cell that runs now, or was the last to; None without any.
+
+    The shell's own count is, by version, that of this cell or the next. `%%gpu_ranks`
+    gives a cell the notebook's number, which may be less than that of others.
+    """
+    numbers = cell_numbers(shell).values()
+    counted: int | None = getattr(shell, "execution_count", None)
+    return counted if counted in numbers else max(numbers, default=None)
+
+
 def is_terminal(shell: Any) -> bool:
     """Whether output goes to a terminal and not to a notebook."""
     return _has_base(shell, "TerminalInteractiveShell")

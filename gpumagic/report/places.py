@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpumagic.report.events import CodeLine
-from gpumagic.report.frontend import cell_numbers, running_shell
+from gpumagic.report.frontend import cell_numbers, running_cell, running_shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,12 +136,7 @@ def in_running_cell() -> Callable[[str], bool]:
     Ask for it while the cell runs, or just after; the answer can be used later on.
     """
     shell = running_shell()
-    cells = dict(cell_numbers(shell))
-    # The shell's own count is, by version, that of the running cell or the next; and
-    # `%%gpu_ranks` gives cells the notebook's number, which may be less than another.
-    running = getattr(shell, "execution_count", None)
-    if running not in cells.values():
-        running = max(cells.values(), default=None)
+    cells, running = dict(cell_numbers(shell)), running_cell(shell)
     return lambda file: file in cells and cells[file] == running
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from gpumagic.report import frontend
 from gpumagic.report.frontend import front_end, is_terminal
 
 
@@ -78,3 +79,26 @@ def test_colab_comes_before_jupyter(monkeypatch):
     """A service that wraps Jupyter is named, not what it wraps."""
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     assert front_end(ZMQInteractiveShell({"cellId": "a"})) == "Google Colab"
+
+
+@pytest.mark.parametrize(
+    ("counted", "numbers", "running"),
+    [
+        (5, [1, 5], 5),  # by some versions the count is that of the running cell
+        (6, [1, 5], 5),  # by others that of the next
+        (5, [1, 5, 40], 5),  # an engine has run more cells than the notebook
+        (1, [], None),
+    ],
+)
+def test_the_running_cell_has_its_number_in_every_version(counted, numbers, running):
+    """Whichever way a version counts."""
+    files = {f"cell {each}": each for each in numbers}
+    compiler = SimpleNamespace(_filename_map=files)
+    shell = SimpleNamespace(compile=compiler, execution_count=counted)
+
+    assert frontend.running_cell(shell) == running
+
+
+def test_no_shell_runs_no_cell():
+    """As in a script."""
+    assert frontend.running_cell(None) is None
