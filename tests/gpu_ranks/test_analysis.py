@@ -559,6 +559,36 @@ def test_noise_of_an_empty_cell_blames_nobody():
     assert analysis.analyse(played(works, [])).slowest is None
 
 
+@pytest.mark.parametrize(
+    ("longer_ns", "before", "slowest"),
+    [
+        (20 * MS, [1], 2),  # the others wait for it
+        (20 * MS, [], None),  # after the last collective: as much as a host does beside
+        (80 * MS, [], 2),
+    ],
+)
+def test_more_is_needed_where_nobody_waited(longer_ns, before, slowest):
+    """What has cost the others nothing is told where it is no noise, and so it says."""
+    works = [[10 * MS] * 2, [10 * MS] * 2, [10 * MS] * 2]
+    works[2][0 if before else 1] += longer_ns
+    report = analysis.analyse(played(works, [MS]))
+
+    assert report.slowest == slowest
+    assert report.phases_told is False
+    if slowest is not None:
+        assert bool(report.times[2].blamed_s) is bool(before)
+
+
+def test_parts_of_a_step_are_told_apart_where_a_rank_has_told_them():
+    """Only then "in none of them alone" is more than not known."""
+    works = [[20 * MS] * 3, [20 * MS] * 3, [60 * MS] * 3]
+    phases = [{"forward": 0.03, "backward": 0.03}] * 2
+    phases.append({"forward": 0.09, "backward": 0.09})
+    report = analysis.analyse(played(works, [MS] * 2, phases=phases))
+
+    assert report.phases_told
+
+
 def test_memory_first_to_run_out_and_odd_one():
     """The first to run out is nearest to its own limit; the odd one is another."""
     peaks = [10, 10, 10, 10, 19, 10]

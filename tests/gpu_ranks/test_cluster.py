@@ -718,7 +718,7 @@ def test_killed_outside_a_collective(four):
 def test_a_cell_that_ends_the_group(four, capsys):
     """As scripts do in their last line: nobody is asked over what is gone by then."""
     four.ask("group")
-    four.cell("import torch, torch.distributed as dist; x = torch.ones(8)")
+    four.cell("import time, torch, torch.distributed as dist; x = torch.ones(8)")
     report = four.cell("dist.all_reduce(x)\ndist.destroy_process_group()")
     without = four.cell("x = x * 2")
     said = capsys.readouterr().err
