@@ -115,7 +115,7 @@ class Notebook:
         """All or nothing: each engine is asked whether it could before any does."""
         targets = self._free(engines, options)
         local = _local_ranks(self._by_host(engines, targets))
-        asked = self._asked_first(engines, "choices", targets)
+        asked = _unless_stopped(self._asked(engines, "choices", targets))
         askers = {engine: _asker(asked, engine) for engine in targets}
         box = simulated_box()
         if box is not None and not any(each.choices for each in askers.values()):
@@ -169,12 +169,14 @@ class Notebook:
 
     def _leave(self, engines: Engines, targets: Sequence[int]) -> None:
         """End the groups that engines are in, before they begin another one."""
-        asked = self._asked_first(
-            engines,
-            "leave",
-            targets,
-            lambda _: {"awaited": False},
-            within_s=_LEAVING_S,
+        asked = _unless_stopped(
+            self._asked(
+                engines,
+                "leave",
+                targets,
+                lambda _: {"awaited": False},
+                within_s=_LEAVING_S,
+            )
         )
         refused = {e: asked.said(e).get("refused") for e in targets}
         stuck = [e for e in targets if refused[e] or e in asked.running]
@@ -212,11 +214,13 @@ class Notebook:
             self._check_backend(engines, targets, options.backend)
         self._leave(engines, targets)
         first = targets[0]
-        meeting = self._asked_first(
-            engines,
-            "meet",
-            [first],
-            lambda _: {"one_host": one_host},
+        meeting = _unless_stopped(
+            self._asked(
+                engines,
+                "meet",
+                [first],
+                lambda _: {"one_host": one_host},
+            )
         )
         place = meeting.said(first)
         if "port" not in place:
@@ -252,8 +256,8 @@ class Notebook:
         self, engines: Engines, targets: Sequence[int], backend: str
     ) -> None:
         """Refuse one that an engine lacks, while the group before is still there."""
-        asked = self._asked_first(
-            engines, "backends", targets, lambda _: {"backend": backend}
+        asked = _unless_stopped(
+            self._asked(engines, "backends", targets, lambda _: {"backend": backend})
         )
         for engine in targets:
             if lacks := asked.said(engine).get("refused"):
@@ -270,8 +274,13 @@ class Notebook:
         if len(addresses) == 1:
             return str(addresses[0])
         others = targets[1:]
-        tried = self._asked_first(
-            engines, "reach", others, lambda _: {"addresses": addresses, "port": port}
+        tried = _unless_stopped(
+            self._asked(
+                engines,
+                "reach",
+                others,
+                lambda _: {"addresses": addresses, "port": port},
+            )
         )
         got = {each: tried.said(each).get("reached") or () for each in others}
         for address in addresses:
@@ -288,7 +297,7 @@ class Notebook:
     def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
         """The engines of each host, in their order."""
         hosts: dict[tuple[str, str | None], list[int]] = {}
-        asked = self._asked_first(engines, "seat", targets)
+        asked = _unless_stopped(self._asked(engines, "seat", targets))
         for engine, seat in zip(targets, asked.checked(), strict=True):
             if not isinstance(seat, Seat):
                 raise GpuMagicError(
@@ -304,7 +313,7 @@ class Notebook:
         targets = self._free(engines, options)
         cold = [each for each in targets if each not in self._warm]
         if cold:
-            self._asked_first(engines, "warm", cold)
+            _unless_stopped(self._asked(engines, "warm", cold))
             self._warm |= set(cold)
         self._cells += 1
         asked = self._asked(
@@ -381,26 +390,18 @@ class Notebook:
         engines.forget(asked)
         return asked
 
-    def _asked_first(
-        self,
-        engines: Engines,
-        kind: str,
-        targets: Sequence[int],
-        each: Callable[[int], dict[str, Any]] = lambda _: {},
-        *,
-        within_s: float = math.inf,
-    ) -> Asked:
-        """Ask what has to be known first: Ctrl-C ends what it is asked for, too."""
-        asked = self._asked(engines, kind, targets, each, within_s=within_s)
-        if asked.interrupted:
-            raise KeyboardInterrupt
-        return asked
-
     def _keep_open(self, asked: Asked) -> None:
         """Note what still runs: it can be asked where it is, and be freed."""
         self._open = [each for each in (*self._open, asked) if each.running]
         if asked.running:
             self._last = asked
+
+
+def _unless_stopped(asked: Asked) -> Asked:
+    """What has to be known first: Ctrl-C ends what it is asked for, too."""
+    if asked.interrupted:
+        raise KeyboardInterrupt
+    return asked
 
 
 def _local_ranks(hosts: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -280,7 +280,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             report.unfinished,
             names,
             died=report.group_died,
-            in_script=bool(report.told_by) or is_in_script(report.seats),
+            in_script=is_in_script(report),
             ranks=report.ranks,
         )
         if report.memory:

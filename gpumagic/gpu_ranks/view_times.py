@@ -74,7 +74,7 @@ _MOST_CODE = 60
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
-_LINES = f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` tells what takes it"
+_LINES = f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` tells by which line"
 _SENDS = "`watch(profile=True)` tells how long each rank was in it"
 _NOT_OF_RANKS = frozenset({FlagKind.PROFILED, FlagKind.WATCHED})
 _FLAG_HINTS = {
@@ -304,7 +304,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             names,
             died=report.group_died,
             told=report.waiting,
-            in_script=bool(report.told_by) or is_in_script(report.seats),
+            in_script=is_in_script(report),
             ranks=report.ranks,
         )
         slow = _slow(report)
@@ -333,7 +333,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
 
 def _what_of(report: RanksReport) -> str:
     """What to type to learn where a rank loses its time."""
-    return _PARTS if report.told_by or is_in_script(report.seats) else _LINES
+    return _PARTS if is_in_script(report) else _LINES
 
 
 def _advice(report: RanksReport, names: Names) -> Iterator[Note]:

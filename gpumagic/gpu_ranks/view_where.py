@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import NoteKind, Part
     from gpumagic.gpu_ranks.records import Seat, Unfinished, Waiting
-    from gpumagic.gpu_ranks.report import WhereReport
+    from gpumagic.gpu_ranks.report import RanksReport, WhereReport
     from gpumagic.report.events import CodeLine
 
 _ROW = 4  # ranks in a row from which on the first and the last are named
@@ -356,9 +356,10 @@ def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
         yield Note("warning", text, again)
 
 
-def is_in_script(seats: Sequence[Seat]) -> bool:
+def is_in_script(report: RanksReport) -> bool:
     """Whether a launcher has started these ranks, and not a cluster of engines."""
-    return bool(seats) and all(each.engine is None for each in seats)
+    started = bool(report.seats) and all(each.engine is None for each in report.seats)
+    return started or bool(report.told_by)
 
 
 def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Details]:
