@@ -8,6 +8,8 @@ What has to be known about it, and is not written in its manual:
   stopped, but to export what it has not got ends the process.
 - Stopping it first waits for the device. Where that fails, it keeps running.
 - Newer versions print a line at each start and stop.
+- At its first start it imports torch's compiler, 800 modules that take two seconds,
+  only to ask for one option of it.
 - With CUPTI of CUDA 12.6 to 13.0 each of a process's sessions loses one kernel more
   than the one before, the first ones of the session (pytorch#192021). So kernels that
   nobody misses have to come first.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}  # by kind, what it can see
 _LOSING_FROM, _LOSING_UNTIL = (12, 6), (13, 1)
 _ENOUGH_TO_LOSE = 200  # sessions in one process; they take a thousandth of a second
+_COMPILER, _COMPILED_GRAPHS = "_inductor", "TORCHINDUCTOR_CUDAGRAPHS"
 _LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"  # above the highest level there is
 
 
@@ -71,7 +75,9 @@ def is_running(torch: Any, *, unknown: bool) -> bool:
     return unknown if ask is None else bool(ask())
 
 
-def started(torch: Any, kind: str, *, marks_alone: bool = False) -> Any:
+def started(
+    torch: Any, kind: str, *, marks_alone: bool = False, devices_alone: bool = False
+) -> Any:
     """A profiler that is running; it traces the host, and devices if it can see them.
 
     Args:
@@ -82,13 +88,27 @@ def started(torch: Any, kind: str, *, marks_alone: bool = False) -> Any:
         marks_alone: Whether operators are left out, which makes a trace of any length
             small: of the host there are annotations, gloo's collectives and backward.
 
+        devices_alone: Whether nothing of the host is traced: it then costs the host no
+            more than a launch does.
+
     Raises:
-        DeviceError: It does not start.
+        DeviceError: It does not start, or sees no devices where they alone are wanted.
     """
     profiler = torch.profiler
+    if devices_alone and not sees_devices(torch, kind):
+        raise DeviceError(
+            "this torch can trace no devices of this kind", f"use a build for {kind}"
+        )
+    host, *devices = _activities(torch, kind)
     try:
-        with _silence(), _leaving_out_operators(torch, leaves=marks_alone):
-            profile = profiler.profile(activities=_activities(torch, kind))
+        with (
+            _silence(),
+            _without_compiler(torch),
+            _leaving_out_operators(torch, leaves=marks_alone),
+        ):
+            profile = profiler.profile(
+                activities=devices if devices_alone else [host, *devices]
+            )
             profile.start()
     except (RuntimeError, ValueError, AssertionError) as error:
         raise not_started(error) from error
@@ -194,6 +214,25 @@ def _would_start_cuda(torch: Any) -> bool:
     if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
         return False
     return not driver_initialised()
+
+
+@contextlib.contextmanager
+def _without_compiler(torch: Any) -> Iterator[None]:
+    """Let it start without importing torch's compiler, where nobody has done so.
+
+    It asks whether the compiler makes CUDA graphs: one that is not there makes none.
+    """
+    lazy = getattr(torch, "_lazy_modules", None)
+    is_there = f"torch.{_COMPILER}" in sys.modules
+    is_asked_for = os.environ.get(_COMPILED_GRAPHS) == "1"
+    if is_there or is_asked_for or not isinstance(lazy, set) or _COMPILER not in lazy:
+        yield
+        return
+    lazy.discard(_COMPILER)
+    try:
+        yield
+    finally:
+        lazy.add(_COMPILER)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices import torch_private
 from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import DeviceError, GpuMagicError, error_line
+from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import gathering, on_rank
 from gpumagic.gpu_ranks.answers import MOST_COLLECTIVES, VERSION
 from gpumagic.gpu_ranks.clocks import now_ns
@@ -188,8 +188,7 @@ class WatchedBlock:
         with self._memory(seen):
             with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
                 torch_profiler.require_startable(torch)
-                profile = _of_devices(torch)
-                profile.start()
+                profile = torch_profiler.started(torch, "cuda", devices_alone=True)
             gathering.start_together(self._ranks)
             if profile is not None:
                 alarm.set()
@@ -218,7 +217,7 @@ class WatchedBlock:
     def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
         """By a profile of everything: the simulated GPU's, or what has no recorder."""
         measured = None
-        # Before the profile, or it would be in it; the first one takes half a second.
+        # Before the profile, or it would be in it.
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
             on_rank.warm_up()
         gathering.start_together(self._ranks)
@@ -273,18 +272,6 @@ class _Schedule:
                 self._said = said
                 return (step,)
         return None
-
-
-def _of_devices(torch: Any) -> Any:
-    """A profiler that sees devices alone: it costs the host no more than a launch does.
-
-    Raises:
-        DeviceError: This torch can see none.
-    """
-    devices = torch.profiler.ProfilerActivity.CUDA
-    if devices not in torch.profiler.supported_activities():
-        raise DeviceError("this torch can trace no GPU", "use a build with CUDA")
-    return torch.profiler.profile(activities=[devices])
 
 
 def _way(*, profile: bool) -> str:

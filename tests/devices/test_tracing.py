@@ -344,7 +344,38 @@ def test_nothing_is_printed():
     )
     variables = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
 
-    run = subprocess.run(
+    run = in_a_process(code, variables)
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_the_compiler_is_not_imported_unless_its_graphs_are_asked_for(asked_for):
+    """A first profile takes no seconds for it, and whoever wants it finds it after."""
+    code = (
+        "import sys, torch; from gpumagic.devices import torch_profiler\n"
+        "profile = torch_profiler.started(torch, 'cpu')\n"
+        "torch_profiler.stop(torch, profile)\n"
+        "print('torch._inductor' in sys.modules, hasattr(torch, '_inductor'))\n"
+    )
+    variables = os.environ | {"TORCHINDUCTOR_CUDAGRAPHS": str(int(asked_for))}
+
+    run = in_a_process(code, variables)
+
+    assert run.stdout == f"{asked_for} True\n", run.stderr
+
+
+def test_devices_alone_are_refused_where_there_are_none_to_see():
+    """Nothing is started that would see nothing."""
+    with pytest.raises(DeviceError, match="no devices of this kind"):
+        torch_profiler.started(torch, "cpu", devices_alone=True)
+
+    assert not torch_profiler.is_running(torch, unknown=True)
+
+
+def in_a_process(code, variables):
+    """What a program in a process of its own has said."""
+    return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -352,8 +383,6 @@ def test_nothing_is_printed():
         cwd=ROOT,
         env=variables,
     )
-
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 # ------------------------------------------- a device that is not really there
