@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.attribution import (
     CountedMemory,
     DeviceRows,
@@ -117,6 +118,8 @@ def _nameless_bytes(holdings: Holdings) -> int:
 
 def held_bytes(sources: Sources) -> int:
     """What all names together hold of one kind of device, whichever of them it is."""
+    if loaded_torch() is None:
+        return 0  # what is looked for is tensors: nobody can have made one
     everything = [value for root in roots_of(sources) for value in root.values]
     counted = CountedMemory(sources.kind)
     found = search([everything], counted, left_out=sources.left_out())

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.devices.storages import StorageKey  # noqa: E402
 from gpumagic.gpu_mem import api  # noqa: E402
+from gpumagic.gpu_mem import holdings as holdings_of  # noqa: E402
 from gpumagic.gpu_mem.api import Memory  # noqa: E402
 from gpumagic.gpu_mem.attribution import BlocksInUse  # noqa: E402
 from gpumagic.gpu_mem.holdings import (  # noqa: E402
@@ -332,6 +333,14 @@ def test_all_names_together_hold_each_piece_once():
     assert held_bytes(where) == sum(nbytes for _, nbytes in by_name.allocated_bytes)
     assert held_bytes(where) >= 4000 + 64 * 4
     assert held_bytes(Sources({"n": 1}, "cpu", modules=False)) == 0
+
+
+def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):
+    """Nobody can have made a tensor: names, however many, are not looked through."""
+    monkeypatch.setattr(holdings_of, "loaded_torch", lambda: None)
+    monkeypatch.setattr(holdings_of, "search", lambda *_, **__: pytest.fail("searched"))
+
+    assert held_bytes(Sources({"x": torch.zeros(4)}, "cpu", modules=False)) == 0
 
 
 def test_large_elements_of_a_container_are_its_parts():
