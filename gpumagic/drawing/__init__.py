@@ -1,18 +1,19 @@
 """The kit that every view is made of: a report's parts, as HTML and as text.
 
 Imported by views only, and so only when something is about to be displayed:
-loading the extension must not pay for rich.
+loading the extension must not pay for rich. A picture is imported by the first view
+that has one, since each costs a millisecond or two of the first answer.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
 
 # isort: split
-from gpumagic.drawing.areas import Areas, Layer
-from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
 from gpumagic.drawing.cells import Badge, Cell, Key, Meter
-from gpumagic.drawing.distributions import Histogram, Range, Ranges
 from gpumagic.drawing.document import (
     Details,
     Drawing,
@@ -25,12 +26,17 @@ from gpumagic.drawing.document import (
     one_screen,
 )
 from gpumagic.drawing.palette import Tone
-from gpumagic.drawing.progress import Progress
-from gpumagic.drawing.series import Curve, Plane, Sparkline
-from gpumagic.drawing.strips import Piece, StripRow, Strips
 from gpumagic.drawing.table import Column, Grid, Property, Table
-from gpumagic.drawing.timeline import Lane, Span, Timeline
-from gpumagic.drawing.tree import AllLevels, Branch, Tree
+
+if TYPE_CHECKING:
+    from gpumagic.drawing.areas import Areas, Layer
+    from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
+    from gpumagic.drawing.distributions import Histogram, Range, Ranges
+    from gpumagic.drawing.progress import Progress
+    from gpumagic.drawing.series import Curve, Plane, Sparkline
+    from gpumagic.drawing.strips import Piece, StripRow, Strips
+    from gpumagic.drawing.timeline import Lane, Span, Timeline
+    from gpumagic.drawing.tree import AllLevels, Branch, Tree
 
 __all__ = [
     "AllLevels",
@@ -74,3 +80,22 @@ __all__ = [
     "how_measured",
     "one_screen",
 ]
+
+_PARTS_OF = {
+    "areas": ("Areas", "Layer"),
+    "bars": ("Bar", "BarPair", "Stack", "Stacks"),
+    "distributions": ("Histogram", "Range", "Ranges"),
+    "progress": ("Progress",),
+    "series": ("Curve", "Plane", "Sparkline"),
+    "strips": ("Piece", "StripRow", "Strips"),
+    "timeline": ("Lane", "Span", "Timeline"),
+    "tree": ("AllLevels", "Branch", "Tree"),
+}
+_HOMES = {part: home for home, parts in _PARTS_OF.items() for part in parts}
+
+
+def __getattr__(name: str) -> Any:
+    """A part of a picture is imported when a view asks for it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -33,7 +33,9 @@ UNSAFE = re.compile(
 )
 
 any_drawing = given(drawing=DRAWINGS, width=st.sampled_from((30, 60, 88)))
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def terminal(encoding="utf-8", **options):
@@ -208,3 +210,26 @@ def test_the_first_drawing_of_a_process_leaves_the_random_numbers():
         [sys.executable, "-c", SEEDED_THEN_DRAWN], check=False, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
+
+
+WITHOUT_A_PICTURE = """
+import sys
+from gpumagic import drawing
+from gpumagic.drawing import Column, Drawing, Table
+
+Drawing("A report", (Table("Of rows", (Column("Name"),), (("one",),)),)).html()
+there = set(sys.modules)
+assert all(hasattr(drawing, name) for name in drawing.__all__)
+print(*sorted(name for name in sys.modules if name not in there))
+"""
+
+
+def test_a_report_imports_only_the_pictures_that_it_draws():
+    """A table alone brings no timeline, and whatever is asked for is there."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_PICTURE], check=True, capture_output=True
+    )
+    later = done.stdout.decode().split()
+
+    for picture in ("areas", "strips", "timeline", "tree", "progress", "series"):
+        assert f"gpumagic.drawing.{picture}" in later
